@@ -18,6 +18,8 @@ NoScore (an AssertionError) is raised in a test that reads a score which the rol
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
+
 
 class AgentbenchError(Exception):
     """Base class of the errors that this package raises on purpose: unless a subclass differs, a correct request could not be done."""
@@ -92,7 +94,27 @@ class ScorerFailed(NoScore):
         self.outcome, self.cause = rollout, cause
 
 
-def unknown_name(what: str, name: str, known: object) -> str:
-    """Returns the message for a misspelt name: `no scorer 'tqs'; known: nat_compat, tsq`."""
-    listed = ", ".join(sorted(str(each) for each in known)) if hasattr(known, "__iter__") else str(known)
-    return f"no {what} {name!r}; known: {listed or 'none'}"
+def unknown_name(what: str, name: str, known: Iterable[object]) -> str:
+    """Returns a message about a misspelt name: `no scorer 'tqs' (did you mean 'tsq'?); known: nat_compat, tsq`."""
+    names = sorted(map(str, known))
+    return f"no {what} {name!r}{did_you_mean(name, names)}; known: {', '.join(names) or 'none'}"
+
+
+def unknown_key(key: str, known: Iterable[str], owner: str = "") -> str:
+    """Returns a message about a misspelt key: `unknown key 'trails' (did you mean 'trials'?); known keys: ...`, in the order of `known`."""
+    names = [*known]
+    listed = f"known keys{f' of {owner}' if owner else ''}: {', '.join(names) or 'none'}"
+    return f"unknown key {key!r}{did_you_mean(key.rpartition('.')[2], names)}; {listed}"
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Returns ` (did you mean 'tsq'?)` if a known name, or its part before a dot, resembles a misspelt one; otherwise an empty text."""
+    return suggestion(name, {each.partition(".")[0]: each for each in known} | {each: each for each in known})
+
+
+def suggestion(name: str, meanings: Mapping[str, object]) -> str:
+    """Returns ` (did you mean ...?)` with the meaning of the key that resembles a misspelt name; otherwise an empty text."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, meanings, n=1)
+    return f" (did you mean {str(meanings[close[0]])!r}?)" if close else ""

@@ -23,12 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
-def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    from pytest_agentbench.session.settings import complete_resume_option, set_asyncio_scope
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    from pytest_agentbench.session.settings import complete_resume_option, set_asyncio_scope, suggest_options
     from pytest_agentbench.session.setup import remember_declared_markers
 
     set_asyncio_scope(early_config)
     complete_resume_option(args)
+    suggest_options(parser, args)
     remember_declared_markers(early_config)
 
 

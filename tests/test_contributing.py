@@ -151,7 +151,7 @@ class FreshReader(DialectReader):
     def _answer(self):
         return {"text": self.text}
 
-    def _said(self):
+    def _text_and_calls(self):
         return self.text, []
 """,
         "tap/dialects/__init__.py:DIALECTS",
@@ -223,8 +223,8 @@ class Fresh:
 def add(commands):
     commands.add_parser("fresh", help="a fresh command").set_defaults(run=lambda options: print("fresh from the command line"))
 """,
-        "cli/__init__.py:COMMANDS",
-        '"fresh": "pytest_agentbench.cli.fresh:add",',
+        "cli/__init__.py:GROUPS",
+        '"new": {"fresh": "pytest_agentbench.cli.fresh:add"},',
     ),
 }
 
@@ -401,12 +401,13 @@ def test_an_api_that_agents_speak(house: House) -> None:
     said = house.python(
         "from pytest_agentbench.tap import http_messages",
         "from pytest_agentbench.tap.dialects import DIALECTS",
-        "from pytest_agentbench.tap.upgrade import BodyChanges, ask",
+        "from pytest_agentbench.tap.upgrade import BodyChanges, apply_changes",
         "print(http_messages.refusal(b'POST', '/fresh'))",
-        """print(ask("/fresh", b'{"text": "Hello"}', BodyChanges(upgrade=True, usage=True, fields={}, salt="S")).body.decode())""",
+        """changes = BodyChanges(upgrade=True, usage=True, fields={}, salt="S")""",
+        """print(apply_changes("/fresh", b'{"text": "Hello"}', changes).body.decode())""",
         "reading = DIALECTS['/fresh']()",
-        """reading.whole(b'{"text": "Hi"}')""",
-        "print(reading.said()['text'], reading.error_kind)",
+        """reading.read_complete(b'{"text": "Hi"}')""",
+        "print(reading.output()['text'], reading.error_kind)",
     )
 
     assert ("None", {"text": "S\nHello", "stream": True}, "Hi None") == (said[0], json.loads(said[1]), said[2])

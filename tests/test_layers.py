@@ -1,4 +1,4 @@
-"""The table of rooms in ARCHITECTURE.md is true."""
+"""The table of layers in ARCHITECTURE.md is true."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def tree_of(module: str) -> ast.Module:
     return ast.parse(FILES[module].read_text(encoding="utf-8"))
 
 
-#: The rooms, read bottom up: each row of the table is one, a folder or some files.
-ROOMS = [
+#: The layers, read bottom up: each row of the table is one, a folder or some files.
+LAYERS = [
     re.findall(r"`([^`]+)`", cell)
-    for cell in re.findall(r"^\| ((?:`\w+/?` ?)+) \|", TEXT.partition("| room | is |")[2].partition("\n\n")[0], re.MULTILINE)
+    for cell in re.findall(r"^\| ((?:`\w+/?` ?)+) \|", TEXT.partition("| layer | is |")[2].partition("\n\n")[0], re.MULTILINE)
 ]
 
-#: Rooms that know pytest.
+#: Layers that know pytest.
 TOP = ("session/", "plugin", "cli/")
 
 
@@ -48,8 +48,8 @@ def covers(entry: str, module: str) -> bool:
 
 
 def level_of(module: str) -> int:
-    """The number of its room, counted from the bottom."""
-    return next(level for level, room in enumerate(ROOMS) if any(covers(entry, module) for entry in room))
+    """The number of its layer, counted from the bottom."""
+    return next(level for level, layer in enumerate(LAYERS) if any(covers(entry, module) for entry in layer))
 
 
 def imports(module: str) -> Iterator[tuple[int, str]]:
@@ -102,9 +102,9 @@ def own_module(name: str) -> str | None:
     return next((".".join(parts[1:end]) for end in range(len(parts), 1, -1) if ".".join(parts[1:end]) in FILES), "__init__")
 
 
-def test_every_module_has_a_room() -> None:
-    """No file stands outside of the rooms, and no room is empty."""
-    listed = [entry for room in ROOMS for entry in room]
+def test_every_module_has_a_layer() -> None:
+    """No file stands outside of the layers, and no layer is empty."""
+    listed = [entry for layer in LAYERS for entry in layer]
 
     assert dict.fromkeys(FILES, 1) == {name: sum(covers(entry, name) for entry in listed) for name in FILES}
     assert [] == [entry for entry in listed if not any(covers(entry, name) for name in FILES)]
@@ -112,7 +112,7 @@ def test_every_module_has_a_room() -> None:
 
 @pytest.mark.parametrize("module", FILES)
 def test_imports_go_down(module: str) -> None:
-    """A file imports only from its own room or from those below, for type checkers too. The public names come from everywhere."""
+    """A file imports only from its own layer or from those below, for type checkers too. The public names come from everywhere."""
     level = level_of(module)
     names = {name for _, name in imports(module)} | ({*statements(tree_of(module))} if module != "__init__" else set())
 

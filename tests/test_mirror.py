@@ -10,11 +10,11 @@ import pytest_agentbench
 TESTS = Path(__file__).parent
 PACKAGE = Path(pytest_agentbench.__file__).parent
 
-#: The rooms that have tests, and the benchmarks, whose source lies beside tests/.
-ROOMS = {path.name: path for path in PACKAGE.iterdir() if path.name.isidentifier() and (TESTS / path.name).is_dir()}
-SOURCES = {**ROOMS, "benchmarks": TESTS.parent / "benchmarks"}
+#: The layers that have tests, and the benchmarks, whose source lies beside tests/.
+LAYERS = {path.name: path for path in PACKAGE.iterdir() if path.name.isidentifier() and (TESTS / path.name).is_dir()}
+SOURCES = {**LAYERS, "benchmarks": TESTS.parent / "benchmarks"}
 
-#: Programs of tests/ that write what one room has: their tests stand in that room.
+#: Programs of tests/ that write what one layer has: their tests stand in that layer.
 PROGRAMS = {"reports": {"example"}, "runs": {"generated"}}
 
 
@@ -26,8 +26,8 @@ def modules(folder: Path) -> set[str]:
 
 def faults(file: Path) -> Iterator[str]:
     """A sentence, if no module has the name of a test file; `file` is relative to tests/."""
-    room = file.parts[0]
-    folder = SOURCES[room].joinpath(*file.parts[1:-1])
+    layer = file.parts[0]
+    folder = SOURCES[layer].joinpath(*file.parts[1:-1])
     known = (modules(folder) | PROGRAMS.get(file.parent.as_posix(), set())) if folder.is_dir() else set()
     name = file.stem.removeprefix("test_")
     if not any(f"{name}_".startswith(f"{module}_") for module in known):
@@ -38,8 +38,8 @@ def faults(file: Path) -> Iterator[str]:
 
 
 def test_each_test_file_is_named_after_its_module() -> None:
-    """In the rooms, a test file is test_MODULE.py or test_MODULE_TOPIC.py, and its folder is that of the module."""
-    files = [path.relative_to(TESTS) for room in SOURCES for path in sorted((TESTS / room).rglob("test_*.py"))]
+    """In the layers, a test file is test_MODULE.py or test_MODULE_TOPIC.py, and its folder is that of the module."""
+    files = [path.relative_to(TESTS) for layer in SOURCES for path in sorted((TESTS / layer).rglob("test_*.py"))]
 
     assert len(files) > 200
     assert [] == [fault for file in files for fault in faults(file)]

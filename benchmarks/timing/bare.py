@@ -11,8 +11,8 @@ from collections.abc import Callable
 import uvloop
 
 from pytest_agentbench.lib.messages import end_with_stdin, read_line, serving
-from pytest_agentbench.tap.clock import ANCILLARY, enable_timestamps, stamping
-from pytest_agentbench.tap.connections import ROOM
+from pytest_agentbench.tap.clock import ANCILLARY, enable_timestamps, keep_timestamping
+from pytest_agentbench.tap.connections import READ_BUFFER
 
 
 class Sides:
@@ -31,13 +31,13 @@ class Sides:
     def passing(self, each: socket.socket, other: socket.socket) -> Callable[[], None]:
         def readable() -> None:
             try:
-                size, stamps, _, _ = each.recvmsg_into([ROOM], ANCILLARY)
+                size, stamps, _, _ = each.recvmsg_into([READ_BUFFER], ANCILLARY)
             except OSError:
                 size = 0
             if not size:
                 self.close()
                 return
-            data = bytes(ROOM[:size])
+            data = bytes(READ_BUFFER[:size])
             other.send(data)
             self.kept.append((data, stamps))
 
@@ -57,7 +57,7 @@ async def serve(port: int) -> None:
     connections = set[Sides]()
     loop.add_reader(listener, lambda: connections.add(Sides(listener.accept()[0], port)))
     serving({"port": listener.getsockname()[1], "control_port": 0})
-    with stamping():
+    with keep_timestamping():
         await end.wait()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.agents import AGENTS, Agent, load_agent
-from pytest_agentbench.errors import AgentError, ConfigError
+from pytest_agentbench.errors import AgentError, ConfigError, unknown_key
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.options import MOST, ValueKind, number, whole
 from pytest_agentbench.lib.threads import in_thread, is_async
@@ -110,7 +110,7 @@ def make_agent(settings: Json, folder: Path) -> Agent:
     known = ("kind", *SAMPLING, UPGRADE, *options)
     for name in settings:
         if name not in known:
-            raise ConfigError(f"agent: unknown key {name!r}; known keys of {kind}: {', '.join(known)}")
+            raise ConfigError(f"agent: {unknown_key(name, known, kind)}")
     sampling_of(settings)
     if not isinstance(settings.get(UPGRADE), bool | None):
         raise ConfigError(f"agent: {UPGRADE} should be true or false, not {settings[UPGRADE]!r}")

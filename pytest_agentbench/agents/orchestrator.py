@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pytest_agentbench.agents.experts import ANSWER, ANSWER_PROMPT, REASON, SEARCH, ContextBudget, ExpertContext, Notebook
 from pytest_agentbench.agents.factory import A_PROMPT, too_long
-from pytest_agentbench.errors import ConfigError, InfraError, LimitReached
+from pytest_agentbench.errors import ConfigError, InfraError, LimitReached, unknown_name
 from pytest_agentbench.lib.options import check_options, number, one_of, whole
 from pytest_agentbench.llm.client import LLM, Reply, RequestedCall, estimated_tokens
 from pytest_agentbench.records import Answer, Json, ToolCall
@@ -79,7 +79,7 @@ class Orchestrator:
         check_options(self)
         names = [name for experts in EXPERTS.values() for name in experts]
         if unknown := [name for name in self.roles if name not in names]:
-            raise ValueError(f"roles: there is no expert {unknown[0]!r}; known: {', '.join(names)}")
+            raise ValueError(f"roles: {unknown_name('expert', unknown[0], names)}")
         if self.retriever and not self.retriever.startswith(("http://", "https://")):
             raise ValueError(f"retriever should start with http:// or https://, not {self.retriever!r}")
         if (self.code_sandbox == DOCKER) != bool(self.image):

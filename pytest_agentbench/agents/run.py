@@ -12,7 +12,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 from pytest_agentbench.agents import Agent
-from pytest_agentbench.errors import AgentError, LimitReached
+from pytest_agentbench.errors import AgentError, LimitReached, unknown_key
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.options import ValueKind, check_options, whole
 from pytest_agentbench.lib.threads import in_thread, is_async
@@ -94,7 +94,7 @@ class TruncationRetry:
         known = [each.name for each in fields(cls)]
         for name in options:
             if name not in known:
-                raise ValueError(f"truncation_retry: unknown key {name!r}; known: {', '.join(known)}")
+                raise ValueError(f"truncation_retry: {unknown_key(name, known)}")
         return cls(**options)
 
     def next_limit(self, limit: int) -> int:

@@ -61,7 +61,7 @@ def prove(endpoint: Endpoint, body: Json) -> str:
     """Announces a chat and releases it; raises BackendError with what shows that nobody read its label."""
     probe = ProbeRollout(endpoint)
     answer = _object(probe.chat(body), "a call with a label")
-    if not probe.labels.told(answer):
+    if not probe.labels.shows_label_read(answer):
         raise BackendError(
             f"a call with a label was answered without what the label asks for: {beginning(str(answer), 300)}; is the router there?"
         )

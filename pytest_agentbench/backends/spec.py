@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, FiniteFloat
 
-from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.lib.config import load_yaml, override, validate
 from pytest_agentbench.lib.file_system import shipped
 from pytest_agentbench.lib.options import LoginUrl
@@ -149,8 +149,7 @@ def find_backend(name: str, root: Path) -> Path:
     for folder in _folders(root):
         if (file := folder / f"{name}.yaml").is_file():
             return file
-    known = ", ".join(known_backends(root)) or "none"
-    raise ConfigError(f"no backend {name!r}; known: {known} (or give a YAML file, or a URL that starts with http)")
+    raise ConfigError(f"{unknown_name('backend', name, known_backends(root))} (or give a YAML file, or a URL that starts with http)")
 
 
 def known_backends(root: Path) -> list[str]:

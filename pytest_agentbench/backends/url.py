@@ -25,7 +25,7 @@ from pytest_agentbench.lib.config import Spec, base_url
 from pytest_agentbench.lib.options import LoginUrl
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.tap.http_messages import FRAMING, written
+from pytest_agentbench.tap.http_messages import FRAMING, encode_headers
 
 PATIENCE = 10.0  # seconds that a server may be away, where no budget of a connection says otherwise
 PAUSE = 0.25  # seconds between two questions
@@ -153,7 +153,7 @@ class UrlSpec(BackendSpec):
     @field_validator("headers")
     @classmethod
     def _are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
-        for name, _ in written(headers):
+        for name, _ in encode_headers(headers):
             if name in FRAMING:
                 raise ValueError(f"{name.decode()!r} cannot be set: the tap writes what belongs to a connection or a single request")
         return headers

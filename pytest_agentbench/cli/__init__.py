@@ -15,36 +15,51 @@ from pytest_agentbench.errors import AgentbenchError
 from pytest_agentbench.lib.foreign import ForeignOutput
 from pytest_agentbench.lib.user_code import load_object
 
-#: Commands in the order of the help; `add(commands)` adds the parser of one, which says what it runs. A new one is a file here and a line.
-COMMANDS: Mapping[str, str] = {
-    "init": "pytest_agentbench.cli.init:add",
-    "download": "pytest_agentbench.cli.download:add",
-    "subset": "pytest_agentbench.cli.subset:add",
-    "backend": "pytest_agentbench.cli.backend:add",
-    "compare": "pytest_agentbench.cli.compare:add",
-    "trend": "pytest_agentbench.cli.trend:add",
-    "doctor": "pytest_agentbench.cli.doctor:add",
-    "report": "pytest_agentbench.cli.report:add",
-    "watch": "pytest_agentbench.cli.watch:add",
-    "show": "pytest_agentbench.cli.show:add",
-    "gate": "pytest_agentbench.cli.gate:add",
-    "baseline": "pytest_agentbench.cli.baseline:add",
-    "calibrate": "pytest_agentbench.cli.calibrate:add",
-    "power": "pytest_agentbench.cli.power:add",
-    "rescore": "pytest_agentbench.cli.rescore:add",
-    "schema": "pytest_agentbench.cli.schema:add",
-    "scrub": "pytest_agentbench.cli.scrub:add",
-    "import": "pytest_agentbench.cli.imports:add",
-    "export": "pytest_agentbench.cli.export:add",
-    "share": "pytest_agentbench.cli.share:add",
-    "plot": "pytest_agentbench.cli.plot:add",
-    "sweep": "pytest_agentbench.cli.sweep:add",
-    "what-if": "pytest_agentbench.cli.what_if:add",
-    "reproduce": "pytest_agentbench.cli.reproduce:add",
-    "retriever": "pytest_agentbench.cli.retriever:add",
-    "env": "pytest_agentbench.cli.env:add",
-    "weights": "pytest_agentbench.cli.weights:add",
+#: Group in the help -> command -> function that adds its parser, which names the function that runs it. A new command is a file here and a
+#: line.
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "first run": {
+        "init": "pytest_agentbench.cli.init:add",
+        "doctor": "pytest_agentbench.cli.doctor:add",
+        "download": "pytest_agentbench.cli.download:add",
+        "subset": "pytest_agentbench.cli.subset:add",
+    },
+    "look": {
+        "show": "pytest_agentbench.cli.show:add",
+        "report": "pytest_agentbench.cli.report:add",
+        "watch": "pytest_agentbench.cli.watch:add",
+        "plot": "pytest_agentbench.cli.plot:add",
+        "trend": "pytest_agentbench.cli.trend:add",
+    },
+    "compare": {
+        "compare": "pytest_agentbench.cli.compare:add",
+        "sweep": "pytest_agentbench.cli.sweep:add",
+        "what-if": "pytest_agentbench.cli.what_if:add",
+        "reproduce": "pytest_agentbench.cli.reproduce:add",
+    },
+    "gate": {
+        "gate": "pytest_agentbench.cli.gate:add",
+        "baseline": "pytest_agentbench.cli.baseline:add",
+        "calibrate": "pytest_agentbench.cli.calibrate:add",
+        "power": "pytest_agentbench.cli.power:add",
+        "rescore": "pytest_agentbench.cli.rescore:add",
+    },
+    "backends": {
+        "backend": "pytest_agentbench.cli.backend:add",
+        "cleanup": "pytest_agentbench.cli.backend:add_cleanup",
+        "env": "pytest_agentbench.cli.env:add",
+        "weights": "pytest_agentbench.cli.weights:add",
+        "retriever": "pytest_agentbench.cli.retriever:add",
+    },
+    "tools": {
+        "import": "pytest_agentbench.cli.imports:add",
+        "export": "pytest_agentbench.cli.export:add",
+        "share": "pytest_agentbench.cli.share:add",
+        "schema": "pytest_agentbench.cli.schema:add",
+        "scrub": "pytest_agentbench.cli.scrub:add",
+    },
 }
+COMMANDS: Mapping[str, str] = {name: path for group in GROUPS.values() for name, path in group.items()}
 
 INTERRUPTED, UNREAD = 128 + 2, 128 + 13  # as a shell has it for programs that SIGINT and SIGPIPE end
 
@@ -79,9 +94,10 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def parser() -> Parser:
+    """Returns the parser of the whole command line. Its help lists the commands in groups."""
     top = Parser(prog="agentbench", description="Agent benchmarks as pytest suites. To run one: pytest scenarios/banking")
     top.add_argument("--version", action="version", version=f"agentbench {version('pytest-agentbench')}")
-    commands = top.commands()
+    commands = top.commands(groups=GROUPS)
     for name in COMMANDS:
         load_object("command", name, COMMANDS, Path())(commands)
     return top

@@ -26,32 +26,42 @@ SAID_EVERY = 10.0  # seconds between two lines about a boot, where nobody looks 
 
 
 def add(commands: Any) -> None:
-    """The parsers of these commands."""
-    backend = commands.add_parser("backend", help="boot a stack by hand, look at it, check it, end it")
+    """Adds the parser of `agentbench backend`."""
+    backend = commands.add_parser(
+        "backend", help="Start, inspect, check and stop a serving stack", example="agentbench backend up vllm --for 2h"
+    )
     actions = backend.commands("actions")
-    up = _named(actions, "up", "boot a stack and keep it for sessions to come", run_up)
-    up.add_argument("--for", dest="keep", default="1h", metavar="TIME", help="how long it stays when nobody uses it (default: 1h)")
-    up.add_argument("--gpu-wait", default="0s", metavar="TIME", help="wait this long for GPUs that others have")
+    up = _named(actions, "up", "Start a stack and keep it for later sessions", run_up)
+    up.add_argument(
+        "--for", dest="keep", default="1h", metavar="TIME", help="how long the stack stays unused before it stops (default: 1h)"
+    )
+    up.add_argument("--gpu-wait", default="0s", metavar="TIME", help="how long to wait for GPUs that are in use (default: 0s)")
     up.add_argument(
         "--set", action="append", default=[], metavar="PATH=VALUE", help="change a value of the YAML, e.g. settings.max_model_len=8192"
     )
-    actions.add_parser("status", help="the stacks that run").set_defaults(run=run_status)
-    logs = _named(actions, "logs", "the end of the logs of a stack that runs", run_logs)
-    logs.add_argument("service", nargs="?", help="only this one's")
-    logs.add_argument("-n", type=int, default=20, dest="lines", metavar="N", help="lines of each (default: 20)")
-    _named(actions, "down", "end a stack that runs", run_down)
-    check = actions.add_parser("check", help="climb the ladder of readiness and look at the speed")
+    actions.add_parser("status", help="List the running stacks").set_defaults(run=run_status)
+    logs = _named(actions, "logs", "Print the last log lines of a running stack", run_logs)
+    logs.add_argument("service", nargs="?", help="only the log of this service")
+    logs.add_argument("-n", type=int, default=20, dest="lines", metavar="N", help="lines of each log (default: 20)")
+    _named(actions, "down", "Stop a running stack", run_down)
+    check = actions.add_parser("check", help="Run the readiness checks against a server and measure its speed")
     check.add_argument(
         "name",
         nargs="?",
         metavar="NAME|URL",
-        help="a stack that runs, a backend of kind url, or a base URL (default: the agent's api_base)",
+        help="a running stack, a backend of kind url, or a base URL (default: the agent's api_base)",
     )
     check.add_argument(
-        "--agent", type=Path, metavar="FILE", help="an agent_config.json or config.yaml: its model is asked, with its sampling parameters"
+        "--agent", type=Path, metavar="FILE", help="an agent_config.json or config.yaml that names the model and the sampling parameters"
     )
     check.set_defaults(run=run_check)
-    cleanup = commands.add_parser("cleanup", help="end processes and containers that dead sessions left behind; touches nothing else")
+
+
+def add_cleanup(commands: Any) -> None:
+    """Adds the parser of `agentbench cleanup`."""
+    cleanup = commands.add_parser(
+        "cleanup", help="Stop processes and remove containers left by crashed sessions", example="agentbench cleanup"
+    )
     cleanup.set_defaults(run=run_cleanup)
 
 

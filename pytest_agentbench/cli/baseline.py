@@ -8,14 +8,14 @@ from typing import Any
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    baseline = commands.add_parser("baseline", help="make a run the baseline of its suites")
+    """Adds the parser of this command."""
+    baseline = commands.add_parser("baseline", help="Make a run the baseline of its suites", example="agentbench baseline promote latest")
     actions = baseline.commands("actions")
-    promote = actions.add_parser("promote", help="write reports/baselines/<suite>.jsonl: scores, derived timings and hashes, no texts")
+    promote = actions.add_parser("promote", help="Write reports/baselines/<suite>.jsonl: scores, derived timings and hashes, no texts")
     promote.takes_run()
     promote.add_argument("--suite", metavar="NAME", help="only this suite of the run (default: all)")
-    promote.add_argument("--to", type=Path, metavar="FILE", help="another file, of a single suite")
-    promote.add_argument("--reason", default="", metavar="TEXT", help="why a mean may fall; it is kept in the file")
+    promote.add_argument("--to", type=Path, metavar="FILE", help="write to this file instead, for a single suite")
+    promote.add_argument("--reason", default="", metavar="TEXT", help="why a lower mean is intended; kept in the file")
     promote.takes_reports()
     promote.set_defaults(run=run_promote)
 

@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    calibrate = commands.add_parser("calibrate", help="suggest limits for a suite from several runs in which nothing changed")
-    calibrate.add_argument("suite", metavar="SUITE", help="a suite, or suite-variant, as these runs name it")
-    calibrate.add_argument("names", nargs="+", metavar="RUN", help="run directories, or their names in reports/; two at least")
+    """Adds the parser of this command."""
+    calibrate = commands.add_parser(
+        "calibrate",
+        help="Suggest thresholds from several runs of an unchanged setup",
+        example="agentbench calibrate banking monday tuesday wednesday",
+    )
+    calibrate.add_argument("suite", metavar="SUITE", help="a suite or SUITE-VARIANT of these runs")
+    calibrate.add_argument("names", nargs="+", metavar="RUN", help="two or more run directories, or their names in reports/")
     calibrate.takes_reports()
     calibrate.set_defaults(run=run_calibrate)
 

@@ -16,12 +16,18 @@ FORMATS = ("text", "markdown")
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    compare = commands.add_parser("compare", help="put runs side by side: setups, scores, speed, scenarios that differ")
+    """Adds the parser of this command."""
+    compare = commands.add_parser(
+        "compare",
+        help="Compare several runs in one table: setup, scores, speed, changed scenarios",
+        example="agentbench compare monday tuesday",
+    )
     compare.add_argument("names", nargs="+", metavar="RUN", help="run directories, their names in reports/, or a directory of runs")
-    compare.add_argument("--reference", metavar="RUN", help="what the others are compared with (default: the first)")
-    compare.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"of what is printed (default: {FORMATS[0]})")
-    compare.add_argument("--details", action="store_true", help="scenarios that differ in any score, and those left out (two runs: always)")
+    compare.add_argument("--reference", metavar="RUN", help="the run that the others are compared with (default: the first)")
+    compare.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"output format (default: {FORMATS[0]})")
+    compare.add_argument(
+        "--details", action="store_true", help="also list scenarios that differ in any score, and those left out (always for two runs)"
+    )
     compare.takes_reports()
     compare.set_defaults(run=run_compare)
 

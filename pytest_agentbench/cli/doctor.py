@@ -17,14 +17,18 @@ MARKS = {"ok": "✓", "missing": "✗", "unknown": "?", "absent": "-"}
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    doctor = commands.add_parser("doctor", help="what backends and retrievers need of this machine, what is missing, and how to get it")
+    """Adds the parser of this command."""
+    doctor = commands.add_parser(
+        "doctor",
+        help="Check that this machine has what the backends need, and show how to install what is missing",
+        example="agentbench doctor vllm",
+    )
     doctor.add_argument(
         "backends",
         nargs="*",
         metavar="BACKEND",
-        help="a name, a YAML file or a URL; or a retriever's SETTINGS.yaml, or a suite's folder, whose agents may ask a retriever "
-        "(default: this machine, and all in backends/)",
+        help="name, YAML file or URL of a backend; SETTINGS.yaml of a retriever; or the folder of a suite with a retriever "
+        "(default: this machine and all backends in backends/)",
     )
     doctor.set_defaults(run=run_doctor)
 

@@ -17,29 +17,40 @@ BACKENDS = ("--agentbench-backend", "--agentbench-ab")  # options that say which
 
 def add(commands: Any) -> None:
     """The parsers of these commands, one for each data set."""
-    download = commands.add_parser("download", help="fetch a public data set at a pinned revision")
+    download = commands.add_parser(
+        "download",
+        help="Download a public data set at a pinned revision",
+        example="agentbench download agent-leaderboard --domains banking",
+    )
     sets = download.commands("data sets")
-    leaderboard = sets.add_parser("agent-leaderboard", help="Galileo's customers of banks, insurers, ...; it is converted")
+    leaderboard = sets.add_parser(
+        "agent-leaderboard", help="Galileo's Agent Leaderboard v2: customers of banks, insurers and others, converted to suites"
+    )
     leaderboard.add_argument(
-        "--domains", nargs="+", default=["banking"], metavar="DOMAIN", help="banking healthcare insurance investment telecom"
+        "--domains",
+        nargs="+",
+        default=["banking"],
+        metavar="DOMAIN",
+        help="one or more of: banking healthcare insurance investment telecom",
     )
     leaderboard.add_argument("--revision", help="commit, tag or branch, `main` for the newest (default: a commit that stays the same)")
     leaderboard.add_argument("--output", type=Path, default=Path("data"), metavar="DIR", help="where to write (default: data)")
     leaderboard.set_defaults(run=run_leaderboard)
-    exam = sets.add_parser("hle", help="Humanity's Last Exam, which is gated: to who has accepted its terms")
+    exam = sets.add_parser("hle", help="Humanity's Last Exam (gated: accept its terms on the hub first)")
     exam.add_argument("--revision", required=True, help="commit, tag or branch of the data set's repository; its commit is printed")
     exam.add_argument("--output", type=Path, default=Path("data"), metavar="DIR", help="where to write (default: data)")
     exam.set_defaults(run=run_hle)
     tasks = sets.add_parser(
         "openthoughts",
-        help="OpenThoughts' tasks in a terminal, as Harbor has them",
-        epilog="Options of pytest follow `--`: agentbench download openthoughts --run -- -n 8 --agentbench-backend=nemotron",
+        help="OpenThoughts' terminal tasks, in Harbor's format",
+        description="Arguments after `--` go to pytest.",
+        example="agentbench download openthoughts --run -- -n 8 --agentbench-backend=nemotron",
     )
     tasks.add_argument("--dataset", default="tb-dev", metavar="NAME", help="tb-dev (default), tblite, or owner/name of another repository")
     tasks.add_argument("--revision", default="main", help="commit, tag or branch (default: main); its commit is recorded")
     tasks.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: scenarios/openthoughts/NAME)")
-    tasks.add_argument("--skip-download", action="store_true", help="take what is in the folder already, and ask no hub")
-    tasks.add_argument("--run", dest="runs", action="store_true", help="run the suite openthoughts on them, and print the analysis")
+    tasks.add_argument("--skip-download", action="store_true", help="use the files that are already in the folder")
+    tasks.add_argument("--run", dest="runs", action="store_true", help="run the suite openthoughts on the tasks, and print the analysis")
     tasks.add_argument("--agent", type=Path, metavar="FILE", help="with --run: an agent_config.json or config.yaml, which is checked first")
     tasks.takes_rest()
     tasks.takes_reports()

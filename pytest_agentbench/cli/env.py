@@ -9,13 +9,17 @@ from pytest_agentbench.errors import ConfigError, unknown_name
 
 
 def add(commands: Any) -> None:
-    """The parsers of these commands."""
-    env = commands.add_parser("env", help="make and list the environments that engines run in, each with an interpreter of its own")
+    """Adds the parser of this command."""
+    env = commands.add_parser(
+        "env", help="Create and list the virtual environments of serving engines", example="agentbench env create vllm"
+    )
     verbs = env.commands()
-    create = verbs.add_parser("create", help="make environments with pinned versions; one that is there is left alone")
-    create.add_argument("names", nargs="+", metavar="NAME", help="as `agentbench env list` has them")
+    create = verbs.add_parser("create", help="Create environments with pinned versions; an existing one is left as it is")
+    create.add_argument("names", nargs="+", metavar="NAME", help="a name from `agentbench env list`")
     create.set_defaults(run=run_create)
-    verbs.add_parser("list", help="which environments there are, for what, and which of them are here").set_defaults(run=run_list)
+    verbs.add_parser("list", help="List the environments, what each is for, and which ones exist on this machine").set_defaults(
+        run=run_list
+    )
 
 
 def run_create(options: argparse.Namespace) -> None:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    export = commands.add_parser("export", help="write runs as files that other tools read")
+    """Adds the parser of this command."""
+    export = commands.add_parser(
+        "export", help="Convert runs to the file formats of other tools", example="agentbench export latest --as csv --output tables"
+    )
     export.add_argument(
         "names", nargs="*", default=["latest"], metavar="RUN", help="run directories, or their names in reports/ (default: latest)"
     )
@@ -28,7 +30,7 @@ def add(commands: Any) -> None:
     )
     export.add_argument("--output", type=Path, metavar="DIR", help="a new directory for the files (default, of one run: RUN/FORMAT)")
     export.add_argument(
-        "--exact", action="store_true", help="write texts of CSV files as they are, also those that a spreadsheet takes for formulas"
+        "--exact", action="store_true", help="keep texts of CSV files exact, even if a spreadsheet would read them as formulas"
     )
     export.takes_reports()
     export.set_defaults(run=run_export)

@@ -18,21 +18,28 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    gate = commands.add_parser("gate", help="judge a run again, or by other rules, with no backend")
+    """Adds the parser of this command."""
+    gate = commands.add_parser(
+        "gate",
+        help="Apply gate rules to a finished run (needs no backend)",
+        example="agentbench gate latest --gate 'tsq.mean >= -0.05 vs baseline'",
+    )
     gate.takes_run()
     gate.add_argument(
-        "--baseline", metavar="RUN|FILE", help="what rules `vs baseline` compare with (default: reports/baselines/<suite>.jsonl)"
+        "--baseline", metavar="RUN|FILE", help="the baseline of rules `vs baseline` (default: reports/baselines/<suite>.jsonl)"
     )
     gate.add_argument(
         "--gate",
         action="append",
         default=[],
         metavar="RULE",
-        help="a rule beside those that suite.yaml had in that run, such as 'tsq.mean >= -0.05 vs baseline'; may be given several times",
+        help="a rule in addition to those of the run's suite.yaml, such as 'tsq.mean >= -0.05 vs baseline'; can be repeated",
     )
     gate.add_argument(
-        "--inconclusive", choices=["pass", "fail"], default="pass", help="whether not to know is exit status 7 (default: pass)"
+        "--inconclusive",
+        choices=["pass", "fail"],
+        default="pass",
+        help="`fail` makes the exit status 7 if the verdict is INCONCLUSIVE (default: pass)",
     )
     gate.takes_reports()
     gate.set_defaults(run=run_gate)

@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    imports = commands.add_parser("import", help="read the result directory of another tool as a run")
-    imports.add_argument("tool", metavar="TOOL", help=f"whose results: {' '.join(TOOLS)}, or the import path of a reader")
-    imports.add_argument("path", type=Path, metavar="PATH", help="the directory that the tool wrote")
+    """Adds the parser of this command."""
+    imports = commands.add_parser(
+        "import", help="Convert the results of another tool to a run", example="agentbench import nat results/ --suite scenarios/banking"
+    )
+    imports.add_argument("tool", metavar="TOOL", help=f"one of: {' '.join(TOOLS)}; or the import path of a reader")
+    imports.add_argument("path", type=Path, metavar="PATH", help="the result directory of the tool")
     imports.add_argument(
         "--suite",
         type=Path,
         metavar="DIR",
-        help="the suite whose scenarios were run: its labels, and scoring again with `agentbench rescore`",
+        help="the suite of the scenarios: adds its labels, and lets `agentbench rescore` score them again",
     )
     imports.takes_reports()
     imports.set_defaults(run=run_import)
@@ -37,7 +39,7 @@ def run_import(options: argparse.Namespace) -> None:
 
     reader = load_reader(options.tool)
     if not options.path.is_dir():
-        raise ConfigError(f"{options.path} is no directory; name the one that {options.tool} wrote")
+        raise ConfigError(f"{options.path} is not a directory; pass the directory that {options.tool} wrote")
     suite = load_suite(suite_file(options.suite)) if options.suite else None
     for path in results_in(options.tool, options.path):
         target, run = write(options.tool, reader(path), path, suite, options.reports)

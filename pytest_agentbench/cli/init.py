@@ -26,11 +26,11 @@ FileOutcome = Literal["wrote", "there", "kept"]
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
+    """Adds the parser of this command."""
     init = commands.add_parser(
-        "init", help="write a shipped suite, its backend, the environment variables and a pytest configuration into this directory"
+        "init", help="Copy an example suite, its backend and a pytest.ini into this directory", example="agentbench init banking"
     )
-    init.add_argument("suite", nargs="?", metavar="SUITE", help="name of the suite, for example banking (default: list them)")
+    init.add_argument("suite", nargs="?", metavar="SUITE", help="name of an example suite, for example banking (default: list them)")
     init.set_defaults(run=run_init)
 
 

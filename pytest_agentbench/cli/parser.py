@@ -1,46 +1,72 @@
-"""How the command line of `agentbench` is read. A mistake has the exit status that pytest gives to a wrong option.
+"""The parser of the command line of `agentbench`. A mistake has the exit status that pytest gives to a wrong option.
 
-Words that name runs are read here, too.
+`runs_of` finds the runs that an argument names.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.errors import ConfigError, did_you_mean, unknown_name
 
 T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of arguments; those of its commands are of this class too."""
+    """A parser of arguments. The parsers of its commands are of this class, too.
 
-    passes_on = False  # whether what stands behind `--` is another program's
+    Args:
+        example: A command line that is shown at the end of the help.
+    """
 
-    def commands(self, title: str = "commands") -> Any:
-        """Where commands are added. Without one the help goes to stderr and it is a mistake: a script that lost a word fails."""
+    passes_on = False  # whether the arguments after `--` are for another program
+
+    def __init__(self, *, example: str = "", **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        self._example = example
+        self._commands: Commands | None = None
+
+    def commands(self, title: str = "commands", groups: Mapping[str, Collection[str]] | None = None) -> Commands:
+        """Returns the object that commands are added to. The help lists them under `title`, or in `groups`: title -> names.
+
+        A command line without a command prints the help on stderr and has the exit status of a mistake, so that a script that lost a
+        word fails.
+        """
         self.set_defaults(run=self._help)
-        return self.add_subparsers(title=title, metavar="COMMAND")
+        added = self.add_subparsers(metavar="COMMAND", help=argparse.SUPPRESS, prog=self.prog, parser_class=CommandParser)
+        self.usage = f"{self.prog} [-h] COMMAND ..."
+        self._commands = Commands(added, title, groups or {})
+        return self._commands
+
+    def format_help(self) -> str:
+        """Returns the help with the commands in groups and the example, which argparse does not know."""
+        groups = self._commands.listed() if self._commands else ()
+        examples = [f"example:\n  {self._example}"] if self._example else []
+        self.epilog = "\n\n".join([*groups, *examples]) or None
+        return super().format_help()
 
     def takes_run(self) -> None:
-        """The argument RUN, as `options.name`."""
+        """Adds the argument RUN, as `options.name`."""
         about = "a run directory, or its name in reports/ (default: latest)"
         self.add_argument("name", nargs="?", default="latest", metavar="RUN", help=about)
 
     def takes_reports(self) -> None:
-        """The option --reports, as `options.reports`."""
-        self.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+        """Adds the option --reports, as `options.reports`."""
+        self.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="directory of the runs (default: reports)")
 
     def takes_rest(self) -> None:
-        """What stands behind `--`, as `options.rest`, for the program that the command starts."""
+        """Accepts arguments after `--`, as `options.rest`, for the program that the command starts."""
         self.passes_on = True
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         words = [*(sys.argv[1:] if args is None else args)]
+        name = next((word for word in words if not word.startswith("-")), "")
+        if self._commands and name and name not in self._commands.lines:
+            self.error(unknown_name("command", name, self._commands.lines))
         if not self.passes_on:
             return super().parse_known_args(words, namespace)
         end = words.index("--") if "--" in words else len(words)
@@ -57,14 +83,48 @@ class Parser(argparse.ArgumentParser):
         self.exit(ConfigError.exit_status, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
+class CommandParser(Parser):
+    """The parser of a command. It refuses unknown arguments itself, so that the message has the usage of this command."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            flags = [each for action in self._actions for each in action.option_strings]
+            shown = (f"{word}{did_you_mean(word.partition('=')[0], flags) if word.startswith('-') else ''}" for word in unknown)
+            self.error(f"unrecognized arguments: {' '.join(shown)}")
+        return options, unknown
+
+
+class Commands:
+    """The commands of a parser. `lines` has what each does, in one line."""
+
+    def __init__(self, parsers: Any, title: str, groups: Mapping[str, Collection[str]]) -> None:
+        self._parsers, self._title, self._groups = parsers, title, groups
+        self.lines: dict[str, str] = {}
+
+    def add_parser(self, name: str, *, help: str, description: str = "", example: str = "") -> Any:
+        """Adds a command and returns its parser. `help` is its line in the list of commands, and the start of its own help."""
+        self.lines[name] = help
+        return self._parsers.add_parser(name, description=". ".join(filter(None, (help, description))), example=example)
+
+    def listed(self) -> Iterator[str]:
+        """Yields each group of commands, one command a line."""
+        width = max(map(len, self.lines))
+        for title, names in (self._groups or {self._title: self.lines}).items():
+            yield "\n".join([f"{title}:", *(f"  {name:{width}}  {self.lines[name]}" for name in names)])
+
+
 def option(read: Callable[[str], T], *, whole: bool = False) -> Callable[[str], T]:
-    """A reader for argparse of what a ValueError says of a text: what it should be, or, where it is `whole`, all of it."""
+    """Returns a function for argparse that reads a value with `read` and turns its ValueError into a message.
+
+    The text of the error says what the value must be. If `whole` is set, it is the whole message.
+    """
 
     def value(text: str) -> T:
         try:
             return read(text)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r}: {error}" if whole else f"{text!r} should be {error}") from error
+            raise argparse.ArgumentTypeError(f"{text!r}: {error}" if whole else f"{text!r} must be {error}") from error
 
     return value
 

@@ -13,16 +13,18 @@ from pytest_agentbench.plots import FOLDER, FORMATS, draw, left_out
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    plot = commands.add_parser("plot", help="draw pictures of runs")
+    """Adds the parser of this command."""
+    plot = commands.add_parser("plot", help="Plot scores and speed of one or more runs", example="agentbench plot latest --format svg")
     runs = "run directories, their names in reports/, or a directory of runs (default: latest)"
     plot.add_argument("names", nargs="*", default=["latest"], metavar="RUN", help=runs)
     plot.add_argument("--output", type=Path, metavar="DIR", help=f"a new directory for the files (default, of one run: RUN/{FOLDER})")
-    plot.add_argument("--score", metavar="NAME", help="what quality is (default: the main score)")
+    plot.add_argument("--score", metavar="NAME", help="the score on the quality axis (default: the main score)")
     plot.add_argument(
-        "--color-by", metavar="NAME", help="a column of the table rollouts, or a setting (default: run, or what tells apart best)"
+        "--color-by",
+        metavar="NAME",
+        help="a column of the rollouts table or a setting (default: run, or the setting that separates the points best)",
     )
-    plot.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"of the files (default: {FORMATS[0]})")
+    plot.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"file format (default: {FORMATS[0]})")
     plot.takes_reports()
     plot.set_defaults(run=run_plot)
 

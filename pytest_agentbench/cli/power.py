@@ -17,15 +17,20 @@ DROPS = (0.01, 0.03, 0.05, 0.1)
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    power = commands.add_parser("power", help="say what drop a suite can find with so many trials")
+    """Adds the parser of this command."""
+    power = commands.add_parser(
+        "power", help="Estimate the smallest score drop that a suite can detect", example="agentbench power scenarios/banking --trials 1,3"
+    )
     power.add_argument("suite", type=Path, metavar="SUITE", help="the suite's folder, such as scenarios/banking")
     power.add_argument("--trials", type=trials, default=(1, 3, 5), metavar="N,N", help="numbers of trials (default: 1,3,5)")
     power.add_argument(
-        "--of", choices=["suite", "population"], default="suite", help="this suite, or scenarios like its own (default: suite)"
+        "--of",
+        choices=["suite", "population"],
+        default="suite",
+        help="the drop over this suite's scenarios, or over all scenarios like them (default: suite)",
     )
-    power.add_argument("--run", dest="name", metavar="RUN", help="a run of it with several trials, whose noise is taken")
-    power.add_argument("--score", metavar="NAME", help="one of the suite's scores (default: its first)")
+    power.add_argument("--run", dest="name", metavar="RUN", help="a run of the suite with several trials, to take its noise from")
+    power.add_argument("--score", metavar="NAME", help="a score of the suite (default: its first one)")
     power.takes_reports()
     power.set_defaults(run=run_power)
 

@@ -11,8 +11,12 @@ from pytest_agentbench.errors import ConfigError
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    report = commands.add_parser("report", help="write report.html of a run, or one page on which several are compared")
+    """Adds the parser of this command."""
+    report = commands.add_parser(
+        "report",
+        help="Write an HTML report of one run, or a comparison page of several",
+        example="agentbench report latest --output report.html",
+    )
     report.add_argument(
         "names", nargs="*", default=["latest"], metavar="RUN", help="run directories, or their names in reports/ (default: latest)"
     )
@@ -20,7 +24,7 @@ def add(commands: Any) -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="of the page (default: in the directory of the last run, `report.html` of one run and `compared-report.html` of several)",
+        help="path of the page (default: report.html, or compared-report.html for several runs, in the directory of the last run)",
     )
     report.takes_reports()
     report.set_defaults(run=run_report)

@@ -28,11 +28,12 @@ PICTURE = "throughput.png"
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
+    """Adds the parser of this command."""
     command = commands.add_parser(
         "reproduce",
-        help="measure a published experiment again",
-        epilog=f"What stands behind `--` goes to pytest: agentbench reproduce {EXPERIMENT} -- --agentbench-budget-rollout=30m",
+        help="Reproduce a published experiment",
+        description="Arguments after `--` go to pytest.",
+        example=f"agentbench reproduce {EXPERIMENT} --dry-run",
     )
     command.add_argument(
         "experiment",
@@ -41,8 +42,10 @@ def add(commands: Any) -> None:
     )
     _add_what(command)
     _add_when(command)
-    command.add_argument("--dry-run", action="store_true", help="say what would be measured, how long it takes and what is missing")
-    command.add_argument("--output", type=Path, metavar="DIR", help=f"where cells are, and go on (default: reports/{EXPERIMENT})")
+    command.add_argument("--dry-run", action="store_true", help="show what would be measured, how long it takes and what is missing")
+    command.add_argument(
+        "--output", type=Path, metavar="DIR", help=f"directory of the cells; an existing one is resumed (default: reports/{EXPERIMENT})"
+    )
     command.takes_rest()
     command.takes_reports()
     command.set_defaults(run=run_reproduce)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pytest_agentbench.agents.factory import brings_code, make_agent, needs_roles, retriever_of
 from pytest_agentbench.backends.api import Api
-from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.errors import BackendError, ConfigError, unknown_name
 from pytest_agentbench.lib.options import without_logins
 from pytest_agentbench.lib.user_code import is_import_path
 from pytest_agentbench.records import JUDGE, Endpoint, Json
@@ -103,7 +103,7 @@ class PlannedSessions:
         """Tells the retriever and the roles that agent and scorers ask; raises ConfigError for an unknown agent."""
         suite, variant = self._suite, self.variant or "default"
         if variant not in ("default", *suite.variants):
-            raise ConfigError(f"{self.folder}: no variant {variant!r}; known: {', '.join(('default', *suite.variants))}")
+            raise ConfigError(f"{self.folder}: {unknown_name('variant', variant, ('default', *suite.variants))}")
         settings = suite.agent_of(variant)
         if brings_code(settings, suite.folder):
             needs.lines.append(f"agent: {settings['kind']} is code of the suite; whom it asks is known when it runs")

@@ -13,21 +13,23 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    rescore = commands.add_parser("rescore", help="score the rollouts of a run again, with no backend")
+    """Adds the parser of this command."""
+    rescore = commands.add_parser(
+        "rescore", help="Score the rollouts of a finished run again (needs no backend)", example="agentbench rescore latest --scorer tsq"
+    )
     rescore.takes_run()
     rescore.add_argument(
         "--scorer",
         action="append",
         default=[],
         metavar="NAME",
-        help="only this scorer, one of the suite or any other, by name or import path; may be given several times",
+        help="only this scorer, by name or import path; it need not be one of the suite; can be repeated",
     )
     rescore.add_argument(
-        "--suite", action="append", default=[], type=Path, metavar="DIR", help="where a suite is, if not where it was in the run"
+        "--suite", action="append", default=[], type=Path, metavar="DIR", help="folder of a suite, if it has moved since the run"
     )
     rescore.add_argument(
-        "--baseline", metavar="RUN|FILE", help="what rules `vs baseline` compare with, if not what the session compared with"
+        "--baseline", metavar="RUN|FILE", help="the baseline of rules `vs baseline` (default: the baseline of the session)"
     )
     rescore.takes_reports()
     rescore.set_defaults(run=run_rescore)

@@ -12,21 +12,28 @@ LOADING = 3600.0  # seconds for a model and an index of many GB to be read
 
 
 def add(commands: Any) -> None:
-    """The parsers of this command."""
-    retriever = commands.add_parser("retriever", help="build an index of documents, and serve it to agents that search")
+    """Adds the parser of this command."""
+    retriever = commands.add_parser(
+        "retriever",
+        help="Build the document index of the retriever, and serve it",
+        example="agentbench retriever build corpus.jsonl --model BAAI/bge-small-en-v1.5",
+    )
     verbs = retriever.commands("what to do")
-    build = verbs.add_parser("build", help="make vectors of a corpus, and write its index")
-    build.add_argument("corpus", type=Path, metavar="CORPUS.jsonl", help="a document a line: {id, content}")
+    build = verbs.add_parser("build", help="Compute the embeddings of a corpus and write its index")
+    build.add_argument("corpus", type=Path, metavar="CORPUS.jsonl", help="one document per line: {id, content}")
     build.add_argument("--output", type=Path, default=Path("index"), metavar="DIR", help="where to write (default: index)")
-    build.add_argument("--model", required=True, help="that makes the vectors; the retriever has to name the same")
-    build.add_argument("--url", help="base URL of an OpenAI-compatible server; without it the model is one of sentence-transformers")
+    build.add_argument("--model", required=True, help="the embedding model; the settings of the retriever must name the same one")
+    build.add_argument("--url", help="base URL of an OpenAI-compatible server (default: run the model with sentence-transformers)")
     build.add_argument("--api-key", metavar="VARIABLE", help="environment variable with the server's key")
     build.add_argument(
-        "--python", default="agentbench", metavar="NAME", help="environment that makes them, such as retriever-cpu (default: this one)"
+        "--python",
+        default="agentbench",
+        metavar="NAME",
+        help="environment that computes the embeddings, such as retriever-cpu (default: this one)",
     )
     build.set_defaults(run=run_build)
-    serve = verbs.add_parser("serve", help="serve an index until Ctrl-C; its log is beside the settings")
-    serve.add_argument("settings", type=Path, metavar="SETTINGS.yaml", help="index, embeddings, port, environment")
+    serve = verbs.add_parser("serve", help="Serve an index until Ctrl-C; the log is written next to the settings")
+    serve.add_argument("settings", type=Path, metavar="SETTINGS.yaml", help="the settings: index, embeddings, port, environment")
     serve.set_defaults(run=run_serve)
 
 

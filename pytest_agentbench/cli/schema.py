@@ -18,8 +18,10 @@ FILES = {
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    schema = commands.add_parser("schema", help="print the JSON Schema of a YAML, or of a file with results")
+    """Adds the parser of this command."""
+    schema = commands.add_parser(
+        "schema", help="Print the JSON Schema of a YAML file or of a result file", example="agentbench schema suite"
+    )
     schema.add_argument("file", choices=FILES, help="; ".join(f"{name}: {what}" for name, what in FILES.items()))
     schema.set_defaults(run=run_schema)
 

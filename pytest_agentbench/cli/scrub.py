@@ -8,9 +8,11 @@ from typing import Any
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    scrub = commands.add_parser("scrub", help="take known keys and values of secret-looking variables out of the logs in a directory")
-    scrub.add_argument("directory", type=Path, nargs="?", default=Path("reports"), metavar="DIR", help="default: reports")
+    """Adds the parser of this command."""
+    scrub = commands.add_parser(
+        "scrub", help="Redact API keys and secret values in the logs of a directory", example="agentbench scrub reports"
+    )
+    scrub.add_argument("directory", type=Path, nargs="?", default=Path("reports"), metavar="DIR", help="the directory (default: reports)")
     scrub.set_defaults(run=run_scrub)
 
 

@@ -25,10 +25,14 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*")  # of a suite's folder
 
 def add(commands: Any) -> None:
     """Adds the parser of this command."""
-    share = commands.add_parser("share", help="write one archive of a run for another person, who can read it and score it again")
+    share = commands.add_parser(
+        "share",
+        help="Pack a run into one archive that another person can read and score again",
+        example="agentbench share latest --output run.tar.gz",
+    )
     share.takes_run()
     share.add_argument("--output", type=Path, metavar="FILE", help="the archive (default: NAME-OF-THE-RUN.tar.gz in this directory)")
-    share.add_argument("--without-suites", action="store_true", help="leave out the suites, without which nobody can score the run again")
+    share.add_argument("--without-suites", action="store_true", help="leave out the suites; the run can then not be scored again")
     share.takes_reports()
     share.set_defaults(run=run_share)
 

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    show = commands.add_parser("show", help="print a run again, or as another tool would have printed it")
+    """Adds the parser of this command."""
+    show = commands.add_parser(
+        "show", help="Print the results of a run, optionally in another tool's format", example="agentbench show latest --as vllm-bench"
+    )
     show.takes_run()
     other = show.add_mutually_exclusive_group()
-    other.add_argument("--as", dest="tool", metavar="TOOL", help=f"the tool's table by its definitions: {' '.join(PEERS)}")
-    other.add_argument("--profile", action="store_true", help="where time went: slowest calls, call tree, concurrency, common prompts")
+    other.add_argument("--as", dest="tool", metavar="TOOL", help=f"the table of another tool, by its definitions: {' '.join(PEERS)}")
+    other.add_argument(
+        "--profile", action="store_true", help="show where the time went: slowest calls, call tree, concurrency, common prompts"
+    )
     show.takes_reports()
     show.set_defaults(run=run_show)
 

@@ -12,12 +12,16 @@ from pytest_agentbench.errors import ConfigError
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    parser = commands.add_parser("subset", help="take a few scenarios of a data file")
+    """Adds the parser of this command."""
+    parser = commands.add_parser(
+        "subset",
+        help="Write a few scenarios of a data file to a new file",
+        example="agentbench subset data/banking.json few.json --limit 10 --seed 1",
+    )
     parser.add_argument("input", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--limit", type=int, default=3, metavar="N", help="how many (default: 3)")
-    parser.add_argument("--seed", type=int, help="a random sample instead of the first ones")
+    parser.add_argument("--limit", type=int, default=3, metavar="N", help="number of scenarios (default: 3)")
+    parser.add_argument("--seed", type=int, help="seed of a random sample (default: take the first ones)")
     parser.set_defaults(run=run_subset)
 
 

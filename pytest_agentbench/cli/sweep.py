@@ -31,17 +31,18 @@ class SessionFailed(AgentbenchError):
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
+    """Adds the parser of this command."""
     command = commands.add_parser(
         "sweep",
-        help="run a suite at several concurrencies on one backend",
-        epilog="What stands behind `--` goes to pytest: agentbench sweep scenarios/banking --concurrency 2,4 -- --agentbench-limit 20",
+        help="Run a suite at several concurrency levels",
+        description="Arguments after `--` go to pytest.",
+        example="agentbench sweep scenarios/banking --concurrency 2,4 -- --agentbench-limit 20",
     )
     command.add_argument("suite", metavar="SUITE", help="the suite's folder, as pytest takes it")
     command.add_argument(
         "--concurrency", type=option(levels), default=(8, 16, 32), metavar="N,N", help="rollouts in flight (default: 8,16,32)"
     )
-    command.add_argument("--find", action="store_true", help="search between the least and the greatest --concurrency, in several sessions")
+    command.add_argument("--find", action="store_true", help="search between the lowest and the highest --concurrency, in several sessions")
     command.add_argument("--backend", metavar="NAME", help="as --agentbench-backend")
     command.add_argument("--trials", type=int, metavar="N", help="as --agentbench-trials")
     command.add_argument(
@@ -50,15 +51,21 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=TIME",
-        help="what a good call is: ttft=500ms",
+        help="a latency objective of goodput, for example ttft=500ms",
     )
-    command.add_argument("--target", type=_share, default=Criteria.target, metavar="SHARE", help="of good calls, wanted (default: 0.9)")
+    command.add_argument(
+        "--target",
+        type=_share,
+        default=Criteria.target,
+        metavar="SHARE",
+        help="share of calls that must meet the objectives (default: 0.9)",
+    )
     command.add_argument(
         "--margin",
         type=_share,
         default=Criteria.margin,
         metavar="M",
-        help="the main score may be lower by this (default: 0.05)",
+        help="accepted drop of the main score (default: 0.05)",
     )
     command.add_argument("--output", type=Path, metavar="DIR", help=f"a new directory for the files (default: RUN/{FOLDER})")
     command.takes_rest()

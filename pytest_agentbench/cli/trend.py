@@ -11,12 +11,19 @@ from pytest_agentbench.errors import ConfigError
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    trend = commands.add_parser("trend", help="write a page of a suite's history: scores and latencies over time, regressions")
-    trend.add_argument(
-        "directory", type=Path, nargs="?", default=Path("reports"), metavar="DIR", help="of runs or baselines (default: reports)"
+    """Adds the parser of this command."""
+    trend = commands.add_parser(
+        "trend", help="Write a page with the history of each suite: scores, latencies, regressions", example="agentbench trend reports"
     )
-    trend.add_argument("--output", type=Path, metavar="DIR", help="where trend.html and trend.json go (default: beside the runs)")
+    trend.add_argument(
+        "directory",
+        type=Path,
+        nargs="?",
+        default=Path("reports"),
+        metavar="DIR",
+        help="a directory of runs or baselines (default: reports)",
+    )
+    trend.add_argument("--output", type=Path, metavar="DIR", help="where to write trend.html and trend.json (default: next to the runs)")
     trend.set_defaults(run=run_trend)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    watch = commands.add_parser("watch", help="serve the page of a run that goes on, to a browser on this machine")
-    watch.add_argument("name", nargs="?", metavar="RUN", help="a run directory, or its name in reports/ (default: the one written to last)")
+    """Adds the parser of this command."""
+    watch = commands.add_parser("watch", help="Serve a live report of a running session on 127.0.0.1", example="agentbench watch")
+    watch.add_argument(
+        "name", nargs="?", metavar="RUN", help="a run directory, or its name in reports/ (default: the one that was written to last)"
+    )
     watch.takes_reports()
     watch.set_defaults(run=run_watch)
 

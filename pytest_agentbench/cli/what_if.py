@@ -20,34 +20,42 @@ _count = number(1)
 
 
 def add(commands: Any) -> None:
-    """The parser of this command."""
-    command = commands.add_parser("what-if", help="simulate a run on other settings of its stack: workers, KV blocks, router")
+    """Adds the parser of this command."""
+    command = commands.add_parser(
+        "what-if",
+        help="Simulate a run with other stack settings: workers, KV blocks, router",
+        example="agentbench what-if latest --workers 1,2,4 --router kv,round_robin",
+    )
     command.takes_run()
-    command.add_argument("--workers", type=option(counts), default=(), metavar="N,N", help="numbers of workers (default: the run's own)")
-    command.add_argument("--kv-blocks", type=option(counts), default=(), metavar="N,N", help="KV blocks of each worker (default: own)")
-    command.add_argument("--router", type=option(routers), default=(), metavar="R,R", help=f"of {', '.join(ROUTERS)} (default: own)")
+    command.add_argument("--workers", type=option(counts), default=(), metavar="N,N", help="numbers of workers (default: as in the run)")
+    command.add_argument(
+        "--kv-blocks", type=option(counts), default=(), metavar="N,N", help="KV blocks of each worker (default: as in the run)"
+    )
+    command.add_argument(
+        "--router", type=option(routers), default=(), metavar="R,R", help=f"of {', '.join(ROUTERS)} (default: as in the run)"
+    )
     command.add_argument(
         "--original",
         type=option(facts),
         default={},
         metavar="NAME=VALUE,...",
-        help="the setting that the run had, where its backend does not say it: workers=2,kv-blocks=1200,block-size=16,router=kv",
+        help="the settings of the run, if its backend does not report them: workers=2,kv-blocks=1200,block-size=16,router=kv",
     )
     command.add_argument(
         "--timing",
         default=MEASURED,
         metavar="WHOSE",
-        help=f"how fast a worker is: {MEASURED}, {MOCKER}, or a profile of Dynamo's profiler (.npz) (default: {MEASURED})",
+        help=f"speed of a simulated worker: {MEASURED}, {MOCKER}, or a .npz file of Dynamo's profiler (default: {MEASURED})",
     )
     command.add_argument(
         "--slo",
         type=option(objective, whole=True),
         action="append",
         metavar="NAME=TIME",
-        help="what a good call is, as --agentbench-slo (default: own)",
+        help="a latency objective, as for --agentbench-slo (default: those of the run)",
     )
-    command.add_argument("--limit", type=option(some_time), default=300.0, metavar="TIME", help="that one replay may take (default: 5m)")
-    command.add_argument("--format", choices=FORMATS, default="text", help="of what is printed (default: text)")
+    command.add_argument("--limit", type=option(some_time), default=300.0, metavar="TIME", help="time limit of one replay (default: 5m)")
+    command.add_argument("--format", choices=FORMATS, default="text", help="output format (default: text)")
     command.takes_reports()
     command.set_defaults(run=run_what_if)
 

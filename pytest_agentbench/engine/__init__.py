@@ -1,6 +1,6 @@
-"""The embedded engine: an OpenAI-compatible server in a process of its own, `python -m pytest_agentbench.engine`.
+"""The embedded engine: an OpenAI-compatible server in its own process, `python -m pytest_agentbench.engine`.
 
-A policy decides what it answers; the import paths below keep this module free of heavy imports.
+A policy decides the answers. POLICIES has import paths instead of classes, to avoid heavy imports in this module.
 """
 
 from __future__ import annotations

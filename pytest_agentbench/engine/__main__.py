@@ -1,4 +1,4 @@
-"""Starts the engine: `python -m pytest_agentbench.engine`, with its settings on stdin or as an argument, `'{"port": 8000}'`."""
+"""Starts the engine: `python -m pytest_agentbench.engine`, with settings on stdin or as an argument such as `'{"port": 8000}'`."""
 
 from __future__ import annotations
 

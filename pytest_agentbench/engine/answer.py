@@ -1,6 +1,6 @@
-"""A reply as bytes of the protocol, streamed or whole from the same tokens, with the faults that a script asks for.
+"""Converts replies to HTTP bodies, streamed or complete, with the faults that a script demands.
 
-Also the speed of the engine: when each token is due, and how many requests run at once.
+It also has the speed of the engine: when each token is due, and how many requests run at the same time.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from pytest_agentbench.records import Json
 
 
 class TimedBytes(NamedTuple):
-    """Bytes to send, and when."""
+    """Bytes to send, and the time at which they are due."""
 
     data: bytes
-    due: float  # seconds after the request's start
-    tokens: int = 0  # of the answer, in these bytes
+    due: float  # seconds after the start of the request
+    tokens: int = 0  # tokens of the answer in these bytes
 
 
 @dataclass(frozen=True)
 class EnginePace:
-    """The speed of an engine; an answer's Delivery may differ from it."""
+    """The speed of an engine. The Delivery of an answer may override it."""
 
     ttft_ms: float
     itl_ms: float
-    jitter: float  # share by which each time may differ
+    jitter: float  # maximum share by which each time varies
     seed: int
 
     def due(self, tokens: int, delivery: Delivery, request: bytes) -> list[float]:
-        """Seconds from the request's start to each token (at least one), the same for the same request every time."""
+        """Returns the seconds from the start of the request to each token (at least one). Equal requests have equal times."""
         ttft = self.ttft_ms if delivery.ttft_ms is None else delivery.ttft_ms
         itl = self.itl_ms if delivery.itl_ms is None else delivery.itl_ms
         gaps = [ttft / 1000] + [itl / 1000] * (tokens - 1)
@@ -55,7 +55,7 @@ class EnginePace:
 
 
 class RequestSlots:
-    """At most `limit` requests run at a time; the others wait in the order in which they came."""
+    """Limits the number of requests that run at the same time. The others wait in the order in which they arrived."""
 
     def __init__(self, limit: int | None) -> None:
         self._free = asyncio.Semaphore(limit) if limit else None
@@ -63,7 +63,7 @@ class RequestSlots:
         self.waiting = 0
 
     async def __aenter__(self) -> bool:
-        """Whether the request had to wait."""
+        """Waits for a slot. Returns whether the request had to wait."""
         waits = self._free is not None and self._free.locked()
         if self._free is not None:
             self.waiting += 1
@@ -81,7 +81,10 @@ class RequestSlots:
 
 
 async def batches(events: Sequence[TimedBytes], started: float) -> AsyncIterator[list[TimedBytes]]:
-    """The events as they come due, those due together in one list; due times are absolute, so lateness does not add up."""
+    """Yields the events when they are due, those that are due together in one list.
+
+    Due times are relative to `started`, so delays do not add up.
+    """
     now = asyncio.get_running_loop().time
     ready: list[TimedBytes] = []
     for event in events:
@@ -101,35 +104,35 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Piece(NamedTuple):
-    """One token of an answer, or several of the same kind."""
+    """One token of an answer, or several tokens of the same kind."""
 
     text: str
-    call: int | None = None  # index of the tool call it belongs to; None for text
-    is_name: bool = False  # opens that call: the text is the function's name
+    call: int | None = None  # index of the tool call; None for text
+    is_name: bool = False  # whether the text is the name of the function, which opens the call
     tokens: int = 1
 
 
 @dataclass(frozen=True)
 class EngineAnswer:
-    """What is sent back for one request."""
+    """The content of the answer to one request."""
 
     pieces: list[Piece]  # one per token
     finish_reason: str
-    call_ids: str  # start of the ids of its tool calls
+    call_ids: str  # prefix of the ids of its tool calls
     model: str
     prompt_tokens: int
 
     def usage(self, cached_tokens: int) -> Json:
-        """As OpenAI counts; `cached_tokens` of the prompt were known to the cache."""
+        """Returns the usage object of the complete answer. `cached_tokens` of the prompt were in the cache."""
         return {**self.usage_after(len(self.pieces)), "prompt_tokens_details": {"cached_tokens": cached_tokens}}
 
     def usage_after(self, sent: int) -> Json:
-        """When so many tokens are sent."""
+        """Returns the usage object after `sent` tokens."""
         return {"prompt_tokens": self.prompt_tokens, "completion_tokens": sent, "total_tokens": self.prompt_tokens + sent}
 
 
 def compose(request: Mapping[str, Any], reply: PolicyReply, prompt_tokens: int) -> EngineAnswer:
-    """The answer to `request` that says what `reply` says, within the limits that the request sets."""
+    """Returns the answer with the content of `reply`, truncated to the limits of the request."""
     text, stopped = _until_stop(reply.text, stop_texts(request))
     pieces = [Piece(token) for token in tokenise(text)]
     if not stopped:
@@ -143,7 +146,7 @@ def compose(request: Mapping[str, Any], reply: PolicyReply, prompt_tokens: int) 
 
 
 def whole_body(answer: EngineAnswer, usage: Json) -> bytes:
-    """The answer as one JSON object, for a request that does not stream."""
+    """Returns the answer as one JSON object, for a request that does not stream."""
     choice = {"index": 0, "message": _message(answer), "logprobs": None, "finish_reason": answer.finish_reason}
     return orjson.dumps({**_envelope(answer, "chat.completion"), "choices": [choice], "usage": usage})
 
@@ -151,9 +154,10 @@ def whole_body(answer: EngineAnswer, usage: Json) -> bytes:
 def stream_events(
     answer: EngineAnswer, due: Sequence[float], tokens_per_chunk: int, usage: Json | None, *, running: bool = False
 ) -> list[TimedBytes]:
-    """The answer as server-sent events, the usage last if there is one; `due` has a time per token, a chunk is due with its last one.
+    """Returns the answer as server-sent events, with the usage last if it is not None.
 
-    With `running` every event has the usage so far, as vLLM has it under `continuous_usage_stats`.
+    `due` has the time of each token; a chunk is due with its last token. With `running`, each event has the usage so far, as in vLLM
+    with `continuous_usage_stats`.
     """
     envelope = _envelope(answer, "chat.completion.chunk")
 
@@ -173,7 +177,7 @@ def stream_events(
 
 
 def _until_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """The text before the first stop sequence, and whether there was one."""
+    """Returns the text before the first stop sequence, and whether there was one."""
     ends = [text.index(stop) for stop in stops if stop and stop in text]
     return (text[: min(ends)], True) if ends else (text, False)
 
@@ -184,13 +188,13 @@ def _call_pieces(index: int, call: ReplyCall) -> list[Piece]:
 
 
 def _finish_reason(request: Mapping[str, Any], pieces: Sequence[Piece]) -> str:
-    """As OpenAI has it: a call that the request forced by name ends with `stop`."""
+    """Returns `tool_calls` or `stop`. As with OpenAI, an answer with a call that the request forced by name ends with `stop`."""
     called = any(piece.call is not None for piece in pieces)
     return "tool_calls" if called and forced_tool(request) is None else "stop"
 
 
 def _call_ids(request: Mapping[str, Any]) -> str:
-    """From the messages, so that every turn has ids of its own and a repeated request gets the same ones."""
+    """Returns a prefix made from the messages, so that the turns have different ids, and a repeated request gets the same ids."""
     return f"call_{blake2b(orjson.dumps(request['messages']), digest_size=9).hexdigest()}"
 
 
@@ -213,7 +217,7 @@ def _whole_call(answer: EngineAnswer, index: int, pieces: Sequence[Piece]) -> Js
 
 
 def _chunks(pieces: Sequence[Piece], size: int) -> list[Piece]:
-    """Neighbours of the same kind joined, up to `size` tokens in one; a call's name stays alone."""
+    """Joins adjacent pieces of the same kind, up to `size` tokens. The name of a call is not joined."""
     if size == 1:
         return list(pieces)
     chunks: list[Piece] = []
@@ -250,23 +254,23 @@ ERROR = orjson.dumps(
 )
 
 
-def spoil_stream(events: Sequence[TimedBytes], delivery: Delivery) -> list[TimedBytes]:
-    """The events of a streamed answer, with the faults of `delivery`; `cut_after` leaves only what is sent before the cut."""
-    spoilt = list(events)
+def add_stream_faults(events: Sequence[TimedBytes], delivery: Delivery) -> list[TimedBytes]:
+    """Returns the events of a streamed answer with the faults of `delivery`. `cut_after` removes all events after that token."""
+    faulty = list(events)
     if delivery.malformed_json_after is not None:
-        place = _place(spoilt, delivery.malformed_json_after)
-        spoilt.insert(place, TimedBytes(BROKEN_EVENT, spoilt[place - 1].due))
+        place = _place(faulty, delivery.malformed_json_after)
+        faulty.insert(place, TimedBytes(BROKEN_EVENT, faulty[place - 1].due))
     if delivery.error_event_after is not None:
-        place = _place(spoilt, delivery.error_event_after)
-        due = spoilt[place - 1].due
-        spoilt[place:] = [TimedBytes(b"data: %b\n\n" % ERROR, due), TimedBytes(DONE, due)]
+        place = _place(faulty, delivery.error_event_after)
+        due = faulty[place - 1].due
+        faulty[place:] = [TimedBytes(b"data: %b\n\n" % ERROR, due), TimedBytes(DONE, due)]
     if delivery.cut_after is not None:
-        del spoilt[_place(spoilt, delivery.cut_after) :]
-    return [] if delivery.empty else spoilt
+        del faulty[_place(faulty, delivery.cut_after) :]
+    return [] if delivery.empty else faulty
 
 
-def spoil_body(body: bytes, delivery: Delivery) -> bytes:
-    """A whole answer's body, with the faults of `delivery`: there is only one place for each of them."""
+def add_body_faults(body: bytes, delivery: Delivery) -> bytes:
+    """Returns the body of an answer without streaming with the faults of `delivery`. Their token numbers do not matter here."""
     if delivery.empty:
         return b""
     if delivery.error_event_after is not None:
@@ -275,13 +279,16 @@ def spoil_body(body: bytes, delivery: Delivery) -> bytes:
 
 
 def split_characters(data: bytes) -> list[bytes]:
-    """`data` in parts that end behind the first byte of each multi-byte character; one part when there is none."""
-    cuts = [index + 1 for index, byte in enumerate(data) if byte >= 0xC0]  # the first byte of a character of several
-    return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+    """Splits data after the first byte of each multi-byte character."""
+    ends = [index + 1 for index, byte in enumerate(data) if byte >= 0xC0]  # 0xC0 and above: first byte of a multi-byte character
+    return [data[start:end] for start, end in zip([0, *ends], [*ends, len(data)], strict=True)]
 
 
 def _place(events: Sequence[TimedBytes], tokens: int) -> int:
-    """Index behind the event with token number `tokens`, or behind the last token of a shorter answer; 0 is behind the role."""
+    """Returns the index after the event with token number `tokens`, or after the last token of a shorter answer.
+
+    For 0 tokens it is the index after the event with the role.
+    """
     sent, place = 0, 1
     for index, event in enumerate(events[1:], start=1):
         if sent >= tokens:
@@ -291,12 +298,12 @@ def _place(events: Sequence[TimedBytes], tokens: int) -> int:
     return place
 
 
-SPLIT_GAP = 0.002  # seconds between the parts of a character, so that they arrive apart
+SPLIT_GAP = 0.002  # seconds between the parts of a character, so that they arrive separately
 STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
 async def send_stream(http: web.Request, delivery: Delivery, due: AsyncIterator[bytes]) -> web.StreamResponse:
-    """Sends what `due` yields as soon as it yields it."""
+    """Sends the data of `due` as soon as it is yielded."""
     response = web.StreamResponse(headers=STREAM_HEADERS)
     await response.prepare(http)
     async for data in due:
@@ -305,7 +312,7 @@ async def send_stream(http: web.Request, delivery: Delivery, due: AsyncIterator[
         else:
             await response.write(data)
     if delivery.cut_after is not None:
-        _cut(http)
+        _abort(http)
     return response
 
 
@@ -313,14 +320,14 @@ async def send_whole(http: web.Request, delivery: Delivery, body: bytes, due: As
     """Sends `body` when the last token of the streamed answer is due."""
     async for _ in due:
         pass
-    spoilt = spoil_body(body, delivery)
+    faulty = add_body_faults(body, delivery)
     if delivery.cut_after is None and not delivery.split_utf8:
-        return json_response(spoilt)
-    response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(spoilt))})
+        return json_response(faulty)
+    response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(faulty))})
     await response.prepare(http)
-    await _write_split(response, spoilt if delivery.cut_after is None else spoilt[: len(spoilt) // 2])
+    await _write_split(response, faulty if delivery.cut_after is None else faulty[: len(faulty) // 2])
     if delivery.cut_after is not None:
-        _cut(http)
+        _abort(http)
     return response
 
 
@@ -341,6 +348,6 @@ async def _write_split(response: web.StreamResponse, data: bytes) -> None:
         await asyncio.sleep(SPLIT_GAP)
 
 
-def _cut(http: web.Request) -> None:
+def _abort(http: web.Request) -> None:
     if http.transport is not None:
         http.transport.abort()

@@ -1,4 +1,4 @@
-"""The policy `careless`: the lexical one, which takes a wrong tool at a given rate; for regressions and A/A runs of a known size."""
+"""The policy `careless`: the policy `lexical` with wrong tools at a given rate, for regressions and A/A runs of a known size."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from pytest_agentbench.engine.lexical.policy import Lexical
 
 
 class Careless:
-    """Of each request it remembers how often it came, so that trials differ and a run with the same seed repeats itself."""
+    """Counts how often each request has come, so that trials differ but a run with the same seed has the same mistakes."""
 
     def __init__(self, error_rate: float, seed: int) -> None:
         self._error_rate, self._seed = error_rate, seed
         self._policy = Lexical()
-        self._seen: Counter[bytes] = Counter()
+        self._counts: Counter[bytes] = Counter()
 
     def reply(self, request: Mapping[str, Any]) -> PolicyReply:
         reply = self._policy.reply(request)
         digest = sha256(orjson.dumps(request["messages"])).digest()
-        self._seen[digest] += 1
-        chance = random.Random(f"{self._seed} {self._seen[digest]} {digest.hex()}")
+        self._counts[digest] += 1
+        chance = random.Random(f"{self._seed} {self._counts[digest]} {digest.hex()}")
         names = [tool["function"]["name"] for tool in request.get("tools") or ()]
-        return replace(reply, tool_calls=tuple(self._perhaps_wrong(call, names, chance) for call in reply.tool_calls))
+        return replace(reply, tool_calls=tuple(self._maybe_replaced(call, names, chance) for call in reply.tool_calls))
 
-    def _perhaps_wrong(self, call: ReplyCall, names: list[str], chance: random.Random) -> ReplyCall:
+    def _maybe_replaced(self, call: ReplyCall, names: list[str], chance: random.Random) -> ReplyCall:
         others = [name for name in names if name != call.name]
         return call._replace(name=chance.choice(others)) if others and chance.random() < self._error_rate else call

@@ -1,4 +1,4 @@
-"""Chat Completions requests, checked once here, so that everything behind may rely on their shape; and what a policy replies to one."""
+"""Chat Completions requests and the replies of policies. Requests are checked here, so that the other modules can rely on their form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOOL_CHOICES = ("auto", "none", "required")
 
 
 class ApiError(Exception):
-    """A request that is answered with an error in OpenAI's shape."""
+    """An error answer to a request, in OpenAI's format."""
 
     def __init__(self, message: str, param: str | None = None, status: int = 400, code: str | None = None) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class ApiError(Exception):
 
 
 def parse_chat(body: bytes, model: str) -> Json:
-    """The request in `body`; raises ApiError for one that this server, which serves `model`, cannot answer."""
+    """Returns the request in `body`. Raises ApiError if it is invalid, or is not for `model`."""
     try:
         request = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -47,7 +47,7 @@ def parse_chat(body: bytes, model: str) -> Json:
 
 
 def content_text(message: Mapping[str, Any]) -> str:
-    """The text of a message, whether its content is a text or a list of parts; other parts show as their type."""
+    """Returns the text of a message, whose content is a text or a list of parts. Parts that are not text are shown as their type."""
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""
@@ -55,7 +55,7 @@ def content_text(message: Mapping[str, Any]) -> str:
 
 
 def last_user_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The last user message, with the user messages right before it; empty when there is none."""
+    """Returns the text of the last user message and of the user messages right before it, or an empty string."""
     end = exchange_start(messages)
     start = end
     while start and messages[start - 1]["role"] == "user":
@@ -64,7 +64,7 @@ def last_user_text(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def exchange_start(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Index of the first message after the last one of the user's."""
+    """Returns the index of the first message after the last user message."""
     return next((index for index in range(len(messages), 0, -1) if messages[index - 1]["role"] == "user"), 0)
 
 
@@ -73,13 +73,13 @@ def tool_names(request: Mapping[str, Any]) -> list[str]:
 
 
 def forced_tool(request: Mapping[str, Any]) -> str | None:
-    """Name of the function that `tool_choice` names."""
+    """Returns the name of the function in `tool_choice`, or None if it names none."""
     choice = request.get("tool_choice")
     return str(choice["function"]["name"]) if isinstance(choice, Mapping) else None
 
 
 def token_limit(request: Mapping[str, Any]) -> int | None:
-    """Most tokens the answer may have."""
+    """Returns the maximum number of tokens in the answer, or None."""
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     return None if limit is None else int(limit)
 
@@ -95,7 +95,7 @@ def _require(holds: bool, message: str, param: str | None) -> None:
 
 
 def check_model(request: Json, model: str) -> None:
-    """Raises ApiError unless the request asks for the model that there is."""
+    """Raises ApiError unless the request is for `model`."""
     name = request.get("model")
     _require(isinstance(name, str), "'model' is missing or not a string.", "model")
     if name != model:
@@ -127,7 +127,7 @@ def _is_calls(calls: Any) -> bool:
 
 
 def _is_object(arguments: str) -> bool:
-    """As servers have it that fill in a chat template."""
+    """Returns whether arguments are a JSON object or empty. Servers that render chat templates require this."""
     try:
         return isinstance(orjson.loads(arguments or "{}"), dict)
     except orjson.JSONDecodeError:
@@ -185,55 +185,55 @@ def _is_limit(value: Any) -> bool:
     return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
 
 
-TokenCount = Annotated[int, Field(ge=0)]  # of the answer, sent before something happens
+TokenCount = Annotated[int, Field(ge=0)]  # number of tokens of the answer before a fault or pause
 
 
 class ReplyCall(NamedTuple):
     """One tool call of an answer."""
 
     name: str
-    arguments: Mapping[str, Any] | str  # a text is sent as it is, so that it may be malformed
+    arguments: Mapping[str, Any] | str  # a text is sent unchanged, so it may be malformed
 
 
 class Stall(Spec):
     """A pause in the middle of an answer."""
 
     after: TokenCount
-    ms: Milliseconds  # how much later everything behind it arrives
+    ms: Milliseconds  # delay of everything after the pause
 
 
 class Delivery(Spec):
-    """How one answer is sent, faults included; the defaults are the engine's own pace and no fault."""
+    """The timing and the faults of one answer. The defaults are the engine's own speed and no fault."""
 
-    ttft_ms: Milliseconds | None = None  # instead of the engine's
-    itl_ms: Milliseconds | None = None  # instead of the engine's
+    ttft_ms: Milliseconds | None = None  # None: the engine's
+    itl_ms: Milliseconds | None = None  # None: the engine's
     tokens_per_chunk: int = Field(default=1, ge=1)
     stall: Stall | None = None
-    split_utf8: bool = False  # writes end inside a multi-byte character
+    split_utf8: bool = False  # whether writes end inside multi-byte characters
     status: int | None = Field(default=None, ge=400, le=599)  # HTTP status of an error answer
-    message: str = "The script answers this request with an error."  # of that error
-    retry_after: float | None = Field(default=None, ge=0)  # seconds, its Retry-After header
-    malformed_json_after: TokenCount | None = None  # then an event that is no JSON
-    error_event_after: TokenCount | None = None  # then an error inside the 200
-    cut_after: TokenCount | None = None  # then the connection is closed
-    empty: bool = False  # a 200 without a body
-    exit: bool = False  # the process dies
+    message: str = "The script answers this request with an error."  # message of the error answer
+    retry_after: float | None = Field(default=None, ge=0)  # Retry-After header of the error answer, seconds
+    malformed_json_after: TokenCount | None = None  # position of an event that is not JSON
+    error_event_after: TokenCount | None = None  # position of an error object in an answer with status 200
+    cut_after: TokenCount | None = None  # position at which the connection is closed
+    empty: bool = False  # whether the answer is a 200 without a body
+    exit: bool = False  # whether the process ends instead of answering
 
 
-AS_USUAL = Delivery()
+NO_FAULTS = Delivery()
 
 
 @dataclass(frozen=True)
 class PolicyReply:
-    """What a policy answers: text, then tool calls."""
+    """The answer of a policy: text, then tool calls."""
 
     text: str = ""
     tool_calls: tuple[ReplyCall, ...] = ()
-    finish_reason: str | None = None  # None: what the answer itself says, stop or tool_calls
-    delivery: Delivery = AS_USUAL
+    finish_reason: str | None = None  # None: `stop` or `tool_calls`, as follows from the answer
+    delivery: Delivery = NO_FAULTS
 
 
 class Policy(Protocol):
-    """Decides answers. It sees the request body, which the server has checked, and nothing else."""
+    """Decides the answers. It gets only the request body, which the server has checked."""
 
     def reply(self, request: Mapping[str, Any]) -> PolicyReply: ...

@@ -13,59 +13,59 @@ Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class EngineSettings(Spec):
-    """What an engine serves and how fast: keys of its own line of JSON, and of a backend's YAML."""
+    """The settings of an engine's answers and speed: keys in its line of JSON, and in a backend's YAML."""
 
-    policy: str = Field(default="lexical", description="What decides the answers: `lexical`, `careless` or `script`.")
+    policy: str = Field(default="lexical", description="The policy that decides the answers: `lexical`, `careless` or `script`.")
     script: str | None = Field(
-        default=None, description="The file with the answers of the policy `script`, relative to the YAML. Only that policy has one."
+        default=None, description="The file with the answers, relative to the YAML. Only for the policy `script`, which requires it."
     )
-    port: int = Field(default=0, ge=0, le=65535, description="The port on 127.0.0.1. The default 0 takes a free one.")
+    port: int = Field(default=0, ge=0, le=65535, description="The port on 127.0.0.1. The default, 0, selects a free port.")
     ttft_ms: Milliseconds = Field(default=0, description="Milliseconds from the arrival of a request to its first token.")
     itl_ms: Milliseconds = Field(default=0, description="Milliseconds between two tokens.")
     jitter: float = Field(
         default=0,
         ge=0,
         le=1,
-        description="The share, from 0 to 1, by which both times may differ. The same request has the same times in every run.",
+        description="The share, from 0 to 1, by which both times vary at most. The same request has the same times in every run.",
     )
     seed: int = Field(default=0, description="The seed of the jitter, and of the errors of the policy `careless`.")
     error_rate: float = Field(
         default=0,
         ge=0,
         le=1,
-        description="The policy `careless` is `lexical` with mistakes in this share of its tool calls, from 0 to 1, "
-        "to see what a [gate](gates.md) finds. Only that policy has one.",
+        description="The share of tool calls, from 0 to 1, in which the policy `careless` selects a wrong tool. This shows what a "
+        "[gate](gates.md) detects. Not allowed for other policies.",
     )
     max_concurrency: int | None = Field(
         default=None,
         ge=1,
-        description="The maximum number of requests that are answered at a time; further ones queue, and `/metrics` shows them. "
-        "The default is no limit.",
+        description="The maximum number of requests that are answered at the same time. Others wait in a queue, which `/metrics` shows. "
+        "By default the number is unlimited.",
     )
     kv_blocks: int = Field(
         default=65_536,
         ge=1,
-        description="Blocks of the KV cache. Requests hold theirs until they are answered; equal beginnings are held once. "
-        "A request that finds no free blocks queues, and one that never fits gets a 400.",
+        description="Blocks of the KV cache. Requests hold their blocks until they are answered; equal beginnings share blocks. "
+        "A request waits until enough blocks are free. One that can never fit gets a 400.",
     )
     block_size: int = Field(default=16, ge=1, description="Tokens in a block, as in vLLM.")
     max_model_len: int | None = Field(
         default=None,
         ge=1,
-        description="The context length in tokens, as in vLLM: it is in `/v1/models`, and a request whose prompt and `max_tokens` "
-        "exceed it gets a 400. Without it, the KV cache is the limit.",
+        description="The context length in tokens, as in vLLM. `/v1/models` shows it, and a request whose prompt and `max_tokens` "
+        "exceed it gets a 400. By default the size of the KV cache is the limit.",
     )
     request_log: str | None = Field(
-        default=None, description="A file that gets the body of every chat request, one JSON line each. Without it, none is written."
+        default=None, description="A file to which the body of each chat request is appended as a line of JSON. By default none is written."
     )
 
 
 class EngineConfig(EngineSettings):
-    """The settings of an engine's process; an empty `script` is none."""
+    """The settings of an engine's process. An empty `script` means that there is none."""
 
-    model: str = Field(default="embedded-lexical", min_length=1)  # the only name that requests may ask for
+    model: str = Field(default="embedded-lexical", min_length=1)  # the only model name that requests may have
     host: str = "127.0.0.1"
-    held: bool = False  # whether who starts it holds the port, with SO_REUSEPORT, so that nobody else takes it between two engines
+    held: bool = False  # whether the starting process reserves the port with SO_REUSEPORT, so that no other takes it between two engines
 
     @field_validator("script")
     @classmethod
@@ -82,5 +82,5 @@ class EngineConfig(EngineSettings):
 
 
 def parse_config(data: Any) -> EngineConfig:
-    """The settings in `data`; raises ConfigError with a sentence."""
+    """Returns the settings in `data`. Raises ConfigError if they are invalid."""
     return validate(EngineConfig, data, WHERE)

@@ -1,10 +1,10 @@
 """The policy `script`: answers, delays and faults from a file, for tests.
 
-The file is a list of rules in YAML or JSON; the first rule that fits a request answers it.
+The file is a list of rules in YAML or JSON. The first rule that matches a request answers it.
 
-    - match: {contains: balance, call: 1}    # every condition must hold; a rule without `match` always fits
+    - match: {contains: balance, call: 1}    # all conditions must hold; a rule without `match` always matches
       status: 500                            # the first such request fails ...
-    - match: {contains: balance, turn: 0}    # ... and when it is tried again
+    - match: {contains: balance, turn: 0}    # ... and its retry succeeds
       tool_calls: [{name: get_account_balance, arguments: {account_type: checking}}]
     - text: You have 120 dollars.
 
@@ -15,24 +15,24 @@ The file is a list of rules in YAML or JSON; the first rule that fits a request 
 
 The answer
     text           text
-    tool_calls     list of {name, arguments}; arguments that are a text are sent as they are, so they may be malformed
-    finish_reason  instead of the one that follows from the answer
+    tool_calls     list of {name, arguments}; arguments that are a text are sent unchanged, so they may be malformed
+    finish_reason  replaces the one that follows from the answer
 
 Delays
-    ttft_ms, itl_ms     instead of the engine's
+    ttft_ms, itl_ms     replace those of the engine
     tokens_per_chunk    tokens per event of a stream
     stall               {after: tokens, ms: milliseconds}: a pause in the middle
 
-Faults (`tokens` counts from 0; a number beyond the answer's end means its end)
-    status, message, retry_after    an error answer: HTTP status, its message, its Retry-After header in seconds
-    malformed_json_after: tokens    an event that is no JSON, then the rest; a whole answer loses its second half
-    error_event_after: tokens       an error object inside the 200, and the end of the stream
-    cut_after: tokens               the connection is closed; a whole answer is cut in the middle
+Faults (`tokens` counts from 0; a number beyond the end of the answer means its end)
+    status, message, retry_after    an error answer: HTTP status, message, and Retry-After header in seconds
+    malformed_json_after: tokens    an event that is not JSON, then the rest; without streaming, the second half of the body is missing
+    error_event_after: tokens       an error object in an answer with status 200, then the end of the stream
+    cut_after: tokens               the connection is closed; without streaming, in the middle of the body
     split_utf8: true                writes end inside multi-byte characters
-    empty: true                     a 200 without a body
-    exit: true                      the process dies with exit code 70
+    empty: true                     status 200 without a body
+    exit: true                      the process ends with exit code 70
 
-A request that no rule fits gets a 400 that says so.
+A request that no rule matches gets status 400.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from pytest_agentbench.lib.json_file import read_text
 
 
 class Match(Spec):
-    """Which requests a rule is for; None stands for any."""
+    """The conditions of a rule. A condition that is None always holds."""
 
     contains: str | None = None
     turn: int | None = Field(default=None, ge=0)
     call: int | None = Field(default=None, ge=1)
 
-    def concerns(self, text: str, turn: int) -> bool:
-        """Whether the conditions hold that a request alone can tell."""
+    def matches(self, text: str, turn: int) -> bool:
+        """Returns whether the conditions hold that depend only on the request, so all except `call`."""
         return (self.contains is None or self.contains in text) and self.turn in (None, turn)
 
 
 class ScriptedCall(Spec):
-    """A tool call as the file has it."""
+    """A tool call in the file."""
 
     name: str = Field(min_length=1)
     arguments: Any = Field(default_factory=dict)
@@ -73,13 +73,13 @@ class ScriptedCall(Spec):
     @classmethod
     def _can_be_sent(cls, arguments: Any) -> Any:
         if not isinstance(arguments, (dict, str)):
-            raise ValueError("should be a mapping or a text")  # noqa: TRY004 - pydantic wants a ValueError
+            raise ValueError("should be a mapping or a text")  # noqa: TRY004 - pydantic expects a ValueError
         orjson.dumps(arguments)
         return arguments
 
 
 class ScriptEntry(Delivery):
-    """One entry of a script: whom it is for, what it says, and how that is delivered."""
+    """One rule of a script: its conditions, its answer, and how the answer is sent."""
 
     match: Match = Match()
     text: str = ""
@@ -89,7 +89,7 @@ class ScriptEntry(Delivery):
     @model_validator(mode="after")
     def _error_has_a_status(self) -> ScriptEntry:
         if self.status is None and {"message", "retry_after"} & self.model_fields_set:
-            raise ValueError("message and retry_after only go with status")
+            raise ValueError("message and retry_after require status")
         return self
 
     def reply(self) -> PolicyReply:
@@ -97,26 +97,26 @@ class ScriptEntry(Delivery):
 
 
 class Script:
-    """Answers by the rules of a file; it remembers only how often each rule was concerned."""
+    """Answers by the rules of a file. Its only state is how often each rule's conditions other than `call` held."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._rules = load_rules(path)
-        self._calls: Counter[int] = Counter()  # by the rule's index
+        self._calls: Counter[int] = Counter()  # index of a rule -> requests for which its conditions other than `call` held
 
     def reply(self, request: Mapping[str, Any]) -> PolicyReply:
         text = last_user_text(request["messages"])
         turn = sum(message["role"] == "assistant" for message in request["messages"])
-        concerned = [index for index, rule in enumerate(self._rules) if rule.match.concerns(text, turn)]
-        self._calls.update(concerned)
-        for index in concerned:
+        matching = [index for index, rule in enumerate(self._rules) if rule.match.matches(text, turn)]
+        self._calls.update(matching)
+        for index in matching:
             if self._rules[index].match.call in (None, self._calls[index]):
                 return self._rules[index].reply()
-        return PolicyReply(delivery=Delivery(status=400, message=f"No rule of {self._path.name} fits this request."))
+        return PolicyReply(delivery=Delivery(status=400, message=f"No rule in {self._path.name} matches this request."))
 
 
 def load_rules(path: Path) -> list[ScriptEntry]:
-    """The rules of a script; raises ConfigError, with file, rule and key, for what it cannot mean."""
+    """Returns the rules of a script. Raises ConfigError, with file, rule and key, for an invalid one."""
     rules = parse_yaml(read_text(path), str(path))
     if not isinstance(rules, list):
         raise ConfigError(f"{path}: should be a list of rules, not {rules!r}")

@@ -1,7 +1,7 @@
-"""The HTTP side: its routes, the way of one chat request from its body to its last token, embeddings, and the engine's own numbers.
+"""The engine's HTTP server: routes, chat requests, embeddings and metrics.
 
-Embeddings need no model and are always the same: texts that are alike are near. Each word's runs of three to five characters, its
-ends marked, are counted in a place of the vector and with a sign that their checksum says; the vector has length 1.
+Embeddings need no model and are deterministic. Similar texts have close vectors: for each word, with its ends marked, the runs of three
+to five characters are counted. The checksum of a run determines its position in the vector and its sign. The vector has length 1.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pytest_agentbench.engine.answer import (
     EnginePace,
     RequestSlots,
     TimedBytes,
+    add_stream_faults,
     batches,
     compose,
     error_response,
     json_response,
     send_stream,
     send_whole,
-    spoil_stream,
     stream_events,
     whole_body,
 )
@@ -53,7 +53,7 @@ FINISHED_REASONS = ("stop", "length", "abort")
 
 
 class Metrics:
-    """One engine's metrics, all with the label `model_name`, in a registry of its own."""
+    """The metrics of one engine, with the names of vLLM, in a separate registry. They have the label `model_name`."""
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -67,16 +67,16 @@ class Metrics:
         success = Counter("vllm:request_success", "Requests that ended.", ("model_name", "finished_reason"), registry=self._registry)
         self._finished = {reason: success.labels(model, reason) for reason in FINISHED_REASONS}
 
-    def watch(self, name: str, documentation: str, read: Callable[[], float]) -> None:
-        """A gauge that is read when someone asks."""
+    def add_gauge(self, name: str, documentation: str, read: Callable[[], float]) -> None:
+        """Adds a gauge that is read when the metrics are requested."""
         Gauge(f"vllm:{name}", documentation, ("model_name",), registry=self._registry).labels(self._model).set_function(read)
 
-    def state(self, name: str, documentation: str, **labels: str) -> None:
-        """What never changes: a gauge that is 1, and says it in its labels."""
+    def add_constant(self, name: str, documentation: str, **labels: str) -> None:
+        """Adds a gauge with the constant value 1, whose labels have the information."""
         Gauge(f"vllm:{name}", documentation, sorted(labels), registry=self._registry).labels(**labels).set(1)
 
-    def finished(self, finish_reason: str) -> None:
-        """Counts a request; as in vLLM an answer with tool calls ends with `stop`."""
+    def count_finished(self, finish_reason: str) -> None:
+        """Counts a finished request. As in vLLM, an answer with tool calls counts as `stop`."""
         self._finished.get(finish_reason, self._finished["stop"]).inc()
 
     def text(self) -> bytes:
@@ -90,7 +90,7 @@ class Metrics:
 
 
 class TokenClock:
-    """Measures one request's tokens as they leave."""
+    """Measures the times at which the tokens of one request are sent."""
 
     def __init__(self, metrics: Metrics, arrived: float) -> None:
         self._metrics = metrics
@@ -98,7 +98,7 @@ class TokenClock:
         self._is_first = True
 
     def tick(self, tokens: int) -> None:
-        """`tokens` leave now; those that leave together have no time between them."""
+        """Records that `tokens` are sent now. Tokens that are sent together have no time between them."""
         if not tokens:
             return
         now = time.monotonic()
@@ -118,14 +118,15 @@ FORMATS = ("float", "base64")
 
 
 def embeddings_body(body: bytes, model: str) -> bytes:
-    """The answer to a request to /v1/embeddings; raises ApiError for one that this server, which serves `model`, cannot answer."""
+    """Returns the answer to a request to /v1/embeddings. Raises ApiError if the request is invalid, or is not for `model`."""
     request = _parsed(body, model)
     texts = [request["input"]] if isinstance(request["input"], str) else request["input"]
     dimensions = request.get("dimensions") or DIMENSIONS
-    packed = request.get("encoding_format") == "base64"
+    is_base64 = request.get("encoding_format") == "base64"
     vectors = [embedding(text, dimensions) for text in texts]
     data = [
-        {"object": "embedding", "index": index, "embedding": _base64(vector) if packed else vector} for index, vector in enumerate(vectors)
+        {"object": "embedding", "index": index, "embedding": _base64(vector) if is_base64 else vector}
+        for index, vector in enumerate(vectors)
     ]
     tokens = sum(len(tokenise(text)) for text in texts)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -133,7 +134,7 @@ def embeddings_body(body: bytes, model: str) -> bytes:
 
 
 def embedding(text: str, dimensions: int = DIMENSIONS) -> list[float]:
-    """The vector of a text; of one without a letter or a digit all numbers are 0."""
+    """Returns the vector of a text. All its numbers are 0 if the text has no letter or digit."""
     vector = [0.0] * dimensions
     for word in "".join(char if char.isalnum() else " " for char in unicodedata.normalize("NFKC", text).casefold()).split():
         marked = f"<{word}>"
@@ -168,27 +169,30 @@ def _is_input(value: Any) -> bool:
 
 
 def _base64(vector: list[float]) -> str:
-    """As OpenAI's clients ask for it: 32-bit floats, the least byte first."""
+    """Encodes a vector as OpenAI's clients expect it: little-endian 32-bit floats in base64."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
 LARGEST_BODY = 1 << 26  # bytes
-EXIT_CODE = 70  # of a process that its script ends
+EXIT_CODE = 70  # exit code if a script ends the process
 
 
 @dataclass(frozen=True)
 class _Exchange:
-    """A request that has its slot, and the reply it is to get."""
+    """A running request and its reply."""
 
     http: web.Request
     request: Json
     reply: PolicyReply
     arrived: float  # seconds, time.monotonic()
-    started: float  # seconds, time.monotonic(): what tokens are due from
+    started: float  # start of the due times of tokens, seconds, time.monotonic()
 
 
 class Engine:
-    """One model, one policy, and the state that requests share: slots, prefix cache and metrics."""
+    """A server with one model, one policy, and the state that requests share: slots, KV cache and metrics.
+
+    A chat request waits for a slot, then for blocks of the KV cache. Its tokens are due from its arrival, or from the end of its last wait.
+    """
 
     def __init__(self, config: EngineConfig) -> None:
         self._model, self._longest = config.model, config.max_model_len
@@ -198,11 +202,11 @@ class Engine:
         self._blocks = BlockCache(config.kv_blocks, config.block_size)
         self._request_log = _open_log(config.request_log)
         self._metrics = Metrics(config.model)
-        self._metrics.watch("num_requests_running", "Requests being answered.", lambda: self._slots.running - self._blocks.waiting)
-        self._metrics.watch("num_requests_waiting", "Requests that wait.", lambda: self._slots.waiting + self._blocks.waiting)
-        self._metrics.watch("kv_cache_usage_perc", "Share of the cache that running requests hold, 0 to 1.", self._cache_usage)
+        self._metrics.add_gauge("num_requests_running", "Requests being answered.", lambda: self._slots.running - self._blocks.waiting)
+        self._metrics.add_gauge("num_requests_waiting", "Requests that wait.", lambda: self._slots.waiting + self._blocks.waiting)
+        self._metrics.add_gauge("kv_cache_usage_perc", "Share of the cache that running requests hold, 0 to 1.", self._cache_usage)
         sizes = {"block_size": str(config.block_size), "num_gpu_blocks": str(config.kv_blocks)}
-        self._metrics.state("cache_config_info", "The cache's sizes.", **sizes, cache_dtype="auto", enable_prefix_caching="True")
+        self._metrics.add_constant("cache_config_info", "The cache's sizes.", **sizes, cache_dtype="auto", enable_prefix_caching="True")
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=LARGEST_BODY, middlewares=[_errors_in_openai_shape])
@@ -228,8 +232,8 @@ class Engine:
         return json_response(embeddings_body(await http.read(), self._model))
 
     async def _reset_prefix_cache(self, _: web.Request) -> web.Response:
-        """As vLLM's, which has it in development mode only."""
-        self._blocks.forget()
+        """Empties the prefix cache. vLLM has this route in development mode only."""
+        self._blocks.clear()
         return web.Response()
 
     async def _chat(self, http: web.Request) -> web.StreamResponse:
@@ -244,27 +248,27 @@ class Engine:
             return error_response(reply.delivery, reply.delivery.status)
         try:
             async with self._slots as waited:
-                # What a request waits for its slot comes on top of its own time.
+                # The time that a request waits for its slot is added to its own time.
                 return await self._answer(_Exchange(http, request, reply, arrived, _now() if waited else arrived))
-        except (asyncio.CancelledError, ConnectionError):  # the client is gone
-            self._metrics.finished("abort")
+        except (asyncio.CancelledError, ConnectionError):  # The client has disconnected.
+            self._metrics.count_finished("abort")
             raise
 
     async def _answer(self, exchange: _Exchange) -> web.StreamResponse:
         prompt = read_prompt(exchange.request, self._blocks.size)
         answer = compose(exchange.request, exchange.reply, prompt.tokens)
         self._refuse_too_long(prompt.tokens, len(answer.pieces), token_limit(exchange.request) or 1)
-        async with self._blocks.room(prompt, len(answer.pieces)) as room:
+        async with self._blocks.reserve(prompt, len(answer.pieces)) as held:
             self._metrics.prompt_tokens.inc(prompt.tokens)
             self._metrics.cache_queries.inc(prompt.tokens)
-            self._metrics.cache_hits.inc(room.cached)
-            begun = replace(exchange, started=_now()) if room.waited else exchange
-            response = await self._send(begun, answer, room.cached)
-        self._metrics.finished("abort" if exchange.reply.delivery.cut_after is not None else answer.finish_reason)
+            self._metrics.cache_hits.inc(held.cached)
+            begun = replace(exchange, started=_now()) if held.waited else exchange
+            response = await self._send(begun, answer, held.cached)
+        self._metrics.count_finished("abort" if exchange.reply.delivery.cut_after is not None else answer.finish_reason)
         return response
 
     def _refuse_too_long(self, prompt: int, answer: int, limit: int) -> None:
-        """Refuses a request that is too long for the model, as vLLM does, or for the whole cache, in which it would wait for ever."""
+        """Raises ApiError if a request is too long for the model, as in vLLM, or for the whole cache, where it would wait for ever."""
         if self._longest is not None and prompt + limit > self._longest:
             raise ApiError(
                 f"This model's maximum context length is {self._longest} tokens. However, your request has {prompt} input tokens plus "
@@ -280,15 +284,15 @@ class Engine:
         due = self._pace.due(max(1, len(answer.pieces)), delivery, await http.read())
         usage = answer.usage(cached)
         options = request.get("stream_options") or {}
-        told, running = usage if options.get("include_usage") else None, bool(options.get("continuous_usage_stats"))
-        events = stream_events(answer, due, delivery.tokens_per_chunk, told, running=running)
+        stream_usage, running = usage if options.get("include_usage") else None, bool(options.get("continuous_usage_stats"))
+        events = stream_events(answer, due, delivery.tokens_per_chunk, stream_usage, running=running)
         clock = TokenClock(self._metrics, exchange.arrived)
         if request.get("stream"):
-            return await send_stream(http, delivery, _timed(spoil_stream(events, delivery), exchange.started, clock))
+            return await send_stream(http, delivery, _timed(add_stream_faults(events, delivery), exchange.started, clock))
         return await send_whole(http, delivery, whole_body(answer, usage), _timed(events, exchange.started, clock))
 
     def _cache_usage(self) -> float:
-        """Rounded up to four digits: there are routers that read 6.1e-05 as 6.1."""
+        """Returns the share rounded up to four digits, because some routers read 6.1e-05 as 6.1."""
         return math.ceil(self._blocks.used / self._blocks.capacity * 10_000) / 10_000
 
     def _log(self, body: bytes) -> None:
@@ -302,7 +306,7 @@ class Engine:
 
 
 async def _timed(events: Sequence[TimedBytes], started: float, clock: TokenClock) -> AsyncIterator[bytes]:
-    """What is to be sent, when it is due."""
+    """Yields data when it is due, and records the times of its tokens."""
     async for batch in batches(events, started):
         clock.tick(sum(event.tokens for event in batch))
         yield b"".join(event.data for event in batch)
@@ -334,6 +338,6 @@ async def _errors_in_openai_shape(request: web.Request, handler: Handler) -> web
         return await handler(request)
     except ApiError as error:
         return json_response(error.body(), error.status)
-    except web.HTTPException as error:  # of aiohttp's own: no such path, method or size
+    except web.HTTPException as error:  # aiohttp's own errors: unknown path, wrong method, or body too large.
         answer = ApiError(f"{request.method} {request.path}: {error.reason}.", status=error.status)
         return json_response(answer.body(), error.status)

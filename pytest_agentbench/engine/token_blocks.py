@@ -1,8 +1,7 @@
-"""Tokens, the blocks that they fill, and the KV cache, a model of vLLM's: rough, so that usage and cache hits move as a real engine's
-do.
+"""A rough model of vLLM's tokens, blocks and KV cache, so that usage and cache hits change as in a real engine.
 
-A token is up to six letters with the space before them, up to three digits, one sign, or a run of white space. That comes within
-about a fifth of what a real tokenizer makes of English text and JSON, and no text is lost: the tokens joined are the text.
+A token is up to six letters with the space before them, up to three digits, one punctuation mark, or a run of white space. For English
+text and JSON, the number of tokens is within about a fifth of a real tokenizer's. The joined tokens are exactly the text.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ TOKEN = re.compile(r" ?[^\W\d_]{1,6}|\d{1,3}| ?[^\w\s]|_|\s+")
 
 
 class Prompt(NamedTuple):
-    """A tokenised prompt: its length, and one hash per full block that stands for all text up to that block's end."""
+    """A tokenised prompt: its length, and for each full block a hash of all text up to the end of that block."""
 
     tokens: int
     blocks: list[int]
@@ -35,7 +34,7 @@ def tokenise(text: str) -> list[str]:
 
 
 def read_prompt(request: Mapping[str, Any], size: int) -> Prompt:
-    """The prompt a chat template would make, in blocks of `size` tokens: the tools, then the messages, then the opening of the answer."""
+    """Returns the prompt that a chat template would make (tools, messages, start of the answer), in blocks of `size` tokens."""
     beginning = _tools_prompt(orjson.dumps(request.get("tools") or []), size)
     text = "".join(map(_render, request["messages"])) + "<|assistant|>\n"
     tokens = [*beginning.rest, *tokenise(text)]
@@ -45,7 +44,7 @@ def read_prompt(request: Mapping[str, Any], size: int) -> Prompt:
 
 class _Beginning(NamedTuple):
     blocks: list[int]
-    rest: list[str]  # tokens behind the last full block
+    rest: list[str]  # tokens after the last full block
 
 
 @lru_cache(maxsize=64)
@@ -68,59 +67,60 @@ def _chain(tokens: Sequence[str], previous: int, size: int) -> list[int]:
 
 
 class HeldBlocks(NamedTuple):
-    """What a request holds while it runs."""
+    """Facts about the blocks that a running request holds."""
 
-    cached: int  # tokens of its prompt that were known
-    waited: bool  # whether there was no room at first
+    cached: int  # tokens of its prompt that were in the cache
+    waited: bool  # whether it had to wait for free blocks
 
 
 class BlockCache:
     """A cache of `capacity` blocks with `size` tokens each.
 
-    A full block of a prompt is shared by all requests whose prompts begin alike up to its end; the last part of a prompt and its answer
-    are a request's own. A block that nobody holds any more stays known until its place is needed; the least recently used ones go first.
+    Requests whose prompts are equal up to the end of a full block share that block. The last part of a prompt and the answer are in
+    blocks of their own. When no request holds a shared block any more, it stays in the cache until its space is needed; the least
+    recently used blocks are removed first.
     """
 
     def __init__(self, capacity: int, size: int) -> None:
         self.capacity, self.size = capacity, size
-        self.waiting = 0  # requests that there is no room for yet
-        self._held: Counter[int] = Counter()  # full block -> requests that hold it
-        self._own = 0  # blocks that are one request's alone
-        self._known: OrderedDict[int, None] = OrderedDict()  # that nobody holds, the least recently used one first
-        self._turn = asyncio.Lock()  # first come, first served
+        self.waiting = 0  # number of requests that wait for free blocks
+        self._held: Counter[int] = Counter()  # shared block -> requests that hold it
+        self._own = 0  # number of blocks that are not shared
+        self._known: OrderedDict[int, None] = OrderedDict()  # cached blocks that no request holds, least recently used first
+        self._queue = asyncio.Lock()  # makes waiting requests start in the order of their arrival
         self._freed = asyncio.Event()
 
     @property
     def used(self) -> int:
-        """Blocks that running requests hold, each counted once."""
+        """Number of blocks that running requests hold. Shared blocks count once."""
         return len(self._held) + self._own
 
-    def forget(self) -> None:
-        """All that nobody holds."""
+    def clear(self) -> None:
+        """Removes all blocks from the cache that no request holds."""
         self._known.clear()
 
     def fits(self, tokens: int) -> bool:
-        """Whether a request of so many tokens, answer included, can ever run."""
+        """Returns whether a request with this number of tokens, including the answer, can ever run."""
         return self._count(tokens) <= self.capacity
 
     @asynccontextmanager
-    async def room(self, prompt: Prompt, answer: int) -> AsyncIterator[HeldBlocks]:
-        """Holds what a prompt and so many tokens of an answer need, for as long as the block lasts; waits until it is free."""
+    async def reserve(self, prompt: Prompt, answer: int) -> AsyncIterator[HeldBlocks]:
+        """Waits for, and holds, the blocks for a prompt and `answer` tokens, until the context manager exits."""
         own = self._count(prompt.tokens + answer) - len(prompt.blocks)
         self.waiting += 1
         try:
-            async with self._turn:
+            async with self._queue:
                 waited = not self._is_free(prompt, own)
                 while not self._is_free(prompt, own):
                     self._freed.clear()
                     await self._freed.wait()
-                cached = self._take(prompt, own)
+                cached = self._hold(prompt, own)
         finally:
             self.waiting -= 1
         try:
             yield HeldBlocks(cached, waited)
         finally:
-            self._give_back(prompt, own)
+            self._release(prompt, own)
 
     def _count(self, tokens: int) -> int:
         return -(-tokens // self.size)
@@ -128,8 +128,11 @@ class BlockCache:
     def _is_free(self, prompt: Prompt, own: int) -> bool:
         return self.used + own + sum(block not in self._held for block in prompt.blocks) <= self.capacity
 
-    def _take(self, prompt: Prompt, own: int) -> int:
-        """Tokens of the prompt that were known. As in vLLM its last token is always computed, so a prompt is never known as a whole."""
+    def _hold(self, prompt: Prompt, own: int) -> int:
+        """Holds the blocks. Returns the number of prompt tokens that were cached.
+
+        As in vLLM the last token is always computed, so a prompt is never cached completely.
+        """
         hits = sum(1 for _ in takewhile(self._is_known, prompt.blocks[: (prompt.tokens - 1) // self.size]))
         for block in prompt.blocks:
             self._known.pop(block, None)
@@ -142,8 +145,11 @@ class BlockCache:
     def _is_known(self, block: int) -> bool:
         return block in self._held or block in self._known
 
-    def _give_back(self, prompt: Prompt, own: int) -> None:
-        """A prompt's end is older than its start, or the cache would forget beginnings and keep ends that nothing can reach."""
+    def _release(self, prompt: Prompt, own: int) -> None:
+        """Releases the blocks, the last ones first, so that they are also removed first.
+
+        Otherwise the cache could lose the beginning of a prompt and keep its end, which is useless without the beginning.
+        """
         self._own -= own
         for block in reversed(prompt.blocks):
             self._held[block] -= 1

@@ -1,16 +1,17 @@
-"""YAML files become checked models; every fault becomes one sentence with the file, the key and what is known."""
+"""Reads YAML files into checked models. Each fault becomes one sentence with the file, the key, and what would work."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError
 
-from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.errors import ConfigError, unknown_key
 from pytest_agentbench.lib.json_file import read_text
-from pytest_agentbench.lib.options import LoginUrl
+from pytest_agentbench.lib.options import LoginUrl, seconds
 
 if TYPE_CHECKING:
     import yaml
@@ -26,11 +27,34 @@ class Spec(BaseModel):
 Model = TypeVar("Model", bound=BaseModel)
 
 
+def _seconds(value: Any) -> Any:
+    """Returns the seconds of a text such as `10m`. Other values are left to the check of the type."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return seconds(value)
+    except ValueError as error:
+        raise ValueError("must be a time such as 200ms, 90s, 10m or 2h, or a number of seconds") from error
+
+
+#: A duration: a number of seconds, or a text such as `90s`, `10m` or `2h`. The value of the field is in seconds.
+Seconds = Annotated[FiniteFloat, Field(ge=0), BeforeValidator(_seconds, json_schema_input_type=Annotated[float, Field(ge=0)] | str)]
+PositiveSeconds = Annotated[FiniteFloat, Field(gt=0), BeforeValidator(_seconds, json_schema_input_type=Annotated[float, Field(gt=0)] | str)]
+
+_MEANINGS: dict[str, str] = {}  # regular expression of a field -> what its texts are, in words
+
+
+def matching(pattern: str, meaning: str) -> Any:
+    """Returns a field whose texts match a regular expression. `meaning` stands after "must be" in messages about other texts."""
+    _MEANINGS[pattern] = meaning
+    return Field(pattern=pattern)
+
+
 def load_yaml(file: Path) -> dict[str, Any]:
     """The mapping in a YAML file; raises ConfigError with the line of a fault."""
     data = parse_yaml(read_text(file), str(file))
     if not isinstance(data, dict):
-        raise ConfigError(f"{file}: is {type(data).__name__ if data is not None else 'empty'}, should be a mapping of keys")
+        raise ConfigError(f"{file}: is {type(data).__name__ if data is not None else 'empty'}, must be a mapping of keys")
     return data
 
 
@@ -74,9 +98,9 @@ def _refuse_repeated_keys(tree: yaml.Node | None, where: str) -> None:
 def base_url(text: str) -> str:
     """An address of a server, without a slash at its end; raises ValueError for what is none."""
     if not text.startswith(("http://", "https://")):
-        raise ValueError("should start with http:// or https://")
+        raise ValueError("must start with http:// or https://")
     if LoginUrl(text) != text:
-        raise ValueError("should not contain a user or password, which are only read from the `url` of a backend of kind url")
+        raise ValueError("must not contain a user or password, which are only read from the `url` of a backend of kind url")
     return text.rstrip("/")
 
 
@@ -117,12 +141,21 @@ def _sentence(model: type[BaseModel], fault: ErrorDetails) -> str:
     path = [str(part) for part in fault["loc"]]
     key = ".".join(part for part in path if part != "[key]")  # pydantic's, where the name of an entry is wrong
     if fault["type"] == "extra_forbidden":
-        return f"unknown key {key!r}; known keys: {', '.join(_model_at(model, path[:-1]).model_fields)}"
+        return unknown_key(key, _model_at(model, path[:-1]).model_fields)
     if fault["type"] == "missing":
         return f"the key {key!r} is missing"
     value = _shown(fault["input"])
     given = "" if isinstance(value, dict) and fault["type"] == "value_error" else f", not {value!r}"  # a whole model
-    return f"{f'{key}: ' if key else ''}{_uncapitalised(fault['msg'].removeprefix('Value error, '))}{given}"
+    return f"{f'{key}: ' if key else ''}{_requirement(fault)}{given}"
+
+
+def _requirement(fault: ErrorDetails) -> str:
+    """Returns what a value must be, as the middle of a sentence."""
+    if fault["type"] == "string_pattern_mismatch":
+        pattern = fault["ctx"]["pattern"]
+        return f"must be {_MEANINGS.get(pattern, f'a text that matches {pattern}')}"
+    message = fault["msg"].removeprefix("Value error, ")
+    return _uncapitalised(re.sub(r"^(Input|String|List|Dictionary|Tuple|Value) should ", "must ", message))
 
 
 def _shown(value: Any) -> Any:

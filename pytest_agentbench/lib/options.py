@@ -34,7 +34,7 @@ class ValueKind(NamedTuple):
     def check(self, name: str, value: object) -> None:
         """Raises ValueError with the name of the option, what would work, and the value, unless the value is allowed."""
         if not self.allows(value):
-            raise ValueError(f"{name} should be {self.words}, not {value!r}")
+            raise ValueError(f"{name} must be {self.words}, not {value!r}")
 
 
 MOST = 2**63 - 1  # what 64 bits hold
@@ -97,7 +97,7 @@ def seconds(text: str) -> float:
     """Seconds of a time such as `200ms`, `90s`, `150m` or `2h`; a number alone is seconds. Raises ValueError for anything else."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
     if not match:
-        raise ValueError("a time such as 90s, 150m or 2h")
+        raise ValueError("a time such as 90s, 10m or 2h")
     return float(match[1]) * {"ms": 1e-3, "s": 1, "": 1, "m": 60, "h": 3600}[match[2]]
 
 

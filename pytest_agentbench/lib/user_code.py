@@ -129,7 +129,7 @@ def with_options(what: str, name: str, function: Any, options: Mapping[str, Any]
     known = options_of(function)
     for option in options:
         if option not in known:
-            raise ConfigError(f"{what} {name!r}: unknown option {option!r}; known: {', '.join(known) or 'none'}")
+            raise ConfigError(f"{what} {name!r}: {unknown_name('option', option, known)}")
     for option, default in known.items():
         if default is inspect.Parameter.empty and option not in options:
             raise ConfigError(f"{what} {name!r}: the option {option!r} is missing")

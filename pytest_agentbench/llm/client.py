@@ -25,7 +25,7 @@ from pytest_agentbench.lib.model_texts import object_text
 from pytest_agentbench.metrics.blame import LIMIT, context_is_full
 from pytest_agentbench.records import JUDGE, Json
 from pytest_agentbench.tap.dialects.reader import error_message, is_error
-from pytest_agentbench.tap.http_messages import OURS, REFUSALS, holds_broken_arguments
+from pytest_agentbench.tap.http_messages import REFUSALS, TAP_ERROR_TYPE, holds_broken_arguments
 
 if TYPE_CHECKING:
     import aiohttp
@@ -354,7 +354,7 @@ def failure(status: int, content: bytes, request: bytes = b"") -> Exception:
     try:
         error = orjson.loads(content)["error"]
         message, code = str(error["message"]), str(error.get("code"))
-        if error.get("type") == OURS:
+        if error.get("type") == TAP_ERROR_TYPE:
             return LimitReached(message) if code == LIMIT else InfraError(message)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         message, code = beginning(text, 300), ""

@@ -6,16 +6,17 @@ from typing import Annotated
 
 from pydantic import Field, FiniteFloat
 
-from pytest_agentbench.lib.config import Spec
+from pytest_agentbench.lib.config import Spec, matching
 from pytest_agentbench.metrics.terms import TokenPrices
 
+Currency = Annotated[str, matching(r"^[A-Z]{3}$", "three capital letters, such as EUR")]
 Price = Annotated[FiniteFloat, Field(ge=0)]  # of a million tokens
 
 
 class Prices(Spec):
     """Prices of a million tokens each, in one currency."""
 
-    currency: str = Field(pattern=r"^[A-Z]{3}$", description="The currency: three capital letters, as in ISO 4217.")
+    currency: Currency = Field(description="The currency: three capital letters, as in ISO 4217.")
     input: Price = Field(description="The price of a million prompt tokens.")
     cached_input: Price | None = Field(
         default=None,

@@ -117,7 +117,7 @@ class StopwatchEvidence(StopwatchFigures):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopwatch(StopwatchFigures):
-    """[How far the timings can be trusted](metrics.md#the-stopwatch-watches-itself)."""
+    """[How far the timings can be trusted](metrics.md#timing-quality)."""
 
     verdict: str | None  # `ok`, `warn` or `client-saturated`; null when no call was measured
     reasons: tuple[str, ...] = ()  # why it is not `ok`, what made it `client-saturated` first

@@ -7,16 +7,16 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, FiniteFloat, StringConstraints, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.config import Spec, load_yaml, validate
+from pytest_agentbench.lib.config import PositiveSeconds, Spec, load_yaml, matching, validate
 
 WHERE = "retriever config"
 GPU_CANDIDATES = 2048  # documents that FAISS finds on a GPU for a query at most
 NAMED = re.compile(r"\$(?:(\w+)|\{(\w+)\})")  # an environment variable in the text of a setting
-Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$")]
-HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
+Variable = Annotated[str, matching(r"^[A-Za-z_]\w*$", "the name of an environment variable")]
+HttpUrl = Annotated[str, matching(r"^https?://\S+$", "a URL that starts with http:// or https://")]
 
 
 class EmbeddingsSpec(Spec):
@@ -26,7 +26,7 @@ class EmbeddingsSpec(Spec):
     model: str  # that the server has, or name or folder of a model of sentence-transformers
     query_prefix: str = ""  # before each query, and before no document: what the model was trained to see there
     api_key: Variable | None = None  # name of an environment variable
-    timeout: float = Field(default=60.0, gt=0)  # seconds for a request to the server
+    timeout: PositiveSeconds = 60.0  # of a request to the server
 
 
 class TavilySpec(Spec):
@@ -36,7 +36,7 @@ class TavilySpec(Spec):
     api_key: Variable = "TAVILY_API_KEY"  # name of an environment variable
     results: int = Field(default=20, ge=1, le=20)
     below: int = Field(default=3, ge=1)  # asked where fewer documents than this were near enough
-    timeout: float = Field(default=60.0, gt=0)  # seconds
+    timeout: PositiveSeconds = 60.0  # of a request
 
 
 class RetrieverConfig(Spec):

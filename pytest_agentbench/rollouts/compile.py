@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.factory import brings_code, make_agent
-from pytest_agentbench.errors import ConfigError, MissingData
+from pytest_agentbench.errors import ConfigError, MissingData, unknown_name
 from pytest_agentbench.gate.rules import Rule, parse_rule
 from pytest_agentbench.rollouts.checks import CHECKS, SuiteCheck, SuiteDraft, plugin_checks
 from pytest_agentbench.rollouts.isolation.codecheck import brings_any, check_code
@@ -144,7 +144,7 @@ def _chosen(suite: Suite, names: Sequence[str]) -> tuple[list[str], tuple[str, .
     every = (arms_of.DEFAULT, *suite.variants)
     if tuple(names) == ("all",):
         return [], every
-    unknown = [f"no variant {name!r}; known: {', '.join(every)}, or `all`" for name in names if name not in every]
+    unknown = [f"{unknown_name('variant', name, every)}, or `all`" for name in names if name not in every]
     return unknown, tuple(name for name in names if name in every)
 
 

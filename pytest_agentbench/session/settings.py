@@ -10,11 +10,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_agentbench.errors import did_you_mean
 from pytest_agentbench.runs.directory import LATEST
 from pytest_agentbench.runs.option import PREFIX, Option, declared
 from pytest_agentbench.runs.options import RunOptions
@@ -131,6 +133,14 @@ def complete_resume_option(args: list[str]) -> None:
             return
         if word == f"--{PREFIX}-resume":
             args[place] = f"{word}={LATEST}"
+
+
+def suggest_options(parser: pytest.Parser, args: Sequence[str]) -> None:
+    """Adds to pytest's message about unknown arguments which options of this plugin were probably meant."""
+    flags = [option.flag for option in OPTIONS]
+    for name in (word.partition("=")[0] for word in takewhile("--".__ne__, args)):
+        if name.startswith(f"--{PREFIX}") and name not in flags and (meant := did_you_mean(name, flags)):
+            parser.extra_info[name] = f"there is no such option{meant}"
 
 
 RERUNS_ADVICE = (

@@ -206,9 +206,21 @@ class Setup:
         return os.path.relpath(path, self.config.invocation_params.dir) if path.is_relative_to(self.config.rootpath) else str(path)
 
 
+def _refuse_misspelt_suites(config: pytest.Config) -> None:
+    """Raises pytest.UsageError for a path that does not exist and is almost that of a suite. Others are left to pytest."""
+    missing = [] if config.getoption("pyargs") else [path for path in map(argument_path, config.args) if not path.exists()]
+    if missing:
+        from pytest_agentbench.suites.folder import meant_suite
+
+        for path in map(_shown, missing):
+            if meant := meant_suite(Path(path)):
+                raise pytest.UsageError(f"file or directory not found: {path}{meant}")
+
+
 def find_suites(config: pytest.Config, settings: Settings) -> DiscoveredSuites:
     """Loads and compiles the suites that belong to the command line's paths, and registers their markers."""
     folders = suite_folders(config.args, config.rootpath, config.getini("norecursedirs"))
+    _refuse_misspelt_suites(config)
     if not folders:
         return DiscoveredSuites((), {})
     marks = reserved_marks(config)

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.lib.options import LoginUrl
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite, in_place_of
@@ -92,8 +92,8 @@ def in_arms(suite: Suite, variants: Sequence[str], arms: Sequence[Arm]) -> tuple
         if name in suite.variants and name != source:
             raise ConfigError(f"{suite.folder / SUITE_FILE}: it has a variant {name!r}; give the arm another name, such as a={arm.written}")
         if source not in (DEFAULT, *suite.variants):
-            known = ", ".join((DEFAULT, *suite.variants))
-            raise ConfigError(f"{suite.folder / SUITE_FILE}: no variant {source!r} for the arm {arm.written}; known: {known}")
+            unknown = unknown_name("variant", source, (DEFAULT, *suite.variants))
+            raise ConfigError(f"{suite.folder / SUITE_FILE}: the arm {arm.written}: {unknown}")
         made[name] = _agent(suite, source, arm)
         if own_tools := suite.tools_of(source):
             tools[name] = own_tools

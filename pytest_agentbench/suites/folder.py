@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.errors import ConfigError, suggestion, unknown_key, unknown_name
 from pytest_agentbench.lib.config import load_yaml, override, validate
 from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.records import SAMPLING, Json
@@ -64,7 +64,7 @@ def _of_agent(file: Path) -> AgentConfig:
     known = (*SAMPLING, *OPTIONS, API_BASE, *WITHOUT_USE)
     for name in data:
         if name not in known:
-            raise ConfigError(f"{file}: unknown key {name!r}; known keys: {', '.join(known)}")
+            raise ConfigError(f"{file}: {unknown_key(name, known)}")
     settings = {name: data[name] for name in data if name in (*SAMPLING, *OPTIONS)}
     return AgentConfig(file, settings, str(data.get(API_BASE, "")), tuple(name for name in data if name in WITHOUT_USE))
 
@@ -194,7 +194,13 @@ def suite_file(path: Path) -> Path:
     for folder in (path, "scenarios" / path):
         if (folder / SUITE_FILE).is_file():
             return folder / SUITE_FILE
-    raise ConfigError(f"there is no suite in {path}: it should be a folder with a {SUITE_FILE}, such as scenarios/banking")
+    raise ConfigError(f"there is no suite in {path}{meant_suite(path)}; give a folder with a {SUITE_FILE}, such as scenarios/banking")
+
+
+def meant_suite(path: Path) -> str:
+    """Returns a suggestion for the path of a suite that does not exist, or an empty text: a suite beside it, or one under scenarios/."""
+    files = [file for folder in (Path("scenarios"), path.parent) for file in sorted(folder.glob(f"*/{SUITE_FILE}"))]
+    return suggestion(path.name, {file.parent.name: file.parent for file in files})
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.config import Spec, base_url, load_yaml, validate
+from pytest_agentbench.lib.config import Spec, base_url, load_yaml, matching, validate
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.metrics.suite_metrics import AGENT
 from pytest_agentbench.records import JUDGE, Json
@@ -99,7 +99,7 @@ def own_names(roles: dict[str, Role]) -> dict[str, Role]:
 
 
 #: Name -> role; names are short words, for they are part of the ids that a stack knows rollouts by.
-RoleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,29}$")]
+RoleName = Annotated[str, matching(r"^[a-z][a-z0-9_]{0,29}$", "up to 30 lowercase letters, digits and `_`, with a letter first")]
 RoleSpecs = Annotated[dict[RoleName, RoleSpec], AfterValidator(own_names)]
 
 

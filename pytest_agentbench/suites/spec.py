@@ -6,16 +6,16 @@ from datetime import date
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, StringConstraints, field_validator, model_validator
+from pydantic import Field, FiniteFloat, JsonValue, StringConstraints, field_validator, model_validator
 
-from pytest_agentbench.lib.config import Spec
-from pytest_agentbench.lib.options import seconds
+from pytest_agentbench.lib.config import PositiveSeconds, Seconds, Spec, matching
 from pytest_agentbench.records import MOST_TRIALS
 from pytest_agentbench.suites.roles import LimitsSpec, RoleSpec, RoleSpecs
 from pytest_agentbench.suites.suite import DOCKER, FAIL, HARBOR, score_name
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]  # pytest has no marks that start with `_`
-VariantName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+#: pytest has no marks that start with `_`.
+Name = Annotated[str, matching(r"^[A-Za-z][A-Za-z0-9_]*$", "letters, digits and `_`, with a letter first")]
+VariantName = Annotated[str, matching(r"^[a-z][a-z0-9_]*$", "lowercase letters, digits and `_`, with a letter first")]
 NonEmptyText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
@@ -43,16 +43,6 @@ class DatasetSpec(Spec):
     )
 
 
-def _delay(value: Any) -> Any:
-    """Seconds of `200ms` or 0.2; anything that is no text is left to the check."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return seconds(value)
-    except ValueError as error:
-        raise ValueError("should be a time such as 200ms, 1.5s or 0.2 (seconds)") from error
-
-
 class AnswerSpec(Spec):
     """How the calls of a tool are answered, whatever carries out the other tools."""
 
@@ -61,9 +51,8 @@ class AnswerSpec(Spec):
         description="Every call of the tool gets this answer. Without it, the answer comes from what carries the tool out, "
         "or is a sample if nothing does.",
     )
-    delay: Annotated[FiniteFloat, BeforeValidator(_delay, json_schema_input_type=Annotated[float, Field(ge=0)] | str)] = Field(
+    delay: Seconds = Field(
         default=0.0,
-        ge=0,
         description="The answer comes after this time, such as `200ms` or `1.5s`; a number is in seconds. "
         "The time is part of the call, and so of the rollout's `tools` time.",
     )
@@ -213,10 +202,10 @@ class SuiteSpec(Spec):
         "verifier uses. The default of both is `allow`.",
     )
     trials: int = Field(default=1, ge=1, le=MOST_TRIALS, description="Each scenario runs this many times.")
-    timeout: FiniteFloat = Field(
+    timeout: PositiveSeconds = Field(
         default=600.0,
-        gt=0,
-        description="Seconds for one rollout; one that takes longer ends with the status `limit`. Each scorer has as long.",
+        description="The time limit of one rollout, such as `10m`; a number is in seconds. A rollout that takes longer ends with "
+        "the status `limit`. Each scorer has as much time.",
     )
     xdist_workers: int | None = Field(
         default=None,

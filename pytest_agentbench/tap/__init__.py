@@ -1,1 +1,1 @@
-"""The tap: a relay process that stamps and records every LLM call on its way to the backend."""
+"""The tap, a recording HTTP proxy: a process between agents and backend that timestamps and records every LLM call."""

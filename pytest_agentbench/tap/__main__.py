@@ -1,4 +1,4 @@
-"""`python -m pytest_agentbench.tap`: started by the controller, serves agents on one port and the pool on another."""
+"""The tap's process, `python -m pytest_agentbench.tap`. The controller starts it; it serves agents on one port and the pool on another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 
 from pytest_agentbench.lib.messages import end_with_stdin, raise_limit, read_config, serving
 from pytest_agentbench.tap.agents import AgentConnection
-from pytest_agentbench.tap.clock import stamping
+from pytest_agentbench.tap.clock import keep_timestamping
 from pytest_agentbench.tap.protocol import TapConfig, TapListening
 from pytest_agentbench.tap.relay import Relay
 
@@ -19,13 +19,16 @@ if sys.platform != "win32":
 
     import uvloop
 
-    from pytest_agentbench.tap.cpu_turns import take_short_turns
+    from pytest_agentbench.tap.cpu_turns import request_short_slices
 
-BACKLOG = 4096  # connections that may come at once
+BACKLOG = 4096  # connections that the kernel queues until they are accepted
 
 
 async def serve(config: TapConfig) -> None:
-    """Several taps share a port: the kernel spreads connections over those that listen on it."""
+    """Serves until stdin ends or SIGTERM arrives.
+
+    Several taps share the port for agents. The kernel distributes the connections among them.
+    """
     loop = asyncio.get_running_loop()
     end = asyncio.Event()
     end_with_stdin(loop, end)
@@ -35,12 +38,12 @@ async def serve(config: TapConfig) -> None:
     agents = await loop.create_server(lambda: AgentConnection(relay), "127.0.0.1", config.port, backlog=BACKLOG, reuse_port=shared)
     control = await asyncio.start_server(relay.control, "127.0.0.1", 0)
     serving(TapListening(agents.sockets[0].getsockname()[1], control.sockets[0].getsockname()[1]))
-    with stamping():
+    with keep_timestamping():
         await end.wait()
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The controller handles Ctrl-C.
     try:
         raise_limit()
         config = read_config(TapConfig)
@@ -52,17 +55,18 @@ def main() -> int:
     else:
         _take_all_descriptors()
         try:
-            take_short_turns()
-        except OSError as error:  # a container may forbid it
-            sys.stderr.write(f"tap: its turns on the CPU are as long as those of others, so that it waits longer for them: {error}\n")
-        gc.freeze()  # what is imported stays, and most of what calls leave behind is garbage without a cycle
+            request_short_slices()
+        except OSError as error:  # A container may forbid the system call.
+            sys.stderr.write(f"tap: short CPU time slices were refused, so timings are less accurate on a busy machine: {error}\n")
+        # Imported modules are never freed, and most objects of a finished call are not in cycles, so the collector can run rarely.
+        gc.freeze()
         gc.set_threshold(20_000, 50, 100)
         uvloop.run(serve(config))
     return 0
 
 
 def _take_all_descriptors() -> None:
-    """Every stream in flight takes two."""
+    """Raises the limit of file descriptors as far as allowed, because each call in flight needs two."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -1,4 +1,4 @@
-"""Connections of agents: requests are taken whole and one by one, answers are passed on as they come."""
+"""Connections from agents. Each request is read completely before it is forwarded, one at a time; answers are forwarded as they arrive."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pytest_agentbench.tap.cpu_turns import FairQueue
 from pytest_agentbench.tap.exchange import Carrier, Exchange
 from pytest_agentbench.tap.http_messages import JSON_TYPE, Headers, Request, end_to_end, error_body, header, response_head, split_target
 
-LARGEST = 1 << 27  # bytes of one request
-UNKNOWN = 1 << 14  # bytes of one that does not come to the address of a rollout, or does not say so yet
-STRANGERS = 4096  # connections that have not asked for anything; one more, and the oldest is closed
+LARGEST = 1 << 27  # bytes of a request
+LARGEST_UNIDENTIFIED = 1 << 14  # bytes of a request that is not, or not yet, known to be for the address of a rollout
+MOST_UNIDENTIFIED = 4096  # connections that have not yet named the address of a rollout; one more closes the oldest
 AHEAD = 1 << 16  # bytes of later requests that are read while one is being answered
-RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: a socket that closes sends RST
+RESET = struct.pack("ii", 1, 0)  # value of SO_LINGER that makes close() send RST
 
 
 class Arrival(NamedTuple):
-    """A request that waits for its turn."""
+    """A complete request that waits until the ones before it are answered."""
 
     id: str
     request: Request
@@ -30,23 +30,23 @@ class Arrival(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a request is not relayed, or why there can be no further one."""
+    """The error answer to a request that is not forwarded."""
 
     status: int
     message: str
-    kind: str | None = None  # of the error that the agent gets
+    kind: str | None = None  # `code` of the error object
 
 
-#: What is said to those who do not come to a rollout's address.
-NOBODYS = Refusal(404, "no rollout has this address; agents get theirs as OPENAI_BASE_URL")
-TOO_LONG = Refusal(431, f"the head of a request may have {UNKNOWN} bytes")
+#: Answer to requests whose path is not the address of a rollout.
+UNKNOWN_ADDRESS = Refusal(404, "no rollout has this address; send requests to the address in OPENAI_BASE_URL")
+TOO_LONG = Refusal(431, f"the head of the request is larger than {LARGEST_UNIDENTIFIED} bytes")
 
 
 class RolloutRegister(Protocol):
-    """Who knows the rollouts, and lets their requests begin."""
+    """The part of the `Relay` that connections use: it knows the addresses, refuses requests and starts exchanges."""
 
-    turns: FairQueue
-    strangers: dict[AgentConnection, None]  # connections that have not asked for anything; oldest first
+    work_queue: FairQueue
+    unidentified: dict[AgentConnection, None]  # connections that have not yet named the address of a rollout, oldest first
 
     def knows(self, id: str) -> bool: ...
 
@@ -56,38 +56,45 @@ class RolloutRegister(Protocol):
 
 
 class AgentConnection(asyncio.Protocol):
-    """One connection of an agent; it carries one exchange at a time."""
+    """One connection from an agent. It has at most one exchange at a time.
+
+    Complete requests are queued in `waiting`; `_next` starts the next one when the exchange before it has ended. A `Refusal` in the
+    queue is the last entry: after it nothing more is read (`done`), because the rest of the data cannot be parsed. Requests before it
+    are still answered.
+
+    Reading stops while more than AHEAD bytes of later requests are stored, and no exchange starts while the agent does not read (`full`).
+    """
 
     transport: asyncio.Transport
 
     def __init__(self, relay: RolloutRegister) -> None:
-        self.relay, self.turns = relay, relay.turns
+        self.relay, self.work_queue = relay, relay.work_queue
         self.parser = httptools.HttpRequestParser(self)
         self.waiting: deque[Arrival | Refusal] = deque()  # pipelined requests
         self.exchange: Exchange | None = None
-        self.upstream: Carrier | None = None  # that the exchange is on
-        self.keep_alive = True  # after the exchange
-        self.framing = b""  # of the answer's body: chunked, content-length or close
-        self.started = False  # the answer's head is out
-        self.done = False  # no further request is taken
+        self.upstream: Carrier | None = None  # backend connection of the exchange
+        self.keep_alive = True  # whether the connection stays open after the exchange
+        self.framing = b""  # framing of the answer's body: chunked, content-length or close
+        self.started = False  # whether the head of the answer has been sent
+        self.done = False  # whether no further request is read
         self.reading = True
-        self.full = False  # the agent reads more slowly than answers come
-        self.owes_continue = False  # a client waits for `100 Continue` until the answers before it are out
+        self.full = False  # whether the write buffer is full, because the agent reads more slowly than the answer arrives
+        self.expects_continue = False  # whether the client waits for `100 Continue`, which follows the answers to earlier requests
         self.size = 0  # bytes of the request that is arriving
-        self.known = False  # whether it comes to the address of a rollout
-        self.ahead = 0  # bytes that came while an exchange was running
+        self.known = False  # whether the path of that request is the address of a rollout
+        self.ahead = 0  # bytes that arrived while an exchange was running
         self.body: list[bytes] = []
         self.url = b""
         self.headers: Headers = []
         self.head_is_whole = False
 
     @property
-    def gone(self) -> bool:
-        """Whether nobody reads any more what is written."""
+    def is_closing(self) -> bool:
+        """Whether the agent's connection is closed or closing. Data written to it is lost."""
         return self.transport.is_closing()
 
     def start_answer(self, status: int, headers: Headers) -> None:
-        """The head of an answer whose body comes bit by bit."""
+        """Sends the head of an answer whose body follows in pieces."""
         assert self.exchange is not None
         self.started = True
         kept = end_to_end(headers)
@@ -107,23 +114,27 @@ class AgentConnection(asyncio.Protocol):
         if self.framing == b"chunked":
             self.transport.write(b"0\r\n\r\n")
 
-    def cut_answer(self, said_all: bool) -> None:
-        """The backend's answer broke off, and so does this one, unless only the end of its framing is missing."""
+    def end_interrupted_answer(self, is_complete: bool) -> None:
+        """Ends an answer that the backend interrupted.
+
+        `is_complete` means that only the end of the framing is missing; the answer then ends normally. Otherwise the agent can see
+        that it is truncated.
+        """
         self.keep_alive = False
-        if said_all:
+        if is_complete:
             self.end_answer()
-        elif self.framing == b"close":  # an orderly end would look like the answer's
+        elif self.framing == b"close":  # A normal close would look like the end of the answer.
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self.transport.abort()
 
     def answer(self, status: int, body: bytes, headers: Headers | None = None) -> None:
-        """A whole answer."""
+        """Sends a complete answer."""
         self._write_head(status, [*(headers or [JSON_TYPE]), (b"content-length", b"%d" % len(body))], body)
 
     def exchange_ended(self, exchange: Exchange) -> None:
         self.exchange = None
         upstream, self.upstream = self.upstream, None
-        if upstream is not None and upstream.exchange is exchange:  # broken off from this side
+        if upstream is not None and upstream.exchange is exchange:  # The tap ended the exchange, not the backend.
             upstream.close()
         if self.keep_alive:
             self._next()
@@ -131,16 +142,16 @@ class AgentConnection(asyncio.Protocol):
             self.transport.close()
 
     def abandon(self) -> None:
-        """The rollout is over: whatever it still asked for is broken off."""
+        """Aborts the connection and the exchange on it, because the rollout has ended."""
         self.transport.abort()
-        self._leave("the rollout ended before the answer was whole")
+        self._leave("the rollout ended before the answer was complete")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class
-        self.relay.strangers[self] = None
-        if len(self.relay.strangers) > STRANGERS:
-            oldest = next(iter(self.relay.strangers))
-            del self.relay.strangers[oldest]
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transport has the methods, but not the base class.
+        self.relay.unidentified[self] = None
+        if len(self.relay.unidentified) > MOST_UNIDENTIFIED:
+            oldest = next(iter(self.relay.unidentified))
+            del self.relay.unidentified[oldest]
             oldest.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -154,25 +165,25 @@ class AgentConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._refuse(Refusal(400, f"not an HTTP request: {error}"))
         if self.size > LARGEST:
-            self._refuse(Refusal(413, f"a request may have {LARGEST} bytes"))
-        elif self.size > UNKNOWN and not self.known:
-            self._refuse(NOBODYS if self.head_is_whole else TOO_LONG)
-        self.turns.take(self._next)
+            self._refuse(Refusal(413, f"the request is larger than {LARGEST} bytes"))
+        elif self.size > LARGEST_UNIDENTIFIED and not self.known:
+            self._refuse(UNKNOWN_ADDRESS if self.head_is_whole else TOO_LONG)
+        self.work_queue.take(self._next)
 
     def connection_lost(self, _: Exception | None) -> None:
-        self.relay.strangers.pop(self, None)
-        self._leave("the agent closed the connection before the answer was whole")
+        self.relay.unidentified.pop(self, None)
+        self._leave("the agent closed the connection before the answer was complete")
 
     def pause_writing(self) -> None:
-        """The agent reads too slowly: so does the tap."""
+        """Stops reading from the backend while the agent reads too slowly."""
         self.full = True
         if self.upstream is not None:
-            self.upstream.hold()
+            self.upstream.pause()
 
     def resume_writing(self) -> None:
         self.full = False
         if self.upstream is not None:
-            self.upstream.go_on()
+            self.upstream.resume()
         self._next()
 
     def on_message_begin(self) -> None:
@@ -183,15 +194,15 @@ class AgentConnection(asyncio.Protocol):
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.head_is_whole:  # trailers are dropped
+        if not self.head_is_whole:  # Trailers are dropped.
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self.head_is_whole = True
         self.known = self.relay.knows(split_target(self.url.decode("latin-1"))[0])
         if self.known:
-            self.relay.strangers.pop(self, None)
-        self.owes_continue = header(self.headers, b"expect").lower() == b"100-continue" and self.parser.get_http_version() != "1.0"
+            self.relay.unidentified.pop(self, None)
+        self.expects_continue = header(self.headers, b"expect").lower() == b"100-continue" and self.parser.get_http_version() != "1.0"
 
     def on_body(self, data: bytes) -> None:
         if not self.done:
@@ -199,62 +210,62 @@ class AgentConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
-            return  # the parser knows no body of a request that offers another protocol: see _parse
+            return  # The parser reads no body after an Upgrade header; `_parse` parses the request again without it.
         id, path = split_target(self.url.decode("latin-1"))
         request = Request(self.parser.get_method(), path, self.headers, b"".join(self.body))
         self.waiting.append(Arrival(id, request, self.parser.should_keep_alive()))
-        self.size, self.body, self.owes_continue = 0, [], False
+        self.size, self.body, self.expects_continue = 0, [], False
 
     def _parse(self, data: bytes) -> None:
         while not self.done:
             try:
                 self.parser.feed_data(data)
                 return
-            except httptools.HttpParserUpgrade as offer:  # of HTTP/2, say
+            except httptools.HttpParserUpgrade as offer:  # For example an offer of HTTP/2.
                 data = self._declined() + data[offer.args[0] :]
 
     def _declined(self) -> bytes:
-        """The head of the request that has just been parsed, without its offer of another protocol: HTTP/1.1 goes on."""
+        """Returns the head of the request that was just parsed without its Upgrade header, so that it is parsed as HTTP/1.1."""
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         if method == b"CONNECT":
-            self._refuse(Refusal(405, "this is no proxy"))
+            self._refuse(Refusal(405, "CONNECT is not supported; send requests to the address in OPENAI_BASE_URL"))
         self.parser = httptools.HttpRequestParser(self)
         kept = [b"%b: %b" % each for each in self.headers if each[0].lower() != b"upgrade"]
         return b"\r\n".join((b"%b %b HTTP/%b" % (method, self.url, version), *kept, b"\r\n"))
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Nothing that comes on this connection can be understood any more; what was asked before is still answered."""
+        """Queues a refusal as the last answer on this connection. Requests before it are still answered."""
         if not self.done:
             self.done, self.body = True, []
             self.waiting.append(refusal)
 
     def _next(self) -> None:
-        """Begins with the next request, if it is its turn."""
+        """Starts the next request, if no exchange is running. Sends `100 Continue` if a client waits for it."""
         while self.waiting and self.exchange is None and not self.full and not self.transport.is_closing():
             self._begin(self.waiting.popleft())
         idle = self.exchange is None and not self.waiting
-        if idle and self.owes_continue:
-            self.owes_continue = False
+        if idle and self.expects_continue:
+            self.expects_continue = False
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._read_on(idle or self.ahead <= AHEAD)
+        self._set_reading(idle or self.ahead <= AHEAD)
         self.ahead = 0 if idle else self.ahead
 
     def _begin(self, arrival: Arrival | Refusal) -> None:
         if isinstance(arrival, Refusal):
-            self._say_no(*arrival, keep_alive=False)
+            self._send_refusal(*arrival, keep_alive=False)
         elif (refusal := self.relay.refusal(arrival.id, arrival.request)) is not None:
-            self._say_no(*refusal, keep_alive=arrival.keep_alive)
+            self._send_refusal(*refusal, keep_alive=arrival.keep_alive)
         else:
             self.keep_alive, self.started = arrival.keep_alive, False
             self.exchange = self.relay.begin(arrival.id, self, arrival.request)
 
-    def _say_no(self, status: int, message: str, kind: str | None = None, *, keep_alive: bool) -> None:
+    def _send_refusal(self, status: int, message: str, kind: str | None = None, *, keep_alive: bool) -> None:
         self.keep_alive = keep_alive
         self.answer(status, error_body(status, message, kind))
         if not keep_alive:
             self.transport.close()
 
-    def _read_on(self, reading: bool) -> None:
+    def _set_reading(self, reading: bool) -> None:
         if reading != self.reading and not self.transport.is_closing():
             self.reading = reading
             (self.transport.resume_reading if reading else self.transport.pause_reading)()

@@ -1,4 +1,4 @@
-"""What a backend answers to a call: kept as it comes, understood in batches, so that the bytes are on their way first."""
+"""Answers of backends to LLM calls. Data is stored as it arrives and parsed in batches, after it was forwarded to the agent."""
 
 from __future__ import annotations
 
@@ -7,141 +7,145 @@ from pytest_agentbench.tap.dialects import Dialect
 from pytest_agentbench.tap.http_messages import Headers, header
 from pytest_agentbench.tap.stream import EventReader, NetworkRead, decoder
 
-LARGEST = 1 << 26  # bytes of an answer, as they come and as they are unpacked
+LARGEST = 1 << 26  # bytes of an answer, both as received and decompressed
 MOST_EVENTS = 1 << 18
-SLICE = 1 << 20  # bytes that are unpacked at once; a megabyte is a few milliseconds
-BATCH = 32  # reads that are understood together, once the first event has been: those behind it are mostly like it
+SLICE = 1 << 20  # bytes that are decompressed at once; a megabyte takes a few milliseconds
+BATCH = 32  # reads that are parsed together, after the first event
 
 
 class BackendAnswer:
-    """One answer, from its head to its end."""
+    """One answer to an LLM call. `take` adds data, `end` finishes it, and `reader` then has the result or the fault.
+
+    `take` only parses at the first event and then once in BATCH reads, so that forwarding is not delayed. After a fault, or beyond a
+    limit (`excess`), data is no longer parsed.
+    """
 
     def __init__(self, dialect: Dialect, status: int, headers: Headers) -> None:
         self.reader = dialect()
-        self.body = b""  # of an answer that is no stream, known at its end
+        self.body = b""  # decompressed body of an answer that is not a stream; set by `end`
         self._encoding = header(headers, b"content-encoding")
         self._decoder = decoder(self._encoding)
         kind = header(headers, b"content-type").lower()
         self._events = EventReader() if status == 200 and kind.startswith(b"text/event-stream") else None
-        self._well = status == 200
+        self._is_ok = status == 200
         self._reads: list[NetworkRead] = []
-        self._unpacked: list[bytes] = []  # of an answer that is no stream
-        self._size = self._unpacked_size = 0  # bytes
-        self._last: NetworkRead | None = None  # that is being unpacked
-        self.excess = ""  # why no more of it is taken
+        self._decompressed: list[bytes] = []  # decompressed data of an answer that is not a stream
+        self._size = self._decompressed_size = 0  # bytes
+        self._last: NetworkRead | None = None  # the read that is being decompressed
+        self.excess = ""  # sentence about the limit that was exceeded; empty if none was
 
     def take(self, read: NetworkRead) -> None:
         self._size += len(read.data)
         if self._size > LARGEST:
-            self._exceeds(f"the answer has more than {LARGEST} bytes")
+            self._stop(f"the answer has more than {LARGEST} bytes")
         self._reads.append(read)
         if self._events is not None and (len(self._reads) >= BATCH or not self.reader.chunks):
-            self.digest()
+            self.parse_pending()
 
-    def digest(self) -> None:
-        """Understands what has come of a stream."""
+    def parse_pending(self) -> None:
+        """Parses the stored data of a stream, at most a slice if it is compressed."""
         if self._events is None or not (self._reads or self._has_more()):
             return
-        if self.reader.error_kind or self.excess:  # what comes behind a fault is passed on, and not understood
+        if self.reader.error_kind or self.excess:  # Data after a fault is forwarded, but not parsed.
             self._reads = []
             return
         try:
-            self._read(self._events, self._plain())
+            self._read(self._events, self._decoded())
         except ValueError as error:
             self._failed(error)
         if len(self.reader.chunks) > MOST_EVENTS:
-            self._exceeds(f"the answer has more than {MOST_EVENTS} events")
+            self._stop(f"the answer has more than {MOST_EVENTS} events")
 
     def decompress(self) -> bool:
-        """Unpacks a slice of a whole answer that is packed; whether there is more of it."""
+        """Decompresses the next slice of a complete answer. Returns whether any compressed data is left."""
         if not self._encoding or self.reader.error_kind or self.excess:
             return False
         if self._events is not None:
-            self.digest()
+            self.parse_pending()
         else:
-            self._unpack()
+            self._decompress_body()
         return bool(self._reads or self._has_more())
 
-    def _unpack(self) -> None:
+    def _decompress_body(self) -> None:
         try:
-            self._unpacked += [read.data for read in self._plain()]
+            self._decompressed += [read.data for read in self._decoded()]
         except ValueError as error:
             self._failed(error)
 
     def _has_more(self) -> bool:
         return self._decoder is not None and self._decoder.has_more
 
-    def _plain(self) -> list[NetworkRead]:
-        """What has come and was not understood yet; of a packed answer a slice of it."""
+    def _decoded(self) -> list[NetworkRead]:
+        """Returns the data that was not parsed yet; of a compressed answer only the next slice, decompressed."""
         if not self._encoding:
             reads, self._reads = self._reads, []
             return reads
         if self._decoder is None:
             raise ValueError(f"the tap cannot read the content-encoding {self._encoding.decode('latin-1')!r}")
-        room, plain = SLICE, []
-        while room > 0 and (self._reads or self._decoder.has_more):
+        left, plain = SLICE, []
+        while left > 0 and (self._reads or self._decoder.has_more):
             data = b""
             if not self._decoder.has_more or self._last is None:
                 self._last = self._reads.pop(0)
                 data = self._last.data
-            piece = self._decoder.decode(data, room)
-            room -= len(piece)
+            piece = self._decoder.decode(data, left)
+            left -= len(piece)
             plain.append(self._last._replace(data=piece))
-        self._unpacked_size += SLICE - room
-        if self._unpacked_size > LARGEST:
-            self._exceeds(f"the answer has more than {LARGEST} bytes when it is unpacked")
+        self._decompressed_size += SLICE - left
+        if self._decompressed_size > LARGEST:
+            self._stop(f"the answer has more than {LARGEST} bytes when decompressed")
             return []
         return plain
 
     def _read(self, events: EventReader, reads: list[NetworkRead]) -> None:
         while reads:
-            length = self.reader.go_on(reads) if events.between_events else 0
+            length = self.reader.take_repeated(reads) if events.between_events else 0
             for event in events.feed(reads[length : length + 1]):
                 self.reader.add(event)
             reads = reads[length + 1 :]
 
-    def end(self, came_whole: bool) -> None:
-        """There is no more. Of a packed answer that did not come whole one slice more is understood."""
-        while came_whole and self.decompress():
+    def end(self, is_complete: bool) -> None:
+        """Finishes parsing after the last read. A complete answer is decompressed to its end, a truncated one by at most one more slice."""
+        while is_complete and self.decompress():
             pass
         if self._events is not None:
-            self.digest()
-            if came_whole and not (self.reader.done or self.reader.error_kind):
+            self.parse_pending()
+            if is_complete and not (self.reader.done or self.reader.error_kind):
                 self._end_coding()
             self.reader.end()
         else:
-            self._read_body(came_whole)
+            self._read_body(is_complete)
         self._reads = []
 
     def last_output_ns(self) -> int | None:
-        """When the last content, reasoning or tool call came."""
-        self.digest()
+        """Returns the time of the last content, reasoning or tool call, in monotonic nanoseconds, or None."""
+        self.parse_pending()
         return next((chunk.at_ns for chunk in reversed(self.reader.chunks) if chunk.kind in OUTPUT_KINDS), None)
 
-    def _read_body(self, came_whole: bool) -> None:
+    def _read_body(self, is_complete: bool) -> None:
         if not self.reader.error_kind:
-            self._unpack()
-        self.body = b"".join(self._unpacked)
+            self._decompress_body()
+        self.body = b"".join(self._decompressed)
         if self.reader.error_kind:
             return
-        if self._well and came_whole and self.body:
-            self.reader.whole(self.body)
+        if self._is_ok and is_complete and self.body:
+            self.reader.read_complete(self.body)
             self._end_coding()
-        elif self._well and came_whole:
+        elif self._is_ok and is_complete:
             self.reader.error_kind, self.reader.error = "empty", "the answer has no body"
 
     def _end_coding(self) -> None:
-        """Names a coding that lacks its end, although the body has come to its own."""
+        """Records a fault if the compressed data is truncated although the body is complete."""
         try:
             if self._decoder is not None:
                 self._decoder.end()
         except ValueError as error:
             self._failed(error)
 
-    def _exceeds(self, why: str) -> None:
+    def _stop(self, why: str) -> None:
         self.excess = why
         self.reader.error_kind, self.reader.error = "too_large", why
-        self._reads, self._unpacked = [], []
+        self._reads, self._decompressed = [], []
 
     def _failed(self, error: ValueError) -> None:
         self.reader.error_kind, self.reader.error = "encoding", str(error)

@@ -1,6 +1,6 @@
-"""How long the parts of a call may take, and what all calls under an account may spend.
+"""Time limits for the parts of a call, and spending limits for all calls of a role or rollout.
 
-A limit of an account is looked at before a call is relayed, so those under way may exceed it.
+Spending limits are checked before a call is forwarded, so calls in flight can exceed them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pytest_agentbench.tap.protocol import Budgets, SpendingLimits
 
 
 class BudgetedExchange(Protocol):
-    """An exchange, as far as its budgets look at it."""
+    """The part of an `Exchange` that `BudgetTimer` uses."""
 
     @property
     def streams(self) -> bool:
-        """Whether the backend was asked for a stream."""
+        """Whether a stream was requested from the backend."""
 
     def last_output_ns(self) -> int | None: ...
 
@@ -31,39 +31,44 @@ class BudgetedExchange(Protocol):
 
 
 class BudgetTimer:
-    """Ends an exchange that has used up a budget.
+    """Ends an exchange that has exceeded one of its time limits.
 
-    What a stream brings moves no timer: a timer that comes due looks at what has come, and is set again if that was in time.
+    Events of a stream do not touch the timers, which would cost time for each of them. A timer that expires checks when the last token
+    came, and is set again if that was in time.
     """
 
     def __init__(self, exchange: BudgetedExchange, budgets: Budgets) -> None:
         self._exchange, self._budgets = exchange, budgets
         self._loop = asyncio.get_running_loop()
-        self._since_ns = 0  # when it began to owe the first token
+        self._since_ns = 0  # start of the wait for the first token, monotonic nanoseconds
         self._tokens: asyncio.TimerHandle | None = None
         self._call: asyncio.TimerHandle | None = None
 
-    def begins(self) -> None:
-        """The call is on its way; while a rate limit held it back no time was running."""
+    def start(self) -> None:
+        """Starts the time limit of the whole call. Called after any delay by the rate limit, which does not count."""
         if self._budgets.call is not None:
-            self._call = self._loop.call_later(self._budgets.call, self._call_is_over)
+            self._call = self._loop.call_later(self._budgets.call, self._call_timed_out)
 
-    def owes(self, since_ns: int) -> None:
-        """The backend has the request, or answers what it has of it: it owes a token."""
+    def expect_token(self, since_ns: int) -> None:
+        """Starts the wait for the first token: the backend has the request, or has begun to answer before it had all of it."""
         self._since_ns = since_ns
         if self._tokens is None and self._exchange.streams:
-            self._look()
+            self._check()
 
     def stop(self) -> None:
         for timer in (self._tokens, self._call):
             if timer is not None:
                 timer.cancel()
 
-    def _call_is_over(self) -> None:
+    def _call_timed_out(self) -> None:
         self._exchange.failed("timeout_call", f"the call took longer than {self._budgets.call:g} s")
 
-    def _look(self) -> None:
-        """Ends the exchange, or comes back when the next token would be too late, or the first one may have come."""
+    def _check(self) -> None:
+        """Ends the exchange if a token is overdue, or else sets the timer to the time of the next check.
+
+        The next check is when the token would be too late. It comes after `idle` seconds at most, because `idle` applies as soon as
+        the first token has arrived.
+        """
         last, idle = self._exchange.last_output_ns(), self._budgets.idle
         budget = self._budgets.first_token if last is None else idle
         since_ns = self._since_ns if last is None else last
@@ -74,25 +79,25 @@ class BudgetTimer:
             return
         pause = left if idle is None else min(left, idle)
         if pause < math.inf:
-            self._tokens = self._loop.call_later(pause, self._look)
+            self._tokens = self._loop.call_later(pause, self._check)
 
 
 @dataclass
 class Account:
-    """The LLM calls of a role, or of a whole rollout."""
+    """The LLM calls of a role or of a whole rollout, and their spending limits."""
 
-    whose: str  # `the role 'search'`, `the rollout`
+    whose: str  # owner as in messages: `the role 'search'`, `the rollout`
     limits: SpendingLimits
-    #: of each relayed call: its record, which is None while the call is under way, and the prices of its tokens
+    #: For each forwarded call: a function that returns its record (None while the call is in flight), and the prices of its tokens.
     entries: list[tuple[Callable[[], LLMCall | None], TokenPrices | None]] = field(default_factory=list)
 
     def refusal(self) -> str:
-        """Why no further call is relayed; empty where one is."""
+        """Returns the reason why no further call is forwarded, or an empty string if it is."""
         limits = self.limits
         spendings = ("calls", limits.calls, len(self.entries)), ("tokens", limits.tokens, self._tokens), ("cost", limits.cost, self._cost)
         for name, limit, spent in spendings:
             if limit is not None and spent >= limit:
-                return f"{name}: {self.whose} may take {limit:,g}, and took {spent:,.6g}"
+                return f"{name}: {self.whose} may use {limit:,g}, and used {spent:,.6g}"
         return ""
 
     @property

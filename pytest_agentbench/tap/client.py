@@ -1,4 +1,4 @@
-"""The pool's lines to the control ports of the session's taps."""
+"""The pool's connections to the control ports of the session's taps."""
 
 from __future__ import annotations
 
@@ -31,12 +31,15 @@ Answer = TypeVar("Answer", bound=FromTap)
 
 
 class TapControl:
-    """Asks the tap in frames; replies come in the order of the questions."""
+    """A connection to one tap. Messages are frames; the tap answers them in order.
+
+    When the connection is lost, `is_lost` is True, and all pending and later questions raise InfraError.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._asked: deque[asyncio.Future[FromTap]] = deque()  # also those whose askers have been cancelled
-        self._gone: str | None = None
+        self._pending: deque[asyncio.Future[FromTap]] = deque()  # includes those whose callers were cancelled
+        self._loss: str | None = None
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
     @classmethod
@@ -46,11 +49,11 @@ class TapControl:
         return cls(reader, writer)
 
     async def ask(self, question: ToTap, kind: type[Answer]) -> Answer:
-        """Returns the tap's answer, which is a `kind`; raises InfraError when the tap is gone or refuses."""
-        if self._gone is not None:
-            raise InfraError(self._gone)
+        """Sends a question and returns the tap's answer, which is a `kind`. Raises InfraError if the tap refuses or is lost."""
+        if self._loss is not None:
+            raise InfraError(self._loss)
         reply: asyncio.Future[FromTap] = asyncio.get_running_loop().create_future()
-        self._asked.append(reply)
+        self._pending.append(reply)
         self._writer.write(wire.pack(question))
         answer = await reply
         if isinstance(answer, TapRefusal):
@@ -59,12 +62,12 @@ class TapControl:
         return answer
 
     @property
-    def is_gone(self) -> bool:
-        return self._gone is not None
+    def is_lost(self) -> bool:
+        return self._loss is not None
 
     def close(self) -> None:
         self._listening.cancel()
-        self._end("the line to the tap is closed")
+        self._end("the connection to the tap is closed")
         self._writer.close()
 
     async def _listen(self) -> None:
@@ -72,24 +75,24 @@ class TapControl:
             while True:
                 header, _ = await wire.read(self._reader)
                 answer = _read(header)
-                reply = self._asked.popleft()
+                reply = self._pending.popleft()
                 if not reply.done():
                     reply.set_result(answer)
         except OtherVersion as error:
             self._end(str(error))
         except (EOFError, OSError, ValueError) as error:
-            self._end(f"the tap is gone: {error!r}")
+            self._end(f"the connection to the tap was lost: {error!r}")
 
     def _end(self, why: str) -> None:
-        self._gone = why
-        for reply in self._asked:
+        self._loss = why
+        for reply in self._pending:
             if not reply.done():
                 reply.set_exception(InfraError(why))
-        self._asked.clear()
+        self._pending.clear()
 
 
 def _read(header: Any) -> FromTap:
-    """Returns the answer in a frame. One that is damaged refuses its question, and no other one."""
+    """Returns the answer in a frame. An answer that cannot be read becomes a `TapRefusal`, so that only its own question fails."""
     try:
         return FROM_TAP.read(header)
     except ValueError as error:
@@ -97,7 +100,7 @@ def _read(header: Any) -> FromTap:
 
 
 class Taps:
-    """All taps of a session. Each knows every rollout, because the kernel decides which of them gets a connection."""
+    """All taps of a session. Each of them knows every rollout, because the kernel decides which tap gets a connection."""
 
     def __init__(self, controls: Sequence[TapControl]) -> None:
         self._controls = controls
@@ -107,38 +110,38 @@ class Taps:
         return cls([await TapControl.connect(port, token) for port in ports])
 
     @property
-    def are_gone(self) -> bool:
-        """Whether one of them is."""
-        return any(control.is_gone for control in self._controls)
+    def any_lost(self) -> bool:
+        """Whether the connection to at least one tap is lost."""
+        return any(control.is_lost for control in self._controls)
 
     async def point_at(self, endpoint: Endpoint) -> None:
-        """Where calls go from now on."""
+        """Sets the backend for all calls from now on, except those in flight."""
         await self._ask(PointAt(self.upstream(endpoint)), TapDone)
 
     async def open(self, address: OpenAddress) -> None:
-        """Lets a rollout call under an address. Raises InfraError for limits where several taps would have to count together."""
+        """Opens an address, under which a rollout can call. Raises InfraError if it has spending limits and there are several taps."""
         if len(self._controls) > 1 and (address.limits != NO_LIMITS or address.account):
-            raise InfraError("limits of calls, tokens and cost are counted by one tap: leave --agentbench-taps out")
+            raise InfraError("limits of calls, tokens and cost need a single tap; remove --agentbench-taps")
         await self._ask(address, TapDone)
 
-    async def said(self, id: str) -> list[Json]:
-        """What the model said to a rollout opened with `keep` since this was asked last; breaks off calls under way."""
+    async def messages(self, id: str) -> list[Json]:
+        """Returns the model's messages since the last request, for an address opened with `keep`. Aborts calls in flight."""
         replies = [reply for answer in await self._ask(TakeReplies(id), KeptReplies) for reply in answer.replies]
         return [reply.said for reply in sorted(replies, key=lambda reply: reply.received_ns)]
 
     async def close(self, id: str) -> tuple[LLMCall, ...]:
-        """Ends a rollout; its calls in the order in which they came."""
+        """Closes an address. Returns its calls in the order in which they arrived."""
         calls = [call for answer in await self._ask(CloseAddress(id), AddressCalls) for call in answer.calls]
         return tuple(sorted(calls, key=lambda call: call.received_ns))
 
     def upstream(self, endpoint: Endpoint) -> UpstreamFacts:
-        """Returns what each tap is told of an endpoint, with its share of the rate that the endpoint takes."""
+        """Returns an endpoint as it is sent to each tap, with an equal share of the endpoint's rate limit."""
         rate = endpoint.requests_per_minute
-        each = None if rate is None else rate / len(self._controls)  # nobody but the kernel knows which of them gets a call
+        each = None if rate is None else rate / len(self._controls)  # The kernel decides which tap gets a call.
         return UpstreamFacts(endpoint.url, endpoint.api_key, endpoint.ca_file, endpoint.headers, each, endpoint.api_key_env)
 
-    def leave(self) -> None:
-        """Closes the lines; the taps go on."""
+    def disconnect(self) -> None:
+        """Closes the connections. The taps keep running."""
         for control in self._controls:
             control.close()
 

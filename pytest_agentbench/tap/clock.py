@@ -1,7 +1,7 @@
-"""The kernel's receive stamps on the monotonic clock.
+"""Kernel receive timestamps, converted to the monotonic clock.
 
-The kernel stamps packets with CLOCK_REALTIME, which is slewed and stepped; everything else here is CLOCK_MONOTONIC. Both are
-read at every read of a socket, so that a drift is followed and a step is seen at once.
+The kernel timestamps packets with CLOCK_REALTIME, which can be slewed and stepped. All other times here are CLOCK_MONOTONIC. Both
+clocks are read at every read of a socket, so drift is followed and a step is noticed at once.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: SO_TIMESTAMPNS of Linux, which Python's `socket` does not name; a received packet then comes with a `struct timespec`.
+#: SO_TIMESTAMPNS of Linux, which Python's `socket` does not define. Received packets then carry a `struct timespec`.
 SO_TIMESTAMPNS = 35
 TIMESPEC = struct.Struct("@qq")
 ANCILLARY = socket.CMSG_SPACE(TIMESPEC.size)
 
-#: Nanoseconds that the two clocks may seem apart before they are paired anew, and how long a pair holds at most.
+#: Nanoseconds that the measured offset may be off before it is measured again, and its maximum age in nanoseconds.
 APART, HOLDS = 20_000, 1_000_000_000
 
-#: The most that the realtime clock is slewed by, in parts of one (adjtimex(2): 500 ppm). What goes beyond it is a step.
+#: Maximum rate at which the realtime clock is slewed, as a fraction (adjtimex(2): 500 ppm). A greater change is a step.
 SLEW = 500e-6
 
-#: Nanoseconds that a stamp may lie behind the read of its bytes by errors of the mapping alone.
+#: Nanoseconds that a timestamp may be later than the read of its bytes because of conversion errors alone.
 SLACK = 50_000
 
-PAIRS = 9
+PAIRS = 9  # pairs of clock reads of which the closest counts
 
 
 class KernelClock:
-    """Maps stamps of the kernel to monotonic nanoseconds."""
+    """Converts kernel timestamps to monotonic nanoseconds."""
 
     def __init__(self) -> None:
-        self.offset = paired()  # realtime - monotonic, nanoseconds
+        self.offset = measured_offset()  # realtime - monotonic, nanoseconds
         self.paired_ns = time.monotonic_ns()
-        self.steps = 0  # how often the realtime clock jumped
+        self.steps = 0  # number of steps of the realtime clock that were noticed
 
     def lag(self, ancillary: list[tuple[int, int, bytes]], read_ns: int) -> int | None:
-        """Nanoseconds from the kernel's stamp of the bytes to `read_ns`, when they were read; None where there is no stamp to trust."""
+        """Returns the nanoseconds from the kernel timestamp to the read at `read_ns`, or None without a reliable timestamp."""
         apart = time.time_ns() - read_ns - self.offset
         if not (0 <= apart <= APART and read_ns - self.paired_ns < HOLDS) and self._stepped():
-            return None  # it may have been stamped before the step or after it
+            return None  # The packet may have been timestamped before or after the step.
         for _, kind, data in ancillary:
             if kind == SO_TIMESTAMPNS:
                 seconds, nanoseconds = TIMESPEC.unpack_from(data)
@@ -51,16 +51,16 @@ class KernelClock:
         return None
 
     def _stepped(self) -> bool:
-        """Pairs the clocks anew; whether they are further apart than slewing explains."""
-        offset, now = paired(), time.monotonic_ns()
+        """Measures the offset again. Returns whether it changed by more than slewing explains."""
+        offset, now = measured_offset(), time.monotonic_ns()
         jumped = abs(offset - self.offset) > APART + SLEW * (now - self.paired_ns)
         self.offset, self.paired_ns = offset, now
         self.steps += jumped
         return jumped
 
 
-def paired() -> int:
-    """CLOCK_REALTIME - CLOCK_MONOTONIC in nanoseconds, from the closest of a few pairs of reads."""
+def measured_offset() -> int:
+    """Returns CLOCK_REALTIME - CLOCK_MONOTONIC in nanoseconds, from the closest of a few pairs of reads."""
 
     def pair() -> tuple[int, int]:
         before, real, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
@@ -70,15 +70,15 @@ def paired() -> int:
 
 
 @contextmanager
-def stamping() -> Iterator[None]:
-    """Keeps the kernel stamping: while no socket at all wants stamps it takes none, and it needs a moment to begin again."""
+def keep_timestamping() -> Iterator[None]:
+    """Keeps kernel timestamps enabled. The kernel stops them if no socket requests them, and takes a moment to start again."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as holder:
         enable_timestamps(holder)
         yield
 
 
 def enable_timestamps(sock: socket.socket) -> bool:
-    """Asks the kernel to stamp what comes on a socket; whether it will."""
+    """Enables kernel timestamps for received packets of a socket. Returns whether they are available."""
     if sys.platform != "linux":
         return False
     try:

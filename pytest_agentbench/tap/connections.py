@@ -1,8 +1,4 @@
-"""What connections to the backend are made of: its address, sockets that are read with the kernel's stamps, idle ones, and a pace.
-
-The name service is asked once for all connections that are opened at the same time. A backend that takes so many requests a minute gets
-them one by one, evenly spaced, in the order in which they came.
-"""
+"""Parts of the connections to a backend: name resolution, idle connections, a rate limiter, and sockets with kernel timestamps."""
 
 from __future__ import annotations
 
@@ -18,75 +14,75 @@ from aiohappyeyeballs import AddrInfoType
 
 from pytest_agentbench.tap.clock import ANCILLARY, KernelClock
 
-ADDRESS_HOLDS = 30.0  # seconds for which an answer is taken for true
+ADDRESS_HOLDS = 30.0  # seconds for which a resolved address is reused
 
 
 class Lookup(NamedTuple):
-    """What the name service says, or is being asked."""
+    """A name lookup, running or finished."""
 
     answer: asyncio.Task[list[AddrInfoType]]
-    until: float  # time of the loop
+    until: float  # expiry, seconds of the loop's clock
 
 
 class HostAddresses:
-    """Of one host and port."""
+    """The addresses of one host and port. Connections that are opened at the same time share one lookup."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
-        self._question: Lookup | None = None
+        self._lookup: Lookup | None = None
 
     async def get(self) -> list[AddrInfoType]:
-        """Raises OSError or ValueError when there are none."""
+        """Returns the addresses. Raises OSError or ValueError if there are none."""
         loop = asyncio.get_running_loop()
-        if self._question is None or loop.time() > self._question.until:
-            self._question = Lookup(loop.create_task(self._ask()), loop.time() + ADDRESS_HOLDS)
+        if self._lookup is None or loop.time() > self._lookup.until:
+            self._lookup = Lookup(loop.create_task(self._resolve()), loop.time() + ADDRESS_HOLDS)
         try:
-            return await asyncio.shield(self._question.answer)
+            return await asyncio.shield(self._lookup.answer)
         except (OSError, ValueError):
-            self._question = None
+            self._lookup = None
             raise
 
-    async def _ask(self) -> list[AddrInfoType]:
-        found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-        return cast("list[AddrInfoType]", found)  # the same, but for addresses of families that TCP does not have
+    async def _resolve(self) -> list[AddrInfoType]:
+        infos = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        return cast("list[AddrInfoType]", infos)  # The declared types differ only for address families without TCP.
 
 
-#: Seconds for which one may lie idle. Servers close those that do (uvicorn after five seconds, Node.js too), and a request that meets
-#: the close on its way is lost; nobody could then tell it from one that the backend died of.
+#: Seconds for which a connection may be idle. Servers close idle connections (uvicorn and Node.js after five seconds). A request that is
+#: sent at that moment is lost, and could not be told from one that made the backend crash.
 LONGEST_IDLE = 2.0
 
 C = TypeVar("C")
 
 
 class IdleConnections(Generic[C]):
-    """The newest is taken first, so that no more are kept than are needed."""
+    """Idle connections to a backend. The newest is used first, so that connections that are not needed expire."""
 
     def __init__(self, is_quiet: Callable[[C], bool], close: Callable[[C], None]) -> None:
-        """`is_quiet` tells whether a connection has nothing to read, not even the backend's close; `close` ends a connection."""
+        """`is_quiet` returns whether a connection has nothing to read, not even the backend's close; `close` ends a connection."""
         self._is_quiet, self._close = is_quiet, close
-        self._waiting: deque[tuple[float, C]] = deque()  # since when, seconds of time.monotonic(); oldest first
+        self._waiting: deque[tuple[float, C]] = deque()  # (start of idleness in seconds of time.monotonic(), connection), oldest first
 
     def add(self, connection: C) -> None:
         self._waiting.append((time.monotonic(), connection))
 
     def remove(self, connection: C) -> None:
-        """Forgets one that has ended; one that is not here is no matter."""
+        """Removes a connection that has ended, if it is here."""
         self._waiting = deque(each for each in self._waiting if each[1] is not connection)
 
     def take(self) -> tuple[C | None, int]:
-        """One that the backend still holds, if there is any; and how many it had closed that would have been taken before."""
+        """Returns a connection that the backend has not closed, or None, and the number of closed ones that were skipped."""
         self._drop_old()
-        gone = 0
+        closed_count = 0
         while self._waiting:
             _, connection = self._waiting.pop()
             if self._is_quiet(connection):
-                return connection, gone
-            gone += 1
+                return connection, closed_count
+            closed_count += 1
             self._close(connection)
-        return None, gone
+        return None, closed_count
 
     def close(self) -> None:
-        """Ends all of them."""
+        """Closes all idle connections."""
         for _, connection in self._waiting:
             self._close(connection)
 
@@ -96,27 +92,30 @@ class IdleConnections(Generic[C]):
             self._close(self._waiting.popleft()[1])
 
 
-class Pace:
-    """Holds calls back. Evenly spaced ones keep every kind of limit, also one that looks at a second or at any sixty of them."""
+class RateLimiter:
+    """Sends calls one by one at equal intervals, in the order in which they arrived.
+
+    Equal intervals satisfy every kind of rate limit, whether it counts per second or in a sliding minute.
+    """
 
     def __init__(self, requests_per_minute: float) -> None:
-        """Raises ValueError for what is no rate."""
+        """Raises ValueError if the rate is not positive and finite."""
         if not 0 < requests_per_minute < math.inf:
-            raise ValueError(f"{requests_per_minute} is no number of requests a minute")
+            raise ValueError(f"{requests_per_minute} is not a valid number of requests per minute")
         self._gap = 60 / requests_per_minute
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[Callable[[], bool], Callable[[int], None], int]] = deque()
-        self._free_at = self._loop.time()  # when the next call may go
+        self._free_at = self._loop.time()  # time at which the next call may be sent, seconds of the loop's clock
 
     def take(self, is_over: Callable[[], bool], send: Callable[[int], None]) -> None:
-        """Calls `send` with the nanoseconds that the call waited, unless `is_over` says by then that its answer is no longer wanted."""
+        """Calls `send`, now or later, with the nanoseconds that the call waited, unless `is_over` returns True by then."""
         self._waiting.append((is_over, send, time.monotonic_ns()))
         if len(self._waiting) == 1:
             self._go()
 
     def _go(self) -> None:
-        """Sends the first that waits, if it is time, and comes back for the next one."""
-        while self._waiting and self._waiting[0][0]():  # its agent left, or its rollout ended
+        """Sends the first waiting call if it is time, and schedules the next one."""
+        while self._waiting and self._waiting[0][0]():  # The agent disconnected, or the rollout ended.
             self._waiting.popleft()
         if not self._waiting:
             return
@@ -129,11 +128,11 @@ class Pace:
             self._loop.call_later(early, self._go)
 
 
-ROOM = memoryview(bytearray(1 << 18))  # one read; what it held is copied out before the next
+READ_BUFFER = memoryview(bytearray(1 << 18))  # shared by all sockets; data is copied out after each read
 
 
 class SocketReader(Protocol):
-    """Who is told what happens on a socket."""
+    """Receives the events of a `TimestampedSocket`. `lag_ns` is the time since the kernel timestamp, or None without a reliable one."""
 
     def arrived(self, read_ns: int, lag_ns: int | None, data: bytes) -> None: ...
 
@@ -143,7 +142,10 @@ class SocketReader(Protocol):
 
 
 class TimestampedSocket:
-    """A connected socket; it is closed when it is lost or aborted."""
+    """A connected socket that is read with kernel timestamps. It has the methods of asyncio's transports that are needed here.
+
+    After a write error (`_is_broken`) nothing more is sent, but data that the backend sent before can still be read.
+    """
 
     def __init__(self, sock: socket.socket, reader: SocketReader, clock: KernelClock) -> None:
         self._loop = asyncio.get_running_loop()
@@ -151,12 +153,12 @@ class TimestampedSocket:
         self._fd = sock.fileno()
         self._unsent: deque[memoryview] = deque()
         self._closing = self._paused = False
-        self._deaf = False  # the other side takes no more; what it said before may still be read
+        self._is_broken = False  # whether writing failed
         self._loop.add_reader(self._fd, self._readable)
 
     def writelines(self, pieces: Iterable[bytes]) -> None:
-        """Sends what the kernel takes at once, and the rest when it can; `written` tells when all of it is out."""
-        if self._closing or self._deaf:
+        """Sends as much as the kernel accepts now, and the rest later. Calls the reader's `written` when everything is sent."""
+        if self._closing or self._is_broken:
             return
         waited = bool(self._unsent)
         self._unsent.extend(memoryview(piece) for piece in pieces if piece)
@@ -167,7 +169,7 @@ class TimestampedSocket:
         return sum(map(len, self._unsent))
 
     def is_closing(self) -> bool:
-        return self._closing or self._deaf
+        return self._closing or self._is_broken
 
     def pause_reading(self) -> None:
         if not (self._closing or self._paused):
@@ -180,12 +182,12 @@ class TimestampedSocket:
             self._loop.add_reader(self._fd, self._readable)
 
     def abort(self) -> None:
-        """Closes at once; `connection_lost` follows."""
+        """Closes the socket at once. The reader's `connection_lost` is called soon after."""
         self._end(None)
 
     def _readable(self) -> None:
         try:
-            size, ancillary, _, _ = self._socket.recvmsg_into([ROOM], ANCILLARY)
+            size, ancillary, _, _ = self._socket.recvmsg_into([READ_BUFFER], ANCILLARY)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -193,7 +195,7 @@ class TimestampedSocket:
             return
         read_ns = time.monotonic_ns()
         if size:
-            self._reader.arrived(read_ns, self._clock.lag(ancillary, read_ns), bytes(ROOM[:size]))
+            self._reader.arrived(read_ns, self._clock.lag(ancillary, read_ns), bytes(READ_BUFFER[:size]))
         else:
             self._end(None)
 
@@ -202,16 +204,16 @@ class TimestampedSocket:
             self._loop.remove_writer(self._fd)
 
     def _flush(self) -> bool:
-        """Sends until all is out, or the kernel takes no more; whether there is nothing left to send."""
+        """Sends until everything is sent or the kernel accepts no more. Returns whether nothing is left to send."""
         at_ns = 0
         while self._unsent:
-            at_ns = time.monotonic_ns()  # of the last bytes: the backend may have answered before `sendmsg` is back
+            at_ns = time.monotonic_ns()  # Before the call, because the backend may answer before `sendmsg` returns.
             try:
                 sent = self._socket.sendmsg(self._unsent)
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError:
-                self._deaf = True
+                self._is_broken = True
                 self._unsent.clear()
                 return True
             while self._unsent and sent >= len(self._unsent[0]):

@@ -1,4 +1,4 @@
-"""One request on its way: what is asked of the backend, what comes back to the agent, and the record of it."""
+"""One HTTP request of an agent: it is forwarded to the backend, the answer to the agent, and a record of both is made."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ from pytest_agentbench.tap.protocol import Budgets
 from pytest_agentbench.tap.stream import NetworkRead, WithoutUsage
 from pytest_agentbench.tap.upgrade import BackendBody
 
-#: Headers of a stream that do not fit the answer made from it.
+#: Headers of a stream that do not apply to the complete answer that is assembled from it.
 REPLACED = frozenset({b"content-type", b"content-length", b"content-encoding"})
 
-#: HTTP statuses whose fault has a name of its own.
+#: HTTP statuses that have their own kind of fault.
 STATUSES = {429: "rate_limited", 503: "overloaded", 529: "overloaded"}
 
-#: Faults of answers that cannot be understood, whatever their status.
-UNREAD = frozenset({"encoding", "too_large"})
+#: Faults of answers that cannot be read, whatever their status.
+UNREADABLE = frozenset({"encoding", "too_large"})
 
-#: Faults that are told to the agent as 504; the others are 502.
-LATE = frozenset({"timeout_connect", "timeout_first_token", "timeout_idle", "timeout_call"})
+#: Faults that the agent gets as HTTP 504. All others are 502.
+TIMEOUTS = frozenset({"timeout_connect", "timeout_first_token", "timeout_idle", "timeout_call"})
 
 
 class Carrier(Protocol):
-    """The connection to the backend that an exchange is on."""
+    """The backend connection of an exchange."""
 
     @property
     def exchange(self) -> Exchange | None: ...
 
-    def hold(self) -> None: ...
+    def pause(self) -> None: ...
 
-    def go_on(self) -> None: ...
+    def resume(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -59,13 +59,13 @@ class Carrier(Protocol):
 class CallerConnection(Protocol):
     """The connection of the agent that made a request."""
 
-    turns: FairQueue
-    upstream: Carrier | None  # that the exchange is on
-    started: bool  # the answer's head is out
+    work_queue: FairQueue
+    upstream: Carrier | None  # backend connection of the exchange
+    started: bool  # whether the head of the answer has been sent
 
     @property
-    def gone(self) -> bool:
-        """Whether nobody reads any more what is written."""
+    def is_closing(self) -> bool:
+        """Whether the agent's connection is closed or closing. Data written to it is lost."""
 
     def start_answer(self, status: int, headers: Headers) -> None: ...
 
@@ -73,75 +73,86 @@ class CallerConnection(Protocol):
 
     def end_answer(self) -> None: ...
 
-    def cut_answer(self, said_all: bool) -> None: ...
+    def end_interrupted_answer(self, is_complete: bool) -> None: ...
 
     def answer(self, status: int, body: bytes, headers: Headers | None = None) -> None: ...
 
     def exchange_ended(self, exchange: Exchange) -> None: ...
 
     def abandon(self) -> None:
-        """Its rollout is over."""
+        """Aborts the connection and the exchange on it, because the rollout has ended."""
 
 
 class Exchange:
-    """A request, from its last byte at the tap to the last byte of its answer."""
+    """One HTTP request of an agent: forwards it, forwards the answer, enforces time limits, and builds the record of the call.
+
+    The backend connection calls `begins`, `sent`, `headers_arrived`, `body_arrived` (any number of times), then `completed` or `failed`.
+    A backend may answer before it has the whole request, so `headers_arrived` can precede `sent`. `failed` can come at any time; after
+    `completed` it changes nothing, because the answer is already complete.
+
+    Bytes are forwarded before they are parsed. Normally the answer is forwarded as it arrives. If the agent wanted a complete answer
+    but the tap requested a stream (`backend_body.upgraded`), the agent gets nothing until the answer can be assembled.
+
+    When `over` is True, `record` holds the LLMCall, or None if the request was not an LLM call.
+    """
 
     def __init__(
         self, agent: CallerConnection, request: Request, budgets: Budgets, labels: Headers, keep: bool = False, key_advice: str = ""
     ) -> None:
         self.agent, self.request, self.budgets = agent, request, budgets
-        self.key_advice = key_advice  # what to do when the backend turns the key down
-        self.labels = labels  # headers that the backend gets, unless the agent sent some of these names
-        self.keep = keep  # whether the record holds what the model said
-        self.held_ns = 0  # by a rate limit
-        self.repeats = 0  # connections that it was to go on, and that the backend had closed
-        self.backend_body = BackendBody(request.body)  # what the backend gets
+        self.key_advice = key_advice  # advice for the error message if the backend rejects the API key
+        self.labels = labels  # headers for the backend, except those that the agent sent itself
+        self.keep = keep  # whether the record includes the text of the answer
+        self.held_ns = 0  # nanoseconds that a rate limit delayed the request
+        self.repeats = 0  # idle connections that were skipped because the backend had closed them
+        self.backend_body = BackendBody(request.body)  # body as sent to the backend
         self.sent_ns: int | None = None
         self.status: int | None = None
         self.headers: Headers = []
-        self.answer: BackendAnswer | None = None  # to a call, from its head on
-        self.whole_ns: int | None = None  # when the answer was complete
+        self.answer: BackendAnswer | None = None  # answer to an LLM call, from its headers until the end of the exchange
+        self.completed_ns: int | None = None  # time at which the answer was complete, monotonic nanoseconds
         self.over = False
         self.record: LLMCall | None = None
-        self._filter: WithoutUsage | None = None
-        self._watch = BudgetTimer(self, budgets)
+        self._usage_filter: WithoutUsage | None = None
+        self._timer = BudgetTimer(self, budgets)
 
     @property
     def streams(self) -> bool:
-        """Whether the backend was asked for a stream."""
+        """Whether a stream was requested from the backend."""
         return self.backend_body.streamed or self.backend_body.upgraded
 
     def last_output_ns(self) -> int | None:
         return self.answer.last_output_ns() if self.answer else None
 
     def begins(self) -> None:
-        """Nothing but the connection stands between it and the backend."""
-        self._watch.begins()
+        """Starts the time limit of the call. Any delay by the rate limit is over; a connection to the backend may still be missing."""
+        self._timer.start()
 
     def sent(self, at_ns: int) -> None:
-        if self.status is None:  # of a request that was answered before it was whole, there is no such time
+        """Records when the whole request was sent."""
+        if self.status is None:  # A backend that answers before it has the whole request leaves no send time.
             self.sent_ns = at_ns
-            self._watch.owes(at_ns)
+            self._timer.expect_token(at_ns)
 
     def headers_arrived(self, status: int, headers: Headers) -> None:
         self.status, self.headers = status, headers
         if 300 <= status < 400 and status != 304:
-            place = header(headers, b"location").decode("latin-1")
-            self.failed("redirect", f"HTTP {status}: the backend sends calls to {place or 'another place'}, where nothing is measured")
+            target = header(headers, b"location").decode("latin-1") or "another address"
+            self.failed("redirect", f"HTTP {status}: the backend redirects to {target}, where calls would not be measured")
             return
         if self.request.dialect is not None:
             self.answer = BackendAnswer(self.request.dialect, status, headers)
         if self.backend_body.hides_usage and status == 200 and not header(headers, b"content-encoding"):
-            self._filter = WithoutUsage()
+            self._usage_filter = WithoutUsage()
             self.headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
         if not self.backend_body.upgraded:
             self.agent.start_answer(status, self.headers)
         if self.sent_ns is None:
-            self._watch.owes(time.monotonic_ns())
+            self._timer.expect_token(time.monotonic_ns())
 
     def body_arrived(self, read: NetworkRead) -> None:
         if not self.backend_body.upgraded:
-            data = read.data if self._filter is None else self._filter.feed(read.data)
+            data = read.data if self._usage_filter is None else self._usage_filter.feed(read.data)
             if data:
                 self.agent.pass_on(data)
         if self.answer is not None:
@@ -150,94 +161,94 @@ class Exchange:
                 self.failed("too_large", self.answer.excess)
 
     def completed(self) -> None:
-        """The answer is whole, and nothing that follows can break it; what that means for agent and record waits for its turn."""
-        self.whole_ns = time.monotonic_ns()
-        self._watch.stop()
-        self.agent.turns.take(self._completed)
+        """Notes that the answer is complete, so that later failures do not matter. The rest of the work is queued."""
+        self.completed_ns = time.monotonic_ns()
+        self._timer.stop()
+        self.agent.work_queue.take(self._completed)
 
     def _completed(self) -> None:
         if self.over:
             return
         if self.answer is not None and self.answer.decompress():
-            self.agent.turns.take(self._completed)
+            self.agent.work_queue.take(self._completed)
         else:
             self._end()
 
     def failed(self, kind: str, message: str) -> None:
-        """There is no answer, or only a part of one, unless it was whole before; `client_gone`: nobody waits for it either."""
+        """Ends the exchange without a complete answer, unless the answer was complete before.
+
+        `kind` is an error kind of LLMCall. With `client_gone`, the agent has disconnected or its rollout has ended.
+        """
         if not self.over:
             self._end(kind, message)
 
     def _end(self, broken: str | None = None, message: str = "") -> None:
-        """Reads what came, keeps the record of it, and gives the agent what it does not have yet."""
+        """Parses the rest of the answer, sends the agent what is missing, and builds the record."""
         self.over = True
-        self._watch.stop()
-        ended = self.whole_ns or time.monotonic_ns()
-        broken = broken if self.whole_ns is None else None
+        self._timer.stop()
+        ended = self.completed_ns or time.monotonic_ns()
+        broken = broken if self.completed_ns is None else None
         had_fault = self._has_fault()
         if self.answer is not None:
-            self.answer.end(came_whole=broken is None)
+            self.answer.end(is_complete=broken is None)
         reader: AnswerReader = self.answer.reader if self.answer is not None else AnswerReader()
-        said_all = self._said_all(reader, broken)
-        decided = said_all or (had_fault and broken == "client_gone")  # an agent leaves because of a fault, which stays one
+        is_complete = self._is_complete(reader, broken)
+        decided = is_complete or (had_fault and broken == "client_gone")  # An agent may disconnect because of a fault, so the fault counts.
         kind, message = (broken, message) if broken and not decided else self._fault()
         whole = b"" if kind or self.answer is None or not self.backend_body.upgraded else self._assembled(self.answer)
-        if not self.agent.gone:
+        if not self.agent.is_closing:
             if self.backend_body.upgraded:
-                self._answer_whole(whole, kind, message, said_no=broken is None and self.status != 200)
+                self._send_complete_answer(whole, kind, message, is_refused=broken is None and self.status != 200)
             else:
-                self._end_answer(broken, message, said_all)
+                self._end_answer(broken, message, is_complete)
         if self.request.dialect is not None:
             self.record = self._record(self.request.dialect, reader, ended, kind, message)
         self.agent.exchange_ended(self)
-        self.answer, self.request.body, self.backend_body = (
-            None,
-            b"",
-            self.backend_body._replace(body=b""),
-        )  # the record stays while the rollout runs
+        # Exchanges are kept until their rollout ends, so release what only this one needed.
+        self.answer, self.request.body, self.backend_body = None, b"", self.backend_body._replace(body=b"")
 
     def _has_fault(self) -> bool:
-        """Whether there is something wrong with what has come of a stream."""
+        """Returns whether the part of the answer that has arrived has a fault."""
         if self.answer is None:
             return False
-        self.answer.digest()
+        self.answer.parse_pending()
         return self.answer.reader.error_kind is not None
 
-    def _said_all(self, reader: AnswerReader, broken: str | None) -> bool:
-        """Whether nothing that matters was missing when the answer broke off.
+    def _is_complete(self, reader: AnswerReader, broken: str | None) -> bool:
+        """Returns whether an interrupted answer had everything that matters.
 
-        A backend that closes its connection at [DONE] has said all it had to say. An SDK that does so has not left early, nor has an
-        agent that wants no more than a finish reason, or than a status that refuses it.
+        That is the case if a backend closes its connection right after [DONE]. An agent has not disconnected early either if it closes
+        its connection at [DONE], after the finish reason, or after a status other than 200.
         """
         if broken == "client_gone" and self.status not in (None, 200):
             return True
         return reader.error_kind is None and (reader.done or (broken == "client_gone" and bool(reader.chunks)))
 
     def _fault(self) -> tuple[str | None, str]:
-        """What is wrong with an answer that came whole."""
+        """Returns the kind of fault of a complete answer and a sentence, or (None, "")."""
         if self.answer is None:
             return None, ""
         reader = self.answer.reader
-        if self.status != 200 and reader.error_kind not in UNREAD:
-            return self._refusal(self.status or 0, _said(self.answer.body))
+        if self.status != 200 and reader.error_kind not in UNREADABLE:
+            return self._refusal(self.status or 0, _error_text(self.answer.body))
         return reader.error_kind, f"HTTP {self.status}: {reader.error}" if reader.error_kind else ""
 
     def _refusal(self, status: int, message: str) -> tuple[str, str]:
-        """(kind, sentence) of an answer with another status than 200."""
+        """Returns the kind of fault and a sentence for an answer with a status other than 200."""
         broken = status in REFUSALS and not context_is_full(status, message) and holds_broken_arguments(self.request.body)
         advice = f"; {self.key_advice}" if self.key_advice and status in (401, 403) else ""
         return "bad_history" if broken else _status_kind(status), f"HTTP {status}: {message}{advice}"
 
     def _assembled(self, answer: BackendAnswer) -> bytes:
-        """What the backend would have said without streaming; also when it did not stream although it was asked to."""
+        """Returns the answer as if it had not been streamed. Some backends do not stream although requested."""
         return answer.reader.assemble() if answer.reader.chunks else answer.body
 
-    def _answer_whole(self, whole: bytes, kind: str | None, message: str, said_no: bool) -> None:
-        """What an agent gets that waits for a whole answer: that, or the backend's refusal, or why there is neither."""
+    def _send_complete_answer(self, whole: bytes, kind: str | None, message: str, is_refused: bool) -> None:
+        """Answers an agent that waits for a complete answer: with the answer, the backend's error response, or the tap's own error."""
         headers = end_to_end(self.headers, REPLACED)
         if kind is None:
             self.agent.answer(200, whole, [JSON_TYPE, *headers])
-        elif said_no and self.answer is not None and kind not in UNREAD:
+        elif is_refused and self.answer is not None and kind not in UNREADABLE:
             self.agent.answer(self.status or 502, self.answer.body, [*self._content_type(), *headers])
         else:
             self._answer_fault(kind, message)
@@ -246,19 +257,19 @@ class Exchange:
         kind = header(self.headers, b"content-type")
         return [(b"content-type", kind)] if kind else []
 
-    def _end_answer(self, broken: str | None, message: str, said_all: bool) -> None:
-        """The end of an answer that was passed on as it came."""
-        if self._filter is not None and (rest := self._filter.rest()):
+    def _end_answer(self, broken: str | None, message: str, is_complete: bool) -> None:
+        """Ends an answer that was forwarded as it arrived."""
+        if self._usage_filter is not None and (rest := self._usage_filter.rest()):
             self.agent.pass_on(rest)
         if not broken:
             self.agent.end_answer()
         elif self.agent.started:
-            self.agent.cut_answer(said_all)
+            self.agent.end_interrupted_answer(is_complete)
         else:
             self._answer_fault(broken, message)
 
     def _answer_fault(self, kind: str, message: str) -> None:
-        status = 504 if kind in LATE else 502
+        status = 504 if kind in TIMEOUTS else 502
         self.agent.answer(status, error_body(status, message, kind))
 
     def _record(self, dialect: Dialect, reader: AnswerReader, ended: int, kind: str | None, message: str) -> LLMCall:
@@ -289,7 +300,7 @@ class Exchange:
             repeats=self.repeats,
             response_id=reader.response_id,
             server=reader.server,
-            said=reader.said() if self.keep and kind is None and isinstance(reader, DialectReader) else None,
+            said=reader.output() if self.keep and kind is None and isinstance(reader, DialectReader) else None,
         )
 
 
@@ -298,14 +309,14 @@ def _status_kind(status: int) -> str:
 
 
 def _retry_after(value: bytes) -> float | None:
-    """Seconds of a Retry-After, which is a number or a date (RFC 9110, 10.2.3); None of anything else."""
+    """Returns the seconds of a Retry-After header, which is a number or a date (RFC 9110, 10.2.3), or None for anything else."""
     text = value.decode("latin-1").strip()
     try:
         return max(0.0, float(text) if text.replace(".", "", 1).isdecimal() else parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, OverflowError):  # the latter of a year that no calendar has
+    except (ValueError, OverflowError):  # A year that no calendar has raises OverflowError.
         return None
 
 
-def _said(body: bytes) -> str:
+def _error_text(body: bytes) -> str:
     data = json_text.json_object(body)
     return beginning(body, 300) if data is None else error_message(data)

@@ -1,10 +1,10 @@
-"""HTTP messages: their heads as the tap writes them, requests of agents, which of these are relayed, and broken tool calls in them.
+"""HTTP messages: the heads that the tap writes, requests of agents, the routes that are forwarded, and broken tool calls in requests.
 
-What is on the list of routes is an LLM call, which is measured, or one of a few requests besides that ask nothing of the model. Servers,
-and routers before them, read a path each in its own way: decoded, without its last slash, `//` as `/`, dots resolved, whatever its case.
-So what is relayed is on a list and written as it is there; all else is refused, or a call could reach the model unmeasured.
+A request is forwarded if its route is in a list: LLM calls, which are measured, and a few routes that do not run the model. Servers and
+routers interpret paths in different ways: percent-decoded, without the last slash, `//` as `/`, dots resolved, in any case. So a path must
+be written exactly as in the list. Any other path is refused, because it could be an LLM call that is not measured.
 
-A tool call that a request repeats is broken if its arguments are not a JSON object; servers refuse to read it.
+A tool call in the history of a request is broken if its arguments are not a JSON object. Servers refuse such requests.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pytest_agentbench.tap.dialects import DIALECTS, Dialect
 
 Headers = list[tuple[bytes, bytes]]
 
-#: What the name and the value of a header may be (RFC 9110, 5.1 and 5.5).
+#: Valid names and values of headers (RFC 9110, 5.1 and 5.5).
 NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 VALUE = re.compile(r"[\t -~\xa0-\xff]*")
 
-OURS = "agentbench_tap"  # the type of errors that no backend has said
+TAP_ERROR_TYPE = "agentbench_tap"  # `type` of errors that come from the tap, not from the backend
 
 JSON_TYPE = (b"content-type", b"application/json")
 
@@ -39,25 +39,25 @@ _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade".split()
 )
 
-#: Headers of a request that the tap writes itself, or keeps to itself.
+#: Headers of agents' requests that are not forwarded, because the tap writes them itself or they are meant for the tap.
 OWN = frozenset(
     b"host content-length accept-encoding authorization expect x-api-key http2-settings "
     b"x-agentbench-called-ns x-agentbench-stream-upgrade".split()
 )
 
-#: Headers that nobody but the tap can know.
+#: Headers that only the tap can set, because they depend on its connection to the backend.
 FRAMING = _HOP_BY_HOP | frozenset(b"host content-length accept-encoding expect".split())
 
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
 def header(headers: Headers, name: bytes) -> bytes:
-    """The first value of a header, whose name is given in lower case; empty without one."""
+    """Returns the first value of a header, or b"" without one. `name` must be in lower case."""
     return next((value for each, value in headers if each.lower() == name), b"")
 
 
 def end_to_end(headers: Headers, without: AbstractSet[bytes] = frozenset()) -> Headers:
-    """The headers that travel on: neither those of the connection, nor those that it names."""
+    """Returns the headers that are forwarded: without hop-by-hop headers, those that `Connection` names, and those in `without`."""
     dropped = without | _HOP_BY_HOP | set(re.split(rb"[\s,]+", header(headers, b"connection").lower()))
     return [(name, value) for name, value in headers if name.lower() not in dropped]
 
@@ -70,17 +70,17 @@ def response_head(status: int, headers: Headers) -> bytes:
     return _head(b"HTTP/1.1 %d %b" % (status, _PHRASES.get(status, b"")), headers)
 
 
-def written(headers: Mapping[str, str]) -> Headers:
-    """Headers as they are sent, names in lower case; raises ValueError for what cannot be one."""
+def encode_headers(headers: Mapping[str, str]) -> Headers:
+    """Returns headers as they are sent, with names in lower case. Raises ValueError for an invalid header."""
     if wrong := [name for name, value in headers.items() if not (NAME.fullmatch(name) and VALUE.fullmatch(value))]:
-        raise ValueError(f"{wrong[0]!r} is no header")
+        raise ValueError(f"{wrong[0]!r} is not a valid header")
     return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 
 def error_body(status: int, message: str, code: str | None) -> bytes:
-    """An error in OpenAI's shape; `type` and `note` say that it is the tap's, and so is the status."""
-    note = f"the status {status} is of agentbench's tap, not of the backend"
-    return json_text.dumps({"error": {"message": message, "type": OURS, "code": code, "note": note}})
+    """Returns an error in OpenAI's format. Its `type` and `note` say that the error and the status come from the tap."""
+    note = f"the status {status} comes from agentbench's tap, not from the backend"
+    return json_text.dumps({"error": {"message": message, "type": TAP_ERROR_TYPE, "code": code, "note": note}})
 
 
 def _head(first: bytes, headers: Headers) -> bytes:
@@ -96,7 +96,7 @@ class Request:
     """A complete request of an agent."""
 
     method: bytes
-    path: str  # behind the token, e.g. /chat/completions?x=1
+    path: str  # the part after the token, for example /chat/completions?x=1
     headers: Headers
     body: bytes
     received_ns: int = field(default_factory=time.monotonic_ns)
@@ -107,32 +107,32 @@ class Request:
 
     @property
     def dialect(self) -> Dialect | None:
-        """Of an LLM call; None of any other request, which is relayed and not recorded."""
+        """The API of an LLM call, or None for other requests, which are forwarded but not recorded."""
         return DIALECTS.get(self.route) if self.method == b"POST" else None
 
     @property
     def called_ns(self) -> int | None:
-        """When the agent made the call, if it says so and can be believed."""
+        """When the agent made the call, if it sent a plausible time. Monotonic nanoseconds."""
         called = header(self.headers, CALLED)
         return int(called) if called.isdigit() and len(called) < 20 and int(called) <= self.received_ns else None
 
     def wants_upgrade(self, of_token: bool | None) -> bool:
-        """Whether an answer that is to come whole may travel as a stream; what the rollout's token says counts more."""
+        """Returns whether a call without streaming may be streamed from the backend. The token's setting overrides the header."""
         return header(self.headers, UPGRADE) == b"yes" if of_token is None else of_token
 
 
-#: What a GET or HEAD may begin with, and go on with as it likes: models, and answers that are still being made.
-READ = ("models", "responses")
+#: First path segments that GET and HEAD requests may have, with any segments after them: models, and answers that are still being made.
+READABLE = ("models", "responses")
 
-#: What a POST may ask that is no call.
-ASIDE = (
+#: Routes of POST requests that are forwarded although they are not LLM calls.
+UNMEASURED = (
     *("/embeddings", "/rerank", "/score", "/classify", "/pooling", "/moderations"),
     *("/tokenize", "/detokenize", "/messages/count_tokens", "/responses/input_tokens"),
 )
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """(token, path behind it without /v1) of /r/TOKEN/v1/chat/completions; an empty token for any other path."""
+    """Splits a path such as /r/TOKEN/v1/chat/completions into TOKEN and the rest without /v1. Other paths have an empty token."""
     parts = target.split("/", 3)
     if len(parts) < 4 or parts[0] or parts[1] != "r":
         return "", target
@@ -141,19 +141,22 @@ def split_target(target: str) -> tuple[str, str]:
 
 
 def refusal(method: bytes, route: str) -> tuple[int, str] | None:
-    """(HTTP status, sentence) for a request that is not relayed; `route` is its path behind the address, without a query."""
-    if method == b"POST" and (route in DIALECTS or route in ASIDE):
+    """Returns the HTTP status and a sentence for a request that is not forwarded, or None if it is.
+
+    `route` is the path below the rollout's address, without the query.
+    """
+    if method == b"POST" and (route in DIALECTS or route in UNMEASURED):
         return None
     if method in (b"GET", b"HEAD") and _is_read(route):
         return None
-    status = 405 if route in DIALECTS or route in ASIDE or _is_read(route) else 404
-    known = f"POST {', '.join(DIALECTS)} are LLM calls, written exactly so; besides, GET /models and POST {', '.join(ASIDE)} pass"
-    asked = f"{method.decode()} {beginning(route, 200)}"
-    return status, f"{asked} is not relayed, because it would not be measured: behind OPENAI_BASE_URL, {known}"
+    status = 405 if route in DIALECTS or route in UNMEASURED or _is_read(route) else 404
+    known = f"LLM calls (POST {', '.join(DIALECTS)}, written exactly so), GET /models and POST {', '.join(UNMEASURED)}"
+    request = f"{method.decode()} {beginning(route, 200)}"
+    return status, f"{request} is not forwarded, because it would not be measured. Below OPENAI_BASE_URL, the tap forwards {known}"
 
 
-def refused(request: Request, sentence: str, kind: str = "refused") -> LLMCall:
-    """The record of a request that is not relayed."""
+def refusal_record(request: Request, sentence: str, kind: str = "refused") -> LLMCall:
+    """Returns the record of a request that is not forwarded."""
     return LLMCall(
         received_ns=request.received_ns,
         sent_ns=None,
@@ -169,15 +172,15 @@ def refused(request: Request, sentence: str, kind: str = "refused") -> LLMCall:
 
 def _is_read(route: str) -> bool:
     first, *others = unquote(route).split("/")[1:] or [""]
-    return first in READ and route.startswith(f"/{first}") and not {"", ".", ".."}.intersection(others)
+    return first in READABLE and route.startswith(f"/{first}") and not {"", ".", ".."}.intersection(others)
 
 
-#: Statuses with which servers refuse what a request says.
+#: Statuses with which servers reject the content of a request.
 REFUSALS = frozenset({400, 422})
 
 
 def holds_broken_arguments(body: bytes) -> bool:
-    """Whether a request of any dialect gives back tool calls whose arguments are no JSON object."""
+    """Returns whether the history of a request, in any API, has a tool call whose arguments are not a JSON object."""
     return not all(map(_is_object, _arguments(json_text.json_object(body) or {})))
 
 

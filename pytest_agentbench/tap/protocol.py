@@ -1,9 +1,9 @@
 """Messages between the pool and a tap, and between the controller and a tap that starts.
 
 The controller starts a tap with a `TapConfig` on its stdin, and the tap answers on stdout with `TapListening`. The controller then sends
-the ports of all taps to the pool as `TapPorts`. The pool connects to the control port of each tap and begins with a `Hello`. After that it
-asks: each of its messages gets one answer, in the order of the questions. A `TapRefusal` may answer any of them, and the connection stays.
-With several taps the pool asks all of them the same, because the kernel decides which tap gets a connection of an agent.
+the ports of all taps to the pool as `TapPorts`. The pool connects to the control port of each tap and begins with a `Hello`. Each further
+message of the pool gets one answer, in the order of the messages. Any of them may be answered by a `TapRefusal`; the connection stays
+open. If there are several taps, the pool sends each message to all of them, because the kernel decides which tap an agent connects to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Budgets:
     connect: float | None = None  # until there is a connection to the backend, TLS included
     first_token: float | None = None  # from the send, or an earlier answer's head, to the first content, reasoning or tool call of a stream
     idle: float | None = None  # from one of those to the next
-    call: float | None = None  # from the whole request at the tap, or from where a rate limit lets it go, to the end of the answer
+    call: float | None = None  # from the complete request at the tap, or the end of a delay by the rate limit, to the end of the answer
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class UpstreamFacts:
 
 @dataclass(frozen=True)
 class SpendingLimits:
-    """Limits beyond which further calls are refused. None means that there is no limit."""
+    """Spending limits. When one is reached, further calls are refused. None means that there is no limit."""
 
     calls: int | None = None
     tokens: int | None = None  # prompts and output together
@@ -87,22 +87,22 @@ class RolloutAccount:
 
 @dataclass(frozen=True)
 class PointAt:
-    """From the pool: calls go to this server from now on, those under way excepted. The tap answers `TapDone`."""
+    """From the pool: sends calls to this server from now on, except calls in flight. The tap answers `TapDone`."""
 
     upstream: UpstreamFacts
 
 
 @dataclass(frozen=True)
 class OpenAddress:
-    """From the pool, before an attempt calls a model: an agent may call under the address /r/<id>/v1. The tap answers `TapDone`."""
+    """From the pool, before an attempt calls a model: opens the address /r/<id>/v1 for an agent. The tap answers `TapDone`."""
 
     id: str  # unique among all addresses that this tap has had
-    upgrade: bool | None = None  # whether calls travel as streams; None: as each call asks; False: requests are not changed
+    upgrade: bool | None = None  # whether to stream calls from the backend; None: each call decides; False: usage is not requested, either
     label: Label = NO_LABEL  # headers and fields that the tap adds to each request
     keep: bool = False  # whether the records of calls include the text of the answers
     elsewhere: UpstreamFacts | None = None  # server for the calls; None: the one of `PointAt`
     salt: str = ""  # text that is put before each system prompt
-    calls: int | None = None  # number of calls that are relayed; None: all calls
+    calls: int | None = None  # number of LLM calls that are allowed; None: no limit
     role: str = ""  # role that makes the calls; empty: the agent itself
     limits: SpendingLimits = NO_LIMITS  # for this address alone
     prices: TokenPrices | None = None  # prices of tokens; None: unknown
@@ -111,9 +111,9 @@ class OpenAddress:
 
 @dataclass(frozen=True)
 class TakeReplies:
-    """From the pool, when a black box has ended: asks for the text of the answers under an address with `keep`.
+    """From the pool, when a black-box agent has ended: requests the text of the answers under an address with `keep`.
 
-    The tap breaks off the calls that are under way, and answers `KeptReplies`.
+    The tap aborts the calls in flight, and answers `KeptReplies`.
     """
 
     id: str
@@ -121,19 +121,19 @@ class TakeReplies:
 
 @dataclass(frozen=True)
 class CloseAddress:
-    """From the pool, when an attempt is over. The tap breaks off the calls that are under way, and answers `AddressCalls`."""
+    """From the pool, when an attempt is over. The tap aborts the calls in flight, and answers `AddressCalls`."""
 
     id: str
 
 
 @dataclass(frozen=True)
 class GetTapStats:
-    """From anyone with the token, at any time. The tap answers `TapStats`."""
+    """From any client with the token, at any time. The tap answers `TapStats`."""
 
 
 @dataclass(frozen=True)
 class TapDone:
-    """The tap did what it was asked to do."""
+    """The tap has carried out the message."""
 
 
 @dataclass(frozen=True)
@@ -141,19 +141,19 @@ class KeptReply:
     """The text of one answer."""
 
     received_ns: int  # time at which the request was received, as in `LLMCall`
-    said: Json  # as in `LLMCall.said`
+    said: Json  # text and tool calls, as in `LLMCall.said`
 
 
 @dataclass(frozen=True)
 class KeptReplies:
-    """Answers `TakeReplies`: each reply that came whole since this was asked last, in the order of the calls."""
+    """Answers `TakeReplies`: the complete answers since the last `TakeReplies`, in the order of the calls."""
 
     replies: tuple[KeptReply, ...]
 
 
 @dataclass(frozen=True)
 class AddressCalls:
-    """Answers `CloseAddress`: all calls that were made under the address, in the order in which they came."""
+    """Answers `CloseAddress`: all calls that were made under the address, in the order in which they arrived."""
 
     calls: tuple[LLMCall, ...]
 
@@ -162,14 +162,14 @@ class AddressCalls:
 class TapStats:
     """Answers `GetTapStats`."""
 
-    in_flight: int  # requests that are being answered
-    open: int  # addresses that are open
-    clock_steps: int  # steps of the system clock that connections to the current upstream have noticed
+    in_flight: int  # number of requests that are being answered
+    open: int  # number of open addresses
+    clock_steps: int  # number of steps of the system clock that were noticed since the current upstream was set
 
 
 @dataclass(frozen=True)
 class TapRefusal:
-    """Answers a message that the tap cannot read, or cannot do anything with. Nothing has changed."""
+    """Answers a message that the tap cannot read or carry out. Nothing has changed."""
 
     reason: str
 

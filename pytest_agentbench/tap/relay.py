@@ -1,4 +1,4 @@
-"""What the tap knows: the rollouts that may call, the calls they made, and where calls go."""
+"""The state of a tap: the addresses that are open, the calls that were made under them, and the backends."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.metrics.blame import LIMIT
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap import http_messages
-from pytest_agentbench.tap.agents import NOBODYS, AgentConnection, Refusal
+from pytest_agentbench.tap.agents import UNKNOWN_ADDRESS, AgentConnection, Refusal
 from pytest_agentbench.tap.budgets import Account
 from pytest_agentbench.tap.cpu_turns import FairQueue
 from pytest_agentbench.tap.exchange import Exchange
-from pytest_agentbench.tap.http_messages import Headers, Request, written
+from pytest_agentbench.tap.http_messages import Headers, Request, encode_headers
 from pytest_agentbench.tap.protocol import (
     NO_LIMITS,
     TO_TAP,
@@ -39,68 +39,73 @@ from pytest_agentbench.tap.protocol import (
     ToTap,
     UpstreamFacts,
 )
-from pytest_agentbench.tap.upgrade import LARGE, BodyChanges, ask, ask_elsewhere
+from pytest_agentbench.tap.upgrade import LARGE, BodyChanges, apply_changes, apply_in_subprocess
 from pytest_agentbench.tap.upstream import Upstream
 
-REMEMBERED = 4096  # closed tokens that are told apart from unknown ones
+MOST_CLOSED = 4096  # closed addresses that are remembered, to tell them from unknown ones
 
 
 @dataclass
 class Caller:
-    """Whoever calls under an open address."""
+    """An open address with the calls made under it."""
 
     address: OpenAddress
-    headers: Headers  # labels, for every request that has none of the name
-    upstream: Upstream | None  # where its calls go; None: where all go
-    accounts: tuple[Account, ...]  # of its role and its rollout, as far as they have limits
+    headers: Headers  # labels that each request gets unless it has a header of that name
+    upstream: Upstream | None  # backend for its calls; None: the backend of `PointAt`
+    accounts: tuple[Account, ...]  # accounts of its role and its rollout, if these have limits
     exchanges: list[Exchange] = field(default_factory=list)
-    refused: list[LLMCall] = field(default_factory=list)  # what was asked and not relayed
+    refused: list[LLMCall] = field(default_factory=list)  # records of requests that were not forwarded
 
     @property
-    def has_called(self) -> bool:
-        """Whether all LLM calls were made that are relayed."""
+    def is_used_up(self) -> bool:
+        """Whether the allowed number of LLM calls has been made."""
         calls = self.address.calls
         return calls is not None and sum(exchange.request.dialect is not None for exchange in self.exchanges) >= calls
 
-    def limit(self) -> str:
-        """Why it may make no further LLM call; empty where it may."""
+    def limit_refusal(self) -> str:
+        """Returns the reason why no further LLM call is allowed, or an empty string if one is."""
         return next(filter(None, (account.refusal() for account in self.accounts)), "")
 
 
 class Relay:
-    """All state of a tap."""
+    """All state of a tap.
+
+    The pool's messages change it (`control`, `answer`): they set the backend, and open and close addresses. For each request,
+    an `AgentConnection` calls `knows` and `refusal`, and then `begin` if the request is not refused. The ids
+    of closed addresses are remembered, so that later requests get 410 and an id is not used twice.
+    """
 
     def __init__(self, token: str, budgets: Budgets) -> None:
         self.introductions, self.budgets = Introductions(token), budgets
-        self.turns = FairQueue()
+        self.work_queue = FairQueue()
         self.upstream: Upstream | None = None
-        self.elsewhere: list[Upstream] = []  # other places that calls go to
+        self.other_upstreams: list[Upstream] = []  # backends of addresses with `elsewhere`
         self.open: dict[str, Caller] = {}
         self.closed: OrderedDict[str, None] = OrderedDict()
-        self.strangers: dict[AgentConnection, None] = {}  # connections that have not asked for a rollout's calls, the oldest first
+        self.unidentified: dict[AgentConnection, None] = {}  # connections that have not yet named the address of a rollout, oldest first
         self.rewriting: set[asyncio.Task[None]] = set()
-        self.accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()  # of rollouts, while one of their addresses is open
+        self.accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()  # accounts of rollouts that have an open address
 
     def knows(self, id: str) -> bool:
-        """Whether this is the address of a rollout, of one that has ended perhaps."""
+        """Returns whether this is the address of a rollout, running or ended."""
         return id in self.open or id in self.closed
 
     def refusal(self, id: str, request: Request) -> Refusal | None:
-        """Why a request is not relayed; None where it is."""
+        """Returns the error answer to a request that is not forwarded, or None if it is."""
         if id in self.closed:
             return Refusal(410, "the rollout of this address has ended")
         if id not in self.open:
-            return NOBODYS
+            return UNKNOWN_ADDRESS
         caller = self.open[id]
         if refusal := http_messages.refusal(request.method, request.route):
-            caller.refused.append(http_messages.refused(request, refusal[1]))
+            caller.refused.append(http_messages.refusal_record(request, refusal[1]))
             return Refusal(*refusal)
-        if request.dialect is not None and (enough := _enough(caller, request)) is not None:
-            return enough
+        if request.dialect is not None and (exceeded := _further_call_refusal(caller, request)) is not None:
+            return exceeded
         return None if self.upstream or caller.upstream else Refusal(503, "the backend is not ready")
 
     def begin(self, id: str, agent: AgentConnection, request: Request) -> Exchange:
-        """Sends a request on its way that `refusal` has nothing against."""
+        """Starts the exchange of a request for which `refusal` returned None."""
         caller = self.open[id]
         address, upstream = caller.address, caller.upstream or self.upstream
         assert upstream is not None
@@ -114,35 +119,36 @@ class Relay:
             account.entries.append((lambda: exchange.record, address.prices))
         label, upgrade = address.label, address.upgrade
         fields = {name: label.fields[name] for name in dialect.hint_fields() if name in label.fields}
-        wish = BodyChanges(request.wants_upgrade(upgrade), upgrade is not False, fields, address.salt, label.usage_once)
+        changes = BodyChanges(request.wants_upgrade(upgrade), upgrade is not False, fields, address.salt, label.usage_once)
         if len(request.body) < LARGE:
-            exchange.backend_body = ask(request.route, request.body, wish)
+            exchange.backend_body = apply_changes(request.route, request.body, changes)
             upstream.send(exchange)
         else:
-            task = asyncio.create_task(self._send_large(upstream, exchange, wish))
+            task = asyncio.create_task(self._send_large(upstream, exchange, changes))
             self.rewriting.add(task)
             task.add_done_callback(self.rewriting.discard)
         return exchange
 
-    async def _send_large(self, upstream: Upstream, exchange: Exchange, wish: BodyChanges) -> None:
-        changed = await ask_elsewhere(exchange.request.route, exchange.request.body, wish)
+    async def _send_large(self, upstream: Upstream, exchange: Exchange, changes: BodyChanges) -> None:
+        changed = await apply_in_subprocess(exchange.request.route, exchange.request.body, changes)
         if not exchange.over:
             exchange.backend_body = changed
             upstream.send(exchange)
 
     async def control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers the pool, frame by frame; whoever does not speak like it is hung up on."""
+        """Answers the messages on a control connection. Closes it if the client lacks the token or sends an invalid frame."""
         try:
             known = await self.introductions.hello(reader, writer) is not None
             while known:
                 header, _ = await wire.read(reader)
                 answer = messages.header(self._reply(header))
-                writer.write(wire.framed(answer, dumps=json_text.dumps))  # fast, as it may be large and calls wait for it
+                # A fast encoder, because the answer may be large and delays calls.
+                writer.write(wire.framed(answer, dumps=json_text.dumps))
                 await writer.drain()
         except (EOFError, OSError, ValueError):
-            pass  # the pool is gone, or this is not the pool
+            pass  # The pool has disconnected, or the client is not the pool.
         except asyncio.CancelledError:
-            pass  # the tap ends; asyncio would log it
+            pass  # The tap ends. asyncio would log the exception.
         finally:
             writer.close()
 
@@ -153,7 +159,7 @@ class Relay:
             return TapRefusal(str(error))
 
     def answer(self, question: ToTap) -> FromTap:
-        """Does what the pool asks for; raises ValueError, with a sentence, where that is not possible."""
+        """Carries out a message of the pool and returns the answer. Raises ValueError with a sentence if that is not possible."""
         match question:
             case PointAt(facts):
                 upstream = _upstream(facts)
@@ -180,14 +186,14 @@ class Relay:
 
     def _caller(self, address: OpenAddress) -> Caller:
         try:
-            headers = written(address.label.headers)
+            headers = encode_headers(address.label.headers)
         except ValueError as error:
-            raise ValueError(f"calls cannot be labelled so: {error}") from error
-        upstream = None if address.elsewhere is None else self._elsewhere(address.elsewhere)
+            raise ValueError(f"the labels of the calls are not valid: {error}") from error
+        upstream = None if address.elsewhere is None else self._other_upstream(address.elsewhere)
         return Caller(address, headers, upstream, self._accounts(address))
 
     def _accounts(self, address: OpenAddress) -> tuple[Account, ...]:
-        """Those that an address's calls are put down to."""
+        """Returns the accounts that count the calls of an address."""
         accounts = [] if address.limits == NO_LIMITS else [Account(f"the role {address.role!r}", address.limits)]
         if (shared := address.account) is not None:
             known = self.accounts.get(shared.id) or Account("the rollout", shared.limits)
@@ -195,18 +201,18 @@ class Relay:
             accounts.append(known)
         return tuple(accounts)
 
-    def _elsewhere(self, facts: UpstreamFacts) -> Upstream:
-        """The place that is spoken of; rollouts that go to the same one share its connections."""
-        known = next((each for each in self.elsewhere if each.facts == facts), None)
+    def _other_upstream(self, facts: UpstreamFacts) -> Upstream:
+        """Returns the backend with these settings. Addresses with the same settings share its connections."""
+        known = next((each for each in self.other_upstreams if each.facts == facts), None)
         if known is None:
             known = _upstream(facts)
-            self.elsewhere.append(known)
+            self.other_upstreams.append(known)
         return known
 
     def _close(self, id: str) -> tuple[LLMCall, ...]:
-        """Ends a token; calls that are still open are broken off. Returns all of them in the order in which they came."""
+        """Closes an address and aborts its calls in flight. Returns all of its calls in the order in which they arrived."""
         self.closed[id] = None
-        if len(self.closed) > REMEMBERED:
+        if len(self.closed) > MOST_CLOSED:
             self.closed.popitem(last=False)
         caller = self.open.pop(id)
         _break_off(caller.exchanges)
@@ -219,7 +225,7 @@ class Relay:
 
 
 def _replies(exchanges: Sequence[Exchange]) -> tuple[KeptReply, ...]:
-    """Breaks off what is under way, and hands over what the model said since this was asked last."""
+    """Aborts calls in flight. Returns the texts of answers that were not returned before."""
     _break_off(exchanges)
     replies = []
     for exchange in exchanges:
@@ -229,18 +235,18 @@ def _replies(exchanges: Sequence[Exchange]) -> tuple[KeptReply, ...]:
     return tuple(replies)
 
 
-def _enough(caller: Caller, request: Request) -> Refusal | None:
-    """Why a caller may make no further LLM call; None where it may."""
-    if caller.has_called:
-        return Refusal(410, "this rollout fills the prefix cache, and has made its first call")
-    if beyond := caller.limit():
-        caller.refused.append(http_messages.refused(request, beyond, LIMIT))
-        return Refusal(403, beyond, LIMIT)
+def _further_call_refusal(caller: Caller, request: Request) -> Refusal | None:
+    """Returns the error answer if a caller may make no further LLM call, or None."""
+    if caller.is_used_up:
+        return Refusal(410, "this rollout only fills the prefix cache, and has already made its call")
+    if reason := caller.limit_refusal():
+        caller.refused.append(http_messages.refusal_record(request, reason, LIMIT))
+        return Refusal(403, reason, LIMIT)
     return None
 
 
 def _break_off(exchanges: Sequence[Exchange]) -> None:
-    """Whoever made these calls is gone."""
+    """Aborts the exchanges that are not over."""
     for exchange in exchanges:
         if not exchange.over:
             exchange.agent.abandon()
@@ -250,4 +256,4 @@ def _upstream(facts: UpstreamFacts) -> Upstream:
     try:
         return Upstream(facts)
     except (ValueError, OSError) as error:
-        raise ValueError(f"calls cannot go to {facts.url}: {error}") from error
+        raise ValueError(f"calls cannot be sent to {facts.url}: {error}") from error

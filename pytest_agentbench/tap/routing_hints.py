@@ -1,4 +1,4 @@
-"""How a stack is told which rollout a call belongs to, and that the rollout is over: what is said, not the saying of it."""
+"""Labels that show a stack which rollout a call belongs to, and requests that release a finished rollout. Nothing is sent here."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.records import Json, RolloutKey
 
 LONGEST = 120  # characters of an id
-RUN = 40  # of them, those that the run may have
-ROLE = 30  # of them, those that a role may have
+RUN = 40  # most characters of an id for the run
+ROLE = 30  # most characters of an id for the role
 FOREIGN = re.compile(r"[^A-Za-z0-9._:-]")
 
 SESSION = "x-dynamo-session-id"
 FINAL = "x-dynamo-session-final"
 
-#: What Dynamo tells of a call when it is asked for it.
-TOLD = ("worker_id", "timing")
+#: Fields that Dynamo adds to an answer on request.
+EXTRA_FIELDS = ("worker_id", "timing")
 
 
 @dataclass(frozen=True)
 class Label:
-    """What every call of a rollout gets, where the agent has not written it itself."""
+    """Headers and fields that are added to each call of a rollout, except those that the agent sent itself."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
-    fields: Json = field(default_factory=dict)  # of a request's body, where its dialect has them among its `hint_fields`
-    usage_once: bool = False  # streams have to tell their usage at their end and nowhere else: who reads it believes the first one
+    fields: Json = field(default_factory=dict)  # fields of the request body; only those in `hint_fields` of the call's dialect
+    usage_once: bool = False  # whether streams must report usage only at their end, because the router uses the first report
 
 
 NO_LABEL = Label()
@@ -38,7 +38,7 @@ NO_LABEL = Label()
 
 @dataclass(frozen=True)
 class Release:
-    """The POST that says that a rollout is over."""
+    """A POST request that tells a stack that a rollout is over."""
 
     url: str
     body: Json
@@ -46,55 +46,55 @@ class Release:
 
 
 class Labels:
-    """Of a stack that wants to know nothing. The other kinds say more."""
+    """The labels of a kind of stack. This class is for stacks without labels; subclasses override its methods."""
 
     def label(self, id: str) -> Label:
-        """What the calls of the rollout that the stack knows by this id get."""
+        """Returns the label for calls of the rollout with this id."""
         del id
         return NO_LABEL
 
     def release(self, url: str, model: str, id: str) -> Release | None:
-        """How the stack at this base URL is told that a rollout is over; None where it is not."""
+        """Returns the request that releases a rollout at this base URL, or None if there is none."""
         del url, model, id
         return None
 
     def bypassed(self, answer: Json) -> bool:
-        """Whether the answer to a release shows that nobody who knows of rollouts has seen it."""
+        """Returns whether the answer to a release shows that no router handled it."""
         del answer
         return False
 
-    tells: ClassVar[bool] = False  # whether the answer to a release says if the stack had seen the rollout
+    confirms_releases: ClassVar[bool] = False  # whether the answer to a release says if the stack knew the rollout
 
-    def knew(self, answer: Json) -> bool:
-        """Whether that answer says so."""
-        return self.tells and bool(answer.get("released"))
+    def confirms(self, answer: Json) -> bool:
+        """Returns whether the answer to a release says that the stack knew the rollout."""
+        return self.confirms_releases and bool(answer.get("released"))
 
     @property
     def trace(self) -> Path | None:
-        """The file that says of every request whose it was and how it went; None where there is none."""
+        """The file in which the stack records each request with its rollout and timing, or None."""
         return None
 
-    def told(self, answer: Json) -> bool:
-        """Whether the answer to a call with its label shows that somebody has read the label."""
+    def shows_label_read(self, answer: Json) -> bool:
+        """Returns whether the answer to a labelled call shows that the label was read."""
         del answer
         return True
 
     def listing(self, url: str) -> str | None:
-        """Where the stack lists the rollouts it knows, as an object by id; None where it does not."""
+        """Returns the URL at which the stack lists its rollouts as an object by id, or None."""
         del url
         return None
 
 
 @dataclass(frozen=True)
 class ThunderAgentLabels(Labels):
-    """ThunderAgent: calls name their program. Its router has Chat Completions and no other API, and passes no header on.
+    """Labels for ThunderAgent, in which a rollout is a program. Its router has only Chat Completions, and forwards no headers.
 
-    It knows how large a program is, and that its model is done, by the first usage that a stream tells.
+    The router takes the size of a program, and the end of a model's answer, from the first usage report of a stream.
     """
 
-    tells = True
-    profiled: str = ""  # the router's step_profiles.csv
-    job: bool = False  # an engine behind it has Continuum's scheduler; that a call is a job's last one is not known when it is made
+    confirms_releases = True
+    profiled: str = ""  # path of the router's step_profiles.csv
+    job: bool = False  # whether an engine has Continuum's scheduler; which call is a job's last is not known, so none is marked
 
     def label(self, id: str) -> Label:
         return Label(fields={"program_id": id, **({"job_id": id, "is_last_step": False} if self.job else {})}, usage_once=True)
@@ -113,18 +113,21 @@ class ThunderAgentLabels(Labels):
 
 @dataclass(frozen=True)
 class DynamoLabels(Labels):
-    """Dynamo: calls name their session in a header, and ask for the worker and its timing. A session ends with a call of its own."""
+    """Labels for Dynamo, in which a rollout is a session. A header names the session, and the body requests EXTRA_FIELDS.
 
-    hints: Json = field(default_factory=dict)  # `nvext.agent_hints` of every call
-    traced: str = ""  # the file of the frontend's request traces
-    ends: bool = False  # there is a router that wants to know when a session ends; any other would answer that call like all
+    A session is released by an additional LLM call with a header.
+    """
+
+    hints: Json = field(default_factory=dict)  # `nvext.agent_hints` of each call
+    traced: str = ""  # path of the frontend's request traces
+    sends_final: bool = False  # whether the router handles the end of a session; others would answer that call with the model
 
     def label(self, id: str) -> Label:
-        nvext: Json = {"extra_fields": [*TOLD], **({"agent_hints": self.hints} if self.hints else {})}
+        nvext: Json = {"extra_fields": [*EXTRA_FIELDS], **({"agent_hints": self.hints} if self.hints else {})}
         return Label({SESSION: id}, {"nvext": nvext})
 
     def release(self, url: str, model: str, id: str) -> Release | None:
-        if not self.ends:
+        if not self.sends_final:
             return None
         body = {"model": model, "messages": [{"role": "user", "content": "The end."}], "max_tokens": 1}
         return Release(f"{url}/chat/completions", body, {SESSION: id, FINAL: "true"})
@@ -136,7 +139,7 @@ class DynamoLabels(Labels):
     def trace(self) -> Path | None:
         return Path(self.traced) if self.traced else None
 
-    def told(self, answer: Json) -> bool:
+    def shows_label_read(self, answer: Json) -> bool:
         return "worker_id" in (answer.get("nvext") or {})
 
 
@@ -157,7 +160,7 @@ KINDS: Mapping[str, Callable[[Json], Labels]] = {"none": none, "thunderagent": t
 
 
 def make_labels(options: Json) -> Labels:
-    """The labels that a backend's YAML asks for, as its `labels` has them; none where it has none. Raises ConfigError for others."""
+    """Returns the labels for the options under `labels` in a backend's YAML. Raises ConfigError for an unknown kind."""
     kind = str(options.get("kind", "none"))
     if kind not in KINDS:
         raise ConfigError(f"labels: {unknown_name('kind', kind, KINDS)}")
@@ -165,14 +168,14 @@ def make_labels(options: Json) -> Labels:
 
 
 def run_prefix(run: str) -> str:
-    """How the ids of all rollouts of a run begin."""
+    """Returns the prefix that the ids of all rollouts of a run share."""
     return f"{FOREIGN.sub('_', run)[-RUN:]}:"
 
 
 def new_id(prefix: str, key: RolloutKey, role: str = "") -> str:
-    """`<run>:<suite>.<scenario>.<trial>:<8 hex>`: the id of one attempt, with `-<role>` behind it of a role in it.
+    """Returns the id of one attempt, `<run>:<suite>.<scenario>.<trial>:<8 hex>`, with `-<role>` at the end for a role in it.
 
-    Characters that a stack might not take become `_`.
+    Characters that a stack might not accept become `_`.
     """
     end = f":{secrets.token_hex(4)}" + (f"-{FOREIGN.sub('_', role)[:ROLE]}" if role else "")
     name = FOREIGN.sub("_", f"{key.group}.{key.scenario}.{key.trial}")
@@ -180,15 +183,15 @@ def new_id(prefix: str, key: RolloutKey, role: str = "") -> str:
 
 
 def merged(body: Json, fields: Json) -> Json:
-    """A request's body with these fields added.
+    """Returns a request body with fields added.
 
-    What the agent wrote stays: objects and lists are merged, of all else its value counts. An empty text is none: no router could release
-    a program of that name.
+    Values that the agent sent are kept: objects and lists are merged, and any other value of the agent wins. An empty text counts as
+    missing, because no router could release a program with an empty name.
     """
-    return {**body, **{name: value if body.get(name) in (None, "") else _both(body[name], value) for name, value in fields.items()}}
+    return {**body, **{name: value if body.get(name) in (None, "") else _merged_value(body[name], value) for name, value in fields.items()}}
 
 
-def _both(own: object, added: object) -> object:
+def _merged_value(own: object, added: object) -> object:
     if isinstance(own, dict) and isinstance(added, dict):
         return merged(own, added)
     if isinstance(own, list) and isinstance(added, list):
@@ -197,5 +200,5 @@ def _both(own: object, added: object) -> object:
 
 
 def root(url: str) -> str:
-    """The address of a server, from the base URL of its OpenAI API."""
+    """Returns the URL of a server without the `/v1` of its OpenAI API."""
     return url.removesuffix("/v1")

@@ -1,7 +1,7 @@
-"""The bytes of an answer as they come: content codings (RFC 9110, 8.4.1), server-sent events, and streams whose usage is left out.
+"""The bytes of an answer as they arrive: content codings (RFC 9110, 8.4.1), server-sent events, and removing the usage from a stream.
 
-Events are read by the WHATWG rules from stamped reads of raw bytes. An event carries the stamp of the read in which its last byte came.
-Cuts may be anywhere, also inside a character or a line end.
+Events are parsed by the WHATWG rules from reads of raw bytes, each with a timestamp. An event has the timestamp of the read that
+contains its last byte. Reads may end anywhere, even inside a character or a line end.
 https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
 
@@ -15,22 +15,22 @@ from pytest_agentbench.lib import json_text
 
 
 class Decoder(Protocol):
-    """Decodes one body."""
+    """Decodes the content coding of one body."""
 
     @property
     def has_more(self) -> bool:
-        """Whether there is more in what it got."""
+        """Whether data that was passed to `decode` is not decoded yet."""
         ...
 
     def decode(self, data: bytes, most: int) -> bytes:
-        """What these bytes add, and those before; raises ValueError for what is not of the coding.
+        """Returns decoded data, after adding `data` to the input. Raises ValueError for data that is not in this coding.
 
-        Of what it has to unpack `most` bytes; the rest is had with no further data.
+        A compressed body returns at most `most` bytes; call it again with no data to get the rest.
         """
         ...
 
     def end(self) -> None:
-        """Raises ValueError for a body that was cut."""
+        """Raises ValueError for a truncated body."""
         ...
 
 
@@ -39,7 +39,7 @@ class Identity:
 
     has_more = False
 
-    def decode(self, data: bytes, most: int) -> bytes:  # noqa: ARG002 - nothing is unpacked
+    def decode(self, data: bytes, most: int) -> bytes:  # noqa: ARG002 - nothing is decompressed
         return data
 
     def end(self) -> None:
@@ -47,11 +47,11 @@ class Identity:
 
 
 class Inflate:
-    """A gzip or deflate body. One without a single byte is empty, not cut."""
+    """A gzip or deflate body. A body of no bytes is empty, not truncated."""
 
     def __init__(self, coding: str) -> None:
         self._coding = coding
-        self._waiting = b""  # not unpacked yet
+        self._waiting = b""  # compressed data that was not decoded yet
         self._inflater: zlib._Decompress | None = None
         self.has_more = False
 
@@ -60,7 +60,7 @@ class Inflate:
         self._waiting += data
         while (self._waiting or self.has_more) and room:
             if self._inflater is None and self._coding == "deflate" and len(self._waiting) < 2:
-                break  # the second byte tells its form
+                break  # `_window_bits` needs two bytes.
             inflater = self._inflater = self._inflater or zlib.decompressobj(_window_bits(self._coding, self._waiting))
             try:
                 pieces.append(inflater.decompress(self._waiting, room))
@@ -70,18 +70,18 @@ class Inflate:
             self._waiting = inflater.unconsumed_tail or inflater.unused_data
             self.has_more = not room and not inflater.eof
             if inflater.eof and self._waiting and self._coding == "deflate":
-                raise ValueError("something stands behind the deflate body")
-            if inflater.eof and self._waiting:  # a gzip body may have several members
+                raise ValueError("unexpected data after the deflate body")
+            if inflater.eof and self._waiting:  # A gzip body may have several members.
                 self._inflater, self.has_more = None, not room
         return b"".join(pieces)
 
     def end(self) -> None:
         if self._waiting or (self._inflater is not None and not self._inflater.eof):
-            raise ValueError(f"the {self._coding} body is cut")
+            raise ValueError(f"the {self._coding} body is truncated")
 
 
 def decoder(content_encoding: bytes) -> Decoder | None:
-    """A decoder for the value of a Content-Encoding header, empty without one; None for codings that the tap cannot read."""
+    """Returns a decoder for a Content-Encoding header (b"" without one), or None for codings that the tap cannot read."""
     codings = [coding for part in content_encoding.lower().split(b",") if (coding := part.strip()) not in (b"", b"identity")]
     if not codings:
         return Identity()
@@ -91,7 +91,7 @@ def decoder(content_encoding: bytes) -> Decoder | None:
 
 
 def _window_bits(coding: str, start: bytes) -> int:
-    """What `zlib.decompressobj` wants to know. Deflate should have a zlib head, but some servers send it bare (RFC 1950, 2.2)."""
+    """Returns `wbits` for `zlib.decompressobj`. Deflate should have a zlib header (RFC 1950, 2.2), but some servers omit it."""
     if coding == "gzip":
         return 16 + zlib.MAX_WBITS
     has_head = start[0] & 0x0F == 8 and int.from_bytes(start[:2]) % 31 == 0
@@ -102,40 +102,40 @@ BOM = b"\xef\xbb\xbf"
 
 
 class NetworkRead(NamedTuple):
-    """What came from the backend at one time."""
+    """The data of one read from the backend."""
 
-    at_ns: int  # monotonic nanoseconds
-    lag_ns: int | None  # how long it lay in the kernel before; None for stamps taken in user space
+    at_ns: int  # time of arrival, monotonic nanoseconds
+    lag_ns: int | None  # nanoseconds from the kernel timestamp to the read; None if `at_ns` is the time of the read
     data: bytes
 
 
 class Event(NamedTuple):
-    """One dispatched event."""
+    """One complete event."""
 
-    at_ns: int  # monotonic nanoseconds
-    lag_ns: int | None  # of the read
-    own_stamp: bool  # False when a later event ended in the same read
-    name: str  # of the `event:` field, "message" without one
-    data: bytes  # the data lines, joined by newlines
+    at_ns: int  # time of the read, monotonic nanoseconds
+    lag_ns: int | None  # `lag_ns` of the read
+    own_stamp: bool  # False if a later event ended in the same read
+    name: str  # value of the `event:` field, "message" without one
+    data: bytes  # data lines, joined by newlines
 
 
 class EventReader:
-    """Reads one stream. What stands behind the last blank line is no event: it stays here until the rest comes."""
+    """Parses one stream into events. Data after the last blank line is kept until the rest of its event arrives."""
 
     def __init__(self) -> None:
-        self._opened = False  # the byte order mark has come, or something else
-        self._after_cr = False  # an LF now belongs to the line end before it
-        self._line: list[bytes] = []  # pieces of the line that has no end yet
+        self._opened = False  # whether the start of the stream, with or without a byte order mark, has arrived
+        self._after_cr = False  # whether the last byte was a CR, so that a following LF belongs to the same line end
+        self._line: list[bytes] = []  # pieces of the incomplete line
         self._name = b""
-        self._data: list[bytes] = []  # data lines of the event that has no end yet
+        self._data: list[bytes] = []  # data lines of the incomplete event
 
     @property
     def between_events(self) -> bool:
-        """Whether all that came was whole events, so that the next read begins with a new one."""
+        """Whether all events so far are complete, so that the next read begins with a new one."""
         return self._opened and not (self._line or self._data or self._name or self._after_cr)
 
     def feed(self, reads: Sequence[NetworkRead]) -> list[Event]:
-        """The events that end in these reads."""
+        """Returns the events that end in these reads."""
         events: list[Event] = []
         for at_ns, lag_ns, data in reads:
             ended = self._dispatched(self._lines(data))
@@ -143,26 +143,26 @@ class EventReader:
         return events
 
     def _lines(self, data: bytes) -> list[bytes]:
-        """The lines that end in a read, without their ends. A CR ends a line at once, whether an LF follows or not."""
+        """Returns the lines that end in a read, without line ends. A CR ends a line at once, whether an LF follows or not."""
         if not self._opened:
-            data = self._behind_bom(data)
+            data = self._without_bom(data)
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False
         if not data:
             return []
-        lines = data.splitlines()  # of bytes: at LF, CR and CRLF, and nowhere else
+        lines = data.splitlines()  # bytes.splitlines, unlike str.splitlines, splits only at LF, CR and CRLF.
         self._after_cr = data.endswith(b"\r")
-        is_cut = not data.endswith((b"\r", b"\n"))
-        if self._line and not (is_cut and len(lines) == 1):
+        is_incomplete = not data.endswith((b"\r", b"\n"))
+        if self._line and not (is_incomplete and len(lines) == 1):
             lines[0] = b"".join([*self._line, lines[0]])
             self._line = []
-        if is_cut:
+        if is_incomplete:
             self._line.append(lines.pop())
         return lines
 
     def _dispatched(self, lines: list[bytes]) -> list[tuple[str, bytes]]:
-        """(name, data) of each event that ends with these lines."""
+        """Returns (name, data) of each event that ends in these lines."""
         events = []
         for line in lines:
             if not line:
@@ -177,40 +177,43 @@ class EventReader:
                 self._name = value.removeprefix(b" ")
         return events
 
-    def _behind_bom(self, data: bytes) -> bytes:
-        """What there is to read, from where a byte order mark at the start of the stream ends."""
+    def _without_bom(self, data: bytes) -> bytes:
+        """Returns the data at the start of the stream without a byte order mark, or b"" if the mark may still be incomplete."""
         start = b"".join([*self._line, data])
-        if BOM.startswith(start):  # the rest of it may be still to come
+        if BOM.startswith(start):  # The rest of the mark may follow.
             self._line = [start]
             return b""
         self._opened, self._line = True, []
         return start.removeprefix(BOM)
 
 
-#: Every event that is left out holds this.
+#: Every event that is removed contains this text.
 MARK = b'"usage"'
 
 
 class WithoutUsage:
-    """Passes bytes on as they come. Only the beginning of an event whose end is still to come waits for it."""
+    """Removes the events with the usage from a stream that an agent gets.
+
+    Complete events are forwarded at once. An incomplete event is held back until its end arrives.
+    """
 
     def __init__(self) -> None:
-        self._end = b""  # of an event, as this stream writes it; known when its first line is there
-        self._begun = b""
+        self._end = b""  # end of an event in this stream (LF LF or CRLF CRLF); unknown before its first line end
+        self._begun = b""  # incomplete event
 
     def feed(self, data: bytes) -> bytes:
-        """What may be passed on now."""
+        """Adds data and returns the part that can be forwarded now."""
         if self._end and not self._begun and data.endswith(self._end) and MARK not in data:
             return data
         data, self._begun = self._begun + data, b""
         self._end = self._end or _end_of_events(data)
-        if self._end == b"\r":  # a form that is allowed, and that nobody uses
+        if self._end == b"\r":  # Allowed, but no server uses it, so nothing is removed.
             return data
         whole, end, self._begun = data.rpartition(self._end or b"\n\n")
         return b"".join(event + end for event in (whole.split(end) if end else ()) if not _only_usage(event))
 
     def rest(self) -> bytes:
-        """What is left at the end of a stream."""
+        """Returns the incomplete event at the end of the stream."""
         rest, self._begun = self._begun, b""
         return rest
 

@@ -1,4 +1,4 @@
-"""Connections to the backend: kept alive for the next call, as many as there are calls in flight. A request is sent once."""
+"""Connections to the backend. There are as many as calls in flight, and they are kept alive for the next calls. A request is sent once."""
 
 from __future__ import annotations
 
@@ -16,39 +16,42 @@ from aiohappyeyeballs import start_connection
 
 from pytest_agentbench.lib.remedies import of_key, of_tls
 from pytest_agentbench.tap.clock import KernelClock, enable_timestamps
-from pytest_agentbench.tap.connections import HostAddresses, IdleConnections, Pace, TimestampedSocket
+from pytest_agentbench.tap.connections import HostAddresses, IdleConnections, RateLimiter, TimestampedSocket
 from pytest_agentbench.tap.exchange import Exchange
-from pytest_agentbench.tap.http_messages import OWN, Headers, end_to_end, header, request_head, written
+from pytest_agentbench.tap.http_messages import OWN, Headers, encode_headers, end_to_end, header, request_head
 from pytest_agentbench.tap.protocol import UpstreamFacts
 from pytest_agentbench.tap.stream import NetworkRead
 
 ADDRESS = re.compile(r"https?://[!-~]+")
 KEY = re.compile(r"[!-~]*")
-LONGEST_HEAD = 1 << 18  # bytes until the end of the head of an answer
+LONGEST_HEAD = 1 << 18  # bytes of the head of an answer
 CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,7})\r\n")
 
 
 class Upstream:
-    """Where calls go."""
+    """A backend: its address, headers, rate limit and connections.
+
+    `send` starts an exchange on an idle connection or a new one. `close` lets exchanges in flight finish, but keeps no connection.
+    """
 
     def __init__(self, facts: UpstreamFacts) -> None:
-        """Raises ValueError or OSError for what cannot be an address, a key, a file of certificates, headers or a rate."""
+        """Raises ValueError or OSError for an invalid address, API key, certificate file, header or rate."""
         self.facts = facts
         parts = urlsplit(facts.url)
         if not ADDRESS.fullmatch(facts.url) or not parts.hostname:
-            raise ValueError("it is no http:// or https:// address")
+            raise ValueError("it is not an http:// or https:// address")
         if not KEY.fullmatch(facts.api_key or ""):
-            raise ValueError("its key is none")
+            raise ValueError("its API key is not printable ASCII without spaces")
         self.host, self.port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
         self.base, self.query = parts.path.rstrip("/"), parts.query
         self.authority = parts.netloc.rpartition("@")[2]
-        self.own = [(b"host", self.authority.encode()), (b"accept-encoding", b"identity")]
+        self.own_headers = [(b"host", self.authority.encode()), (b"accept-encoding", b"identity")]
         if facts.api_key:
-            self.own.append((b"authorization", b"Bearer " + facts.api_key.encode()))
-        self.own += written(facts.headers)
-        self.key_advice = of_key(facts.api_key_env, sent=any(name == b"authorization" for name, _ in self.own))
-        self.replaced = OWN | {name for name, _ in self.own}  # headers of agents that do not travel on
-        self.pace = None if facts.requests_per_minute is None else Pace(facts.requests_per_minute)
+            self.own_headers.append((b"authorization", b"Bearer " + facts.api_key.encode()))
+        self.own_headers += encode_headers(facts.headers)
+        self.key_advice = of_key(facts.api_key_env, sent=any(name == b"authorization" for name, _ in self.own_headers))
+        self.replaced = OWN | {name for name, _ in self.own_headers}  # headers of agents' requests that are not forwarded
+        self.rate_limiter = None if facts.requests_per_minute is None else RateLimiter(facts.requests_per_minute)
         self.tls = ssl.create_default_context(cafile=facts.ca_file) if parts.scheme == "https" else None
         self.clock = KernelClock()
         self.addresses = HostAddresses(self.host, self.port)
@@ -57,14 +60,14 @@ class Upstream:
         self.closed = False
 
     def send(self, exchange: Exchange) -> None:
-        """Sends a request, when the rate limit lets it go; what comes of it the exchange is told."""
-        if self.pace is None:
+        """Sends a request as soon as the rate limit permits. The connection then calls the methods of the exchange."""
+        if self.rate_limiter is None:
             self.send_now(exchange)
         else:
-            self.pace.take(lambda: exchange.over, functools.partial(self.send_now, exchange))
+            self.rate_limiter.take(lambda: exchange.over, functools.partial(self.send_now, exchange))
 
     def send_now(self, exchange: Exchange, held_ns: int = 0) -> None:
-        """Takes a free connection or a new one; `held_ns` is how long the rate limit held the request."""
+        """Sends a request on an idle or new connection. `held_ns` is how long the rate limit delayed it."""
         exchange.held_ns = held_ns
         exchange.begins()
         connection, exchange.repeats = self.idle.take()
@@ -76,7 +79,7 @@ class Upstream:
         task.add_done_callback(self.connecting.discard)
 
     def close(self) -> None:
-        """No further exchange comes this way; those on their way are not disturbed."""
+        """Closes the idle connections. Exchanges in flight continue, and their connections are closed afterwards."""
         self.closed = True
         self.idle.close()
 
@@ -85,20 +88,20 @@ class Upstream:
         try:
             async with budget:
                 connection = await self._connected()
-        except (OSError, ValueError) as error:  # ValueError: a host name that cannot be one
+        except (OSError, ValueError) as error:  # ValueError: an invalid host name
             if budget.expired():
                 exchange.failed("timeout_connect", f"no connection to {self.authority} within {exchange.budgets.connect:g} s")
             else:
                 why = of_tls(error, self.host, self.facts.ca_file) if isinstance(error, ssl.SSLError) else error
                 exchange.failed("connect", f"no connection to {self.authority}: {why}")
             return
-        if exchange.over:  # the agent left in the meantime
-            connection.rest()
+        if exchange.over:  # The agent disconnected in the meantime.
+            connection.become_idle()
         else:
             connection.start(exchange)
 
     async def _connected(self) -> UpstreamConnection:
-        """A new connection; with the kernel's stamps, unless TLS stands between them and the bytes."""
+        """Returns a new connection. It has kernel timestamps unless it uses TLS, where they do not belong to decrypted bytes."""
         loop = asyncio.get_running_loop()
         sock = await start_connection(await self.addresses.get(), happy_eyeballs_delay=0.25, loop=loop)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -111,63 +114,67 @@ class Upstream:
         return connection
 
     def head(self, exchange: Exchange) -> bytes:
-        """The head of the request as the backend gets it."""
+        """Returns the head of the request as the backend gets it."""
         request = exchange.request
         query = f"{'&' if '?' in request.path else '?'}{self.query}" if self.query else ""
         kept = end_to_end(request.headers, self.replaced)
         labels = [label for label in exchange.labels if not header(kept, label[0])]
         length = (b"content-length", b"%d" % len(exchange.backend_body.body))
-        return request_head(request.method, self.base + request.path + query, [*self.own, length, *labels, *kept])
+        return request_head(request.method, self.base + request.path + query, [*self.own_headers, length, *labels, *kept])
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One connection; it carries one exchange at a time."""
+    """One connection to the backend, with one exchange at a time.
+
+    It is idle, with `exchange` None, or it has an exchange, from `start` until the answer is complete or the connection fails. After a
+    complete answer it becomes idle again if HTTP allows that and nothing unexpected has arrived.
+    """
 
     transport: TimestampedSocket | asyncio.Transport
 
     def __init__(self, upstream: Upstream, sock: socket.socket) -> None:
         self.upstream = upstream
-        self._socket = sock  # which the transport reads and writes
+        self._socket = sock  # socket of the transport
         self.exchange: Exchange | None = None
 
     def start(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.parser = httptools.HttpResponseParser(self)
         self.headers: Headers = []
-        self.status = 0  # of the final answer, once its head is there
-        self.answered = False  # a byte came
-        self.head_size = 0  # bytes that came before the head was whole
-        self.until_close = False  # nothing but the end of the connection ends the answer
+        self.status = 0  # status of the final answer; 0 before its head is complete
+        self.answered = False  # whether any data has arrived
+        self.head_size = 0  # bytes that arrived before the head was complete
+        self.until_close = False  # whether the answer ends with the connection
         self.complete = False
-        self.reusable = False  # for another exchange
-        self.surplus = False  # something came behind the answer
-        self.between_chunks = False  # of a chunked body, and nothing of the next one has come
-        self.pieces: list[bytes] = []  # of the body, in this read
+        self.reusable = False  # whether the connection can be used for another exchange
+        self.surplus = False  # whether data arrived after the answer
+        self.between_chunks = False  # whether the last chunk of the body is complete and no data of the next one has arrived
+        self.pieces: list[bytes] = []  # parts of the body in this read
         exchange.agent.upstream = self
         self.transport.writelines([self.upstream.head(exchange), exchange.backend_body.body])
         if not isinstance(self.transport, TimestampedSocket) and not self.transport.get_write_buffer_size():
             exchange.sent(time.monotonic_ns())
 
-    def hold(self) -> None:
-        """Reads nothing until `go_on`. One that is free already, as its answer is being handed on, stays ready for the next call."""
+    def pause(self) -> None:
+        """Stops reading until `resume`. An idle connection keeps reading, so that it stays usable for the next call."""
         if self.exchange is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         if not self.transport.is_closing():
             self.transport.resume_reading()
 
-    def rest(self) -> None:
-        """Waits for the next exchange."""
+    def become_idle(self) -> None:
+        """Makes the connection available for the next exchange, or closes it if the upstream is closed."""
         self.exchange = None
-        self.go_on()
+        self.resume()
         if self.upstream.closed or self.transport.is_closing():
             self.transport.abort()
         else:
             self.upstream.idle.add(self)
 
     def is_quiet(self) -> bool:
-        """Whether nothing waits to be read, the backend's close neither: then what is sent now is sent to somebody who listens."""
+        """Returns whether there is nothing to read, not even the backend's close, so that a request sent now will be received."""
         if self.transport.is_closing():
             return False
         try:
@@ -179,14 +186,14 @@ class UpstreamConnection(asyncio.Protocol):
         return False
 
     def close(self) -> None:
-        """Ends the connection; the exchange on it is over already."""
+        """Closes the connection without ending its exchange."""
         self.exchange = None
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Only of connections without the kernel's stamps."""
-        transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class
-        transport.set_write_buffer_limits(high=0)  # resume_writing then means: all of the request is written
+        """Sets the transport. Only connections without kernel timestamps get this call."""
+        transport = cast("asyncio.Transport", transport)  # uvloop's transport has the methods, but not the base class.
+        transport.set_write_buffer_limits(high=0)  # So `resume_writing` means that the whole request is written.
         self.transport = transport
 
     def resume_writing(self) -> None:
@@ -196,17 +203,17 @@ class UpstreamConnection(asyncio.Protocol):
         self.arrived(time.monotonic_ns(), None, data)
 
     def written(self, at_ns: int) -> None:
-        """All of the request is on its way."""
+        """Tells the exchange that the whole request was sent."""
         if self.exchange is not None:
             self.exchange.sent(at_ns)
 
     def arrived(self, read_ns: int, lag_ns: int | None, data: bytes) -> None:
         exchange = self.exchange
-        if exchange is None:  # an answer to nothing: this connection is of no use any more
+        if exchange is None:  # The backend sent data without a request.
             self.transport.abort()
             return
         self.answered = True
-        if self.between_chunks and (chunk := whole_chunk(data)):  # as most are: the parser need not see it
+        if self.between_chunks and (chunk := whole_chunk(data)):  # The usual case, handled without the parser.
             exchange.body_arrived(NetworkRead(read_ns - (lag_ns or 0), lag_ns, chunk))
             return
         fault = self._parse(data)
@@ -243,11 +250,11 @@ class UpstreamConnection(asyncio.Protocol):
             exchange.failed("cut", f"the backend closed the connection {'in the middle of' if self.answered else 'before'} its answer")
 
     def on_message_begin(self) -> None:
-        self.headers = self.headers if self.status else []  # those of a `100 Continue` are forgotten
+        self.headers = self.headers if self.status else []  # Drop the headers of `100 Continue`.
         self.surplus = self.complete
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.status:  # trailers are dropped
+        if not self.status:  # Trailers are dropped.
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -257,7 +264,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.status = status
         chunked = self.between_chunks = b"chunked" in header(self.headers, b"transfer-encoding").lower()
         self.until_close = not chunked and not header(self.headers, b"content-length")
-        self.complete = self.exchange.request.method == b"HEAD"  # its answer has a length, but no body
+        self.complete = self.exchange.request.method == b"HEAD"  # Its answer may have a length, but has no body.
 
     def on_chunk_header(self) -> None:
         self.between_chunks = False
@@ -271,30 +278,30 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self.status and not self.complete:
-            self.complete, self.reusable = True, self.parser.should_keep_alive()  # which it knows only now
+            self.complete, self.reusable = True, self.parser.should_keep_alive()  # The parser knows this only now.
             self.between_chunks = False
 
     def _parse(self, data: bytes) -> str:
-        """Feeds the parser; returns what is wrong with what came."""
+        """Passes data to the parser. Returns a sentence about a fault, or an empty string."""
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.between_chunks = False
             return str(error) or type(error).__name__
-        self.between_chunks &= data.endswith(b"\r\n")  # not in the middle of the next chunk's size
-        return "something came behind the answer" if self.surplus else ""
+        self.between_chunks &= data.endswith(b"\r\n")  # Otherwise a part of the next chunk's size has arrived.
+        return "unexpected data after the answer" if self.surplus else ""
 
     def _complete(self, exchange: Exchange, clean: bool) -> None:
-        """The connection is free before the exchange ends, so that the next one may take it at once."""
+        """Frees the connection, then ends the exchange, so that the next exchange can use the connection at once."""
         if clean and self.reusable and not self.transport.get_write_buffer_size():
-            self.rest()
+            self.become_idle()
         else:
             self.close()
         exchange.completed()
 
 
 def whole_chunk(data: bytes) -> bytes | None:
-    """What a chunk holds, when these bytes are one chunk and nothing else (RFC 9112, 7.1); None otherwise, also for the last chunk."""
+    """Returns the content of a chunk if the bytes are exactly one chunk (RFC 9112, 7.1), or None, also for the last (empty) chunk."""
     line = CHUNK_SIZE.match(data)
     if line is None or not data.endswith(b"\r\n"):
         return None

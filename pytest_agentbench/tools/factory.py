@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_agentbench.errors import ConfigError, InjectedError, unknown_name
+from pytest_agentbench.errors import ConfigError, InjectedError, unknown_key, unknown_name
 from pytest_agentbench.lib.user_code import load_object
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool, toolsets
@@ -92,7 +92,7 @@ def tool_kind(settings: Json) -> ToolsKind:
     known = [each.name for each in dataclasses.fields(made_by)]
     options = {name: value for name, value in settings.items() if name != "kind"}
     if unknown := [name for name in options if name not in known]:
-        raise ConfigError(f"tools: unknown key {unknown[0]!r}; known keys of {kind}: {', '.join(('kind', *known))}")
+        raise ConfigError(f"tools: {unknown_key(unknown[0], ('kind', *known), kind)}")
     try:
         made: ToolsKind = made_by(**options)
     except (TypeError, ValueError) as error:

@@ -226,7 +226,7 @@ def test_a_gate_in_the_suite(gated: Project) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--agentbench-gate=tqs >= 0.5",), "*gate rule 'tqs >= 0.5': no metric 'tqs'; known: *"),
+        (("--agentbench-gate=tqs >= 0.5",), "*gate rule 'tqs >= 0.5': no metric 'tqs' (did you mean 'tsq'?); known: *"),
         (("--agentbench-baseline=nightly",), "*no run 'nightly'; known: *before*"),
         (("--agentbench-inconclusive=maybe",), "*--agentbench-inconclusive maybe: should be pass or fail*"),
         (("--agentbench-verdict=me",), "*--agentbench-verdict me: should be gate or tests*"),

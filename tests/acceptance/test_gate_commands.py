@@ -90,7 +90,7 @@ def test_the_suite_is_not_needed(gated: Project, capsys: Capture) -> None:
     ("words", "sentence"),
     [
         (("before", "--baseline", "before"), "the run {id} is its own baseline; name another one with --baseline"),
-        (("before", "--gate", "tqs >= 0.5"), "gate rule 'tqs >= 0.5': no metric 'tqs'; known: "),
+        (("before", "--gate", "tqs >= 0.5"), "gate rule 'tqs >= 0.5': no metric 'tqs' (did you mean 'tsq'?); known: "),
         (("nightly",), "no run 'nightly'; known: "),
     ],
 )
@@ -151,7 +151,7 @@ def test_no_basis(gated: Project, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--suite", "shpo"), "no suite 'shpo'; known: shop"),
+        (("--suite", "shpo"), "no suite 'shpo' (did you mean 'shop'?); known: shop"),
         (("--to", "base.json"), "--to base.json: a baseline's name ends in .jsonl, by which --agentbench-baseline knows it"),
     ],
 )
@@ -197,7 +197,7 @@ def test_calibrating(gated: Project, capsys: Capture) -> None:
     [
         (("shop", "before"), "calibrate takes two runs at least, each of them once"),
         (("shop", "before", "before"), "calibrate takes two runs at least, each of them once"),
-        (("shpo", "before", "latest"), "no suite 'shpo'; known: shop"),
+        (("shpo", "before", "latest"), "no suite 'shpo' (did you mean 'shop'?); known: shop"),
     ],
 )
 def test_what_cannot_be_calibrated(gated: Project, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:

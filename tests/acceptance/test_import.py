@@ -102,7 +102,10 @@ def test_a_second_import(job: Path) -> None:
     ("arguments", "why"),
     [
         (["nat", "nowhere"], "nowhere is no directory; name the one that nat wrote"),
-        (["nta", "nat"], "no tool 'nta'; known: harbor, nat, toolorchestra, or an import path such as my_package.tools:nta"),
+        (
+            ["nta", "nat"],
+            "no tool 'nta' (did you mean 'nat'?); known: harbor, nat, toolorchestra, or an import path such as my_package.tools:nta",
+        ),
         (["harbor", "nat/job_1"], "nat/job_1: no trial in it, which is a directory with config.json; name the directory of a job"),
         (
             ["nat", "nat/job_1", "--suite", "scenarios/other"],

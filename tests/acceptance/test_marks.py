@@ -60,4 +60,4 @@ def test_a_name_that_no_mark_can_have(project: Project) -> None:
     result = project.run("scenarios")
 
     result.assert_outcomes(errors=2)
-    result.stdout.fnmatch_lines(["*scenarios/_shop/suite.yaml: name: string should match pattern *, not '_shop'"])
+    result.stdout.fnmatch_lines(["*scenarios/_shop/suite.yaml: name: must be letters, digits and `_`, with a letter first, not '_shop'"])

@@ -122,7 +122,10 @@ def test_one_scorer(shop: Project, capsys: Capture) -> None:
     for rollout in read_journal(rescored(shop)):
         assert {"tsq", "judged", "exact_match"} <= {*rollout.scores}
     assert 4 == main(["rescore", "--scorer", "exact_mach"])
-    assert "agentbench: no scorer 'exact_mach'; known: action_completion, completeness, exact, " in capsys.readouterr().err
+    assert (
+        "agentbench: no scorer 'exact_mach' (did you mean 'exact'?); known: action_completion, completeness, exact, "
+        in capsys.readouterr().err
+    )
 
 
 ENDLESS = """

@@ -98,7 +98,7 @@ def test_limits(project: Project, expert: str) -> None:
     project.run("scenarios", "--agentbench-retries=0").assert_outcomes(passed=2, errors=1)
     one, three, two = sorted(project.rollouts, key=lambda rollout: rollout.suite)
 
-    assert ("limit", "calls: the rollout may take 2, and took 2") == (one.status, one.reason)
+    assert ("limit", "calls: the rollout may use 2, and used 2") == (one.status, one.reason)
     assert (["reasoner", ""], [None, "limit"]) == ([call.role for call in one.calls], [call.error_kind for call in one.calls])
     assert ("ok", "") == (two.status, two.reason)  # it asks its expert once
     assert "infra_error" == three.status

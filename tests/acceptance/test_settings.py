@@ -50,7 +50,10 @@ def test_sampling_reaches_the_model_and_the_record(project: Project) -> None:
 
 #: Changes that a suite cannot take -> what is said of each, behind the path of its suite.yaml.
 REFUSED_CHANGES = {
-    "agent": ("agent.temprature=0.6", "agent: unknown key 'temprature'; known keys of tool_calling: kind, temperature, *"),
+    "agent": (
+        "agent.temprature=0.6",
+        "agent: unknown key 'temprature' (did you mean 'temperature'?); known keys of tool_calling: kind, temperature, *",
+    ),
     "suite": ("colour=red", "unknown key 'colour'; known keys: name, description, dataset, agent, *"),
     "path": ("name.first=x", "--agentbench-set name.first: 'first' cannot be set inside 'shop' (as changed by *)"),
     "kind": ("agent.kind=clever", "no agent 'clever'; known: *tool_calling* (as changed by --agentbench-set agent.kind)"),
@@ -74,7 +77,7 @@ def test_an_unknown_key_of_a_suite(project: Project, change: str, sentence: str,
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ("set=backend.ttft=3", "ERROR: */backends/embedded.yaml: unknown key 'ttft'; known keys: *ttft_ms, *"),
+        ("set=backend.ttft=3", "ERROR: */backends/embedded.yaml: unknown key 'ttft' (did you mean 'ttft_ms'?); known keys: *ttft_ms, *"),
         ("set=backend.policy=magic", "ERROR: *magic*lexical, script*"),
         ("backend=turbo", "ERROR: no backend 'turbo'; known: *embedded* (or give a YAML file, or a URL that starts with http)"),
         ("limit=0", "ERROR: --agentbench-limit 0: should be a whole number from 1 up"),
@@ -90,6 +93,28 @@ def test_a_wrong_option(project: Project, option: str, sentence: str) -> None:
     result.stderr.fnmatch_lines([sentence])
     assert "Traceback" not in result.stderr.str()
     assert not (project.root / "reports").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("--agentbench-bakend=embedded", "scenarios/shop"),
+            "*--agentbench-bakend: there is no such option (did you mean '--agentbench-backend'?)",
+        ),
+        (("scenarios/shpo",), "ERROR: file or directory not found: scenarios/shpo (did you mean 'scenarios/shop'?)"),
+        (("scenarios/other",), "ERROR: file or directory not found: scenarios/other"),
+    ],
+    ids=["option", "suite", "nothing similar"],
+)
+def test_a_misspelt_word(project: Project, words: tuple[str, ...], sentence: str) -> None:
+    """An option of this plugin or the folder of a suite that is misspelt is answered with the one that was probably meant."""
+    project.suite()
+
+    result = project.run(*words)
+
+    assert pytest.ExitCode.USAGE_ERROR == result.ret
+    result.stderr.fnmatch_lines([sentence])
 
 
 @pytest.mark.slow

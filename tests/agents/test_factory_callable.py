@@ -128,7 +128,10 @@ async def test_options(folder: Path) -> None:
         ({"kind": "./code.py:options"}, "agent './code.py:options': the option 'size' is missing"),
         (
             {"kind": "./code.py:options", "sise": 3},
-            f"agent: unknown key 'sise'; known keys of ./code.py:options: kind, {GENERAL}, size, colour, client_name",
+            (
+                f"agent: unknown key 'sise' (did you mean 'size'?); "
+                f"known keys of ./code.py:options: kind, {GENERAL}, size, colour, client_name"
+            ),
         ),
         *(
             (

@@ -156,10 +156,10 @@ async def test_no_task() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"style": "xml"}, "style should be tool or text, not 'xml'"),
-        ({"max_iterations": 0}, "max_iterations should be a whole number from 1 up"),
-        ({"command_timeout": 0}, "command_timeout should be a number from 0.1 up"),
-        ({"max_output": 10}, "max_output should be a whole number from 100 up"),
+        ({"style": "xml"}, "style must be tool or text, not 'xml'"),
+        ({"max_iterations": 0}, "max_iterations must be a whole number from 1 up"),
+        ({"command_timeout": 0}, "command_timeout must be a number from 0.1 up"),
+        ({"max_output": 10}, "max_output must be a whole number from 100 up"),
     ],
 )
 def test_options(options: Json, words: str) -> None:

@@ -95,19 +95,22 @@ async def test_answers_that_say_nothing(tmp_path: Path, retries: int) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"parallel": "no"}, "parallel should be true or false, not 'no'"),
-        ({"max_empty_response_retries": -1}, "max_empty_response_retries should be a whole number from 0 up, not -1"),
-        ({"truncation_retry": 3}, "truncation_retry should be a mapping, not 3"),
+        ({"parallel": "no"}, "parallel must be true or false, not 'no'"),
+        ({"max_empty_response_retries": -1}, "max_empty_response_retries must be a whole number from 0 up, not -1"),
+        ({"truncation_retry": 3}, "truncation_retry must be a mapping, not 3"),
         (
             {"truncation_retry": {"retries": 3}},
-            "truncation_retry: unknown key 'retries'; known: max_retries, token_increment, token_scaling",
+            (
+                "truncation_retry: unknown key 'retries' (did you mean 'max_retries'?); "
+                "known keys: max_retries, token_increment, token_scaling"
+            ),
         ),
         (
             {"truncation_retry": {"max_retries": None}},
-            "truncation_retry.max_retries should be a whole number from 0 up, not None",
+            "truncation_retry.max_retries must be a whole number from 0 up, not None",
         ),
-        ({"truncation_retry": {"token_increment": 0}}, "truncation_retry.token_increment should be a whole number from 1 up, not 0"),
-        ({"truncation_retry": {"token_scaling": 1}}, "truncation_retry.token_scaling should be a number above 1, not 1"),
+        ({"truncation_retry": {"token_increment": 0}}, "truncation_retry.token_increment must be a whole number from 1 up, not 0"),
+        ({"truncation_retry": {"token_scaling": 1}}, "truncation_retry.token_scaling must be a number above 1, not 1"),
         (
             {"truncation_retry": {"token_scaling": 2, "token_increment": 5}},
             "truncation_retry has token_increment or token_scaling, not both",

@@ -67,7 +67,10 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_backend("vlm", tmp_path)
 
-    found = re.fullmatch(r"no backend 'vlm'; known: (.*) \(or give a YAML file, or a URL that starts with http\)", str(caught.value))
+    found = re.fullmatch(
+        r"no backend 'vlm' \(did you mean 'vllm'\?\); known: (.*) \(or give a YAML file, or a URL that starts with http\)",
+        str(caught.value),
+    )
     assert found is not None
     assert {"embedded", "mine", "vllm"} <= set(found[1].split(", "))
     assert "mine.script" not in found[1]
@@ -89,7 +92,7 @@ def test_changes_come_before_the_check(tmp_path: Path) -> None:
 
     assert isinstance(spec, EmbeddedSpec)
     assert (40.0, {"shop": {"tsq": 0.2}}) == (spec.ttft_ms, spec.thresholds)
-    with pytest.raises(ConfigError, match="ttft_ms: input should be greater than or equal to 0, not -1"):
+    with pytest.raises(ConfigError, match="ttft_ms: must be greater than or equal to 0, not -1"):
         load_backend("mine", tmp_path, [("ttft_ms", -1)])
 
 
@@ -108,21 +111,24 @@ def test_a_script_lies_beside_its_backend(tmp_path: Path) -> None:
         ({"kind": "vllm"}, "kind should be one of embedded, url, stack, not 'vllm'"),
         ({"kind": ["url"]}, "kind should be one of embedded, url, stack, not ['url']"),
         ({"kind": "url"}, "the key 'url' is missing"),
-        ({"kind": "embedded", "policy": "lexicl"}, "no policy 'lexicl'; known: careless, lexical, script"),
-        ({"kind": "url", "url": "localhost:8000"}, "url: should start with http:// or https://, not 'localhost:8000'"),
+        ({"kind": "embedded", "policy": "lexicl"}, "no policy 'lexicl' (did you mean 'lexical'?); known: careless, lexical, script"),
+        ({"kind": "url", "url": "localhost:8000"}, "url: must start with http:// or https://, not 'localhost:8000'"),
         ({"kind": "url", "url": "http://x", "port": 5}, f"unknown key 'port'; known keys: {BACKEND_KEYS}, url, api_key_env, ca_file"),
-        ({"kind": "embedded", "prot": 5}, f"unknown key 'prot'; known keys: {BACKEND_KEYS}, policy, script, port, ttft_ms, itl_ms, jitter"),
-        ({"kind": "embedded", "port": 70000}, "port: input should be less than or equal to 65535, not 70000"),
-        ({"kind": "embedded", "max_concurrency": 0}, "max_concurrency: input should be greater than or equal to 1, not 0"),
-        ({"kind": "embedded", "thresholds": {"tsq": 0.5}}, "thresholds.tsq: input should be a valid dictionary, not 0.5"),
+        (
+            {"kind": "embedded", "prot": 5},
+            f"unknown key 'prot' (did you mean 'port'?); known keys: {BACKEND_KEYS}, policy, script, port, ttft_ms, itl_ms, jitter",
+        ),
+        ({"kind": "embedded", "port": 70000}, "port: must be less than or equal to 65535, not 70000"),
+        ({"kind": "embedded", "max_concurrency": 0}, "max_concurrency: must be greater than or equal to 1, not 0"),
+        ({"kind": "embedded", "thresholds": {"tsq": 0.5}}, "thresholds.tsq: must be a valid dictionary, not 0.5"),
         ({"kind": "embedded", "prices": {"currency": "USD", "input": 1}}, "the key 'prices.output' is missing"),
-        ({"kind": "embedded", "prices": {**FREE, "input": -1}}, "prices.input: input should be greater than or equal to 0, not -1"),
-        ({"kind": "embedded", "prices": {**FREE, "currency": "$"}}, "prices.currency: string should match pattern"),
+        ({"kind": "embedded", "prices": {**FREE, "input": -1}}, "prices.input: must be greater than or equal to 0, not -1"),
+        ({"kind": "embedded", "prices": {**FREE, "currency": "$"}}, "prices.currency: must be three capital letters, such as EUR, not '$'"),
         (
             {"kind": "embedded", "prices": {**FREE, "inpt": 1}},
-            "unknown key 'prices.inpt'; known keys: currency, input, cached_input",
+            "unknown key 'prices.inpt' (did you mean 'input'?); known keys: currency, input, cached_input",
         ),
-        ({"kind": "embedded", "thresholds": {"shop": {"tsq": "high"}}}, "thresholds.shop.tsq: input should be a valid number"),
+        ({"kind": "embedded", "thresholds": {"shop": {"tsq": "high"}}}, "thresholds.shop.tsq: must be a valid number"),
     ],
 )
 def test_faulty_backends(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
@@ -138,7 +144,7 @@ def test_a_threshold_that_no_mean_can_miss(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("{kind: embedded, thresholds: {shop: {tsq.mean: .nan}}}")
 
-    with pytest.raises(ConfigError, match=re.escape("thresholds.shop.tsq.mean: input should be a finite number")):
+    with pytest.raises(ConfigError, match=re.escape("thresholds.shop.tsq.mean: must be a finite number")):
         load_backend("mine.yaml", tmp_path)
 
 
@@ -155,16 +161,16 @@ def test_each_kind_has_its_backend() -> None:
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"headers": {"a b": "c"}}, "headers: 'a b' is no header"),
-        ({"headers": {"a": "b\r\nc: d"}}, "headers: 'a' is no header"),
+        ({"headers": {"a b": "c"}}, "headers: 'a b' is not a valid header"),
+        ({"headers": {"a": "b\r\nc: d"}}, "headers: 'a' is not a valid header"),
         ({"headers": {"Host": "other"}}, "headers: 'host' cannot be set: the tap writes what belongs to a connection or a single request"),
         ({"headers": {"Authorization": "x"}, "api_key_env": "KEY"}, "api_key_env and a header `authorization` are two keys; leave one out"),
         ({"url": "http://u:password-0815@x", "api_key_env": "KEY"}, "`url` contains a user or password, and api_key_env or a header"),
         ({"url": "http://u:password-0815@x", "headers": {"Authorization": "x"}}, "is set as well; leave one out"),
-        ({"url": "ftp://u:password-0815@x"}, "url: should start with http:// or https://, not 'ftp://x'"),
-        ({"metrics": "http://u:password-0815@x"}, "metrics: should not contain a user or password"),
-        ({"rate_limit": {"requests_per_minute": 0}}, "rate_limit.requests_per_minute: input should be greater than 0, not 0"),
-        ({"labels": "dynamic"}, "labels.kind: input should be 'none', 'thunderagent' or 'dynamo', not 'dynamic'"),
+        ({"url": "ftp://u:password-0815@x"}, "url: must start with http:// or https://, not 'ftp://x'"),
+        ({"metrics": "http://u:password-0815@x"}, "metrics: must not contain a user or password"),
+        ({"rate_limit": {"requests_per_minute": 0}}, "rate_limit.requests_per_minute: must be greater than 0, not 0"),
+        ({"labels": "dynamic"}, "labels.kind: must be 'none', 'thunderagent' or 'dynamo', not 'dynamic'"),
     ],
 )
 def test_faulty_urls(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:

@@ -75,7 +75,7 @@ def test_sampling_parameters_that_the_server_refuses(tmp_path: Path, capsys: Cap
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"max_iterations": 0}, "agent_config.json: agent: 'terminal' cannot be made from its settings: max_iterations should be"),
+        ({"max_iterations": 0}, "agent_config.json: agent: 'terminal' cannot be made from its settings: max_iterations must be"),
         ({"temperature": "hot"}, "agent_config.json: agent: temperature should be "),
         (
             {"model": MODEL},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.backends.spec import load_backend
-from pytest_agentbench.cli import main
+from pytest_agentbench.cli import COMMANDS, main, parser
 from pytest_agentbench.suites.folder import load_suite
 
 BANKING = Path(__file__).parents[2] / "scenarios" / "banking"
@@ -146,7 +147,10 @@ def test_an_unknown_suite_lists_the_known(empty: Path, capsys: Capture) -> None:
 
     assert 4 == status
     assert [] == files(empty)
-    assert "agentbench: no shipped suite 'bankng'; known: banking, bfcl, hle, openthoughts\n" == capsys.readouterr().err
+    assert (
+        "agentbench: no shipped suite 'bankng' (did you mean 'banking'?); known: banking, bfcl, hle, openthoughts\n"
+        == capsys.readouterr().err
+    )
 
 
 def test_subset(empty: Path, capsys: Capture) -> None:
@@ -212,14 +216,17 @@ def test_download_of_an_unknown_domain(empty: Path, capsys: Capture) -> None:
 
     assert 4 == status
     assert [] == files(empty)
-    assert "agentbench: no domain 'bank'; known: banking, healthcare, insurance, investment, telecom\n" == capsys.readouterr().err
+    assert (
+        "agentbench: no domain 'bank' (did you mean 'banking'?); known: banking, healthcare, insurance, investment, telecom\n"
+        == capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
     ("command", "words"),
     [
         ((), ["init", "download", "subset", "pytest scenarios/banking"]),
-        (("init",), ["SUITE", "default: list them"]),
+        (("init",), ["SUITE", "(default: list"]),
         (("download",), ["agent-leaderboard", "openthoughts"]),
         (("download", "agent-leaderboard"), ["--domains", "--revision", "--output"]),
         (("show",), ["RUN", "--as", "aiperf", "guidellm", "mlperf", "nat", "vllm-bench", "--reports"]),
@@ -234,6 +241,24 @@ def test_help(capsys: Capture, command: tuple[str, ...], words: list[str]) -> No
     said = capsys.readouterr().out
     assert 0 == end.value.code
     assert [] == [word for word in words if word not in said]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_each_command(capsys: Capture, name: str) -> None:
+    """The help of a command begins with what it does, as the list of commands has it, and ends with an example that the parser accepts."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    text = capsys.readouterr().out
+
+    first = text.split("\n\n")[1].replace("\n", " ")
+    line = next(line for line in listed.splitlines() if line.startswith(f"  {name} "))
+    assert first.startswith(line.removeprefix(f"  {name}").strip())
+    example = text.rstrip().splitlines()[-1].strip()
+    assert example.startswith(f"agentbench {name}")
+    parser().parse_args(shlex.split(example)[1:])
 
 
 def test_version(capsys: Capture) -> None:
@@ -253,15 +278,17 @@ def test_no_command(capsys: Capture, words: tuple[str, ...], command: str) -> No
     printed = capsys.readouterr()
     assert (4, "") == (status, printed.out)
     assert printed.err.startswith(" ".join(["usage: agentbench", *words]))
-    assert f"    {command} " in printed.err
+    assert f"\n  {command} " in printed.err
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (("download", "hle"), "agentbench download hle: the following arguments are required: --revision"),
-        (("shwo",), "agentbench: argument COMMAND: invalid choice: 'shwo' (choose from"),
-        (("show", "--colour"), "agentbench: unrecognized arguments: --colour"),
+        (("shwo",), "agentbench: no command 'shwo' (did you mean 'show'?); known: backend, "),
+        (("backend", "chek"), "agentbench backend: no command 'chek' (did you mean 'check'?); known: check, down, logs, status, up; see"),
+        (("show", "--colour"), "agentbench show: unrecognized arguments: --colour; see agentbench show --help"),
+        (("compare", "a", "--refrence=b"), "agentbench compare: unrecognized arguments: --refrence=b (did you mean '--reference'?); see"),
         (("subset", "a", "b", "--limit", "few"), "agentbench subset: argument --limit: invalid int value: 'few'"),
         (("gate", "--inconclusive", "maybe"), "agentbench gate: argument --inconclusive: invalid choice: 'maybe'"),
         (("show", "no-such-run"), "agentbench: no run 'no-such-run'"),

@@ -44,7 +44,7 @@ def test_several_runs_need_a_directory(place: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["one", "--as", "cvs"], "no format 'cvs'; known: "),
+        (["one", "--as", "cvs"], "no format 'cvs' (did you mean 'csv'?); known: "),
         (["three", "--as", "csv"], "no run 'three'; known: one, two"),
         (["one", "--as", "csv", "--output", "reports"], "reports exists already; remove it, or name another directory with --output DIR"),
         (["one", "--as", "csv", "--output", "/dev/null/x"], "/dev/null/x cannot be written: "),

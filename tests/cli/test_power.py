@@ -56,7 +56,7 @@ def test_few_scenarios(tmp_path: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--score", "tqs"), "suite.yaml: no score 'tqs'; known: repeated, tsq"),
+        (("--score", "tqs"), "suite.yaml: no score 'tqs' (did you mean 'tsq'?); known: repeated, tsq"),
         (
             ("--score", "repeated"),
             "repeated does not have both a least and a greatest value, so it is unknown before a run what it can find",

@@ -180,7 +180,7 @@ def test_code_of_the_suite_is_not_loaded(project: Project, planned: Any) -> None
     ("words", "missing"),
     [
         (["--", "--agentbench-limit=x"], "--agentbench-limit x: should be "),
-        (["--suite=scenarios/nothing"], "there is no suite in scenarios/nothing: "),
+        (["--suite=scenarios/nothing"], "there is no suite in scenarios/nothing"),
         (["--", "--agentbench-set=dataset.file=away.json"], "away.json"),
     ],
 )

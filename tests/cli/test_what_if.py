@@ -156,16 +156,16 @@ def test_mistakes(place: Path, capsys: Capture, words: list[str], sentence: str)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--workers", "1,x"], "argument --workers: '1,x' should be whole numbers from 1 up, separated by commas"),
-        (["--workers", ""], "argument --workers: '' should be whole numbers from 1 up"),
-        (["--router", "thunder"], "argument --router: 'thunder' should be of kv, round_robin, separated by commas"),
+        (["--workers", "1,x"], "argument --workers: '1,x' must be whole numbers from 1 up, separated by commas"),
+        (["--workers", ""], "argument --workers: '' must be whole numbers from 1 up"),
+        (["--router", "thunder"], "argument --router: 'thunder' must be of kv, round_robin, separated by commas"),
         (
             ["--original", "gpus=2"],
-            "argument --original: 'gpus=2' should be NAME=VALUE, separated by commas, of workers, kv-blocks, block-size, router",
+            "argument --original: 'gpus=2' must be NAME=VALUE, separated by commas, of workers, kv-blocks, block-size, router",
         ),
         (["--slo", "ttft"], "argument --slo: 'ttft': should be NAME=TIME, for example ttft=500ms"),
-        (["--slo", "tfft=500ms"], "argument --slo: 'tfft=500ms': no objective 'tfft'; known: e2e, itl, tpot, ttft"),
-        (["--limit", "0"], "argument --limit: '0' should be a time above 0"),
+        (["--slo", "tfft=500ms"], "argument --slo: 'tfft=500ms': no objective 'tfft' (did you mean 'ttft'?); known: e2e, itl, tpot, ttft"),
+        (["--limit", "0"], "argument --limit: '0' must be a time above 0"),
     ],
 )
 def test_options_that_cannot_be_read(capsys: Capture, words: list[str], sentence: str) -> None:

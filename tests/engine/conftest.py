@@ -1,4 +1,4 @@
-"""Real engine processes for tests, and a small toolset to ask them with."""
+"""Fixtures: real engine processes, and a small toolset for requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ask = Callable[..., httpx.Response]
 
 @pytest.fixture
 def start_engine(tmp_path: Path) -> Iterator[StartEngine]:
-    """Starts an engine with the settings given; its port may be waited for with `ready`. All are stopped in the end."""
+    """Starts an engine with the given settings. `ready` waits for its port. All engines are stopped at the end."""
     children: list[Child] = []
 
     def start(**config: Any) -> Child:
@@ -34,13 +34,13 @@ def start_engine(tmp_path: Path) -> Iterator[StartEngine]:
 
 @pytest.fixture
 def serve(start_engine: StartEngine) -> Callable[..., str]:
-    """Starts an engine with the settings given and returns its address once it serves."""
+    """Starts an engine with the given settings and returns its address when it serves."""
     return lambda **config: f"http://127.0.0.1:{start_engine(**config).ready(Listening).port}"
 
 
 @pytest.fixture(scope="session")
 def lexical(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an engine with default settings, for tests that leave no trace in it but counts."""
+    """The address of a shared engine with default settings. Tests may only change its counters."""
     with engine(tmp_path_factory.mktemp("engine")) as url:
         yield url
 

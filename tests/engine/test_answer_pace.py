@@ -1,4 +1,4 @@
-"""The engine's speed: due times, and the queue."""
+"""The engine's speed: due times of tokens, and the request queue."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ HELLO: Json = {"model": "embedded-lexical", "messages": [{"role": "user", "conte
 
 
 def test_due_times_are_absolute() -> None:
-    """The first token is due at TTFT and every other one ITL later."""
+    """The first token is due at TTFT, and each later one ITL after the one before."""
     assert pytest.approx([0.2, 0.21, 0.22]) == EnginePace(200, 10, 0, 0).due(3, Delivery(), b"")
 
 
 def test_delivery_overrides_the_pace_and_stalls() -> None:
-    """An answer may have its own times, and a pause that moves all that follows."""
+    """An answer may override the times of the engine, and a stall delays everything after it."""
     delivery = Delivery(ttft_ms=100, itl_ms=1, stall=Stall(after=2, ms=500))
 
     assert pytest.approx([0.1, 0.101, 0.602, 0.603]) == EnginePace(200, 10, 0, 0).due(4, delivery, b"")
 
 
 def test_jitter_is_bounded_and_repeats() -> None:
-    """Jitter stays within its share, is the same for the same request and seed, and differs for others."""
+    """Jitter stays within its share, is equal for equal requests and seeds, and differs otherwise."""
     pace = EnginePace(100, 10, 0.5, 7)
     first, *rest = pace.due(50, Delivery(), b"request")
     gaps = [later - earlier for earlier, later in zip([first, *rest], rest, strict=False)]
@@ -43,7 +43,7 @@ def test_jitter_is_bounded_and_repeats() -> None:
 
 
 async def test_what_is_due_leaves_together() -> None:
-    """Events that are due are one batch; one that is due later comes in a batch of its own, not before its time."""
+    """Events that are due at the same time form one batch. A later event is in another batch, and not sent early."""
     now = asyncio.get_running_loop().time
     started = now()
     events = [TimedBytes(b"a", 0), TimedBytes(b"b", 0), TimedBytes(b"c", 0.05), TimedBytes(b"d", 0.05)]
@@ -53,7 +53,7 @@ async def test_what_is_due_leaves_together() -> None:
 
 
 async def test_slots_are_first_come_first_served() -> None:
-    """Over the limit requests wait, in order, and one that gives up makes room."""
+    """Requests over the limit wait in order of arrival. A request that gives up frees its place in the queue."""
     slots, order = RequestSlots(1), []
 
     async def use(name: str) -> None:
@@ -80,7 +80,7 @@ async def _gauge(session: aiohttp.ClientSession, url: str, name: str) -> float:
 
 
 async def _until(session: aiohttp.ClientSession, url: str, running: int, waiting: int) -> tuple[float, float]:
-    """The two gauges, as soon as they are as wanted; the test's own timeout ends the wait."""
+    """Returns the two gauges when they have the expected values. The timeout of the test ends the wait."""
     while True:
         seen = await _gauge(session, url, "num_requests_running"), await _gauge(session, url, "num_requests_waiting")
         if seen == (running, waiting):
@@ -89,7 +89,7 @@ async def _until(session: aiohttp.ClientSession, url: str, running: int, waiting
 
 
 async def test_queue_shows_in_metrics_and_a_gone_client_frees_its_slot(serve: Callable[..., str]) -> None:
-    """With two slots the third request waits; it runs when a client goes away, and nothing is left when all have."""
+    """With two slots the third request waits until a client disconnects. In the end no request is left."""
     url = serve(max_concurrency=2, ttft_ms=600_000)
     async with asyncio.timeout(30), aiohttp.ClientSession() as session, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(aiohttp.ClientSession()) for _ in range(3)]
@@ -114,7 +114,7 @@ async def test_queue_shows_in_metrics_and_a_gone_client_frees_its_slot(serve: Ca
 
 
 async def test_requests_that_find_no_room_wait(serve: Callable[..., str]) -> None:
-    """A request holds its blocks until it has ended; one that finds none free waits, and runs when they are."""
+    """A request holds its blocks until it ends. A request without enough free blocks waits for them."""
     long = {**HELLO, "messages": [{"role": "user", "content": "alpha beta gamma delta " * 20}]}
     url = serve(kv_blocks=12, block_size=16, ttft_ms=600_000)
     async with asyncio.timeout(30), aiohttp.ClientSession() as session, AsyncExitStack() as stack:
@@ -134,7 +134,7 @@ async def test_requests_that_find_no_room_wait(serve: Callable[..., str]) -> Non
 
 
 async def test_first_token_is_not_early(serve: Callable[..., str]) -> None:
-    """The engine's own histogram puts the first token at TTFT or later, and queueing on top of it."""
+    """In the engine's own histogram the first token is not before TTFT, and time in the queue is added."""
     url = serve(ttft_ms=50, max_concurrency=1)
     async with aiohttp.ClientSession() as session:
 

@@ -1,4 +1,4 @@
-"""The policy `careless`: errors at a given rate, the same ones for the same seed."""
+"""The policy `careless` makes errors at a given rate, and the same ones with the same seed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def request(number: int, **keys: Any) -> Json:
 
 
 def wrong(error_rate: float, seed: int, customers: int = 400, times: int = 1) -> list[bool]:
-    """Which of the customers' requests got another tool than the lexical policy gives, each asked so many times."""
+    """Returns which requests got another tool than with the policy `lexical`. Each request is sent several times."""
     policy = Careless(error_rate, seed)
     right = Lexical().reply(request(0)).tool_calls[0].name
     return [policy.reply(request(number)).tool_calls[0].name != right for _ in range(times) for number in range(customers)]
@@ -30,12 +30,12 @@ def wrong(error_rate: float, seed: int, customers: int = 400, times: int = 1) ->
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 1.0])
 def test_the_rate(rate: float) -> None:
-    """It is the share of calls that are wrong; four standard errors of 400 calls are allowed."""
+    """The error rate is the share of wrong calls. The tolerance is four standard errors of 400 calls."""
     assert sum(wrong(rate, 1)) / 400 == pytest.approx(rate, abs=4 * (rate * (1 - rate) / 400) ** 0.5 + 1e-9)
 
 
 def test_seeds_and_trials() -> None:
-    """A seed repeats itself, another one errs elsewhere, and so does a second trial."""
+    """The same seed makes the same errors. Another seed, or a second trial, makes other errors."""
     first = wrong(0.3, 1, times=2)
 
     assert first == wrong(0.3, 1, times=2)
@@ -44,7 +44,7 @@ def test_seeds_and_trials() -> None:
 
 
 def test_order_does_not_matter() -> None:
-    """Requests of other scenarios in between change nothing, so concurrency does not either."""
+    """Requests of other scenarios in between do not change the errors, so neither does concurrency."""
     one, other = Careless(0.5, 1), Careless(0.5, 1)
     for number in range(50):
         other.reply(request(1000 + number))
@@ -53,7 +53,7 @@ def test_order_does_not_matter() -> None:
 
 
 def test_without_tools_there_is_nothing_to_get_wrong() -> None:
-    """Text is the lexical policy's own, and so is a call of the only tool."""
+    """Text, and a call of the only tool, are as with the policy `lexical`."""
     text = request(1, tools=[])
     single = request(1, tools=TOOLS[:1])
 
@@ -62,7 +62,7 @@ def test_without_tools_there_is_nothing_to_get_wrong() -> None:
 
 
 def test_an_error_rate_belongs_to_it(start_engine: Any) -> None:
-    """Another policy with an error rate would be silently right."""
+    """An error rate is refused for other policies, which would ignore it."""
     child = start_engine(policy="lexical", error_rate=0.1)
 
     with pytest.raises(Exception, match="only policy 'careless' has an error_rate"):

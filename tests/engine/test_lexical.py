@@ -1,4 +1,4 @@
-"""The policy `lexical`: which tools it calls, when, and what it says."""
+"""The policy `lexical`: which tools it calls, when, and the texts of its answers."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def _call_message(*names: str) -> Json:
     ],
 )
 def test_finds_tools_and_arguments(tools: list[Json], message: str, expected: list[ReplyCall]) -> None:
-    """A customer's message becomes the calls it asks for, in its order."""
+    """The calls for a message are those it requests, in the same order."""
     assert expected == _calls(tools, message)
 
 
 def test_calls_two_per_turn_and_then_answers(tools: list[Json]) -> None:
-    """What was called since the user spoke is not called again; when nothing is left it says what it did."""
+    """Calls since the last user message are not repeated. After the last one, the answer lists them."""
     text = "Find the nearest branch in Boston. Tell me the balance of my savings account. My debit card was lost, please block that card."
     messages: Messages = [{"role": "user", "content": text}]
     first = [call.name for call in _calls(tools, messages)]
@@ -85,14 +85,14 @@ def test_calls_two_per_turn_and_then_answers(tools: list[Json]) -> None:
 
 
 def test_a_new_message_is_a_new_exchange(tools: list[Json]) -> None:
-    """The same wish in a later message is granted again."""
+    """A request that is repeated in a later message is carried out again."""
     wish = {"role": "user", "content": "What is the balance of my savings account?"}
 
     assert ["get_balance"] == [call.name for call in _calls(tools, [wish, _call_message("get_balance"), wish])]
 
 
 def test_reads_what_the_user_said_last(tools: list[Json]) -> None:
-    """Messages of the user right behind each other are one; what was said before an answer is over."""
+    """Consecutive user messages are read as one. Messages before an answer are ignored."""
     balance, branch = (
         {"role": "user", "content": text} for text in ("What is the balance of my savings account?", "Find a branch in Boston.")
     )
@@ -103,7 +103,7 @@ def test_reads_what_the_user_said_last(tools: list[Json]) -> None:
 
 
 def test_calls_of_one_tool_are_counted(tools: list[Json]) -> None:
-    """A tool that is wanted twice is called once more after its first call."""
+    """A tool that is requested twice is called a second time after its first call."""
     wish = {"role": "user", "content": "Tell me the balance of my checking account and the balance of my savings account."}
     still_open = _calls(tools, [wish, _call_message("get_balance")])
 
@@ -111,7 +111,7 @@ def test_calls_of_one_tool_are_counted(tools: list[Json]) -> None:
 
 
 def test_repeated_words_are_one_wish(tools: list[Json]) -> None:
-    """Two clauses about the same thing become one call with what both say."""
+    """Two clauses about the same thing become one call with the arguments of both."""
     message = "Transfer $40 from checking to savings. The transfer of the money between the accounts should be made tomorrow."
     expected = {"from_account": "checking", "to_account": "savings", "amount": 40, "transfer_date": "tomorrow"}
 
@@ -119,7 +119,7 @@ def test_repeated_words_are_one_wish(tools: list[Json]) -> None:
 
 
 def test_obeys_the_request(tools: list[Json]) -> None:
-    """One call without parallel calls, none with `none` or without tools, the named one with a name, some with `required`."""
+    """`parallel_tool_calls` and `tool_choice` are obeyed, and without tools there is no call."""
     message = "Find the nearest branch in Boston. Tell me the balance of my savings account."
     named = {"type": "function", "function": {"name": "report_card"}}
 
@@ -130,7 +130,7 @@ def test_obeys_the_request(tools: list[Json]) -> None:
 
 
 def test_text_without_a_tool_is_short(tools: list[Json]) -> None:
-    """A message that no tool is for gets a question, one without tools a confirmation."""
+    """A message that matches no tool gets a question, and one without tools a confirmation."""
     puzzled = Lexical().reply({"messages": [{"role": "user", "content": "Lovely weather!"}], "tools": tools}).text
     plain = Lexical().reply({"messages": [{"role": "user", "content": "Lovely weather!"}]}).text
 
@@ -139,7 +139,7 @@ def test_text_without_a_tool_is_short(tools: list[Json]) -> None:
 
 
 def test_clauses_end_at_signs_and_conjunctions() -> None:
-    """Short clauses join their neighbour, and dates, numbers and names keep their commas."""
+    """Short clauses are joined with their neighbour. Dates, numbers and names are not split at commas."""
     message = (
         "Hi! Pay $1,200 to Acme on May 3, 2026 from my savings account, then check my savings balance; also find a branch in Austin, TX."
     )
@@ -153,7 +153,7 @@ def test_clauses_end_at_signs_and_conjunctions() -> None:
 
 
 def test_serves_the_tools_of_the_banking_suite() -> None:
-    """On the shipped toolset it finds what plain words ask for."""
+    """With the toolset of the banking suite, plain requests lead to the right tools."""
     file = Path(__file__).parents[2] / "scenarios" / "banking" / "tools.json"
     tools = [{"type": "function", "function": {"name": tool["title"], "parameters": tool, **tool}} for tool in json.loads(file.read_text())]
     message = "Please dispute the $89.99 charge from Netflix as unauthorized, and change my email address to jo@example.org."
@@ -229,7 +229,7 @@ TEXTS = st.text(max_size=60) | st.lists(WORDS | st.text(max_size=4), max_size=12
 
 @given(text=TEXTS, tools=TOOLS, choice=st.sampled_from(["auto", "required"]))
 def test_never_fails_on_odd_requests(text: str, tools: list[Json], choice: str) -> None:
-    """Whatever the server lets through is answered with tools of the request and arguments that JSON can hold."""
+    """Every request that passes the server's checks gets tools of the request and arguments that are valid JSON."""
     body = {"model": "m", "messages": [{"role": "user", "content": text}], "tools": tools, **({"tool_choice": choice} if tools else {})}
     request = parse_chat(json.dumps(body).encode(), "m")
     reply = Lexical().reply(request)

@@ -1,4 +1,4 @@
-"""Arguments by JSON schema."""
+"""Filling arguments by JSON schema."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ NUMBER = {"type": "number"}
     ],
 )
 def test_fills_one_required_argument(name: str, schema: Json, text: str, expected: object) -> None:
-    """A parameter's name, type, enum and description decide what is looked for; what is not there is left out."""
+    """The name, type, enum and description of a parameter decide its value. A value that is not found is left out."""
     assert ({} if expected is None else {name: expected}) == _fill(text, [name], **{name: schema})
 
 
 def test_a_value_is_used_once() -> None:
-    """Two parameters of a kind get two values, and the second none when there is only one."""
+    """Two parameters of the same kind get two values. If there is only one value, the second gets none."""
     dates = {"start_date": STRING, "end_date": STRING}
 
     assert {"start_date": "may 1", "end_date": "may 5"} == _fill("from May 1 to May 5", [], **dates)
@@ -65,7 +65,7 @@ def test_a_value_is_used_once() -> None:
 
 
 def test_optional_arguments_come_from_their_own_part() -> None:
-    """Only what is required is also looked for in the rest of the message."""
+    """Only required arguments are also searched in the rest of the message."""
     schema = {"properties": {"amount": NUMBER, "day": STRING, "kind": {"enum": ["a1"]}}, "required": ["amount"]}
 
     assert {"amount": 12} == fill(schema, "pay it", "pay it, I mean 12 dollars, on Friday")
@@ -84,14 +84,14 @@ def test_optional_arguments_come_from_their_own_part() -> None:
     ],
 )
 def test_choices_match_by_stem_and_explanation(text: str, partly: bool, expected: str | None) -> None:
-    """A value is meant when all its words are there, or a word that only its explanation has."""
+    """A choice matches if all its words are in the text, or a word that only its explanation has."""
     description = "Kind of loan: auto (car or vehicle loan), home_equity (line of credit, a loan)."
 
     assert expected == choose(text, ["home_equity", "auto"], description, partly=partly)
 
 
 def test_flags_hear_negations() -> None:
-    """A flag is true when spoken of, false behind a negation, and else not there."""
+    """A flag is true if it is mentioned, false after a negation, and otherwise missing."""
     texts = ("with pending charges", "without any pending charges", "my balance")
 
     assert [True, False, None] == [flag(text, "include_pending") for text in texts]

@@ -1,4 +1,4 @@
-"""The policy `lexical` as a judge: it fills in forms by the words that are shared, and fits any other schema with the least."""
+"""The policy `lexical` as a judge: it fills in known forms by shared words, and any other schema with the smallest value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUESTION = "My card was stolen, please block it. How much is in my savings accou
 
 
 def answer(prompt: str, form: Form) -> Json:
-    """What the policy says to a form, read as any judge's answer."""
+    """Returns the policy's answer to a form, parsed like a judge's answer."""
     messages = [{"role": "user", "content": prompt}]
     return read(Lexical().reply({"messages": messages, "response_format": form.response_format}).text, form)
 
@@ -44,7 +44,10 @@ def verdict(calls: str, text: str = "") -> Json:
     ],
 )
 def test_a_verdict(calls: str, text: str, is_sufficient: bool, confidence: float, missing: int) -> None:
-    """Work is sufficient when at least half of the request's sentences share a word with it; the others are what is missing."""
+    """Work is sufficient if at least half of the sentences in the request share a word with it.
+
+    The other sentences are the missing steps.
+    """
     said = verdict(calls, text)
 
     assert (is_sufficient, confidence, missing) == (said["is_sufficient"], said["confidence"], len(said["missing_steps"]))
@@ -53,7 +56,7 @@ def test_a_verdict(calls: str, text: str, is_sufficient: bool, confidence: float
 
 
 def test_goals() -> None:
-    """A goal is completed when half of its words are among those of the calls and the answer."""
+    """A goal is completed if half of its words are in the calls and the answer."""
     goals = ["Block the stolen card", "Hear the savings balance", "Find a branch in Denver", "?"]
     values = {
         "question": QUESTION,
@@ -98,12 +101,12 @@ SCHEMAS = st.recursive(
 
 @given(SCHEMAS)
 def test_other_schemas(schema: Json) -> None:
-    """Whatever else is asked for, the answer is the least that fits."""
+    """The answer to any other schema is the smallest value that fits."""
     fastjsonschema.validate(schema, minimal(schema, schema))
 
 
 def test_schemas_that_refer_to_others() -> None:
-    """References are followed; a schema that needs itself without end is given up."""
+    """References are followed, up to a maximum depth for schemas that contain themselves."""
     schema: Json = {
         "$ref": "#/$defs/node",
         "$defs": {"node": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}},
@@ -115,7 +118,7 @@ def test_schemas_that_refer_to_others() -> None:
 
 
 def test_on_the_wire(lexical: str, ask: Ask) -> None:
-    """A request with a schema gets JSON, with tools or without; one that wants a text gets a text."""
+    """A request with a schema gets JSON, with or without tools. A request for text gets text."""
     wanted = {
         "type": "json_schema",
         "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"n": {"const": 5}}, "required": ["n"]}},
@@ -128,7 +131,7 @@ def test_on_the_wire(lexical: str, ask: Ask) -> None:
 
 @pytest.mark.parametrize("wanted", [5, {"type": "xml"}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {"schema": []}}])
 def test_a_format_that_is_none(lexical: str, ask: Ask, wanted: Any) -> None:
-    """A response_format that cannot be meant is refused by its name."""
+    """An invalid response_format is refused, and the error names the parameter."""
     refused = ask(lexical, "Hello", response_format=wanted)
 
     assert (400, "response_format") == (refused.status_code, refused.json()["error"]["param"])

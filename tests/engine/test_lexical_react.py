@@ -1,4 +1,4 @@
-"""The policy `lexical` as a ReAct speaker: it chooses as it does with native tools, and says so in text."""
+"""The policy `lexical` in the ReAct format: it makes the same choices as with native tools, and writes them as text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def opening(tools: list[Json], text: str = TEXT, prompt: str = SYSTEM_PROMPT, *,
 
 
 def conversation(messages: list[Json]) -> list[str]:
-    """What the speaker says until its final answer."""
+    """Returns the answers of the policy up to its final answer."""
     said: list[str] = []
     while not (said and "Final Answer:" in said[-1]):
         reply = Lexical().reply({"messages": messages})
@@ -38,7 +38,7 @@ def conversation(messages: list[Json]) -> list[str]:
 
 
 def test_one_action_after_the_other(tools: list[Json]) -> None:
-    """Every answer is one thought and one action, until everything is done and the final answer says what."""
+    """Each answer has one thought and one action, until the final answer lists what was done."""
     *actions, last = conversation(opening(tools))
 
     assert [
@@ -51,7 +51,7 @@ def test_one_action_after_the_other(tools: list[Json]) -> None:
 
 
 def test_the_same_choice_as_with_native_tools(tools: list[Json]) -> None:
-    """The tools that it reads in the prompt are those that a request would bring, word for word."""
+    """The tools read from the prompt equal those of a request with native tools."""
     native = as_native({"messages": opening(tools)})
 
     assert native is not None
@@ -62,14 +62,14 @@ def test_the_same_choice_as_with_native_tools(tools: list[Json]) -> None:
 
 
 def test_tools_without_schemas(tools: list[Json]) -> None:
-    """A prompt that only describes the tools still has them called."""
+    """Tools that the prompt only describes, without schemas, are called, too."""
     first, *_ = conversation(opening(tools, schemas=False))
 
     assert first.endswith("Action: find_branch\nAction Input: {}")
 
 
 def test_prompts_of_others(tools: list[Json]) -> None:
-    """Another prompt of the same contract is understood, with the tools as a list and an introduction of its own for schemas."""
+    """A different prompt in the ReAct format works, with tools as a list and another introduction of schemas."""
     prompt = (
         "Tools:\n{tools}\n\nNote: be quick.\nThought: think\nAction: the name, from {tool_names}\nAction Input: JSON\nObservation: see\n"
         "Final Answer: the end"
@@ -92,7 +92,7 @@ def test_prompts_of_others(tools: list[Json]) -> None:
     ],
 )
 def test_other_requests_are_none_of_its_business(messages: list[Json], tools: list[Json]) -> None:
-    """A request without the contract's prompt, or with native tools, is answered as before."""
+    """A request without the ReAct prompt, or with native tools, is answered in the usual way."""
     assert None is as_native({"messages": messages})
     assert None is as_native({"messages": opening(tools), "tools": tools})
 
@@ -116,7 +116,7 @@ TEXTS = st.lists(PIECES | st.text(max_size=6), max_size=15).map("".join)
 
 @given(tools=TEXTS, question=TEXTS, said=TEXTS)
 def test_never_fails_on_odd_prompts(tools: str, question: str, said: str) -> None:
-    """Whatever stands in a prompt of the contract and behind it, the answer is ReAct."""
+    """For any text in and after a ReAct prompt, the answer is in the ReAct format."""
     roles: list[tuple[str, Any]] = [("system", SYSTEM_PROMPT + tools), ("user", question), ("assistant", said), ("user", said)]
     messages = [{"role": role, "content": content} for role, content in roles]
     request = parse_chat(httpx.Request("POST", "http://e", json={"model": "m", "messages": messages}).content, "m")

@@ -1,4 +1,4 @@
-"""Values read off sentences."""
+"""Finding values in sentences."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FINDERS: list[Finder] = [
     ],
 )
 def test_finds_values(find: Finder, text: str, expected: list[texts.Plain] | None) -> None:
-    """Each finder reads its kind of value, in the order of the text, and leaves the others."""
+    """Each finder returns values of its kind in the order of the text, and no others."""
     if expected is None:
         expected = ["2026-03-14", "2026-03-04", "2026-03-05", "june 14", "may 3", "next friday", "tomorrow"]
 
@@ -49,7 +49,7 @@ def test_finds_values(find: Finder, text: str, expected: list[texts.Plain] | Non
 
 
 def test_phrases_know_their_preposition() -> None:
-    """A phrase is what stands behind a preposition, without article; an infinitive is none."""
+    """A phrase is the text after a preposition, without the article. An infinitive is not a phrase."""
     found = texts.phrases("I want to move $5 from my checking account to the savings ending in 4471.")
 
     assert [("from", "checking account"), ("to", "savings")] == [(phrase.before, phrase.value) for phrase in found]
@@ -57,7 +57,7 @@ def test_phrases_know_their_preposition() -> None:
 
 @given(st.text(max_size=200))
 def test_finders_never_fail(text: str) -> None:
-    """Whatever the text, what is found lies in it, in order."""
+    """For any text, the values are inside the text and in order."""
     for find in FINDERS:
         found = find(text)
 

@@ -1,4 +1,4 @@
-"""The engine as a child process: how it starts, what it refuses, how it ends."""
+"""The engine as a child process: how it starts, what it refuses, and how it ends."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ StartEngine = Callable[..., Child]
 
 
 def _refusal(child: Child) -> str:
-    """What a child that refused its settings said; checks that it was one sentence and exit code 2."""
+    """Returns the message of a child process that refused its settings. It must be one sentence, and the exit code 2."""
     assert 2 == child.process.wait(30)
     (line,) = child.log.read_text().splitlines()
     return line
 
 
 def test_says_where_it_serves(start_engine: StartEngine) -> None:
-    """The ready line holds the port, and the engine answers there."""
+    """The ready line has the port, and the engine answers there."""
     port = start_engine().ready(Listening).port
 
     assert 200 == httpx.get(f"http://127.0.0.1:{port}/health").status_code
@@ -40,20 +40,20 @@ def test_says_where_it_serves(start_engine: StartEngine) -> None:
     [
         (
             {"ttft": 3},
-            f"unknown key 'ttft'; known keys: {', '.join(EngineConfig.model_fields)}",
+            f"unknown key 'ttft' (did you mean 'ttft_ms'?); known keys: {', '.join(EngineConfig.model_fields)}",
         ),
-        ({"jitter": 1.5}, "jitter: input should be less than or equal to 1, not 1.5"),
-        ({"ttft_ms": -1}, "ttft_ms: input should be greater than or equal to 0, not -1"),
-        ({"policy": "lexicla"}, "no policy 'lexicla'; known: careless, lexical, script"),
+        ({"jitter": 1.5}, "jitter: must be less than or equal to 1, not 1.5"),
+        ({"ttft_ms": -1}, "ttft_ms: must be greater than or equal to 0, not -1"),
+        ({"policy": "lexicla"}, "no policy 'lexicla' (did you mean 'lexical'?); known: careless, lexical, script"),
     ],
 )
 def test_refuses_faulty_settings(start_engine: StartEngine, config: dict[str, Any], sentence: str) -> None:
-    """A faulty setting is one sentence that names the key, and exit code 2."""
+    """A faulty setting leads to one sentence that names the key, and exit code 2."""
     assert f"engine config: {sentence}" == _refusal(start_engine(**config))
 
 
 def test_script_and_policy_go_together(start_engine: StartEngine) -> None:
-    """A script without its policy is refused, and the policy without a script too."""
+    """A script without its policy is refused, and so is the policy without a script."""
     for config in ({"policy": "script"}, {"script": "rules.yaml"}):
         said = _refusal(start_engine(**config))
 
@@ -62,7 +62,7 @@ def test_script_and_policy_go_together(start_engine: StartEngine) -> None:
 
 @pytest.mark.parametrize("line", [b"", b"{policy: lexical}\n"])
 def test_refuses_a_line_that_is_no_json(line: bytes) -> None:
-    """What is not JSON is one sentence and exit code 2 as well."""
+    """Invalid JSON on stdin leads to one sentence and exit code 2."""
     done = subprocess.run([sys.executable, "-m", "pytest_agentbench.engine"], input=line, capture_output=True, timeout=30, check=False)
     (said,) = done.stderr.decode().splitlines()
 
@@ -71,7 +71,7 @@ def test_refuses_a_line_that_is_no_json(line: bytes) -> None:
 
 
 def test_settings_as_an_argument() -> None:
-    """An engine that is told its settings in its command serves until SIGTERM, whatever stdin does."""
+    """An engine with its settings as an argument serves until SIGTERM, whatever happens to stdin."""
     command = [sys.executable, "-m", "pytest_agentbench.engine", '{"model": "mine"}']
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as engine:
         assert engine.stdout is not None
@@ -85,7 +85,7 @@ def test_settings_as_an_argument() -> None:
 
 
 def test_refuses_an_argument_that_is_no_json() -> None:
-    """The sentence then names the argument."""
+    """Invalid JSON in the argument leads to a sentence that names the argument."""
     command = [sys.executable, "-m", "pytest_agentbench.engine", "lexical"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
 
@@ -94,7 +94,7 @@ def test_refuses_an_argument_that_is_no_json() -> None:
 
 
 def test_names_a_port_that_is_taken(start_engine: StartEngine) -> None:
-    """A port that someone else has is named in the sentence."""
+    """If the port is in use, the message names it."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -105,14 +105,14 @@ def test_names_a_port_that_is_taken(start_engine: StartEngine) -> None:
 
 
 def test_names_a_request_log_that_cannot_be_written(start_engine: StartEngine, tmp_path: Path) -> None:
-    """A log in a folder that does not exist is refused at once, not at the first request."""
+    """A request log in a missing folder is refused at the start, not at the first request."""
     path = str(tmp_path / "missing" / "log.jsonl")
 
     assert f"engine config: request_log {path!r} cannot be written: No such file or directory" == _refusal(start_engine(request_log=path))
 
 
 def test_ends_with_stdin(start_engine: StartEngine) -> None:
-    """When stdin closes the engine exits with 0, also while it answers."""
+    """When stdin is closed, the engine ends with exit code 0, even while it answers."""
     child = start_engine(ttft_ms=60_000)
     port = child.ready(Listening).port
     assert child.process.stdin is not None
@@ -125,7 +125,7 @@ def test_ends_with_stdin(start_engine: StartEngine) -> None:
 
 
 def test_ends_with_sigterm(start_engine: StartEngine) -> None:
-    """SIGTERM ends it with 0."""
+    """SIGTERM ends the engine with exit code 0."""
     child = start_engine()
     child.ready(Listening)
     child.process.send_signal(signal.SIGTERM)
@@ -134,7 +134,7 @@ def test_ends_with_sigterm(start_engine: StartEngine) -> None:
 
 
 def test_logs_every_request(serve: Callable[..., str], tmp_path: Path) -> None:
-    """The request log has a line for every body, broken ones included."""
+    """The request log has a line for each body, including broken ones."""
     path = tmp_path / "requests.jsonl"
     url = f"{serve(request_log=str(path))}/v1/chat/completions"
     body = {"model": "embedded-lexical", "messages": [{"role": "user", "content": "Grüße"}]}

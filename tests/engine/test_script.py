@@ -1,4 +1,4 @@
-"""The policy `script`: which rule answers, and every fault as a plain client sees it."""
+"""The policy `script`: which rule answers, and how each fault looks to a plain client."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _contents(response: httpx.Response) -> str:
 
 
 def test_first_rule_that_fits_answers(tmp_path: Path) -> None:
-    """All conditions of a rule must hold, the first such rule answers, and one without conditions always fits."""
+    """The first rule whose conditions all hold answers. A rule without conditions always matches."""
     rules: list[Json] = [
         {"match": {"contains": "a", "turn": 1}, "text": "both"},
         {"match": {"contains": "a"}, "text": "text"},
@@ -93,7 +93,7 @@ def test_first_rule_that_fits_answers(tmp_path: Path) -> None:
 
 
 def test_call_counts_the_requests_that_concern_a_rule(tmp_path: Path) -> None:
-    """`call` picks the n-th request that meets the rule's other conditions, whichever rule answered the ones before."""
+    """`call` selects the n-th request that meets the rule's other conditions, whichever rule answered the earlier ones."""
     rules: list[Json] = [
         {"match": {"contains": "a", "call": 1}, "text": "first"},
         {"match": {"contains": "a", "call": 2}, "text": "second"},
@@ -105,7 +105,7 @@ def test_call_counts_the_requests_that_concern_a_rule(tmp_path: Path) -> None:
 
 
 def test_a_rule_becomes_a_reply(tmp_path: Path) -> None:
-    """Text, calls, finish reason and delivery arrive in the reply."""
+    """The reply has the text, calls, finish reason and delivery of the rule."""
     rule = {
         "text": "Hm.",
         "tool_calls": [{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": "{"}, {"name": "h"}],
@@ -120,29 +120,32 @@ def test_a_rule_becomes_a_reply(tmp_path: Path) -> None:
 
 
 def test_no_rule_fits(tmp_path: Path) -> None:
-    """A request that no rule is for gets an error that names the script."""
+    """A request that no rule matches gets an error that names the script."""
     reply = _script(tmp_path, [{"match": {"turn": 3}}]).reply({"messages": [{"role": "user", "content": ""}]})
 
-    assert PolicyReply(delivery=Delivery(status=400, message="No rule of rules.json fits this request.")) == reply
+    assert PolicyReply(delivery=Delivery(status=400, message="No rule in rules.json matches this request.")) == reply
 
 
 @pytest.mark.parametrize(
     ("script", "sentence"),
     [
         ("text: hello", ": should be a list of rules, not {'text': 'hello'}"),
-        ("- {txt: hello}", ": rule 1: unknown key 'txt'; known keys: ttft_ms, "),
-        ("- {text: a}\n- {match: {contain: a}}", ": rule 2: unknown key 'match.contain'; known keys: contains, turn, call"),
-        ("- {cut_after: -1}", ": rule 1: cut_after: input should be greater than or equal to 0, not -1"),
-        ("- {status: 200}", ": rule 1: status: input should be greater than or equal to 400, not 200"),
+        ("- {txt: hello}", ": rule 1: unknown key 'txt' (did you mean 'text'?); known keys: ttft_ms, "),
+        (
+            "- {text: a}\n- {match: {contain: a}}",
+            ": rule 2: unknown key 'match.contain' (did you mean 'contains'?); known keys: contains, turn, call",
+        ),
+        ("- {cut_after: -1}", ": rule 1: cut_after: must be greater than or equal to 0, not -1"),
+        ("- {status: 200}", ": rule 1: status: must be greater than or equal to 400, not 200"),
         ("- {stall: {after: 2}}", ": rule 1: the key 'stall.ms' is missing"),
         ("- {tool_calls: [{arguments: {}}]}", ": rule 1: the key 'tool_calls.0.name' is missing"),
         ("- {tool_calls: [{name: f, arguments: 3}]}", ": rule 1: tool_calls.0.arguments: should be a mapping or a text, not 3"),
-        ("- {message: Oh}", ": rule 1: message and retry_after only go with status"),
+        ("- {message: Oh}", ": rule 1: message and retry_after require status"),
         ("- {text: [}", ":1: not valid YAML: "),
     ],
 )
 def test_faults_of_a_script_name_file_and_key(tmp_path: Path, script: str, sentence: str) -> None:
-    """A script that cannot be meant is refused with its name, the rule and the key."""
+    """An invalid script is refused with its name, the rule and the key."""
     path = tmp_path / "rules.yaml"
     path.write_text(script)
     with pytest.raises(ConfigError) as raised:
@@ -152,7 +155,7 @@ def test_faults_of_a_script_name_file_and_key(tmp_path: Path, script: str, sente
 
 
 def test_malformed_arguments(faulty: str, ask: Ask) -> None:
-    """Arguments that are a text arrive as they are, streamed or not."""
+    """Arguments given as text arrive unchanged, streamed or not."""
     (call,) = ask(faulty, "broken arguments").json()["choices"][0]["message"]["tool_calls"]
 
     assert {"name": "look_up", "arguments": '{"city": '} == call["function"]
@@ -176,7 +179,7 @@ def test_fails_first_and_then_succeeds(faulty: str, ask: Ask) -> None:
 
 
 def test_malformed_json(faulty: str, ask: Ask) -> None:
-    """The third event behind the role is no JSON and the rest follows; a whole answer is half a JSON."""
+    """The third event after the role is not JSON, and the rest follows. Without streaming, the body is half of a JSON object."""
     lines = [line.removeprefix("data: ") for line in ask(faulty, "broken event", stream=True).text.splitlines() if line]
     broken = [index for index, line in enumerate(lines[:-1]) if not _is_json(line)]
 
@@ -195,7 +198,7 @@ def _is_json(text: str) -> bool:
 
 
 def test_error_inside_a_200(faulty: str, ask: Ask) -> None:
-    """After two tokens the stream has an error and ends; a whole answer is the error."""
+    """After two tokens the stream has an error and ends. Without streaming, the body is the error."""
     response = ask(faulty, "error inside", stream=True)
     whole = ask(faulty, "error inside")
     *_, last, done = [line for line in response.text.splitlines() if line]
@@ -206,7 +209,7 @@ def test_error_inside_a_200(faulty: str, ask: Ask) -> None:
 
 
 def test_cut(faulty: str, ask: Ask) -> None:
-    """The connection ends after two tokens, without the end of the body; a whole answer ends in the middle."""
+    """After two tokens the connection is closed in the body. Without streaming, it is closed in the middle of the body."""
     body = {"model": "embedded-lexical", "messages": [{"role": "user", "content": "cut"}], "stream": True}
     seen: list[str] = []
     with (
@@ -224,14 +227,14 @@ def test_cut(faulty: str, ask: Ask) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_empty(faulty: str, ask: Ask, stream: bool) -> None:
-    """An empty answer is a 200 without a body."""
+    """An empty answer has status 200 and no body."""
     response = ask(faulty, "nothing", stream=stream)
 
     assert (200, b"") == (response.status_code, response.content)
 
 
 def test_tokens_per_chunk(faulty: str, ask: Ask) -> None:
-    """Chunks hold as many tokens as asked for, never of two kinds, and the count of tokens stays the same."""
+    """Chunks have the requested number of tokens, all of one kind, and the total number of tokens does not change."""
     events = [
         json.loads(line.removeprefix("data: "))
         for line in ask(faulty, "chunky", stream=True, stream_options={"include_usage": True}).text.splitlines()
@@ -248,10 +251,10 @@ def test_tokens_per_chunk(faulty: str, ask: Ask) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_split_characters(faulty: str, stream: bool) -> None:
-    """Some write ends inside a character, and the text is whole in the end."""
+    """Some writes end inside a character, and the joined text is complete."""
     body = {"model": "embedded-lexical", "messages": [{"role": "user", "content": "umlauts"}], "stream": stream}
     cut = False
-    for _ in range(50):  # a busy machine may join two writes in one read
+    for _ in range(50):  # On a busy machine two writes may arrive in one read.
         with httpx.stream("POST", f"{faulty}/v1/chat/completions", json=body) as response:
             parts = list(response.iter_raw())
         cut = cut or any(not _is_utf8(part) for part in parts)
@@ -272,7 +275,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def test_exit(start_engine: Callable[..., Child], ask: Ask, tmp_path: Path) -> None:
-    """The process dies at once, with exit code 70, and its client loses the connection."""
+    """The process ends at once with exit code 70, and its client loses the connection."""
     (tmp_path / "death.yaml").write_text(FAULTS)
     child = start_engine(policy="script", script=str(tmp_path / "death.yaml"))
     port = child.ready(Listening).port
@@ -283,7 +286,7 @@ def test_exit(start_engine: Callable[..., Child], ask: Ask, tmp_path: Path) -> N
 
 
 def test_documented_example_is_a_script(tmp_path: Path) -> None:
-    """The rules in the module's documentation can be loaded."""
+    """The rules in the module docstring can be loaded."""
     import pytest_agentbench.engine.script as module
 
     lines: list[Any] = (module.__doc__ or "").splitlines()

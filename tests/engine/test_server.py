@@ -1,4 +1,4 @@
-"""The HTTP side: an OpenAI client cannot tell it from any other server."""
+"""The HTTP server of the engine behaves like any other server to an OpenAI client."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _metrics(url: str) -> dict[str, float]:
 
 
 def test_lists_its_model(lexical: str) -> None:
-    """/v1/models has the one model that requests may name."""
+    """/v1/models lists the only model that requests may name."""
     client = openai.OpenAI(base_url=f"{lexical}/v1", api_key="none")
 
     assert ["embedded-lexical"] == [model.id for model in client.models.list()]
 
 
 def test_a_model_has_a_length(serve: Callable[..., str], ask: Ask) -> None:
-    """It is listed as vLLM lists it, and a request whose prompt and answer may be longer is refused with both numbers."""
+    """The context length is listed as in vLLM. A request whose prompt and answer may exceed it is refused with both numbers."""
     url = serve(max_model_len=1000)
     fits, too_long = ask(url, TWO_WISHES, max_tokens=900), ask(url, TWO_WISHES, max_tokens=990)
 
@@ -49,7 +49,7 @@ def test_a_model_has_a_length(serve: Callable[..., str], ask: Ask) -> None:
 
 
 def test_streams_as_openai_does(lexical: str, ask: Ask, tools: list[Json]) -> None:
-    """A stream is: role, then one token per chunk, a call's name before its arguments, finish reason, usage, [DONE]."""
+    """A stream has the role, one token per chunk, a call's name before its arguments, the finish reason, the usage, and [DONE]."""
     events = _events(ask(lexical, TWO_WISHES, tools=tools, stream=True, stream_options={"include_usage": True}))
     role, *tokens, finish, usage = events
     calls = [token["choices"][0]["delta"]["tool_calls"][0] for token in tokens]
@@ -66,11 +66,11 @@ def test_streams_as_openai_does(lexical: str, ask: Ask, tools: list[Json]) -> No
 
 
 def test_a_usage_in_every_event(lexical: str, ask: Ask, tools: list[Json]) -> None:
-    """As vLLM does it for those who ask for it beside the usage; alone the wish says nothing."""
+    """As in vLLM, usage can be requested in each event, but only together with the usage at the end."""
     running = {"continuous_usage_stats": True}
     *events, last = _events(ask(lexical, TWO_WISHES, tools=tools, stream=True, stream_options={"include_usage": True, **running}))
     alone = _events(ask(lexical, TWO_WISHES, tools=tools, stream=True, stream_options=running))
-    written = len(events) - 2  # between role and finish reason
+    written = len(events) - 2  # events between the role and the finish reason
 
     assert [*range(written + 1), written] == [event["usage"]["completion_tokens"] for event in events]
     assert events[-1]["usage"].items() <= last["usage"].items()
@@ -78,10 +78,10 @@ def test_a_usage_in_every_event(lexical: str, ask: Ask, tools: list[Json]) -> No
 
 
 def test_sdk_gets_the_same_message_streamed_or_not(lexical: str, tools: list[Json]) -> None:
-    """With the openai SDK a streamed answer and a whole one are the same message with the same usage."""
+    """With the openai SDK, streaming does not change the message or the usage."""
     client = openai.OpenAI(base_url=f"{lexical}/v1", api_key="none")
     request: Any = {"model": "embedded-lexical", "messages": [{"role": "user", "content": TWO_WISHES}], "tools": tools}
-    client.chat.completions.create(**request)  # from here on the prompt is cached
+    client.chat.completions.create(**request)  # From here on the prompt is cached.
     whole = client.chat.completions.create(**request)
     with client.chat.completions.stream(**request, stream_options={"include_usage": True}) as stream:
         streamed = stream.get_final_completion()
@@ -102,7 +102,7 @@ def _without_parsed(message: Json) -> Json:
 
 
 def test_text_is_the_same_streamed_or_not(lexical: str, ask: Ask) -> None:
-    """The pieces of a streamed text join to the whole one."""
+    """The joined pieces of a streamed text equal the text without streaming."""
     whole = ask(lexical, "Grüße 🙂").json()["choices"][0]["message"]["content"]
     events = _events(ask(lexical, "Grüße 🙂", stream=True))
 
@@ -111,7 +111,7 @@ def test_text_is_the_same_streamed_or_not(lexical: str, ask: Ask) -> None:
 
 
 def test_same_request_same_answer_in_two_processes(lexical: str, serve: Callable[..., str], ask: Ask, tools: list[Json]) -> None:
-    """The answer follows from the request alone, ids of tool calls included."""
+    """The answer, including the ids of tool calls, depends only on the request."""
     one, other = (ask(url, TWO_WISHES, tools=tools).json()["choices"] for url in (lexical, serve()))
 
     assert one == other
@@ -119,7 +119,7 @@ def test_same_request_same_answer_in_two_processes(lexical: str, serve: Callable
 
 @pytest.mark.parametrize("key", ["max_tokens", "max_completion_tokens"])
 def test_stops_at_the_token_limit(lexical: str, ask: Ask, key: str) -> None:
-    """An answer longer than the limit is cut there, streamed or not, and says so."""
+    """An answer longer than the limit is truncated there, streamed or not, with the finish reason `length`."""
     answer = ask(lexical, **{key: 5}).json()
     events = _events(ask(lexical, stream=True, **{key: 5}))
 
@@ -136,7 +136,7 @@ def test_stops_before_a_stop_sequence(lexical: str, ask: Ask) -> None:
 
 
 def test_tool_choice(lexical: str, ask: Ask, tools: list[Json]) -> None:
-    """`none` keeps from calling, `required` and a name make it call, and a forced call ends with stop as OpenAI has it."""
+    """`none` prevents calls, `required` and a name force a call, and an answer with a named call ends with `stop`, as with OpenAI."""
     named = {"type": "function", "function": {"name": "find_branch"}}
     none, required, forced = (ask(lexical, "Thank you!", tools=tools, tool_choice=choice).json() for choice in ("none", "required", named))
 
@@ -147,7 +147,7 @@ def test_tool_choice(lexical: str, ask: Ask, tools: list[Json]) -> None:
 
 
 def test_cached_tokens_grow_with_a_repeated_prefix(serve: Callable[..., str], ask: Ask, tools: list[Json]) -> None:
-    """Nothing is cached at first, the tools for another question, more for a conversation that goes on."""
+    """Nothing is cached at first, the tools for another question, and more when a conversation continues."""
     url = serve()
     question = [{"role": "system", "content": "You work for a bank. " * 20}, {"role": "user", "content": "What is my balance?"}]
     longer = [*question, {"role": "assistant", "content": "Which account?"}, {"role": "user", "content": "The joint one."}]
@@ -181,7 +181,7 @@ def test_cached_tokens_grow_with_a_repeated_prefix(serve: Callable[..., str], as
     ],
 )
 def test_refuses_in_openai_shape(lexical: str, ask: Ask, change: Json, status: int, param: str, sentence: str | None) -> None:
-    """A request that cannot be answered gets a status, the parameter and a sentence."""
+    """An invalid request gets a status, the parameter and a sentence."""
     response = ask(lexical, **change)
     error = response.json()["error"]
 
@@ -190,7 +190,7 @@ def test_refuses_in_openai_shape(lexical: str, ask: Ask, change: Json, status: i
 
 
 def test_refuses_a_choice_of_a_tool_that_is_not_there(lexical: str, ask: Ask, tools: list[Json]) -> None:
-    """A `tool_choice` must name one of the request's tools."""
+    """`tool_choice` must name one of the tools in the request."""
     for choice in ("sometimes", {"type": "function", "function": {"name": "fly"}}):
         assert 400 == ask(lexical, tools=tools, tool_choice=choice).status_code
 
@@ -207,7 +207,7 @@ def test_refuses_a_choice_of_a_tool_that_is_not_there(lexical: str, ask: Ask, to
     ],
 )
 def test_refuses_what_it_does_not_know(lexical: str, method: str, path: str, body: bytes, status: int) -> None:
-    """Broken bodies and unknown paths get an error object too."""
+    """Broken bodies and unknown paths get an error object, too."""
     response = httpx.request(method, f"{lexical}{path}", content=body)
 
     assert status == response.status_code
@@ -215,7 +215,7 @@ def test_refuses_what_it_does_not_know(lexical: str, method: str, path: str, bod
 
 
 def test_metrics_count_what_was_answered(serve: Callable[..., str], ask: Ask) -> None:
-    """The metrics carry vLLM's names and add up to the usage of the answers."""
+    """The metrics have vLLM's names, and their sums equal the usage of the answers."""
     url = serve(model="m")
     usages = [ask(url, "Hello there, " * 20, model="m", **extra).json()["usage"] for extra in ({}, {"max_tokens": 3})]
     metrics = _metrics(url)
@@ -235,7 +235,7 @@ def test_metrics_count_what_was_answered(serve: Callable[..., str], ask: Ask) ->
 
 
 def test_says_its_cache(serve: Callable[..., str], ask: Ask) -> None:
-    """Capacity is told as vLLM tells it, for routers that plan with it; a request that can never fit is refused."""
+    """The cache's capacity is reported as in vLLM, for routers that use it. A request that can never fit is refused."""
     url = serve(kv_blocks=8, block_size=32)
     told = [name for name, value in _metrics(url).items() if name.startswith("vllm:cache_config_info{") and value == 1]
     too_long = ask(url, "word " * 300)

@@ -1,4 +1,4 @@
-"""The engine's embeddings: always the same, near for texts that are alike, and in both forms that clients ask for."""
+"""Embeddings are deterministic, close for similar texts, and available in both formats that clients use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cosine(one: str, other: str) -> float:
 
 
 def test_alike_is_near() -> None:
-    """The same words in another form are near, other words are not; case and signs do not matter, and length is 1."""
+    """The same words in another form have close vectors, other words do not. Case and punctuation do not matter. The length is 1."""
     lamp = "The brass lamp stands on the oak table."
 
     assert cosine(lamp, "Brass lamps are standing on oak tables!") > 0.4
@@ -29,7 +29,7 @@ def test_alike_is_near() -> None:
 
 
 def test_over_http(lexical: str) -> None:
-    """One text or several, as numbers or as base64, with fewer numbers where somebody asks; an OpenAI client reads them."""
+    """One or several texts, as numbers or as base64, with fewer dimensions on request. An OpenAI client can read them."""
     body = {"model": "embedded-lexical", "input": ["brass lamp", "oak chair"]}
 
     answer = httpx.post(f"{lexical}/v1/embeddings", json=body).json()
@@ -54,7 +54,7 @@ def test_over_http(lexical: str) -> None:
     ],
 )
 def test_what_cannot_be_answered(lexical: str, change: Json, status: int, message: str) -> None:
-    """An error in OpenAI's shape says what would work."""
+    """An invalid request gets an error in OpenAI's format that says what is allowed."""
     answer = httpx.post(f"{lexical}/v1/embeddings", json={"model": "embedded-lexical", "input": "a", **change})
 
     assert (status, message) == (answer.status_code, answer.json()["error"]["message"])

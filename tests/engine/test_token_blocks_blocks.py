@@ -1,4 +1,4 @@
-"""The KV cache: who holds which blocks, what is known of earlier prompts, and who waits."""
+"""The KV cache: which blocks requests hold, which are cached, and which requests wait."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pytest_agentbench.engine.token_blocks import BlockCache, Prompt
 
 
 async def through(blocks: BlockCache, prompt: Prompt, answer: int = 0) -> int:
-    """A request that comes and goes; tokens of its prompt that were known."""
-    async with blocks.room(prompt, answer) as room:
+    """Runs a request to its end. Returns the number of prompt tokens that were cached."""
+    async with blocks.reserve(prompt, answer) as room:
         return room.cached
 
 
 async def test_common_beginnings_are_known() -> None:
-    """A prompt is known up to where it differs from an earlier one, and never as a whole."""
+    """A prompt is cached up to its first difference from an earlier one, and never completely."""
     blocks = BlockCache(100, 16)
 
     assert 0 == await through(blocks, Prompt(48, [1, 2, 3]))
     assert 32 == await through(blocks, Prompt(48, [1, 2, 3]))
     assert 48 == await through(blocks, Prompt(49, [1, 2, 3]))
     assert 16 == await through(blocks, Prompt(48, [1, 5, 3]))
-    blocks.forget()
+    blocks.clear()
     assert 0 == await through(blocks, Prompt(48, [1, 2, 3]))
 
 
 async def test_the_least_recent_and_ends_are_forgotten_first() -> None:
-    """A full cache forgets what was used longest ago, and of one prompt its end before its beginning."""
+    """A full cache removes the least recently used blocks first, and of one prompt the last blocks first."""
     blocks = BlockCache(5, 16)
     await through(blocks, Prompt(49, [1, 2, 3]))
     await through(blocks, Prompt(33, [7, 8]))
@@ -38,7 +38,7 @@ async def test_the_least_recent_and_ends_are_forgotten_first() -> None:
 
 
 async def test_what_is_used_is_kept() -> None:
-    """A prompt that comes again is recent again."""
+    """Repeating a prompt makes its blocks recently used again."""
     blocks = BlockCache(5, 16)
     for prompt in ([1, 2], [7, 8], [1, 2], [9]):
         await through(blocks, Prompt(33, prompt))
@@ -47,28 +47,31 @@ async def test_what_is_used_is_kept() -> None:
 
 
 async def test_shared_blocks_are_held_once() -> None:
-    """Requests that begin alike hold their beginning together, and each its own end and its answer; what nobody holds is not used."""
+    """Requests with equal beginnings share these blocks.
+
+    Their ends and answers have own blocks. Blocks that no request holds are not counted as used.
+    """
     blocks = BlockCache(100, 16)
     used = []
     async with AsyncExitStack() as running:
         for answer in (0, 40):
-            await running.enter_async_context(blocks.room(Prompt(49, [1, 2, 3]), answer))
+            await running.enter_async_context(blocks.reserve(Prompt(49, [1, 2, 3]), answer))
             used.append(blocks.used)
 
-    assert [4, 4 + 3] == used  # 49 tokens and 40 are six blocks, three of which are there
+    assert [4, 4 + 3] == used  # 49 + 40 tokens need six blocks, three of which are already held.
     assert 0 == blocks.used
 
 
 async def test_requests_wait_for_room() -> None:
-    """First come, first served; who waits gets what was given back, and is told that it waited."""
+    """Requests wait in order of arrival. A waiting request gets released blocks, and learns that it waited."""
     blocks = BlockCache(6, 16)
     order: list[tuple[str, bool]] = []
 
     async def request(name: str, prompt: Prompt) -> None:
-        async with blocks.room(prompt, 0) as room:
+        async with blocks.reserve(prompt, 0) as room:
             order.append((name, room.waited))
 
-    async with blocks.room(Prompt(64, [1, 2, 3, 4]), 0):
+    async with blocks.reserve(Prompt(64, [1, 2, 3, 4]), 0):
         waiting = [asyncio.create_task(request(*each)) for each in (("large", Prompt(48, [7, 8, 9])), ("small", Prompt(16, [5])))]
         await asyncio.sleep(0)
         counts = blocks.used, blocks.waiting
@@ -80,9 +83,9 @@ async def test_requests_wait_for_room() -> None:
 
 
 async def test_one_that_leaves_while_it_waits() -> None:
-    """It holds nothing, and those behind it are served."""
+    """A request that gives up while waiting holds nothing, and the ones after it are served."""
     blocks = BlockCache(2, 16)
-    async with blocks.room(Prompt(32, [1, 2]), 0):
+    async with blocks.reserve(Prompt(32, [1, 2]), 0):
         gone = asyncio.create_task(through(blocks, Prompt(32, [3, 4])))
         behind = asyncio.create_task(through(blocks, Prompt(32, [5, 6])))
         await asyncio.sleep(0)
@@ -96,5 +99,5 @@ async def test_one_that_leaves_while_it_waits() -> None:
 
 @pytest.mark.parametrize(("tokens", "fits"), [(32, True), (33, False)])
 def test_what_never_fits(tokens: int, fits: bool) -> None:
-    """A request that is larger than the cache would wait for ever."""
+    """`fits` is False for a request larger than the cache, which would wait for ever."""
     assert fits == BlockCache(2, 16).fits(tokens)

@@ -9,7 +9,7 @@ from pytest_agentbench.engine.token_blocks import read_prompt, tokenise
 
 
 def test_tokens_are_pieces_of_words() -> None:
-    """Words are cut after six letters, numbers after three digits, signs stand alone."""
+    """Words are split after six letters and numbers after three digits. Punctuation marks are separate tokens."""
     assert ["The", " transa", "ction", " costs", " $", "123", "4", ".", "50", "!", "\n\n"] == tokenise(
         "The transaction costs $1234.50!\n\n"
     )
@@ -17,12 +17,12 @@ def test_tokens_are_pieces_of_words() -> None:
 
 @given(st.text())
 def test_tokens_lose_nothing(text: str) -> None:
-    """The tokens of any text join to that text."""
+    """The joined tokens of any text equal the text."""
     assert text == "".join(tokenise(text))
 
 
 def test_block_hashes_stand_for_all_text_before() -> None:
-    """The same words behind another beginning are other blocks; the same prompt with more behind it begins with the same ones."""
+    """The same words after another beginning are different blocks. A prompt and its continuation begin with the same blocks."""
     words = "alpha beta gamma delta " * 20
     one, other = (read_prompt({"messages": [{"role": "user", "content": f"{start} {words}"}]}, 16) for start in ("One", "Two"))
     longer = read_prompt({"messages": [{"role": "user", "content": f"One {words}"}, {"role": "assistant", "content": "Yes."}]}, 16)
@@ -33,7 +33,7 @@ def test_block_hashes_stand_for_all_text_before() -> None:
 
 
 def test_sizes_of_blocks() -> None:
-    """A prompt fills its blocks from the start; what does not fill one belongs to none. The size changes no token."""
+    """Only full blocks count, from the start of the prompt. The size of blocks does not change the tokens."""
     request = {"messages": [{"role": "user", "content": "alpha beta " * 50}], "tools": [{"type": "function", "function": {"name": "f"}}]}
     prompts = {size: read_prompt(request, size) for size in (1, 16, 64)}
 
@@ -44,7 +44,7 @@ def test_sizes_of_blocks() -> None:
 
 
 def test_prompt_counts_everything_the_model_would_read() -> None:
-    """Tools, tool calls and the parts of a content count."""
+    """Tools, tool calls and content parts count as part of the prompt."""
     call = {"id": "1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
     parts = [{"type": "text", "text": "and this"}, {"type": "image_url", "image_url": {"url": "data:"}}]
     plain = {"messages": [{"role": "user", "content": "Look"}, {"role": "assistant"}]}

@@ -74,7 +74,7 @@ def test_margins(text: str, margin: float) -> None:
         ("pass^3.5 >= 0.8", "should be METRIC >= LIMIT"),
         ("tsq.mean >= 0.8 vs main", "should be METRIC >= LIMIT"),
         ("tsq.mean >= -0.03 vs baseline of run", "`of run` is a fact about one run; leave out `vs baseline`"),
-        ("tqs >= 0.8", "no metric 'tqs'; known: .*tsq.mean, ttft.p95"),
+        ("tqs >= 0.8", "no metric 'tqs' .did you mean 'tsq.mean'..; known: .*tsq.mean, ttft.p95"),
         ("ttft.mean <= 500ms", "no statistic of ttft 'mean'; known: p50, p90, p95, p99"),
         ("ttft <= 500ms", "no statistic of ttft ''; known: p50, p90, p95, p99"),
         ("tsq >= -0.03 vs baseline", "tsq is the score of each rollout, and a rule is about a whole run: tsq.mean"),

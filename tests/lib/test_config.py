@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.config import Spec, load_yaml, override, parse_yaml, validate
+from pytest_agentbench.lib.config import PositiveSeconds, Spec, load_yaml, override, parse_yaml, validate
 from pytest_agentbench.lib.json_file import read_text
+
+
+class Wait(Spec):
+    """A model with a duration."""
+
+    timeout: PositiveSeconds
 
 
 class Wheel(Spec):
@@ -80,7 +86,7 @@ def test_a_yaml_file_holds_a_mapping(tmp_path: Path, text: str, kind: str) -> No
     file = tmp_path / "f.yaml"
     file.write_text(text)
 
-    with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: is {kind}, should be a mapping of keys$"):
+    with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: is {kind}, must be a mapping of keys$"):
         load_yaml(file)
 
 
@@ -121,14 +127,14 @@ def test_override_through_a_value() -> None:
     ("data", "sentence"),
     [
         ({"name": "x", "wheels": 2}, "unknown key 'wheels'; known keys: name, front, spare, third"),
-        ({"nam": "x"}, "unknown key 'nam'; known keys: name, front, spare, third"),
+        ({"nam": "x"}, "unknown key 'nam' (did you mean 'name'?); known keys: name, front, spare, third"),
         ({"name": "x", "front": {"size": 28, "colour": "red"}}, "unknown key 'front.colour'; known keys: size, spokes"),
         ({"name": "x", "third": {"size": 28, "colour": "red"}}, "unknown key 'third.colour'; known keys: size, spokes"),
         ({"name": "x", "spare": {"name": {"size": 28, "colour": "red"}}}, "unknown key 'spare.name.colour'; known keys: size, spokes"),
         ({}, "the key 'name' is missing"),
         ({"name": "x", "front": {}}, "the key 'front.size' is missing"),
-        ({"name": 5}, "name: input should be a valid string, not 5"),
-        ({"name": "x", "spare": {"a": 1}}, "spare.a: input should be a valid dictionary or instance of Wheel, not 1"),
+        ({"name": 5}, "name: must be a valid string, not 5"),
+        ({"name": "x", "spare": {"a": 1}}, "spare.a: must be a valid dictionary or instance of Wheel, not 1"),
     ],
 )
 def test_faulty_keys(data: dict[str, Any], sentence: str) -> None:
@@ -137,3 +143,17 @@ def test_faulty_keys(data: dict[str, Any], sentence: str) -> None:
         validate(Bicycle, data, "f.yaml")
 
     assert f"f.yaml: {sentence}" == str(caught.value)
+
+
+@pytest.mark.parametrize(("written", "seconds"), [("10m", 600), ("90s", 90), ("1.5h", 5400), ("250ms", 0.25), ("7", 7), (2, 2), (0.5, 0.5)])
+def test_durations(written: object, seconds: float) -> None:
+    """A duration is a number of seconds, or a text with a unit; the field has its seconds."""
+    assert seconds == validate(Wait, {"timeout": written}, "f").timeout
+
+
+@pytest.mark.parametrize("written", ["ten", "-5s", "10 minutes", ""])
+def test_texts_that_are_not_durations(written: str) -> None:
+    """The message shows how durations are written."""
+    sentence = f"f: timeout: must be a time such as 200ms, 90s, 10m or 2h, or a number of seconds, not {written!r}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
+        validate(Wait, {"timeout": written}, "f")

@@ -24,7 +24,7 @@ def test_every_option_of_ours_is_checked(kind: str) -> None:
 
     assert names or kind in WITHOUT_OPTIONS
     for name in names:
-        with pytest.raises(ValueError, match=f"^{name} should be .*, not <object object at "):
+        with pytest.raises(ValueError, match=f"^{name} must be .*, not <object object at "):
             agent(**{**GIVEN.get(kind, {}), name: object()})
 
 
@@ -46,14 +46,14 @@ def test_what_may_be(given: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"count": 4}, "retry.count should be a whole number from 1 to 3, not 4"),
-        ({"count": True}, "retry.count should be a whole number from 1 to 3, not True"),
-        ({"count": 2.0}, "retry.count should be a whole number from 1 to 3, not 2.0"),
-        ({"count": None}, "retry.count should be a whole number from 1 to 3, not None"),
-        ({"share": float("nan")}, "retry.share should be a number from 0 to 1, not nan"),
-        ({"share": False}, "retry.share should be a number from 0 to 1, not False"),
-        ({"words": "a"}, "retry.words should be a list of texts, not 'a'"),
-        ({"variables": {"A": 5}}, "retry.variables should be names and texts, not {'A': 5}"),
+        ({"count": 4}, "retry.count must be a whole number from 1 to 3, not 4"),
+        ({"count": True}, "retry.count must be a whole number from 1 to 3, not True"),
+        ({"count": 2.0}, "retry.count must be a whole number from 1 to 3, not 2.0"),
+        ({"count": None}, "retry.count must be a whole number from 1 to 3, not None"),
+        ({"share": float("nan")}, "retry.share must be a number from 0 to 1, not nan"),
+        ({"share": False}, "retry.share must be a number from 0 to 1, not False"),
+        ({"words": "a"}, "retry.words must be a list of texts, not 'a'"),
+        ({"variables": {"A": 5}}, "retry.variables must be names and texts, not {'A': 5}"),
     ],
 )
 def test_what_may_not(given: Mapping[str, Any], sentence: str) -> None:

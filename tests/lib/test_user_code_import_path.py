@@ -45,7 +45,9 @@ def test_two_suites_may_have_an_agent(tmp_path: Path) -> None:
 
 def test_an_unknown_name() -> None:
     """A name that is neither known nor an import path is answered with both."""
-    with pytest.raises(ConfigError, match=r"^no agent 'pth'; known: lost, path, or an import path such as my_package\.agents:pth$"):
+    with pytest.raises(
+        ConfigError, match=r"^no agent 'pth' .did you mean 'path'..; known: lost, path, or an import path such as my_package\.agents:pth$"
+    ):
         load_object("agent", "pth", KNOWN, Path())
 
 

@@ -210,7 +210,7 @@ def test_terms() -> None:
 @pytest.mark.parametrize(
     ("name", "refusal"),
     [
-        ("ttfb.p50", r"^no metric 'ttfb'; known: call_prefix_cache_hit_ratio, .*, ttft$"),
+        ("ttfb.p50", r"^no metric 'ttfb' .did you mean 'ttft'..; known: call_prefix_cache_hit_ratio, .*, ttft$"),
         ("accuracy", r"^no metric 'accuracy'; known: call_prefix_cache_hit_ratio, "),
         ("ttft.p77", r"^no statistic of ttft 'p77'; known: max, mean, min, n, p50, p90, p95, p99$"),
         ("ttft", r"^no statistic of ttft ''; known: max, mean, min, n, p50, p90, p95, p99$"),

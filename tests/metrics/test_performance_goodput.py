@@ -52,7 +52,7 @@ def test_what_is_no_objective(text: str) -> None:
 
 def test_an_unknown_objective() -> None:
     """Those that there are, are named."""
-    with pytest.raises(ValueError, match="no objective 'ttfb'; known: e2e, itl, tpot, ttft"):
+    with pytest.raises(ValueError, match=r"no objective 'ttfb' .did you mean 'ttft'..; known: e2e, itl, tpot, ttft"):
         parse("ttfb=500ms")
 
 

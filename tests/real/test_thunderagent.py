@@ -118,7 +118,7 @@ async def test_how_large_a_program_is(tmp_path: Path, options: Json) -> None:
                         await answer.read()
             (call,) = await taps.close(id)
             known = programs(router)
-            taps.leave()
+            taps.disconnect()
     finally:
         tap.stop()
     whole = (call.prompt_tokens or 0) + (call.completion_tokens or 0)

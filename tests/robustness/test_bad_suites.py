@@ -61,20 +61,32 @@ def with_tool(**keys: Any) -> Spoil:
 BAD: dict[str, tuple[Spoil, str]] = {
     "yaml": (as_file("suite.yaml", b"name: yaml\ndataset: {format: [}\n"), "suite.yaml:2: not valid YAML: "),
     "not_a_mapping": (as_file("suite.yaml", b"- name\n"), "suite.yaml: is list, should be a mapping of keys"),
-    "unknown_key": (in_yaml(scorer="tsq"), "suite.yaml: unknown key 'scorer'; known keys: name, description, dataset, agent,"),
+    "unknown_key": (
+        in_yaml(scorer="tsq"),
+        "suite.yaml: unknown key 'scorer' (did you mean 'scorers'?); known keys: name, description, dataset, agent,",
+    ),
     "unknown_inner": (
         in_yaml(dataset={"format": "agent-leaderboard", "path": "x"}),
         "unknown key 'dataset.path'; known keys: format, file, tools,",
     ),
     "no_such_format": (in_yaml(dataset={"format": "csv", "file": "data.json"}), "no dataset format 'csv'; known: agent-leaderboard"),
     "no_such_data": (in_yaml(dataset={"format": "agent-leaderboard", "file": "gone.json"}), "/no_such_data/gone.json does not exist"),
-    "no_such_agent": (in_yaml(agent={"kind": "tool_caling"}), "no agent 'tool_caling'; known: command, nothing, "),
+    "no_such_agent": (
+        in_yaml(agent={"kind": "tool_caling"}),
+        "no agent 'tool_caling' (did you mean 'tool_calling'?); known: command, nothing, ",
+    ),
     "no_such_option": (
         in_yaml(agent={"kind": "tool_calling", "turns": 3}),
         "agent: unknown key 'turns'; known keys of tool_calling: kind,",
     ),
-    "no_such_scorer": (in_yaml(scorers=["tqs"], thresholds={}), "no scorer 'tqs'; known: action_completion, completeness, exact, "),
-    "no_such_scorer_under_thresholds": (in_yaml(scorers=["tqs"]), "no scorer 'tqs'; known: action_completion, completeness, exact, "),
+    "no_such_scorer": (
+        in_yaml(scorers=["tqs"], thresholds={}),
+        "no scorer 'tqs' (did you mean 'tsq'?); known: action_completion, completeness, exact, ",
+    ),
+    "no_such_scorer_under_thresholds": (
+        in_yaml(scorers=["tqs"]),
+        "no scorer 'tqs' (did you mean 'tsq'?); known: action_completion, completeness, exact, ",
+    ),
     "no_such_measure": (in_yaml(thresholds={"nat_compat": 0.5}), "thresholds: 'nat_compat' is not measured; scores of this suite: tsq"),
     "broken_json": (as_file("data.json", b'[\n{"id": "a",\n]'), "data.json:3: not valid JSON: "),
     "broken_line": (as_json_lines, "data.jsonl:2: not valid JSON: "),
@@ -98,7 +110,10 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "asyncio": (nothing, "asyncio/suite.yaml: name: 'asyncio' is a mark that"),
     "timeout": (nothing, "timeout/suite.yaml: name: 'timeout' is a mark that"),
     "usefixtures": (nothing, "usefixtures/suite.yaml: name: 'usefixtures' is a mark that"),
-    "unknown_label": (in_first_entry(expected_tools=["find_item"]), "data.json: entry 1: unknown key 'expected_tools'; known keys: id, "),
+    "unknown_label": (
+        in_first_entry(expected_tools=["find_item"]),
+        "data.json: entry 1: unknown key 'expected_tools' (did you mean 'expected_tool_calls'?); known keys: id, ",
+    ),
     "repeated_key": (
         as_file("suite.yaml", b"name: a\ntrials: 2\nname: b\n"),
         "suite.yaml:3: the key 'name' is there twice, first in line 1",
@@ -161,7 +176,7 @@ def test_nothing_runs_when_collection_failed(project: Project) -> None:
     result = project.run("scenarios")
 
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*scenarios/bad/suite.yaml: no scorer 'tqs'; known: *"])
+    result.stdout.fnmatch_lines(["*scenarios/bad/suite.yaml: no scorer 'tqs' (did you mean 'tsq'?); known: *"])
     assert 4 == result.ret
     assert [] == [*project.root.glob("reports/2*")]
 

@@ -21,7 +21,7 @@ FIND: Json = {"tool_calls": [{"name": "find_item", "arguments": {"item": "lamp"}
 FAULTS: list[tuple[Json, str]] = [
     ({"status": 500, "message": "boom"}, "HTTP 500: boom"),
     ({"status": 429, "message": "too many", "retry_after": 1}, "HTTP 429: too many"),
-    ({"malformed_json_after": 1, "text": ANSWER}, "HTTP 200: an event is no chunk of an answer"),
+    ({"malformed_json_after": 1, "text": ANSWER}, "HTTP 200: an event is not a chunk of an answer"),
     ({"cut_after": 2, "text": ANSWER}, "the backend closed the connection in the middle of its answer"),
     ({"cut_after": 0, "text": ANSWER}, "the backend closed the connection"),
     ({"empty": True, "text": ANSWER}, ""),

@@ -113,35 +113,46 @@ KNOWN_AGENTS = ", ".join(sorted(AGENTS))
         (
             {"kind": "tool_callin"},
             ["tsq"],
-            f"no agent 'tool_callin'; known: {KNOWN_AGENTS}, or an import path such as my_package.agents:tool_callin",
+            (
+                f"no agent 'tool_callin' (did you mean 'tool_calling'?); "
+                f"known: {KNOWN_AGENTS}, or an import path such as my_package.agents:tool_callin"
+            ),
         ),
         ({}, ["tsq"], f"agent: the key 'kind' is missing; known: {', '.join(AGENTS)}, or an import path"),
         ({"kind": 5}, ["tsq"], f"agent: the key 'kind' is missing; known: {', '.join(AGENTS)}, or an import path"),
         (
             {"kind": "tool_calling", "max_turn": 5},
             ["tsq"],
-            f"agent: unknown key 'max_turn'; known keys of tool_calling: {TOOL_CALLING_KEYS}",
+            f"agent: unknown key 'max_turn' (did you mean 'max_turns'?); known keys of tool_calling: {TOOL_CALLING_KEYS}",
         ),
         *(
             (
                 {"kind": "tool_calling", "max_turns": value},
                 ["tsq"],
-                f"agent: 'tool_calling' cannot be made from its settings: max_turns should be a whole number from 1 up, not {value!r}",
+                f"agent: 'tool_calling' cannot be made from its settings: max_turns must be a whole number from 1 up, not {value!r}",
             )
             for value in (0, "12", 1.5, True)
         ),
         (
             {"kind": "tool_calling", "system_prompt": None},
             ["tsq"],
-            "agent: 'tool_calling' cannot be made from its settings: system_prompt should be a text, not None",
+            "agent: 'tool_calling' cannot be made from its settings: system_prompt must be a text, not None",
         ),
         (
             {"kind": "tool_calling"},
             ["tsq", "tqs"],
-            f"no scorer 'tqs'; known: {', '.join(SCORERS)}, or an import path such as my_package.scorers:tqs",
+            f"no scorer 'tqs' (did you mean 'tsq'?); known: {', '.join(SCORERS)}, or an import path such as my_package.scorers:tqs",
         ),
-        ({"kind": "./code.py:Agent", "colour": "red"}, ["tqs"], f"no scorer 'tqs'; known: {', '.join(SCORERS)}, or an import path"),
-        ({"kind": "tool_callin"}, ["./code.py:polite"], f"no agent 'tool_callin'; known: {KNOWN_AGENTS}, or an import path"),
+        (
+            {"kind": "./code.py:Agent", "colour": "red"},
+            ["tqs"],
+            f"no scorer 'tqs' (did you mean 'tsq'?); known: {', '.join(SCORERS)}, or an import path",
+        ),
+        (
+            {"kind": "tool_callin"},
+            ["./code.py:polite"],
+            f"no agent 'tool_callin' (did you mean 'tool_calling'?); known: {KNOWN_AGENTS}, or an import path",
+        ),
     ],
 )
 def test_wrong_names_are_found_early(folder: Path, agent: Json, scorers: list[str], sentence: str) -> None:

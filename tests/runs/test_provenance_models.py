@@ -72,7 +72,7 @@ def test_every_api_names_its_model(route: str, whole: dict[str, Any], stream: li
     streamed, at_once, silent = (DIALECTS[route]() for _ in range(3))
     for data in stream:
         streamed.add(Event(1, None, True, "message", json.dumps(data).encode()))
-    at_once.whole(json.dumps(whole).encode())
-    silent.whole(json.dumps({name: value for name, value in whole.items() if name != "model"}).encode())
+    at_once.read_complete(json.dumps(whole).encode())
+    silent.read_complete(json.dumps({name: value for name, value in whole.items() if name != "model"}).encode())
 
     assert ("b", "b", "") == (streamed.model, at_once.model, silent.model)

@@ -99,7 +99,7 @@ async def test_no_goals_no_score(metadata: Json) -> None:
 
     with pytest.raises(ValueError, match="the scenario has no user_goals"):
         await action_completion(Scenario("s-0", (), metadata=metadata), ROLLOUT, nobody)
-    with pytest.raises(ValueError, match="judgements should be a whole number from 1 up, not 0"):
+    with pytest.raises(ValueError, match="judgements must be a whole number from 1 up, not 0"):
         await action_completion(SCENARIO, ROLLOUT, nobody, judgements=0)
 
 

@@ -27,7 +27,7 @@ def test_import_paths_and_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tqs", f"no scorer 'tqs'; known: {', '.join(sorted(SCORERS))}, or an import path such as"),
+        ("tqs", f"no scorer 'tqs' (did you mean 'tsq'?); known: {', '.join(sorted(SCORERS))}, or an import path such as"),
         ("pytest_agentbench.scorers.tsq:nothing", "scorer 'pytest_agentbench.scorers.tsq:nothing' cannot be loaded"),
         ("pytest_agentbench.scorers:SCORERS", "scorer 'pytest_agentbench.scorers:SCORERS' is a dict, should be a function"),
         ("math:sqrt", "scorer 'math:sqrt' should take (scenario, rollout), not (x, /): too many positional arguments"),

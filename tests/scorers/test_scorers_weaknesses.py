@@ -73,7 +73,7 @@ def test_the_same_name_is_the_same_score() -> None:
     same = dict.fromkeys(("tsq", "tsq_multiset", "tsq_ordered", "tsq_arguments"), 2 / 3)
     assert {**same, "tsq_subset": 1.0, "tsq_superset": 0.5} == scored_by_name
     for name in scored_by_name:
-        with pytest.raises(ConfigError, match="unknown option 'weight'; known: none"):
+        with pytest.raises(ConfigError, match="no option 'weight'; known: none"):
             load_scorer(name, options={"weight": 0.4})
 
 

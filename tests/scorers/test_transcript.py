@@ -67,7 +67,7 @@ async def test_nonsense_is_no_score(judge: Judge) -> None:
     for _ in nonsense:
         with pytest.raises(JudgeError):
             await completeness(SCENARIO, ROLLOUT, model, judgements=1)
-    with pytest.raises(ValueError, match="judgements should be a whole number from 1 up, not 0"):
+    with pytest.raises(ValueError, match="judgements must be a whole number from 1 up, not 0"):
         await completeness(SCENARIO, ROLLOUT, model, judgements=0)
 
 

@@ -60,7 +60,7 @@ def test_arms_that_are_variants() -> None:
     assert {"hot": 3, "warm": 3} == made.sizes
     assert VariantOrigin("default", "warm") == origins(("default",), arms)["warm"]
     assert origins(("default", "hot"), arms).keys() == set(names)  # whatever variants are chosen beside them
-    with pytest.raises(ConfigError, match=r"shop/suite.yaml: no variant 'odd' for the arm variant:odd; known: default, hot"):
+    with pytest.raises(ConfigError, match=r"shop/suite.yaml: the arm variant:odd: no variant 'odd'; known: default, hot"):
         in_arms(own, ("default",), parse_arms("variant:odd,variant:hot"))
 
 

@@ -55,8 +55,8 @@ def test_what_is_ignored_is_not_counted() -> None:
 @pytest.mark.parametrize(
     ("modes", "wanted", "sentence"),
     [
-        ({"ordr": {"item": "exact"}}, "lamp", "arguments: no tool 'ordr'; known: order"),
-        ({"order": {"itm": "exact"}}, "lamp", "arguments.order: no argument 'itm'; known: count, item, note"),
+        ({"ordr": {"item": "exact"}}, "lamp", "arguments: no tool 'ordr' (did you mean 'order'?); known: order"),
+        ({"order": {"itm": "exact"}}, "lamp", "arguments.order: no argument 'itm' (did you mean 'item'?); known: count, item, note"),
         ({"order": {"item": "pattern"}}, "(", "arguments.order.item: in scenario 's1' the label is no regular expression: '('"),
     ],
 )

@@ -33,10 +33,10 @@ def test_another_endpoint() -> None:
     [
         (
             {"search": {"url": "ftp://127.0.0.1", "model": "m"}},
-            "roles.search.url: should start with http:// or https://, not 'ftp://127.0.0.1'",
+            "roles.search.url: must start with http:// or https://, not 'ftp://127.0.0.1'",
         ),
         ({"search": {"url": "http://127.0.0.1/v1"}}, "roles.search: an endpoint of its own needs a model: give 'model'"),
-        ({"se arch": {}}, "roles.se arch: string should match pattern '^[a-z][a-z0-9_]{0,29}$', not 'se arch'"),
+        ({"se arch": {}}, "roles.se arch: must be up to 30 lowercase letters, digits and `_`, with a letter first, not 'se arch'"),
         ({"judge": {}}, "roles: the judge has a key of its own in suite.yaml: 'judge', beside 'roles'"),
     ],
 )
@@ -69,7 +69,11 @@ def test_the_roles_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("text", "judge", "sentence"),
     [
-        ("roles: {search: {ulr: x}}", {}, "players.yaml: unknown key 'roles.search.ulr'; known keys: request_fields, context_length, url"),
+        (
+            "roles: {search: {ulr: x}}",
+            {},
+            "players.yaml: unknown key 'roles.search.ulr' (did you mean 'url'?); known keys: request_fields, context_length, url",
+        ),
         ("search: {}", {}, "players.yaml: unknown key 'search'; known keys: roles, judge"),
         ("roles: {}\njudge: {}", {"judge": {}}, "suite.yaml: `judge` is also in players.yaml; remove one of the two"),
         (None, {}, "players.yaml: No such file or directory"),

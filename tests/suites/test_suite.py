@@ -207,18 +207,18 @@ def test_label_sources_are_named(folder: Folder) -> None:
 def test_overrides_come_before_the_check(folder: Folder) -> None:
     """A changed value is in the suite, and is checked as if it stood in the file."""
     assert 0.6 == folder.load(("agent.temperature", 0.6)).agent["temperature"]
-    assert "suite.yaml: trials: input should be greater than or equal to 1, not 0" == folder.refusal(("trials", 0))
+    assert "suite.yaml: trials: must be greater than or equal to 1, not 0" == folder.refusal(("trials", 0))
 
 
 @pytest.mark.parametrize(
     ("workers", "refusal"),
     [
-        (0, "input should be greater than or equal to 1, not 0"),
-        (-2, "input should be greater than or equal to 1, not -2"),
-        (1001, "input should be less than or equal to 1000, not 1001"),
-        (True, "input should be a valid integer, not True"),
-        (2.5, "input should be a valid integer, not 2.5"),
-        ("auto", "input should be a valid integer, not 'auto'"),
+        (0, "must be greater than or equal to 1, not 0"),
+        (-2, "must be greater than or equal to 1, not -2"),
+        (1001, "must be less than or equal to 1000, not 1001"),
+        (True, "must be a valid integer, not True"),
+        (2.5, "must be a valid integer, not 2.5"),
+        ("auto", "must be a valid integer, not 'auto'"),
     ],
 )
 def test_workers_that_cannot_be_meant(folder: Folder, workers: object, refusal: str) -> None:
@@ -315,24 +315,30 @@ def test_tool_sets_are_sent_once() -> None:
     ("spec", "sentence"),
     [
         ("name: [", "suite.yaml:2: not valid YAML: "),
-        ("", "suite.yaml: is empty, should be a mapping of keys"),
+        ("", "suite.yaml: is empty, must be a mapping of keys"),
         (
             {**SPEC, "scorer": ["tsq"]},
-            "suite.yaml: unknown key 'scorer'; known keys: name, description, dataset, agent, variants, scorers, tools, arguments, ans",
+            (
+                "suite.yaml: unknown key 'scorer' (did you mean 'scorers'?); "
+                "known keys: name, description, dataset, agent, variants, scorers, tools, arguments, ans"
+            ),
         ),
         (
             {"name": "shop", "dataset": {"format": "f", "fil": "d"}},
-            "suite.yaml: unknown key 'dataset.fil'; known keys: format, file, tools, name",
+            "suite.yaml: unknown key 'dataset.fil' (did you mean 'file'?); known keys: format, file, tools, name",
         ),
-        ({**SPEC, "variants": {"hot": {"agnet": {}}}}, "suite.yaml: unknown key 'variants.hot.agnet'; known keys: agent"),
+        (
+            {**SPEC, "variants": {"hot": {"agnet": {}}}},
+            "suite.yaml: unknown key 'variants.hot.agnet' (did you mean 'agent'?); known keys: agent",
+        ),
         (
             {**SPEC, "variants": {"default": {}}},
             "suite.yaml: variants: the variant 'default' is the suite's own agent; give yours another name",
         ),
-        ({**SPEC, "name": "my shop"}, "suite.yaml: name: string should match pattern"),
-        ({**SPEC, "name": "_shop"}, "suite.yaml: name: string should match pattern"),
+        ({**SPEC, "name": "my shop"}, "suite.yaml: name: must be letters, digits and `_`, with a letter first"),
+        ({**SPEC, "name": "_shop"}, "suite.yaml: name: must be letters, digits and `_`, with a letter first"),
         ("name: shop\nname: store\n", "suite.yaml:2: the key 'name' is there twice, first in line 1; keep one of them"),
-        ("{name: shop, dataset: {format: f, file: d}, timeout: .inf}", "suite.yaml: timeout: input should be a finite number"),
+        ("{name: shop, dataset: {format: f, file: d}, timeout: .inf}", "suite.yaml: timeout: must be a finite number"),
         ({**SPEC, "scorers": []}, "suite.yaml: scorers: a suite needs at least one scorer, for example tsq"),
         ({**SPEC, "scorers": [{"tsq": {}, "other": {}}]}, "suite.yaml: scorers: should be a list of names, or of {name: options}"),
         ({**SPEC, "scorers": ["tsq", "tsq"]}, "suite.yaml: scorers: two scores would be called 'tsq'"),
@@ -344,7 +350,7 @@ def test_tool_sets_are_sent_once() -> None:
             {**SPEC, "roles": {"x": {"api_key": "X"}}},
             "suite.yaml: roles.x: 'api_key' belongs to an endpoint: give its 'url', or leave it out",
         ),
-        ({**SPEC, "timeout": 0}, "suite.yaml: timeout: input should be greater than 0, not 0"),
+        ({**SPEC, "timeout": 0}, "suite.yaml: timeout: must be greater than 0, not 0"),
         ({"name": "shop"}, "suite.yaml: the key 'dataset' is missing"),
         (
             "{name: shop, dataset: {format: f, file: d}, agent: {day: 2024-01-01}}",
@@ -352,11 +358,11 @@ def test_tool_sets_are_sent_once() -> None:
         ),
         (
             "{name: shop, dataset: {format: f, file: d}, thresholds: {tsq: .nan}}",
-            "suite.yaml: thresholds.tsq: input should be a finite number",
+            "suite.yaml: thresholds.tsq: must be a finite number",
         ),
         (
             {"name": "shop", "dataset": {"format": "agent-leaderbord", "file": "data.json"}},
-            "suite.yaml: no dataset format 'agent-leaderbord'; known: agent-leaderboard",
+            "suite.yaml: no dataset format 'agent-leaderbord' (did you mean 'agent-leaderboard'?); known: agent-leaderboard",
         ),
         (
             {"name": "shop", "dataset": {"format": "agent-leaderboard", "file": "dta.json"}},
@@ -408,15 +414,24 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
         ),
         (
             [entry(), entry("s-1", expected_tools=["find_item"])],
-            "data.json: entry 2: unknown key 'expected_tools'; known keys: id, question, ground_truth, metadata, user_goals, cluster, av",
+            (
+                "data.json: entry 2: unknown key 'expected_tools' (did you mean 'expected_tool_calls'?); "
+                "known keys: id, question, ground_truth, metadata, user_goals, cluster, av"
+            ),
         ),
         (
             [entry(expected_tool_calls=[{"tool": "find_item", "arguments": {}}])],
-            "data.json: entry 1: expected call of find_item: unknown key 'arguments'; known keys: tool, parameters, goal",
+            (
+                "data.json: entry 1: expected call of find_item: unknown key 'arguments' (did you mean 'parameters'?); "
+                "known keys: tool, parameters, goal"
+            ),
         ),
         (
             [entry(expected_tool_calls=[{"tool": "find_item", "accepts": {}, "optinal": []}])],
-            "data.json: entry 1: expected call of find_item: unknown key 'optinal'; known keys: tool, accepts, optional, goal",
+            (
+                "data.json: entry 1: expected call of find_item: unknown key 'optinal' (did you mean 'optional'?); "
+                "known keys: tool, accepts, optional, goal"
+            ),
         ),
         (
             [entry(expected_tool_calls=[{"tool": "find_item", "parameters": {}, "optional": ["item"]}])],
@@ -430,7 +445,7 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
         ([entry("a"), entry("b"), entry("a")], "data.json: the id 'a' is there twice; ids name tests and must be unique"),
         (
             [entry(expected_tool_calls=[{"tool": "find_itm"}], available_tools=[tool(), tool("order_item")])],
-            "data.json: s-0: expected no tool 'find_itm'; known: find_item, order_item",
+            "data.json: s-0: expected no tool 'find_itm' (did you mean 'find_item'?); known: find_item, order_item",
         ),
     ],
 )

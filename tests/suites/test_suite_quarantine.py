@@ -83,8 +83,8 @@ def test_it_is_read(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"owner": " "}, "suite.yaml: quarantine.0.owner: string should have at least 1 character"),
-        ({"expires": "soon"}, "suite.yaml: quarantine.0.expires: input should be a valid date"),
+        ({"owner": " "}, "suite.yaml: quarantine.0.owner: must have at least 1 character"),
+        ({"expires": "soon"}, "suite.yaml: quarantine.0.expires: must be a valid date"),
         ({"issue": 3}, "suite.yaml: unknown key 'quarantine.0.issue'; known keys: scenario, owner, reason, expires"),
     ],
 )

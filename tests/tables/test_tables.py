@@ -208,7 +208,7 @@ def test_data_frames(shop: Path) -> None:
     assert "ms" == frames.calls.attrs["units"]["ttft_ms"]
     assert [column.name for column in COLUMNS["calls"]] == [*frames.calls.columns]
     assert 400.0 == load(shop).calls["ttft_ms"].max()
-    with pytest.raises(ConfigError, match="no run 'shop-rum'; known: shop-run"):
+    with pytest.raises(ConfigError, match=r"no run 'shop-rum' .did you mean 'shop-run'..; known: shop-run"):
         load("shop-rum", reports=shop.parent)
     with pytest.raises(ConfigError, match="without a run"):
         load()

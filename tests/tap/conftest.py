@@ -1,4 +1,4 @@
-"""Real taps and real engines for the tests of the tap."""
+"""Fixtures: real taps and real engines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ StartTap = Callable[..., Child]
 
 @pytest.fixture(scope="session")
 def shared_tap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Child, TapListening]]:
-    """One process for all tests that leave nothing in it but closed ids."""
+    """One tap process for all tests that leave only closed ids in it."""
     child = Child("pytest_agentbench.tap", TapConfig(TOKEN), tmp_path_factory.mktemp("tap") / "tap.log")
     yield child, child.ready(TapListening)
     child.stop()
@@ -32,7 +32,7 @@ def shared_tap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Child
 
 @pytest.fixture
 async def tap(shared_tap: tuple[Child, TapListening]) -> AsyncIterator[Tap]:
-    """A tap; whatever a test does to it, it must neither die nor log anything, and keep no call in flight."""
+    """A tap. After the test it must still run, have logged nothing, and have no call in flight."""
     child, ports = shared_tap
     control = await TapControl.connect(ports.control_port, TOKEN)
     tap = Tap(child, ports, control)
@@ -45,7 +45,7 @@ async def tap(shared_tap: tuple[Child, TapListening]) -> AsyncIterator[Tap]:
 
 @pytest.fixture
 def start_tap(tmp_path: Path) -> Iterator[StartTap]:
-    """Starts taps of a test's own."""
+    """Starts taps for one test."""
     children: list[Child] = []
 
     def start(**config: Any) -> Child:
@@ -59,13 +59,13 @@ def start_tap(tmp_path: Path) -> Iterator[StartTap]:
 
 @pytest.fixture(scope="session")
 def start_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngine]:
-    """Starts embedded engines that answer by rules; they serve until the session ends."""
+    """Starts embedded engines that answer by rules. They run until the test session ends."""
     with ExitStack() as engines:
         yield lambda *rules: f"{engines.enter_context(engine(tmp_path_factory.mktemp('engine'), rules, model='m'))}/v1"
 
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    """A client that keeps its connections, as the pool's does."""
+    """A client that keeps its connections open, like the pool's."""
     async with aiohttp.ClientSession() as session:
         yield session

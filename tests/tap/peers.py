@@ -1,4 +1,4 @@
-"""What stands around a tap in tests: its control port, backends and agents that write exact bytes, and how to wait for what they do."""
+"""The peers of a tap in tests: its control port, backends and agents that write exact bytes, and functions that wait for events."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ CHAT: Json = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 LAST_CHUNK = b"0\r\n\r\n"
-STREAMED = json.dumps({**CHAT, "stream": True}).encode()  # the body of a call that streams
+STREAMED = json.dumps({**CHAT, "stream": True}).encode()  # body of a call that streams
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Message(NamedTuple):
-    """An HTTP request or response as it came."""
+    """An HTTP request or response as received."""
 
-    first: str  # its first line
+    first: str  # first line
     headers: dict[str, str]  # names in lower case
     body: bytes
 
@@ -51,7 +51,7 @@ class Message(NamedTuple):
 
 
 class Tap:
-    """A running tap, asked over its control port."""
+    """A running tap, with its control port."""
 
     def __init__(self, child: Child, ports: TapListening, control: TapControl) -> None:
         self.child, self.control = child, control
@@ -61,7 +61,7 @@ class Tap:
         await self.control.ask(PointAt(UpstreamFacts(url, **more)), TapDone)
 
     async def open(self, upgrade: bool | None = True, **more: Any) -> str:
-        """The id of a rollout that may call, by default with all its calls as streams."""
+        """Opens the address of a rollout and returns its id. By default all its calls are streamed."""
         id = uuid4().hex
         await self.control.ask(OpenAddress(id, upgrade, **more), TapDone)
         return id
@@ -98,7 +98,7 @@ class Agent:
             return await read_message(self.reader)
 
     async def rest(self) -> bytes:
-        """Everything until the tap closes the connection, in order or not."""
+        """Returns everything until the tap closes the connection, normally or not."""
         got = b""
         with suppress(ConnectionError):
             async with asyncio.timeout(20):
@@ -121,7 +121,7 @@ async def agent(port: int) -> AsyncIterator[Agent]:
 
 @asynccontextmanager
 async def backend(handler: Handler, **options: Any) -> AsyncIterator[str]:
-    """A server that does what `handler` does with each connection; its address."""
+    """A server that calls `handler` for each connection. Yields its address."""
     running: set[asyncio.Task[None]] = set()
     faults: list[BaseException] = []
 
@@ -132,8 +132,8 @@ async def backend(handler: Handler, **options: Any) -> AsyncIterator[str]:
         try:
             await handler(reader, writer)
         except (EOFError, ConnectionError, asyncio.CancelledError):
-            pass  # the tap hung up, or the test is over
-        except Exception as error:  # it shall fail the test, not only be logged
+            pass  # The tap has disconnected, or the test is over.
+        except Exception as error:  # Fail the test instead of only logging the error.
             faults.append(error)
         finally:
             running.discard(task)
@@ -161,7 +161,7 @@ async def shut(writer: asyncio.StreamWriter) -> None:
 
 
 async def read_message(reader: asyncio.StreamReader) -> Message:
-    """The next request or response; one without any length has no body. Raises IncompleteReadError when it is cut."""
+    """Returns the next request or response. Without a length it has no body. Raises IncompleteReadError if it is truncated."""
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     if headers.get("transfer-encoding") == "chunked":
@@ -170,7 +170,7 @@ async def read_message(reader: asyncio.StreamReader) -> Message:
 
 
 async def chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The chunks of a body, one by one."""
+    """Returns the chunks of a body."""
     while True:
         size = int(await reader.readuntil(b"\r\n"), 16)
         data = (await reader.readexactly(size + 2))[:-2]
@@ -180,7 +180,7 @@ async def chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 def request(id: str, path: str = "/chat/completions", body: bytes | None = None, method: str = "POST", headers: str = "") -> bytes:
-    """The bytes of a request to the tap; the body is a Chat Completions call unless another is given."""
+    """Returns the bytes of a request to the tap, with a Chat Completions call as the default body."""
     content = json.dumps(CHAT).encode() if body is None else body
     length = f"content-length: {len(content)}\r\n" if method == "POST" else ""
     head = f"{method} /r/{id}/v1{path} HTTP/1.1\r\nhost: tap\r\n{length}{headers}\r\n"
@@ -196,7 +196,7 @@ def chunk(data: bytes) -> bytes:
 
 
 def event(delta: Json | None = None, finish_reason: str | None = None, **more: Any) -> bytes:
-    """One server-sent event of a Chat Completions stream; without a delta, one that has no choice."""
+    """Returns one event of a Chat Completions stream. Without a delta it has no choice."""
     choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish_reason}]
     data = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices, **more}
     return b"data: %b\n\n" % json.dumps(data).encode()
@@ -206,17 +206,17 @@ OPENING = event({"role": "assistant", "content": ""}) + event({"content": "Hi"})
 
 
 def stream(*parts: bytes) -> bytes:
-    """A whole streamed response."""
+    """Returns a complete streamed response."""
     return STREAM_HEAD + b"".join(map(chunk, parts)) + LAST_CHUNK
 
 
 def said(text: str = "Hi") -> bytes:
-    """A whole streamed response that says `text`."""
+    """Returns a complete streamed response with `text`."""
     return stream(event({"role": "assistant", "content": ""}), event({"content": text}), event({}, "stop"), DONE)
 
 
 def answering(*answers: bytes, requests: list[Message] | None = None) -> Handler:
-    """Connections that answer the n-th request of all with the n-th of `answers`, later ones with the last."""
+    """Returns a handler that answers the n-th of all requests with the n-th of `answers`, and later ones with the last."""
     heard = [] if requests is None else requests
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -229,12 +229,12 @@ def answering(*answers: bytes, requests: list[Message] | None = None) -> Handler
 
 
 def text_of(answer: Message) -> str:
-    """What a whole answer says."""
+    """Returns the text of a complete answer."""
     return str(answer.json["choices"][0]["message"]["content"])
 
 
 async def until(condition: Callable[[], Any | Awaitable[Any]], what: str, seconds: float = 20) -> None:
-    """Waits for a condition; fails with `what` when it does not come true."""
+    """Waits for a condition. Fails with `what` if it does not become true."""
     deadline = time.monotonic() + seconds
     while True:
         found = condition()

@@ -1,4 +1,4 @@
-"""Connections of agents: requests in every form that HTTP knows, and bytes that are no request."""
+"""Connections of agents: requests in all forms that HTTP allows, and bytes that are not a request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.tap.peers import (
 
 
 async def test_a_request_bit_by_bit(tap: Tap) -> None:
-    """A request may come byte by byte; it is received with its last one."""
+    """A request may arrive byte by byte. Its time of receipt is that of the last byte."""
     id = await tap.open()
     async with backend(answering(said())) as url, agent(tap.port) as caller:
         await tap.point_at(url)
@@ -43,7 +43,7 @@ async def test_a_request_bit_by_bit(tap: Tap) -> None:
 
 
 async def test_a_chunked_request(tap: Tap) -> None:
-    """A body in chunks, with trailers, reaches the backend whole and with its length; the trailers do not."""
+    """A chunked body reaches the backend completely, with its length and without its trailers."""
     id = await tap.open()
     requests: list[Message] = []
     head = f"POST /r/{id}/v1/embeddings HTTP/1.1\r\nhost: tap\r\ntransfer-encoding: chunked\r\n\r\n".encode()
@@ -56,7 +56,7 @@ async def test_a_chunked_request(tap: Tap) -> None:
 
 
 async def test_expect_continue(tap: Tap) -> None:
-    """A client that asks before it sends its body is told to go on, and the backend does not hear of it."""
+    """A client with `Expect: 100-continue` gets `100 Continue`. The header does not reach the backend."""
     id = await tap.open()
     requests: list[Message] = []
     data = request(id, "/embeddings", b"body", headers="Expect: 100-Continue\r\n")
@@ -71,7 +71,7 @@ async def test_expect_continue(tap: Tap) -> None:
 
 
 async def test_expect_continue_behind_another_request(tap: Tap) -> None:
-    """The word to go on never comes in the middle of an answer."""
+    """`100 Continue` is never sent in the middle of an answer."""
     id = await tap.open()
     heard, go = asyncio.Event(), asyncio.Event()
 
@@ -97,7 +97,7 @@ async def test_expect_continue_behind_another_request(tap: Tap) -> None:
 
 
 async def test_pipelining(tap: Tap) -> None:
-    """Requests sent at once are answered one after the other, in order, whatever each of them is; records come in order of receipt."""
+    """Pipelined requests of all kinds are answered one after the other, in order. Records are in order of receipt."""
     id = await tap.open()
     requests: list[Message] = []
     asked = request(id) + request("nobody") + request(id, "/models", method="GET") + request(id, body=STREAMED) + request(id)
@@ -116,7 +116,7 @@ async def test_pipelining(tap: Tap) -> None:
 
 
 async def test_many_refusals_at_once(tap: Tap) -> None:
-    """Thousands of requests in one write are answered one by one."""
+    """Thousands of refused requests in one write are answered one by one."""
     async with agent(tap.port) as caller:
         caller.writer.write(request("nobody", "/models", method="GET") * 3000)
         got = [(await caller.answer()).status for _ in range(3000)]
@@ -125,7 +125,7 @@ async def test_many_refusals_at_once(tap: Tap) -> None:
 
 
 async def test_connection_close(tap: Tap) -> None:
-    """An agent that wants its connection closed gets its answer, and then the end; what it sends behind that request is nothing."""
+    """An agent that sends `Connection: close` gets its answer, and then the end. What it sends after that request is ignored."""
     id = await tap.open()
     async with backend(answering(said())) as url:
         await tap.point_at(url)
@@ -139,7 +139,7 @@ async def test_connection_close(tap: Tap) -> None:
 
 
 async def test_http_1_0(tap: Tap) -> None:
-    """An agent of HTTP/1.0 gets no chunks: its answer ends with the connection, and a cut one with a reset."""
+    """An HTTP/1.0 agent gets no chunks. Its answer ends with the connection, and a truncated one with a reset."""
     id = await tap.open()
     cut = STREAM_HEAD + chunk(event({"content": "x"})) + b"zz"
     data = request(id, body=STREAMED).replace(b"HTTP/1.1", b"HTTP/1.0")
@@ -160,7 +160,7 @@ async def test_http_1_0(tap: Tap) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_an_offer_of_http_2(tap: Tap, method: str) -> None:
-    """Clients that offer to speak HTTP/2 (Java's does with every first request) are answered in HTTP/1.1, and so is what follows."""
+    """Clients that offer HTTP/2, as Java's does in each first request, are answered in HTTP/1.1, and so are later requests."""
     id = await tap.open()
     requests: list[Message] = []
     data = request(
@@ -195,7 +195,7 @@ async def test_an_offer_of_http_2(tap: Tap, method: str) -> None:
     ],
 )
 async def test_bytes_that_are_no_request(tap: Tap, data: bytes) -> None:
-    """They get a 400 that says why, and the end of the connection; a request before them is still answered first."""
+    """Bytes that are not a request get a 400 with the reason, and the connection ends. Requests before them are answered first."""
     id = await tap.open()
     async with backend(answering(said())) as url:
         await tap.point_at(url)
@@ -216,11 +216,12 @@ async def test_this_is_no_proxy(tap: Tap) -> None:
     async with agent(tap.port) as caller:
         answer = await caller.ask(b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\n\r\nmore")
 
-    assert (405, "this is no proxy") == (answer.status, answer.json["error"]["message"])
+    message = "CONNECT is not supported; send requests to the address in OPENAI_BASE_URL"
+    assert (405, message) == (answer.status, answer.json["error"]["message"])
 
 
 async def test_a_connection_that_says_nothing(tap: Tap) -> None:
-    """It costs nothing, and its end is no event."""
+    """A connection without any request can be closed without effect."""
     _, writer = await asyncio.open_connection("127.0.0.1", tap.port)
     await shut(writer)
 

@@ -1,4 +1,4 @@
-"""Agents that leave, and rollouts that end, in the middle of a call."""
+"""Agents that disconnect, and rollouts that end, during a call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.tap.peers import (
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_agent_that_leaves(tap: Tap, streamed: bool) -> None:
-    """When an agent is gone, the backend is no longer kept busy: its connection is closed and the record says why."""
+    """When an agent disconnects, its backend connection is closed, so that the backend stops, and the record has the reason."""
     id = await tap.open()
     heard, left = asyncio.Event(), asyncio.Event()
 
@@ -46,7 +46,7 @@ async def test_an_agent_that_leaves(tap: Tap, streamed: bool) -> None:
         await until(tap.is_idle, "the end of the call")
     (call,) = await tap.close(id)
 
-    assert ("client_gone", "the agent closed the connection before the answer was whole") == (call.error_kind, call.error)
+    assert ("client_gone", "the agent closed the connection before the answer was complete") == (call.error_kind, call.error)
     assert (200, ["content"], 1, "chunks") == (
         call.http_status,
         [each.kind for each in call.chunks],
@@ -56,7 +56,7 @@ async def test_an_agent_that_leaves(tap: Tap, streamed: bool) -> None:
 
 
 async def test_an_agent_that_leaves_at_the_end(tap: Tap) -> None:
-    """`[DONE]` ends a call: an SDK that closes its connection there has not left early."""
+    """`[DONE]` ends a call. An SDK that closes its connection there has not disconnected early."""
     id = await tap.open()
     async with backend(answering(STREAM_HEAD + chunk(OPENING + event({}, "stop") + DONE))) as url, agent(tap.port) as caller:
         await tap.point_at(url)
@@ -78,7 +78,7 @@ async def test_an_agent_that_leaves_at_the_end(tap: Tap) -> None:
     ids=["error-event", "500"],
 )
 async def test_an_agent_that_leaves_because_of_a_fault(tap: Tap, answer: bytes, kind: str) -> None:
-    """What the backend did wrong before the agent left, without waiting for the rest, stays the backend's."""
+    """A fault of the backend remains the result, even if the agent disconnects before the end of the answer."""
     id = await tap.open()
     async with backend(answering(answer)) as url, agent(tap.port) as caller:
         await tap.point_at(url)
@@ -92,7 +92,7 @@ async def test_an_agent_that_leaves_because_of_a_fault(tap: Tap, answer: bytes, 
 
 
 async def test_an_agent_that_leaves_in_the_middle_of_its_request(tap: Tap) -> None:
-    """A request that never became whole is no call."""
+    """An incomplete request is not recorded as a call."""
     id = await tap.open()
     async with backend(answering(said())) as url:
         await tap.point_at(url)
@@ -105,7 +105,7 @@ async def test_an_agent_that_leaves_in_the_middle_of_its_request(tap: Tap) -> No
 
 
 async def test_the_end_of_a_rollout(tap: Tap) -> None:
-    """Closing an address breaks off what still runs: agent and backend see their connection end, and all calls are handed over."""
+    """Closing an address aborts calls in flight. Agent and backend see their connections end, and all calls are returned."""
     id = await tap.open()
     heard, left = asyncio.Event(), asyncio.Event()
 
@@ -130,6 +130,6 @@ async def test_the_end_of_a_rollout(tap: Tap) -> None:
         await asyncio.wait_for(left.wait(), 20)
 
     assert b"" == rest
-    assert [(None, ""), ("client_gone", "the rollout ended before the answer was whole")] == [
+    assert [(None, ""), ("client_gone", "the rollout ended before the answer was complete")] == [
         (call.error_kind, call.error) for call in calls
     ]

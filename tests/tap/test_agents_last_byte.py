@@ -1,4 +1,4 @@
-"""What follows the last byte of an answer, which cannot break it any more."""
+"""After the last byte of an answer, nothing can make the call fail."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.tap.peers import (
     until,
 )
 
-AT_ONCE = 64  # calls that are answered at the same moment, so that the ends of most of them have to wait for their turn
+AT_ONCE = 64  # calls that are answered at the same moment, so that the end of most of them is queued
 
 USAGE = b'"usage": {"prompt_tokens": 3, "completion_tokens": 2}'
 WHOLE = b'{"choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}], %b}' % USAGE
@@ -56,7 +56,7 @@ ANSWERS = {
 
 
 def all_at_once(answer: bytes) -> Handler:
-    """Connections that give no answer until there are AT_ONCE requests, and then all of them."""
+    """Returns a handler that waits for AT_ONCE requests and then answers all of them."""
     waiting: list[asyncio.StreamWriter] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,7 +81,7 @@ async def reset(_tap: Tap, _id: str, caller: Agent) -> None:
 
 
 async def end_the_rollout(tap: Tap, id: str, _caller: Agent) -> None:
-    await tap.control.ask(TakeReplies(id), KeptReplies)  # which breaks off what is under way
+    await tap.control.ask(TakeReplies(id), KeptReplies)  # This aborts calls in flight.
 
 
 @pytest.mark.parametrize("leave", [close_in_order, reset, end_the_rollout])
@@ -89,7 +89,7 @@ async def end_the_rollout(tap: Tap, id: str, _caller: Agent) -> None:
 async def test_leaving_with_the_last_byte(
     tap: Tap, body: bytes | None, answer: bytes, leave: Callable[[Tap, str, Agent], Awaitable[None]]
 ) -> None:
-    """An agent that has its answer may go at once, and so may its rollout: the call went well, and its tokens are counted."""
+    """After the last byte, the agent may disconnect and the rollout may end. The call is a success and its tokens are counted."""
     ids = [await tap.open(upgrade=False) for _ in range(AT_ONCE)]
 
     async def call(id: str) -> None:
@@ -135,7 +135,7 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is no
 
 @pytest.mark.parametrize("client", [by_urllib, by_http_client, by_httpx, pytest.param(by_curl, marks=needs_curl)])
 async def test_clients_that_keep_no_connection(tap: Tap, client: Callable[[str, bytes], bytes]) -> None:
-    """Whatever a client does with its connection when it has its answer, its calls went well."""
+    """Whatever a client does with its connection after the answer, its calls succeed."""
     id = await tap.open(upgrade=False)
     with ThreadPoolExecutor(AT_ONCE) as threads:
         async with backend(all_at_once(response(WHOLE))) as url:
@@ -161,7 +161,7 @@ LEAVING_EARLY = {
 async def test_leaving_when_all_is_said(
     tap: Tap, sent: bytes, body: bytes | None, last: bytes, record: tuple[str | None, int, str | None]
 ) -> None:
-    """An agent that goes when it knows how its call ended has not broken it: what the backend said of the call stands."""
+    """An agent that disconnects after the result is known does not change it. The backend's result is recorded."""
     id = await tap.open(upgrade=False)
     async with backend(answering(sent)) as url, agent(tap.port) as caller:
         await tap.point_at(url)

@@ -1,4 +1,4 @@
-"""Slow readers, and bodies that are larger than what the tap may hold."""
+"""Slow readers, and bodies larger than what the tap may store."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tests.tap.peers import (
 
 
 def resident(pid: int) -> int:
-    """MiB of memory of a process."""
+    """Returns the resident memory of a process in MiB."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 >> 20
 
 
 async def test_a_slow_reader(tap: Tap) -> None:
-    """An agent that does not read holds up its own backend and nobody else; when it reads, everything is there."""
+    """An agent that does not read delays only its own backend connection. When it reads, it gets everything."""
     id = await tap.open()
     block, sent = b": " + b"x" * 65_532 + b"\n\n", 0
     blocks, last = 800, event({"content": "x"}, "stop")
@@ -70,7 +70,7 @@ async def test_a_slow_reader(tap: Tap) -> None:
 
 
 async def test_a_slow_reader_of_answers_that_are_put_together(tap: Tap) -> None:
-    """While an agent has not read its last answers, its next call is not begun, so that no stamp is late; then all is answered."""
+    """A call starts only after the agent has read its last answers, so that no timestamp is late. In the end all are answered."""
     id = await tap.open()
     text, count = "x" * 1_000_000, 12
     requests: list[Message] = []
@@ -85,7 +85,7 @@ async def test_a_slow_reader_of_answers_that_are_put_together(tap: Tap) -> None:
 
 
 async def test_requests_are_not_read_ahead(tap: Tap) -> None:
-    """While a call runs, the tap reads only a little of what the agent sends behind it; later all of it is answered."""
+    """During a call the tap reads only a little of the next requests. In the end all are answered."""
     id = await tap.open()
     heard, go = asyncio.Event(), asyncio.Event()
     large = request(id, "/embeddings", b"x" * 1_000_000)
@@ -114,7 +114,7 @@ async def test_requests_are_not_read_ahead(tap: Tap) -> None:
 
 
 async def test_large_bodies(tap: Tap) -> None:
-    """10 MB go through in both directions, also to a backend that reads slowly."""
+    """10 MB pass in both directions, even to a backend that reads slowly."""
     id = await tap.open()
     body = json.dumps({**CHAT, "user": "x" * 10_000_000}).encode()
     sizes = []
@@ -135,7 +135,7 @@ async def test_large_bodies(tap: Tap) -> None:
 
 
 async def test_a_request_without_end(tap: Tap) -> None:
-    """A request that is larger than any can be is refused, and is not kept."""
+    """A request beyond the maximum size is refused and not stored."""
     id = await tap.open()
     async with agent(tap.port) as caller:
         caller.writer.write(f"POST /r/{id}/v1 HTTP/1.1\r\ncontent-length: {1 << 40}\r\n\r\n".encode())
@@ -151,7 +151,7 @@ async def test_a_request_without_end(tap: Tap) -> None:
 
 
 async def test_a_long_rollout(tap: Tap) -> None:
-    """Of a call that is over only its record is kept, however long its rollout runs."""
+    """Of a finished call only its record is stored, however long the rollout runs."""
     id = await tap.open()
     body = json.dumps({**CHAT, "user": "x" * 500_000}).encode()
     async with backend(answering(said("y" * 500_000))) as url, agent(tap.port) as caller:

@@ -1,4 +1,4 @@
-"""Budgets: what takes too long is ended, and named."""
+"""Time limits: calls that take too long are ended with their own kind of fault."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def tap_with(start_tap: StartTap, **budgets: float) -> AsyncIterator[Tap]:
 
 @contextmanager
 def full_queue() -> Iterator[str]:
-    """The address of a server that accepts nobody, and whose queue has no room."""
+    """The address of a server that accepts no connections and whose queue is full."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
@@ -63,7 +63,7 @@ def full_queue() -> Iterator[str]:
 
 
 def stalling(start: bytes, forever: bytes, left: asyncio.Event) -> Handler:
-    """Answers with `start`, and then with `forever` every 50 ms until the tap has left."""
+    """Returns a handler that sends `start`, and then `forever` every 50 ms until the tap disconnects."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_message(reader)
@@ -78,12 +78,12 @@ def stalling(start: bytes, forever: bytes, left: asyncio.Event) -> Handler:
 
 
 def data_of(answer: bytes) -> bytes:
-    """What the only chunk of these bytes holds, if there is one."""
+    """Returns the data of the only chunk in these bytes, if there is one."""
     return answer.removeprefix(STREAM_HEAD).partition(b"\r\n")[2].removesuffix(b"\r\n")
 
 
 async def cut_body(caller: Agent) -> bytes:
-    """What an answer's chunks hold until it breaks off."""
+    """Returns the data of an answer's chunks up to the end of the connection."""
     got = b""
     try:
         async for piece in chunks(caller.reader):
@@ -95,7 +95,7 @@ async def cut_body(caller: Agent) -> bytes:
 
 @pytest.mark.parametrize("body", [None, STREAMED])
 async def test_no_connection(start_tap: StartTap, body: bytes | None) -> None:
-    """A backend that does not accept: 504, and nothing was sent."""
+    """If the backend accepts no connection, the agent gets a 504, and nothing was sent."""
     with full_queue() as url:
         async with tap_with(start_tap, connect=0.2) as tap, agent(tap.port) as caller:
             id = await tap.open()
@@ -125,7 +125,10 @@ STALLS: dict[str, tuple[dict[str, float], bytes, bytes, str]] = {
 
 @pytest.mark.parametrize("case", STALLS)
 async def test_a_stall(start_tap: StartTap, case: str) -> None:
-    """Who waits for a whole answer gets 504 with the name; who streams, what had come, and then the cut. The backend is left."""
+    """An agent that waits for a complete answer gets a 504 with the fault.
+
+    One that streams gets a truncated stream. The backend connection is closed.
+    """
     budgets, start, forever, kind = STALLS[case]
     async with tap_with(start_tap, **budgets) as tap:
         id = await tap.open()
@@ -156,7 +159,7 @@ async def test_a_stall(start_tap: StartTap, case: str) -> None:
     ids=["no-token", "no-further-token"],
 )
 async def test_an_answer_to_a_part_of_the_request(start_tap: StartTap, budgets: dict[str, float], start: bytes, kind: str) -> None:
-    """A backend that answers before it has the whole request owes tokens from then on."""
+    """The limit of the first token begins when a backend answers before it has the whole request."""
     body = json.dumps({**CHAT, "stream": True, "stream_options": {"include_usage": True}, "user": "x" * 30_000_000}).encode()
 
     async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -177,7 +180,7 @@ async def test_an_answer_to_a_part_of_the_request(start_tap: StartTap, budgets: 
 
 @pytest.mark.parametrize("body", [None, STREAMED])
 async def test_slow_but_steady(start_tap: StartTap, body: bytes | None) -> None:
-    """Budgets are of the parts: a stream that takes longer than any of them, and stalls nowhere, comes to its end."""
+    """Limits apply to the parts of a call. A stream that is longer than each limit but never stalls is complete."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_message(reader)
@@ -197,7 +200,7 @@ async def test_slow_but_steady(start_tap: StartTap, body: bytes | None) -> None:
 
 
 async def test_calls_that_are_no_streams(start_tap: StartTap) -> None:
-    """An answer that comes whole has no first token and no gaps: only the whole call has a budget."""
+    """An answer without streaming has no first token and no gaps, so only the limit of the call applies."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for seconds in (0.4, 30):
@@ -217,7 +220,7 @@ async def test_calls_that_are_no_streams(start_tap: StartTap) -> None:
 
 
 async def test_budgets_of_a_kept_connection(start_tap: StartTap) -> None:
-    """The budgets of one call do not reach into the next one on the same connections."""
+    """The limits of one call do not affect the next one on the same connections."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""Limits of calls, tokens and cost: what counts, and what becomes of a call beyond them."""
+"""Limits of calls, tokens and cost: what is counted, and what happens to further calls."""
 
 from __future__ import annotations
 
@@ -35,22 +35,25 @@ def call(prompt: int | None = 100, output: int | None = 10, **keys: Any) -> Reco
     [
         (NO_LIMITS, [call(), call()], ""),
         (SpendingLimits(calls=2), [call()], ""),
-        (SpendingLimits(calls=2), [call(), under_way], "calls: the rollout may take 2, and took 2"),
+        (SpendingLimits(calls=2), [call(), under_way], "calls: the rollout may use 2, and used 2"),
         (SpendingLimits(tokens=111), [call()], ""),
-        (SpendingLimits(tokens=110), [call()], "tokens: the rollout may take 110, and took 110"),
-        (SpendingLimits(tokens=110), [call(None, None), under_way], ""),  # nobody knows
+        (SpendingLimits(tokens=110), [call()], "tokens: the rollout may use 110, and used 110"),
+        (SpendingLimits(tokens=110), [call(None, None), under_way], ""),  # the numbers of tokens are unknown
         (SpendingLimits(cost=0.02), [call()], ""),
-        (SpendingLimits(cost=0.02), [call(), call(cached_tokens=50)], "cost: the rollout may take 0.02, and took 0.022"),
-        (SpendingLimits(calls=9, tokens=9, cost=9), [call()], "tokens: the rollout may take 9, and took 110"),
+        (SpendingLimits(cost=0.02), [call(), call(cached_tokens=50)], "cost: the rollout may use 0.02, and used 0.022"),
+        (SpendingLimits(calls=9, tokens=9, cost=9), [call()], "tokens: the rollout may use 9, and used 110"),
     ],
 )
 def test_limits(limits: SpendingLimits, spent: list[RecordOfCall], refusal: str) -> None:
-    """A limit that is reached lets no further call through; calls under way count as calls, and their tokens when they are over."""
+    """When a limit is reached, no further call is allowed. Calls in flight count as calls; their tokens count when they have ended."""
     assert refusal == Account("the rollout", limits, [(each, PRICES) for each in spent]).refusal()
 
 
 async def test_a_call_too_many(tap: Tap) -> None:
-    """It never reaches the backend: the agent gets a 403 of the tap's, which its client takes for a limit, and the record says so."""
+    """A call beyond a limit never reaches the backend.
+
+    The agent gets a 403 of the tap, which its client treats as a limit, and it is recorded.
+    """
     heard: list[Message] = []
     async with backend(answering(said("yes"), requests=heard)) as url:
         await tap.point_at(f"{url}/v1")
@@ -64,15 +67,15 @@ async def test_a_call_too_many(tap: Tap) -> None:
         roles, owns = await tap.close(role), await tap.close(own)
 
     assert ([200, 403, 200, 200, 403], 3) == ([each.status for each in answers], len(heard))
-    assert ["", "calls: the role 'search' may take 1, and took 1"] == [each.error for each in roles]
-    assert ["", "", "calls: the rollout may take 3, and took 3"] == [each.error for each in owns]
+    assert ["", "calls: the role 'search' may use 1, and used 1"] == [each.error for each in roles]
+    assert ["", "", "calls: the rollout may use 3, and used 3"] == [each.error for each in owns]
     assert ("limit", "search") == (roles[1].error_kind, roles[1].role)
     reached = failure(answers[1].status, answers[1].body)
     assert (LimitReached, roles[1].error) == (type(reached), str(reached))
 
 
 async def test_tokens_of_relayed_calls_count(tap: Tap) -> None:
-    """What a call took is known to its account when the call is over: the next one is refused."""
+    """The tokens of a call count when it has ended, and the next call is refused."""
     async with backend(answering(said("yes"))) as url:
         await tap.point_at(f"{url}/v1")
         id = await tap.open(account=RolloutAccount("one", SpendingLimits(tokens=1)))
@@ -81,11 +84,11 @@ async def test_tokens_of_relayed_calls_count(tap: Tap) -> None:
         calls = await tap.close(id)
 
     assert [200, 403] == statuses
-    assert ["", "tokens: the rollout may take 1, and took 1"] == [each.error for each in calls]
+    assert ["", "tokens: the rollout may use 1, and used 1"] == [each.error for each in calls]
 
 
 async def test_an_account_ends_with_its_addresses(tap: Tap) -> None:
-    """Nothing of it is left for a later rollout."""
+    """An account is deleted with its last address, and does not affect a later rollout."""
     async with backend(answering(said("yes"))) as url:
         await tap.point_at(f"{url}/v1")
         statuses = []
@@ -99,7 +102,7 @@ async def test_an_account_ends_with_its_addresses(tap: Tap) -> None:
 
 
 async def test_several_taps_cannot_count_together(tap: Tap) -> None:
-    """Each sees a part of the calls, so limits are refused, in a sentence that says what to leave out."""
+    """Each tap sees only a part of the calls, so limits are refused with a message that names the option to remove."""
     controls: list[TapControl] = [tap.control, tap.control]
-    with pytest.raises(InfraError, match="leave --agentbench-taps out"):
+    with pytest.raises(InfraError, match="remove --agentbench-taps"):
         await Taps(controls).open(OpenAddress("x", limits=SpendingLimits(calls=1)))

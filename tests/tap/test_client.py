@@ -1,4 +1,4 @@
-"""The control port: what the pool may ask, and what happens to those who are not the pool."""
+"""The control port: the pool's messages, and clients that are not the pool."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HELLO = wire.pack(Hello(TOKEN, "pool"))
 
 @pytest.fixture
 async def line(tap: Tap, shared_tap: tuple[Child, TapListening]) -> AsyncIterator[Agent]:
-    """A connection to the control port that nobody has introduced yet."""
+    """A connection to the control port without a Hello."""
     async with agent(shared_tap[1].control_port) as line:
         yield line
 
@@ -64,7 +64,7 @@ async def line(tap: Tap, shared_tap: tuple[Child, TapListening]) -> AsyncIterato
     ],
 )
 async def test_strangers(line: Agent, hello: bytes) -> None:
-    """Whoever does not know the token is hung up on, without a word."""
+    """A client without the token is disconnected without an answer."""
     await line.send(hello + wire.pack(GetTapStats()))
 
     assert b"" == await line.rest()
@@ -87,11 +87,11 @@ async def test_strangers(line: Agent, hello: bytes) -> None:
     ],
 )
 async def test_places_that_are_none(tap: Tap, upstream: UpstreamFacts) -> None:
-    """They are refused with a sentence, the line stays, and calls go where they went before."""
+    """Invalid backends are refused with a sentence. The connection stays open, and calls go to the same backend as before."""
     id = await tap.open()
     async with backend(answering(said())) as url, agent(tap.port) as caller:
         await tap.point_at(url)
-        with pytest.raises(InfraError, match=f"^the tap refused: calls cannot go to {re.escape(upstream.url)}: "):
+        with pytest.raises(InfraError, match=f"^the tap refused: calls cannot be sent to {re.escape(upstream.url)}: "):
             await tap.control.ask(PointAt(upstream), TapDone)
 
         assert 200 == (await caller.ask(request(id))).status
@@ -114,7 +114,7 @@ async def test_places_that_are_none(tap: Tap, upstream: UpstreamFacts) -> None:
     ],
 )
 async def test_questions_that_cannot_be_read(line: Agent, header: Any, reason: str) -> None:
-    """They are refused with a sentence, whatever body comes with them, and the next question is answered."""
+    """Unreadable messages are refused with a sentence, whatever their body, and the next message is answered."""
     await line.send(HELLO + wire.framed(header, b"abc") + wire.pack(GetTapStats()))
     refusal, answer = [FROM_TAP.read((await wire.read(line.reader))[0]) for _ in range(2)]
 
@@ -125,7 +125,7 @@ async def test_questions_that_cannot_be_read(line: Agent, header: Any, reason: s
 
 @pytest.mark.parametrize("frame", [struct.pack("!II", 1, 0) + b"{", struct.pack("!II", 1 << 31, 0), struct.pack("!II", 9, 9) + b"{"])
 async def test_frames_that_are_none(line: Agent, frame: bytes) -> None:
-    """They end their own connection and nothing else."""
+    """Invalid frames end their own connection and nothing else."""
     await line.send(HELLO + frame)
     line.writer.write_eof()
 
@@ -133,7 +133,7 @@ async def test_frames_that_are_none(line: Agent, frame: bytes) -> None:
 
 
 async def test_ids_are_used_once(tap: Tap) -> None:
-    """An id that is open or was closed is not opened again, so that no call is lost or counted for another rollout."""
+    """An id that is or was open cannot be opened again, so that no call is lost or counted for another rollout."""
     id = await tap.open()
     with pytest.raises(InfraError, match="an address with this id was opened before"):
         await tap.control.ask(OpenAddress(id), TapDone)
@@ -147,7 +147,7 @@ async def test_ids_are_used_once(tap: Tap) -> None:
 
 
 async def test_stats(tap: Tap) -> None:
-    """They count open rollouts and calls in flight."""
+    """The stats count open addresses and calls in flight."""
     before = await tap.control.ask(GetTapStats(), TapStats)
     id = await tap.open()
     heard, go = asyncio.Event(), asyncio.Event()
@@ -171,7 +171,7 @@ async def test_stats(tap: Tap) -> None:
 
 
 async def test_an_asker_that_is_cancelled(tap: Tap) -> None:
-    """Its reply is not taken for that of the next question."""
+    """The answer to a cancelled question is not taken for the answer to the next one."""
     ids = [await tap.open() for _ in range(3)]
     for place in range(50):
         asking = asyncio.create_task(tap.control.ask(GetTapStats(), TapStats))
@@ -184,7 +184,7 @@ async def test_an_asker_that_is_cancelled(tap: Tap) -> None:
 
 
 async def test_a_tap_that_is_gone(start_tap: StartTap) -> None:
-    """Whoever waits for it is told, and so is whoever asks later."""
+    """When a tap dies, pending and later questions raise InfraError."""
     child = start_tap(token=TOKEN)
     control = await TapControl.connect(child.ready(TapListening).control_port, TOKEN)
     await control.ask(GetTapStats(), TapStats)
@@ -194,26 +194,26 @@ async def test_a_tap_that_is_gone(start_tap: StartTap) -> None:
     waiting[0].cancel()
     child.process.kill()
 
-    with pytest.raises(InfraError, match="the tap is gone"):
+    with pytest.raises(InfraError, match="the connection to the tap was lost"):
         await waiting[1]
-    with pytest.raises(InfraError, match="the tap is gone"):
+    with pytest.raises(InfraError, match="the connection to the tap was lost"):
         await waiting[2]
-    with pytest.raises(InfraError, match="the tap is gone"):
+    with pytest.raises(InfraError, match="the connection to the tap was lost"):
         await control.ask(GetTapStats(), TapStats)
     control.close()
 
 
 async def test_a_wrong_token(shared_tap: tuple[Child, TapListening]) -> None:
-    """The pool is told that there is no tap for it."""
+    """With a wrong token, questions raise InfraError."""
     control = await TapControl.connect(shared_tap[1].control_port, "wrong")
 
-    with pytest.raises(InfraError, match="the tap is gone"):
+    with pytest.raises(InfraError, match="the connection to the tap was lost"):
         await control.ask(GetTapStats(), TapStats)
     control.close()
 
 
 async def test_another_version(line: Agent) -> None:
-    """Whoever speaks another protocol is refused in a sentence that names both numbers, and the connection ends."""
+    """A client with another protocol version gets a sentence with both versions, and the connection ends."""
     await line.send(wire.pack(Hello(TOKEN, "pool", PROTOCOL + 1)) + wire.pack(GetTapStats()))
     with pytest.raises(OtherVersion, match=f"speaks protocol {PROTOCOL + 1}, and this one protocol {PROTOCOL}: both need the same version"):
         FROM_TAP.read((await wire.read(line.reader))[0])
@@ -222,7 +222,7 @@ async def test_another_version(line: Agent) -> None:
 
 
 async def test_a_tap_of_another_version() -> None:
-    """The pool hears the tap's sentence, whether it asks before or after it came."""
+    """The pool raises the sentence of a tap with another version, before and after it has arrived."""
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await wire.read(reader)
@@ -237,7 +237,7 @@ async def test_a_tap_of_another_version() -> None:
 
 
 async def test_an_answer_that_cannot_be_read() -> None:
-    """It fails its own question in a sentence; the next one gets its answer."""
+    """An unreadable answer makes only its own question fail. The next one gets its answer."""
     answers = [wire.framed(["AddressCalls", {"calls": 5}]), wire.pack(TapStats(0, 1, 2))]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -22,7 +22,7 @@ CONNECTIONS = 40
 
 
 class Two:
-    """Two taps on one port, and the lines to both."""
+    """Two taps on one port, and the control connections to both."""
 
     def __init__(self, children: list[Child], taps: Taps, controls: list[TapControl], port: int) -> None:
         self.children, self.taps, self.controls, self.port = children, taps, controls, port
@@ -51,7 +51,7 @@ async def ask_one_by_one(port: int, id: str, count: int) -> list[int]:
 
 
 async def test_calls_of_both_come_back_together(two: Two) -> None:
-    """Connections are spread over the taps; whichever served a call, it is answered, and listed in the order of receipt."""
+    """Connections are distributed over the taps. All calls are answered, and listed in the order of receipt."""
     async with backend(answering(said())) as url:
         await two.taps.point_at(Endpoint(url, "m"))
         await two.taps.open(OpenAddress("r1", upgrade=True))
@@ -74,7 +74,7 @@ async def ask_status(port: int, id: str) -> int:
 
 
 async def test_each_tap_gets_its_share(two: Two) -> None:
-    """Of 40 connections each tap serves some: the kernel spreads them by their addresses, evenly in the mean."""
+    """Each tap gets some of 40 connections, because the kernel distributes them evenly on average."""
     async with backend(answering(said())) as url:
         await two.taps.point_at(Endpoint(url, "m"))
         await two.taps.open(OpenAddress("r", upgrade=True))
@@ -86,7 +86,7 @@ async def test_each_tap_gets_its_share(two: Two) -> None:
 
 
 async def test_a_closed_token_is_closed_everywhere(two: Two) -> None:
-    """Whichever tap is asked, the rollout has ended."""
+    """All taps answer that the rollout has ended."""
     async with backend(answering(said())) as url:
         await two.taps.point_at(Endpoint(url, "m"))
         await two.taps.open(OpenAddress("r", upgrade=True))
@@ -96,10 +96,10 @@ async def test_a_closed_token_is_closed_everywhere(two: Two) -> None:
 
 
 async def test_one_of_them_dies(two: Two) -> None:
-    """The pool is told: the calls that it knew are lost, so the rollout cannot be counted."""
+    """If one tap dies, the pool gets an error, because calls are lost and the rollout cannot be counted."""
     await two.taps.open(OpenAddress("r", upgrade=True))
     two.children[1].process.kill()
     await until(lambda: two.children[1].process.poll() is not None, "its end")
 
-    with pytest.raises(InfraError, match="the tap is gone"):
+    with pytest.raises(InfraError, match="the connection to the tap was lost"):
         await two.taps.close("r")

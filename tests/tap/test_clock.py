@@ -1,4 +1,4 @@
-"""Stamps of the kernel, mapped to the monotonic clock."""
+"""Kernel timestamps, converted to the monotonic clock."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Ancillary = list[tuple[int, int, bytes]]
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """Two ends of a connection; the kernel stamps what comes to the second one."""
+    """Two ends of a connection. The kernel timestamps data that arrives at the second one."""
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sender:
         receiver, _ = listener.accept()
         with receiver:
             assert enable_timestamps(receiver)
             stamped = False
-            while not stamped:  # the kernel begins with it a moment after the first socket has asked
+            while not stamped:  # The kernel starts timestamps a moment after the first socket has enabled them.
                 sender.send(b"x")
                 stamped = bool(received(receiver)[0])
             yield sender, receiver
@@ -39,12 +39,12 @@ def received(receiver: socket.socket) -> tuple[Ancillary, int]:
 
 
 def stamped(ago_ns: int) -> Ancillary:
-    """What comes with a packet that the kernel stamped `ago_ns` before now."""
+    """Returns the ancillary data of a packet that the kernel timestamped `ago_ns` before now."""
     return [(socket.SOL_SOCKET, SO_TIMESTAMPNS, TIMESPEC.pack(*divmod(time.time_ns() - ago_ns, 1_000_000_000)))]
 
 
 def test_bytes_that_lay_in_the_kernel(pair: Pair) -> None:
-    """The stamp lies between the send and the time after it, however late the bytes are read."""
+    """The timestamp is between the send and the time after it, however late the data is read."""
     sender, receiver = pair
     clock = KernelClock()
     before = time.monotonic_ns()
@@ -61,7 +61,7 @@ def test_bytes_that_lay_in_the_kernel(pair: Pair) -> None:
 
 
 def test_reads_that_have_no_stamp(pair: Pair) -> None:
-    """What the kernel was not asked to stamp has none."""
+    """Without the socket option there are no timestamps."""
     sender, receiver = pair
     clock = KernelClock()
     receiver.send(b"x")
@@ -72,7 +72,7 @@ def test_reads_that_have_no_stamp(pair: Pair) -> None:
 
 @pytest.mark.parametrize("step_ns", [-3_600_000 * MS, -50 * MS, 50 * MS, 3_600_000 * MS])
 def test_a_step_of_the_realtime_clock(step_ns: int) -> None:
-    """The first read after a step has no stamp to trust, later ones have."""
+    """The first read after a step has no reliable timestamp; later ones have."""
     clock = KernelClock()
     clock.offset -= step_ns
 
@@ -84,7 +84,7 @@ def test_a_step_of_the_realtime_clock(step_ns: int) -> None:
 
 
 def test_slewing_is_followed() -> None:
-    """A drift within 500 ppm is no step: after a while the clocks are paired anew, and the stamp counts."""
+    """A drift within 500 ppm is not a step. The offset is measured again after a while, and timestamps are used."""
     clock = KernelClock()
     now = time.monotonic_ns()
     clock.paired_ns, truth = now - 10 * HOLDS, clock.offset
@@ -98,12 +98,12 @@ def test_slewing_is_followed() -> None:
 
 @pytest.mark.parametrize("ahead_ns", [5 * MS, 1_000 * MS])
 def test_stamps_of_the_future(ahead_ns: int) -> None:
-    """A stamp far behind the read of its bytes is none."""
+    """A timestamp far after the read of its data is not used."""
     assert KernelClock().lag(stamped(-ahead_ns), time.monotonic_ns()) is None
 
 
 def test_sockets_that_cannot() -> None:
-    """A closed socket is asked in vain."""
+    """Timestamps cannot be enabled on a closed socket."""
     sock = socket.socket()
     sock.close()
 

@@ -1,4 +1,4 @@
-"""Streams on their way to an agent that streams: every byte as it comes, and a stamp of its own for what came alone."""
+"""Streams on their way to an agent: each byte is forwarded as it arrives, and events that arrive alone have their own timestamp."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORDS = [event({"role": "assistant", "content": ""}), *(event({"content": word})
 
 
 async def test_events_one_by_one(tap: Tap) -> None:
-    """An agent has each event before the backend says the next one, and its stamp lies between the two."""
+    """An agent gets each event before the backend sends the next one, with a timestamp between the two."""
     id = await tap.open()
     said: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -67,7 +67,7 @@ async def test_events_one_by_one(tap: Tap) -> None:
 
 
 async def test_events_that_come_together(tap: Tap) -> None:
-    """Events of one read share its stamp, and only the last of them is said to have it for itself."""
+    """Events of one read share its timestamp, and only the last one is marked as having its own."""
     id = await tap.open()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,7 +84,7 @@ async def test_events_that_come_together(tap: Tap) -> None:
 
 
 async def test_bytes_are_not_touched(tap: Tap) -> None:
-    """A stream reaches the agent byte for byte, where its pieces cut characters, comments and line ends."""
+    """A stream reaches the agent byte for byte, even if reads split characters, comments and line ends."""
     id = await tap.open()
     body = "\ufeff: hello \N{GRINNING FACE}\r\n\r\nid: 7\r\ndata: {}\r\r\n\n".encode() + b"\xff" + b"".join(WORDS) + DONE
 
@@ -106,7 +106,7 @@ async def test_bytes_are_not_touched(tap: Tap) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the stamps of Linux")
 @pytest.mark.parametrize("body", [None, STREAMED])
 async def test_events_that_come_while_the_tap_stands_still(tap: Tap, body: bytes | None) -> None:
-    """Their stamps are the kernel's: near their sending, however late the tap reads; those of one read share the stamp of the last."""
+    """Timestamps are close to the send, however late the tap reads. Events of one read share the timestamp of the last one."""
     id, pid = await tap.open(), tap.child.process.pid
     heard, go = asyncio.Event(), asyncio.Event()
     sent = [0, 0]
@@ -153,7 +153,7 @@ async def test_events_that_come_while_the_tap_stands_still(tap: Tap, body: bytes
 
 @needs_openssl
 async def test_stamps_of_tls(tap: Tap, certificates: Path, tls: ssl.SSLContext) -> None:
-    """Behind TLS nobody knows which packet held an event: the stamp is that of the read, and says so."""
+    """With TLS the packet of an event is unknown, so the timestamp is that of the read, and is marked so."""
     id = await tap.open()
     async with backend(answering(said()), ssl=tls) as url, agent(tap.port) as caller:
         await tap.point_at(url, ca_file=str(certificates / "ca.pem"))

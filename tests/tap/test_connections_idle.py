@@ -1,4 +1,4 @@
-"""Connections to a backend that lay idle, and requests that a backend gives no answer to."""
+"""Idle connections to a backend, and requests that a backend does not answer."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.tap.peers import Handler, Message, Tap, agent, backend, read_message,
 
 Serve = Callable[[Handler], AbstractAsyncContextManager[None]]
 
-RESET = struct.pack("ii", 1, 0)  # of SO_LINGER
+RESET = struct.pack("ii", 1, 0)  # value of SO_LINGER
 
 
 @pytest.fixture(params=["plain", pytest.param("tls", marks=needs_openssl)])
 def serve(request: pytest.FixtureRequest, tap: Tap) -> Serve:
-    """Points the tap at a backend, with the kernel's stamps or behind TLS."""
+    """Points the tap at a backend, with kernel timestamps or with TLS."""
 
     @asynccontextmanager
     async def plain(handler: Handler) -> AsyncIterator[None]:
@@ -45,7 +45,7 @@ def serve(request: pytest.FixtureRequest, tap: Tap) -> Serve:
 
 
 class Mortal:
-    """A backend that answers, and dies of one request that has reached it."""
+    """A backend that answers, and dies when it receives a certain request."""
 
     def __init__(self, dies_of: int, *, with_reset: bool = False) -> None:
         self.dies_of, self.with_reset = dies_of, with_reset
@@ -66,7 +66,7 @@ class Mortal:
 @pytest.mark.parametrize("with_reset", [False, True], ids=["end", "reset"])
 @pytest.mark.parametrize("dies_of", [1, 2], ids=["on-a-new-connection", "on-one-that-was-used"])
 async def test_a_backend_that_dies_of_a_request(tap: Tap, serve: Serve, dies_of: int, with_reset: bool) -> None:
-    """A crash is a crash, on whatever connection: the agent gets a 502, the record says `cut`, and nobody is asked the same again."""
+    """On any connection, a crash is recorded as `cut`. The agent gets a 502, and the request is not sent again."""
     id = await tap.open()
     mortal = Mortal(dies_of, with_reset=with_reset)
     async with serve(mortal), agent(tap.port) as caller:
@@ -83,10 +83,10 @@ async def test_a_backend_that_dies_of_a_request(tap: Tap, serve: Serve, dies_of:
 
 
 async def test_a_close_that_is_there_before_the_send(tap: Tap, serve: Serve) -> None:
-    """A backend that had closed an idle connection has not lost a request: the call goes on another one, and its record says so."""
+    """If the backend has closed an idle connection, the call uses another one, and its record counts that."""
     id = await tap.open()
     close, closed = asyncio.Event(), asyncio.Event()
-    heard: list[int] = []  # the connection of each request
+    heard: list[int] = []  # number of the connection of each request
     connections = 0
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -103,7 +103,7 @@ async def test_a_close_that_is_there_before_the_send(tap: Tap, serve: Serve) -> 
 
     async with serve(handle), agent(tap.port) as caller:
         await caller.ask(request(id))
-        os.kill(tap.child.process.pid, signal.SIGSTOP)  # so that it finds the request and the close at the same time
+        os.kill(tap.child.process.pid, signal.SIGSTOP)  # So it gets the request and the close at the same time.
         try:
             await caller.send(request(id))
             close.set()
@@ -120,7 +120,7 @@ async def test_a_close_that_is_there_before_the_send(tap: Tap, serve: Serve) -> 
 
 
 async def test_a_connection_that_lay_idle_for_long(tap: Tap, serve: Serve) -> None:
-    """It is closed and another one made, before a close of the backend's can cross a request on its way."""
+    """A connection that was idle for long is replaced before the backend may close it during a request."""
     id = await tap.open()
     ended: list[int] = []
     connections = 0

@@ -1,4 +1,4 @@
-"""Work that waits for its turn."""
+"""The queue that spreads work over rounds of the event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_agentbench.tap.cpu_turns import FairQueue
 
 
 async def test_sockets_are_read_between_two_turns() -> None:
-    """However much work there is, what has come on a socket is read after a turn or two; and the order of the work stays."""
+    """However much work is queued, a socket with data is read after one or two pieces of work. The order of the work is kept."""
     turns, done, over = FairQueue(), list[str](), asyncio.Event()
     loop = asyncio.get_running_loop()
     near, far = socket.socketpair()
@@ -30,7 +30,7 @@ async def test_sockets_are_read_between_two_turns() -> None:
 
 
 async def test_a_turn_that_need_not_wait() -> None:
-    """The first of a round is done at once, the others are not."""
+    """The first piece of work in a round runs at once, later ones do not."""
     turns, done, over = FairQueue(), list[str](), asyncio.Event()
 
     turns.take(partial(done.append, "first"))
@@ -45,7 +45,7 @@ async def test_a_turn_that_need_not_wait() -> None:
 
 
 async def test_a_turn_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is reported to the loop, and the next one comes all the same."""
+    """An error in a piece of work is reported to the loop, and the next piece still runs."""
     turns, over, faults = FairQueue(), asyncio.Event(), list[object]()
     monkeypatch.setattr(asyncio.get_running_loop(), "call_exception_handler", lambda context: faults.append(context["exception"]))
 

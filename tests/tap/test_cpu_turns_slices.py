@@ -1,4 +1,4 @@
-"""Short turns on the CPU."""
+"""Short CPU time slices."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pytest_agentbench.tap import cpu_turns
 from pytest_agentbench.tap.protocol import TapListening
 from tests.tap.conftest import TOKEN, StartTap
 
-GET_ATTRIBUTES = {"x86_64": 315, "aarch64": 275}  # number of sched_getattr
+GET_ATTRIBUTES = {"x86_64": 315, "aarch64": 275}  # system call number of sched_getattr
 ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 
 
 def attributes(pid: int) -> tuple[int, ...]:
-    """(size, policy, flags, nice, priority, runtime, deadline, period) of a process."""
+    """Returns (size, policy, flags, nice, priority, runtime, deadline, period) of a process."""
     number = GET_ATTRIBUTES.get(os.uname().machine)
     if sys.platform != "linux" or number is None:
         pytest.skip(f"nobody asks for short turns on {sys.platform} {os.uname().machine}")
@@ -30,7 +30,7 @@ def attributes(pid: int) -> tuple[int, ...]:
 
 
 async def test_the_tap_takes_short_turns(start_tap: StartTap) -> None:
-    """It is scheduled like all others, but for the length of its turns."""
+    """The tap is scheduled like other processes, except for the length of its time slices."""
     child = start_tap(token=TOKEN)
     child.ready(TapListening)
     ours, its = attributes(os.getpid()), attributes(child.process.pid)
@@ -42,8 +42,8 @@ async def test_the_tap_takes_short_turns(start_tap: StartTap) -> None:
 
 
 def test_a_lower_priority_stays() -> None:
-    """Whoever runs the session with `nice` gets a tap that is nice as well."""
-    asking = "from pytest_agentbench.tap import cpu_turns; cpu_turns.take_short_turns(); import os; print(os.nice(0))"
+    """A tap that is started with `nice` keeps its priority."""
+    asking = "from pytest_agentbench.tap import cpu_turns; cpu_turns.request_short_slices(); import os; print(os.nice(0))"
     ran = subprocess.run(["nice", "-n", "7", sys.executable, "-c", asking], capture_output=True, text=True, check=True)
 
     assert ran.stdout == f"{min(os.nice(0) + 7, 19)}\n"

@@ -1,4 +1,4 @@
-"""What reaches the backend, and what comes back, for requests of every kind."""
+"""What reaches the backend and what comes back, for all kinds of requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MODELS = b'{"object": "list", "data": []}'
 
 
 async def test_who_may_call(tap: Tap) -> None:
-    """An unknown address is 404, one without a backend behind it 503, one of a rollout that has ended 410; the connection stays."""
+    """An unknown address gets 404, one without a backend 503, and one of an ended rollout 410. The connection stays open."""
     id = await tap.open()
     requests: list[Message] = []
     async with backend(answering(response(MODELS), requests=requests)) as url, agent(tap.port) as caller:
@@ -46,14 +46,14 @@ async def test_who_may_call(tap: Tap) -> None:
         closed = await caller.ask(request(id))
 
     assert [404, 404, 200, 410] == [answer.status for answer in (*unknown, known, closed)]
-    note = "the status 410 is of agentbench's tap, not of the backend"
+    note = "the status 410 comes from agentbench's tap, not from the backend"
     ended = {"message": "the rollout of this address has ended", "type": "agentbench_tap", "code": None, "note": note}
     assert ended == closed.json["error"]
     assert 1 == len(requests)
 
 
 async def test_no_backend_yet(start_tap: StartTap) -> None:
-    """Until the tap is told where calls go, they are answered with 503."""
+    """Before a backend is set, calls get a 503."""
     child = start_tap(token=TOKEN)
     ports = child.ready(TapListening)
     tap = Tap(child, ports, await TapControl.connect(ports.control_port, TOKEN))
@@ -78,7 +78,7 @@ async def test_no_backend_yet(start_tap: StartTap) -> None:
     ],
 )
 async def test_paths(tap: Tap, base: str, path: str, target: str) -> None:
-    """What stands behind the rollout's address is put behind the backend's, with its query and the base's."""
+    """The path below the rollout's address is appended to the backend's path, with its query and that of the backend's URL."""
     id = await tap.open()
     requests: list[Message] = []
     async with backend(answering(response(MODELS), requests=requests)) as url, agent(tap.port) as caller:
@@ -90,7 +90,7 @@ async def test_paths(tap: Tap, base: str, path: str, target: str) -> None:
 
 
 async def test_headers_of_requests(tap: Tap) -> None:
-    """The tap writes what concerns its own connection, keeps what is the agent's secret or its own, and passes the rest on."""
+    """The tap writes the headers of its own connection, drops secrets of the agent and headers for the tap, and forwards the rest."""
     id = await tap.open()
     requests: list[Message] = []
     sent = (
@@ -121,7 +121,7 @@ async def test_headers_of_requests(tap: Tap) -> None:
 
 
 async def test_headers_of_answers(tap: Tap) -> None:
-    """Headers of the backend's connection end at the tap, the others reach the agent, whether the answer was passed on or put together."""
+    """Connection headers of the backend are dropped. Others reach the agent, whether the answer is forwarded or assembled."""
     id = await tap.open()
     headers = "X-Request-Id: abc\r\nConnection: X-Mine\r\nX-Mine: 1\r\nKeep-Alive: timeout=5\r\nContent-Type: text/plain\r\n"
     streamed = said().replace(b"content-type", b"x-request-id: abc\r\nconnection: keep-alive\r\ncontent-type")
@@ -156,7 +156,7 @@ async def test_headers_of_answers(tap: Tap) -> None:
     ],
 )
 async def test_requests_that_are_no_calls(tap: Tap, method: str, answer: bytes, first: str, body: bytes) -> None:
-    """Answers come through as they are, with or without a body, twice on the same connections; they leave no record."""
+    """Answers to other requests are forwarded, with or without a body, twice on the same connections. They are not recorded."""
     id = await tap.open()
     connections = 0
 
@@ -177,7 +177,7 @@ async def test_requests_that_are_no_calls(tap: Tap, method: str, answer: bytes, 
 
 
 async def test_head(tap: Tap) -> None:
-    """The answer to HEAD has a length but no body, and the connection goes on."""
+    """The answer to HEAD has a length but no body, and the connection stays open."""
     id = await tap.open()
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n"
     async with backend(answering(head, response(b"x"))) as url, agent(tap.port) as caller:
@@ -191,7 +191,7 @@ async def test_head(tap: Tap) -> None:
 
 
 async def test_an_answer_that_ends_with_its_connection(tap: Tap) -> None:
-    """A server of HTTP/1.0, or one that names no length, ends its answer by closing; the agent's connection stays."""
+    """An HTTP/1.0 server, or one that sends no length, ends its answer by closing. The agent's connection stays open."""
     id = await tap.open()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -234,7 +234,7 @@ OTHER_DIALECTS: dict[str, tuple[str, list[Json], Json]] = {
 
 @pytest.mark.parametrize("name", OTHER_DIALECTS)
 async def test_other_dialects(tap: Tap, name: str) -> None:
-    """A call of theirs is streamed from the backend, whether the agent asked for that or waits for the whole answer."""
+    """Calls of other APIs are streamed from the backend, whether the agent streams or not."""
     id = await tap.open()
     requests: list[Message] = []
     route, said, answer = OTHER_DIALECTS[name]
@@ -257,7 +257,7 @@ async def test_other_dialects(tap: Tap, name: str) -> None:
 
 
 async def test_calls_that_are_not_streamed(tap: Tap) -> None:
-    """What a backend cannot stream is asked for as it is, and its answer understood."""
+    """Calls that a backend cannot stream are forwarded without streaming, and their answers are read."""
     id = await tap.open()
     requests: list[Message] = []
     body = b'{"model": "m", "input": "Hello", "background": true}'
@@ -272,7 +272,7 @@ async def test_calls_that_are_not_streamed(tap: Tap) -> None:
 
 
 async def test_the_older_completions(tap: Tap) -> None:
-    """A stream of the completions API is passed on and understood."""
+    """A stream of the Completions API is forwarded and read."""
     id = await tap.open()
     body = b'{"model": "m", "prompt": "Hello", "stream": true}'
     events = [
@@ -294,7 +294,7 @@ async def test_the_older_completions(tap: Tap) -> None:
 
 
 async def test_a_pooled_client(tap: Tap, session: aiohttp.ClientSession) -> None:
-    """A client that keeps its connections never meets one that the tap has closed, whatever answers came on it."""
+    """A client that reuses connections never gets one that the tap has closed, whatever the earlier answers were."""
     id, closed = await tap.open(), await tap.open()
     await tap.close(closed)
     cut = STREAM_HEAD + chunk(b"data: {}\n\n") + b"zz"

@@ -1,4 +1,4 @@
-"""Answers that are cut, broken, or none at all: none of them becomes a success, and each is named in the record."""
+"""Truncated, broken and missing answers: none of them counts as a success, and each fault is recorded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.tap.peers import (
 
 SIZED_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9999\r\n\r\n"
 
-CUTS = {  # what comes before the cut, and what of it is answer
+CUTS = {  # the data before the end of the connection, and the part of it that belongs to the answer
     "in a chunk": (STREAM_HEAD + b"ffff\r\n" + OPENING, OPENING),
     "behind a chunk": (STREAM_HEAD + chunk(OPENING), OPENING),
     "before [DONE]": (STREAM_HEAD + chunk(OPENING + event({}, "stop")), OPENING + event({}, "stop")),
@@ -42,7 +42,10 @@ CUTS = {  # what comes before the cut, and what of it is answer
 
 @pytest.mark.parametrize(("data", "said"), CUTS.values(), ids=CUTS)
 async def test_a_cut_stream(tap: Tap, data: bytes, said: bytes) -> None:
-    """Who waits for a whole answer gets a 502, who streams gets all that came and then the cut; the record has the chunks that came."""
+    """For a truncated stream, an agent that waits for a complete answer gets a 502, one that streams gets what arrived.
+
+    The chunks are recorded.
+    """
     id = await tap.open()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -69,7 +72,7 @@ async def test_a_cut_stream(tap: Tap, data: bytes, said: bytes) -> None:
     "data", [b"", b"HTTP/1.1 200 OK\r\ncontent-", b"nonsense\r\n\r\n", b"HTTP/1.1 101 X\r\nupgrade: a\r\nconnection: upgrade\r\n\r\n"]
 )
 async def test_no_head(tap: Tap, data: bytes) -> None:
-    """Without a head of an answer there is none: also who streams gets a 502."""
+    """Without the head of an answer, every agent gets a 502, even one that streams."""
     id = await tap.open()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -86,7 +89,7 @@ async def test_no_head(tap: Tap, data: bytes) -> None:
 
 @pytest.mark.parametrize("head", [STREAM_HEAD, b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"])
 async def test_a_backend_that_closes_at_done(tap: Tap, head: bytes) -> None:
-    """It has said all that it had to say, although the end of its framing is missing: no call is lost, streaming or not."""
+    """A backend that closes after [DONE] has sent everything. The call is a success, streaming or not."""
     id = await tap.open()
     events = OPENING + event({}, "stop") + DONE
 
@@ -105,7 +108,7 @@ async def test_a_backend_that_closes_at_done(tap: Tap, head: bytes) -> None:
 
 
 FAULTS = {
-    "bad_json": ([OPENING, b"data: {\n\n"], "an event is no chunk of an answer"),
+    "bad_json": ([OPENING, b"data: {\n\n"], "an event is not a chunk of an answer"),
     "error_event": ([OPENING, b'data: {"error": {"message": "too hot"}}\n\n', DONE], "too hot"),
     "empty": ([], "the stream ended without a single event"),
     "incomplete": ([OPENING, DONE], "the stream ended without a finish_reason"),
@@ -114,7 +117,10 @@ FAULTS = {
 
 @pytest.mark.parametrize("kind", FAULTS)
 async def test_a_faulty_stream(tap: Tap, kind: str) -> None:
-    """Who waits for a whole answer gets a 502 with the fault's name, who streams gets what came; both records have the name."""
+    """An agent that waits for a complete answer gets a 502 with the fault, one that streams gets what arrived.
+
+    Both records have the fault.
+    """
     id = await tap.open()
     parts, sentence = FAULTS[kind]
     async with backend(answering(stream(*parts))) as url, agent(tap.port) as caller:
@@ -125,7 +131,7 @@ async def test_a_faulty_stream(tap: Tap, kind: str) -> None:
 
     error = whole.json["error"]
     assert (502, "agentbench_tap", kind) == (whole.status, error["type"], error["code"])
-    assert "the status 502 is of agentbench's tap, not of the backend" == error["note"]
+    assert "the status 502 comes from agentbench's tap, not from the backend" == error["note"]
     assert error["message"].startswith("HTTP 200: ")
     assert sentence in error["message"]
     assert (200, "text/event-stream", b"".join(parts)) == (streamed.status, streamed.headers["content-type"], streamed.body)
@@ -153,7 +159,7 @@ async def test_a_faulty_stream(tap: Tap, kind: str) -> None:
     ],
 )
 async def test_a_200_that_is_no_answer(tap: Tap, answer: bytes, kind: str) -> None:
-    """It never becomes a success."""
+    """A 200 without an answer of the API never counts as a success."""
     id = await tap.open()
     async with backend(answering(answer)) as url, agent(tap.port) as caller:
         await tap.point_at(url)
@@ -166,7 +172,7 @@ async def test_a_200_that_is_no_answer(tap: Tap, answer: bytes, kind: str) -> No
 
 
 async def test_a_whole_answer_to_a_call_that_was_to_stream(tap: Tap) -> None:
-    """A backend that does not stream is understood: its answer is passed through as it is, its usage counted; it has no stamps."""
+    """If a backend does not stream although requested, its answer is forwarded, and its usage counts. It has no timestamps."""
     id = await tap.open()
     choices = b'"choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}]'
     body = b'{%b, "usage": {"prompt_tokens": 3, "completion_tokens": 2}, "x": 1.0}' % choices
@@ -195,9 +201,9 @@ async def test_a_whole_answer_to_a_call_that_was_to_stream(tap: Tap) -> None:
     ],
 )
 async def test_other_statuses(tap: Tap, status: int, kind: str) -> None:
-    """They come through with their body and Retry-After, for both kinds of calls, and the record has what was said.
+    """Other statuses are forwarded with body and Retry-After for all calls.
 
-    Where a key was turned down it says what there is to do.
+    The record has the message, with advice if a key was rejected.
     """
     id = await tap.open()
     body = b'{"error": {"message": "not now", "code": "busy"}}'
@@ -229,7 +235,7 @@ async def test_other_statuses(tap: Tap, status: int, kind: str) -> None:
     ],
 )
 async def test_retry_after(tap: Tap, value: str, seconds: float | None) -> None:
-    """Seconds or a date; a date that has passed is now, and nonsense is nothing."""
+    """Retry-After may be seconds or a date. A date in the past is 0, and anything else is ignored."""
     id = await tap.open()
     async with backend(answering(response(b"{}", 503, f"retry-after: {value}\r\n"))) as url, agent(tap.port) as caller:
         await tap.point_at(url)
@@ -241,7 +247,7 @@ async def test_retry_after(tap: Tap, value: str, seconds: float | None) -> None:
 
 @pytest.mark.parametrize("body", [None, STREAMED])
 async def test_a_redirect(tap: Tap, body: bytes | None) -> None:
-    """It is not followed, and not passed on: the agent would make its call where nobody measures it."""
+    """Redirects are neither followed nor forwarded, because the agent's next call would not be measured."""
     id = await tap.open()
     moved = response(b"over there", 307, "location: http://elsewhere/v1\r\n")
     async with backend(answering(moved)) as url, agent(tap.port) as caller:
@@ -255,7 +261,7 @@ async def test_a_redirect(tap: Tap, body: bytes | None) -> None:
 
 
 async def test_a_status_with_a_stream_of_its_own(tap: Tap) -> None:
-    """An error that a server sends as a stream, or cut in the middle, stays an error."""
+    """An error status remains an error if its body is a stream, or is truncated."""
     id = await tap.open()
     failing = b"HTTP/1.1 500 X\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(b"data: no\n\n")
 
@@ -276,7 +282,7 @@ async def test_a_status_with_a_stream_of_its_own(tap: Tap) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_nobody_listens(tap: Tap, streamed: bool) -> None:
-    """A backend that cannot be reached is a 502 that says so."""
+    """A backend that cannot be reached leads to a 502 with that message."""
     id = await tap.open()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -292,7 +298,7 @@ async def test_nobody_listens(tap: Tap, streamed: bool) -> None:
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "a" * 70 + ".invalid"])
 async def test_a_host_that_is_none(tap: Tap, host: str) -> None:
-    """A name that cannot be looked up is no connection either."""
+    """A host name that cannot be resolved is a failed connection."""
     id = await tap.open()
     await tap.point_at(f"http://{host}/v1")
     async with agent(tap.port) as caller:

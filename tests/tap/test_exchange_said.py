@@ -1,4 +1,4 @@
-"""What the tap keeps of answers for agents that it alone can look into, and what it does not keep."""
+"""The texts of answers that the tap keeps for agents that only the tap can observe, and which texts it does not keep."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FOUND: Json = {"text": "", "tool_calls": [{"id": "c1", "name": "find", "argument
 
 
 async def said_of(tap: Tap, id: str) -> list[Json]:
-    """What was said, without the times."""
+    """Returns the texts without the times."""
     return [each.said for each in (await tap.control.ask(TakeReplies(id), KeptReplies)).replies]
 
 
@@ -46,7 +46,7 @@ async def said_of(tap: Tap, id: str) -> list[Json]:
     ids=["streamed", "upgraded", "whole"],
 )
 async def test_answers_are_kept(tap: Tap, upgrade: bool, body: bytes | None, answer: bytes) -> None:
-    """However an answer travels, what it says is handed over once, and is in no record afterwards."""
+    """However an answer is sent, its text is returned once, and is then removed from the records."""
     id = await tap.open(upgrade, keep=True)
     async with backend(answering(answer, said())) as url, agent(tap.port) as caller:
         await tap.point_at(url)
@@ -60,7 +60,7 @@ async def test_answers_are_kept(tap: Tap, upgrade: bool, body: bytes | None, ans
 
 
 async def test_what_nobody_asked_for_is_in_the_record(tap: Tap) -> None:
-    """What was kept and not handed over comes with the call."""
+    """A text that was kept but not returned is in the record of the call."""
     id = await tap.open(keep=True)
     async with backend(answering(CALLING)) as url, agent(tap.port) as caller:
         await tap.point_at(url)
@@ -71,7 +71,7 @@ async def test_what_nobody_asked_for_is_in_the_record(tap: Tap) -> None:
 
 
 async def test_nothing_is_kept_unasked(tap: Tap) -> None:
-    """Of an agent that tells its calls itself, the tap keeps none."""
+    """The tap keeps no text for an agent that reports its calls itself."""
     id = await tap.open()
     async with backend(answering(CALLING)) as url, agent(tap.port) as caller:
         await tap.point_at(url)
@@ -83,7 +83,7 @@ async def test_nothing_is_kept_unasked(tap: Tap) -> None:
 
 
 async def test_a_history_is_no_answer(tap: Tap) -> None:
-    """A call that the agent repeats in its next request is not said again."""
+    """A tool call in the history of a later request is not returned again."""
     id = await tap.open(keep=True)
     history = [*CHAT["messages"], {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c1", "content": "5"}]
     async with backend(answering(CALLING, said("Five."))) as url, agent(tap.port) as caller:
@@ -95,7 +95,7 @@ async def test_a_history_is_no_answer(tap: Tap) -> None:
 
 
 async def test_answers_that_failed_say_nothing(tap: Tap) -> None:
-    """A call that came in an answer that broke off is not counted: a client that tries again gets it again."""
+    """The text of an interrupted answer is not returned, because a client that retries gets it again."""
     id = await tap.open(keep=True)
     broken = STREAM_HEAD + chunk(OPENING) + chunk(event({"tool_calls": [CALL]})) + LAST_CHUNK
     async with backend(answering(broken, CALLING)) as url, agent(tap.port) as caller:
@@ -108,7 +108,7 @@ async def test_answers_that_failed_say_nothing(tap: Tap) -> None:
 
 
 async def test_calls_under_way_are_broken_off(tap: Tap) -> None:
-    """Whoever made them is gone when this is asked; the address goes on, for the next program."""
+    """Requesting the texts aborts calls in flight, because their program has ended. The address stays open for the next program."""
     id = await tap.open(keep=True)
     async with backend(answering(STREAM_HEAD + chunk(OPENING), said())) as url, agent(tap.port) as caller, agent(tap.port) as later:
         await tap.point_at(url)

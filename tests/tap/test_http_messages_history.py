@@ -1,4 +1,4 @@
-"""Requests that a backend refuses because of what the model said earlier, and calls that ask the same."""
+"""Requests that a backend refuses because of earlier output of the model, and calls with equal requests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def messages(arguments: Any) -> Json:
     ],
 )
 def test_arguments_in_a_history(dialect: Any, arguments: Any, broken: bool) -> None:
-    """In every dialect, arguments of an earlier tool call that are no JSON object are seen."""
+    """In each API, arguments of an earlier tool call that are not a JSON object are found."""
     assert broken == holds_broken_arguments(json.dumps(dialect(arguments)).encode())
 
 
@@ -62,7 +62,7 @@ def test_arguments_in_a_history(dialect: Any, arguments: Any, broken: bool) -> N
     ],
 )
 def test_histories_of_nothing(body: bytes) -> None:
-    """A body that cannot be read, or has no such calls, holds none that are broken."""
+    """A body that is unreadable, or has no such calls, has no broken ones."""
     assert not holds_broken_arguments(body)
 
 
@@ -78,7 +78,7 @@ def test_histories_of_nothing(body: bytes) -> None:
     ],
 )
 async def test_a_request_that_is_refused_for_its_history(tap: Tap, status: int, message: str, arguments: str, kind: str) -> None:
-    """A 400 or 422 to a request that repeats the model's broken arguments has a name of its own; the agent gets it as it came."""
+    """A 400 or 422 to a request with broken arguments of the model has its own kind of fault. The agent gets the answer unchanged."""
     body, refusal = json.dumps({**CHAT, **chat(arguments)}).encode(), json.dumps({"error": {"message": message}}).encode()
     id = await tap.open()
     async with backend(answering(response(refusal, status))) as url, agent(tap.port) as caller:
@@ -91,7 +91,7 @@ async def test_a_request_that_is_refused_for_its_history(tap: Tap, status: int, 
 
 
 async def test_the_same_request_is_known_again(tap: Tap) -> None:
-    """Calls with the same body have the same number, whatever else differs; the labels that the tap adds do not count."""
+    """Calls with the same body have the same checksum, whatever else differs. Labels that the tap adds do not count."""
     bodies = [json.dumps({**CHAT, "seed": seed}).encode() for seed in (1, 1, 2)]
     id = await tap.open()
     async with backend(answering(*[response(b"{}", 500)] * 3)) as url, agent(tap.port) as caller:

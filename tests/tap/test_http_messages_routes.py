@@ -1,15 +1,15 @@
-"""What an agent may ask under its address, and what becomes of everything else."""
+"""The requests that an agent may send to its address, and what happens to all others."""
 
 from __future__ import annotations
 
 import pytest
 
 from pytest_agentbench.tap.dialects import DIALECTS
-from pytest_agentbench.tap.http_messages import ASIDE, refusal, split_target
+from pytest_agentbench.tap.http_messages import UNMEASURED, refusal, split_target
 from tests.tap.peers import Message, Tap, agent, answering, backend, request, response, said, text_of
 
 RELAYED = [
-    *(("POST", route) for route in (*DIALECTS, *ASIDE)),
+    *(("POST", route) for route in (*DIALECTS, *UNMEASURED)),
     *(
         (method, path)
         for method in ("GET", "HEAD")
@@ -46,14 +46,14 @@ DISGUISES = [
 
 @pytest.mark.parametrize(("method", "route"), RELAYED)
 def test_what_passes(method: str, route: str) -> None:
-    """Calls, looks at models, and requests that ask nothing of the model."""
+    """LLM calls, requests for models, and requests that do not run the model are forwarded."""
     assert refusal(method.encode(), route) is None
 
 
 @pytest.mark.parametrize("route", DISGUISES)
 @pytest.mark.parametrize("method", ["POST", "GET", "PUT"])
 def test_what_does_not(method: str, route: str) -> None:
-    """No other way to write a call's path passes, whatever the method."""
+    """No other spelling of a call's path is forwarded, with any method."""
     refused = refusal(method.encode(), route)
 
     assert refused is not None
@@ -69,7 +69,7 @@ def test_what_does_not(method: str, route: str) -> None:
     ],
 )
 def test_other_methods(method: str, route: str) -> None:
-    """A path that passes under one method does not under the others: the backend's key is not there to change or delete things."""
+    """A path that is allowed for one method is not allowed for others, so the backend's key cannot be used to change or delete anything."""
     refused = refusal(method.encode(), route)
 
     assert refused is not None
@@ -89,12 +89,12 @@ def test_other_methods(method: str, route: str) -> None:
     ],
 )
 def test_addresses(target: str, parts: tuple[str, str]) -> None:
-    """A rollout's address is taken as it was given, and only so."""
+    """The path of a rollout's address must be exactly as given."""
     assert parts == split_target(target)
 
 
 async def test_a_refusal_is_seen(tap: Tap) -> None:
-    """The backend hears nothing of it, the agent is told what would work, and the record has it among the calls."""
+    """A refused request does not reach the backend. The agent is told what is allowed, and the request is recorded among the calls."""
     id = await tap.open()
     requests: list[Message] = []
     async with backend(answering(said(), requests=requests)) as url, agent(tap.port) as caller:
@@ -108,29 +108,30 @@ async def test_a_refusal_is_seen(tap: Tap) -> None:
     assert ["POST /chat/completions?x=1 HTTP/1.1"] == [each.first for each in requests]
     sentence = disguised.json["error"]["message"]
     assert sentence.startswith(
-        "POST /%63hat/completions is not relayed, because it would not be measured: behind OPENAI_BASE_URL, POST /chat/"
+        "POST /%63hat/completions is not forwarded, because it would not be measured. "
+        "Below OPENAI_BASE_URL, the tap forwards LLM calls (POST /chat/"
     )
     assert ("refused", sentence, "", None) == (first.error_kind, first.error, first.dialect, first.sent_ns)
-    assert ("refused", True) == (second.error_kind, second.error.startswith("DELETE /models/m is not relayed"))
+    assert ("refused", True) == (second.error_kind, second.error.startswith("DELETE /models/m is not forwarded"))
     assert (None, "chat") == (third.error_kind, third.dialect)
 
 
 async def test_what_passes_beside_calls(tap: Tap) -> None:
-    """It reaches the backend as it is, and leaves no record."""
+    """Requests that are not LLM calls are forwarded unchanged, and not recorded."""
     id = await tap.open()
     requests: list[Message] = []
     async with backend(answering(response(b"[]"), requests=requests)) as url, agent(tap.port) as caller:
         await tap.point_at(url)
-        answers = [await caller.ask(request(id, route, b"{}")) for route in ASIDE]
+        answers = [await caller.ask(request(id, route, b"{}")) for route in UNMEASURED]
         answers.append(await caller.ask(request(id, "/models/some%2Fm?x=1", method="GET")))
 
     assert {(200, b"[]")} == {(each.status, each.body) for each in answers}
-    assert [*(f"POST {route} HTTP/1.1" for route in ASIDE), "GET /models/some%2Fm?x=1 HTTP/1.1"] == [each.first for each in requests]
+    assert [*(f"POST {route} HTTP/1.1" for route in UNMEASURED), "GET /models/some%2Fm?x=1 HTTP/1.1"] == [each.first for each in requests]
     assert [] == await tap.close(id)
 
 
 async def test_what_uses_up_a_first_call(tap: Tap) -> None:
-    """A rollout with one call has it whatever else it asked before, and may still ask that afterwards."""
+    """Other requests do not count towards the single call of a rollout, and are still allowed after it."""
     id = await tap.open(calls=1)
     models = request(id, "/models", method="GET")
     async with backend(answering(response(b"{}"), response(b"{}"), said("first"), response(b"{}"))) as url, agent(tap.port) as caller:

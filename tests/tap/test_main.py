@@ -1,4 +1,4 @@
-"""The process: how it begins, how it ends, and how much it bears."""
+"""The tap's process: how it starts and ends, and how many calls it can handle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def opened(child: Child) -> Tap:
 
 @pytest.mark.parametrize("how", ["stdin", "SIGTERM"])
 async def test_the_end_with_calls_in_flight(start_tap: StartTap, how: str) -> None:
-    """When the controller goes, or says so, the tap leaves at once: exit code 0, nothing in its log, whatever runs."""
+    """When the controller ends, or tells it to, the tap exits at once with code 0 and an empty log, even with calls in flight."""
     child = start_tap(token=TOKEN)
     tap = await opened(child)
     id = await tap.open()
@@ -65,7 +65,7 @@ async def test_the_end_with_calls_in_flight(start_tap: StartTap, how: str) -> No
 
 
 async def test_ctrl_c_is_not_for_the_tap(start_tap: StartTap) -> None:
-    """An interrupt of the whole process group does not end it: the controller does, when it has what it needs."""
+    """An interrupt of the process group does not end the tap. The controller ends it later."""
     child = start_tap(token=TOKEN)
     tap = await opened(child)
     child.process.send_signal(signal.SIGINT)
@@ -95,7 +95,7 @@ def with_budgets(**budgets: object) -> bytes:
     ],
 )
 def test_a_config_that_is_none(config: bytes, reason: bytes) -> None:
-    """It is one sentence and exit code 2."""
+    """An invalid config leads to one sentence and exit code 2."""
     ended = subprocess.run([sys.executable, "-m", "pytest_agentbench.tap"], input=config, capture_output=True, timeout=60, check=False)
 
     assert (2, b"", 1) == (ended.returncode, ended.stdout, ended.stderr.count(b"\n"))
@@ -103,7 +103,7 @@ def test_a_config_that_is_none(config: bytes, reason: bytes) -> None:
 
 
 def test_its_imports() -> None:
-    """A tap imports no client and no framework, so that its start costs little."""
+    """The tap imports no client library and no framework, so it starts quickly."""
     code = "import sys, pytest_agentbench.tap.__main__; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
@@ -112,7 +112,7 @@ def test_its_imports() -> None:
 
 @contextmanager
 def descriptors(soft: int) -> Iterator[None]:
-    """With another soft limit of open files, which children inherit."""
+    """Sets another soft limit of open files, which child processes inherit."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
     try:
@@ -123,7 +123,7 @@ def descriptors(soft: int) -> Iterator[None]:
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 5000, reason="needs 5,000 file descriptors: ulimit -Hn")
 async def test_a_thousand_streams(start_tap: StartTap) -> None:
-    """A thousand streams run at the same time, even where the limit of descriptors is low at first, and each is recorded."""
+    """A thousand streams run at the same time and are all recorded, even if the limit of file descriptors is low at first."""
     count, waiting = 1000, 0
     everyone = asyncio.Event()
     with descriptors(256):

@@ -1,4 +1,4 @@
-"""Each message between pool, controller and tap comes back as it was sent, and one that lacks a field says which."""
+"""Messages between pool, controller and tap can be sent and read, and a missing field is named."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ AT_START = st.one_of(
 
 @given(st.tuples(st.just(TO_TAP), TO) | st.tuples(st.just(FROM_TAP), FROM))
 def test_there_and_back(sent: tuple[Messages[Any], Any]) -> None:
-    """A message is equal to what the other side reads; without one of its fields, it is an error that names the field."""
+    """A message equals what the receiver reads. Without one of its fields, the error names the field."""
     direction, message = sent
     name, fields = json_text.loads(json_text.dumps(header(message)))
 
@@ -98,7 +98,7 @@ def test_there_and_back(sent: tuple[Messages[Any], Any]) -> None:
 
 @given(AT_START)
 def test_at_the_start(message: Any) -> None:
-    """The same holds for the messages with which a tap is started."""
+    """The messages at the start of a tap equal what the receiver reads."""
     written = json_text.loads(json_text.dumps(codec.plain(message)))
 
     assert message == codec.received(type(message), written)

@@ -1,4 +1,4 @@
-"""Callers whose calls go somewhere else than those of all others: judges with an endpoint of their own."""
+"""Addresses with their own backend: judges that use another endpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.tap.peers import Message, Tap, agent, answering, backend, request, sa
 
 
 async def test_a_judge_goes_to_its_own_endpoint(tap: Tap) -> None:
-    """An attempt's agent and its judge call through one tap; each reaches its own server, with its own key, and is recorded apart."""
+    """An agent and its judge call through one tap. Each call reaches its own server with its own key, and is recorded separately."""
     heard: list[Message] = []
     judged: list[Message] = []
     async with backend(answering(said("work"), requests=heard)) as url, backend(answering(said("fine"), requests=judged)) as elsewhere:
@@ -33,7 +33,7 @@ async def test_a_judge_goes_to_its_own_endpoint(tap: Tap) -> None:
 
 
 async def test_a_judge_needs_no_backend_of_ours(tap: Tap) -> None:
-    """The endpoint of a judge stays where it is when the session's backend moves."""
+    """The endpoint of a judge does not change when the backend of the session does."""
     async with (
         backend(answering(said("one"))) as first,
         backend(answering(said("two"))) as second,
@@ -53,6 +53,6 @@ async def test_a_judge_needs_no_backend_of_ours(tap: Tap) -> None:
 
 
 async def test_a_place_that_is_none(tap: Tap) -> None:
-    """An address that calls cannot go to is refused when the attempt begins, in a sentence with the address."""
-    with pytest.raises(InfraError, match=r"calls cannot go to nowhere: "):
+    """An invalid endpoint is refused when the attempt begins, with a sentence that names it."""
+    with pytest.raises(InfraError, match=r"calls cannot be sent to nowhere: "):
         await tap.open(elsewhere=UpstreamFacts("nowhere"))

@@ -1,4 +1,4 @@
-"""What a stack is told about a rollout."""
+"""The ids and labels that tell a stack about rollouts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ URL = "http://127.0.0.1:8000/v1"
 
 
 def test_ids() -> None:
-    """They say whose they are, are of one attempt, and begin as all of their run do."""
+    """An id names its rollout, is unique to one attempt, and begins with the prefix of its run."""
     ids = {new_id(run_prefix("20260101-120000"), KEY) for _ in range(100)}
 
     assert 100 == len(ids)
@@ -25,7 +25,7 @@ def test_ids() -> None:
 
 @pytest.mark.parametrize("text", ["", "a/b c", "\N{OWL}\n", "x" * 500, "null\0", "a:b", '"{}"'])
 def test_ids_of_odd_names(text: str) -> None:
-    """Whatever a run, a suite or a scenario is called, a stack can take the id: none is empty, too long, or has other characters."""
+    """For any names of run, suite and scenario, ids are not empty, not too long, and have only allowed characters."""
     for id in (new_id(run_prefix(text), RolloutKey("s", "x")), new_id(run_prefix("r"), RolloutKey(text, text, text, 10**9))):
         assert re.fullmatch(r"[A-Za-z0-9._:-]{1,120}", id)
         assert re.search(r":[0-9a-f]{8}$", id)
@@ -45,7 +45,7 @@ def test_ids_of_odd_names(text: str) -> None:
     ],
 )
 def test_labels(options: Json, label: Label) -> None:
-    """ThunderAgent has Chat Completions only, and passes no header on."""
+    """ThunderAgent's label is in the fields of Chat Completions only, and has no headers."""
     assert label == make_labels(options).label("i")
 
 
@@ -58,7 +58,7 @@ def test_labels(options: Json, label: Label) -> None:
     ],
 )
 def test_labels_of_dynamo(options: Json, hints: Json) -> None:
-    """The session is a header of every call; what is asked for and hinted at is in the bodies that can hold it."""
+    """The session is a header of each call. Requested fields and hints are in the bodies of APIs that allow them."""
     label = make_labels({"kind": "dynamo", **options}).label("i")
     nvext = {"nvext": {"extra_fields": ["worker_id", "timing"], **hints}}
 
@@ -67,7 +67,7 @@ def test_labels_of_dynamo(options: Json, hints: Json) -> None:
 
 
 def test_releases() -> None:
-    """ThunderAgent has an address for them; Dynamo takes a call of its own, which only goes where somebody waits for it."""
+    """ThunderAgent has a URL for releases. Dynamo gets an additional call, but only if the router handles it."""
     final = make_labels({"kind": "dynamo", "release": True}).release(URL, "m", "i")
 
     assert Release("http://127.0.0.1:8000/programs/release", {"program_id": "i"}) == make_labels({"kind": "thunderagent"}).release(
@@ -84,8 +84,8 @@ def test_releases() -> None:
 
 
 def test_an_unknown_kind() -> None:
-    """A backend from a hook may ask for labels that there are not."""
-    with pytest.raises(ConfigError, match="labels: no kind 'dynamic'; known: dynamo, none, thunderagent"):
+    """A backend from a hook may request labels that do not exist, which is an error."""
+    with pytest.raises(ConfigError, match=r"labels: no kind 'dynamic' .did you mean 'dynamo'..; known: dynamo, none, thunderagent"):
         make_labels({"kind": "dynamic"})
 
 
@@ -107,7 +107,7 @@ def test_an_unknown_kind() -> None:
     ],
 )
 def test_merging(own: Json, together: Json) -> None:
-    """What the agent wrote stays as it is; lists get what they lack."""
+    """Values of the agent are kept, and lists get the missing items."""
     fields: Any = {"nvext": {"extra_fields": ["worker_id"], "agent_hints": {"osl": 5}}}
     before = repr(fields)
 
@@ -119,5 +119,5 @@ def test_merging(own: Json, together: Json) -> None:
     ("own", "id"), [({}, "i"), ({"program_id": None}, "i"), ({"program_id": ""}, "i"), ({"program_id": "mine"}, "mine")]
 )
 def test_no_call_is_of_a_program_without_a_name(own: Json, id: str) -> None:
-    """A router takes null for a program and an empty name for one that it can never release: both get the label's name."""
+    """A router takes null for a program, and cannot release an empty name, so the label replaces both."""
     assert {"model": "m", "program_id": id} == merged({"model": "m", **own}, {"program_id": "i"})

@@ -1,4 +1,4 @@
-"""Labels, headers and rates of a backend: what calls get on their way through the tap."""
+"""Labels, headers and rate limits of a backend, as applied to calls through the tap."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TOLD = {"worker_id": {"decode_worker_id": 7}, "timing": {"kv_hit_rate": 0.25, "t
 
 
 async def labelled(tap: Tap, kind: str, upgrade: bool | None = None, **options: Any) -> str:
-    """The token of a rollout with labels."""
+    """Opens an address with labels and returns its id."""
     label = make_labels({"kind": kind, **options}).label("run:shop.shop-0.1:0123abcd")
     return await tap.open(upgrade, label=label)
 
 
 async def through(tap: Tap, id: str, *requests: bytes, answer: bytes = b"", **of_backend: Any) -> tuple[list[Message], list[LLMCall]]:
-    """What the backend got of these requests, and the calls that they were."""
+    """Sends requests. Returns what the backend got, and the recorded calls."""
     heard: list[Message] = []
     async with backend(answering(answer or said(), requests=heard)) as url, agent(tap.port) as caller:
         await tap.point_at(url, **of_backend)
@@ -42,7 +42,7 @@ async def through(tap: Tap, id: str, *requests: bytes, answer: bytes = b"", **of
 
 @pytest.mark.parametrize("upgrade", [True, False, None])
 async def test_fields(tap: Tap, upgrade: bool | None) -> None:
-    """Every chat gets them, whether it travels as a stream or is left alone otherwise; nothing else changes."""
+    """Each chat request gets the fields, streamed or not, and nothing else changes."""
     streams = json.dumps({**CHAT, "stream": True, "stream_options": {"include_usage": True}}).encode()
     id = await labelled(tap, "thunderagent", upgrade)
     (one, two), (first, _) = await through(tap, id, request(id), request(id, body=streams))
@@ -54,7 +54,7 @@ async def test_fields(tap: Tap, upgrade: bool | None) -> None:
 
 
 async def test_a_job(tap: Tap) -> None:
-    """An engine with Continuum's scheduler is told whose job a call is."""
+    """An engine with Continuum's scheduler gets the job of each call."""
     id = await labelled(tap, "thunderagent", job=True)
     (heard,), _ = await through(tap, id, request(id))
 
@@ -70,7 +70,7 @@ RUNNING: Json = {"continuous_usage_stats": True}
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {**ONCE, **RUNNING}, RUNNING, {**ONCE, "x": 1}])
 async def test_a_router_that_believes_the_first_usage(tap: Tap, options: Json | None, large: bool, upgrade: bool | None) -> None:
-    """Whatever an agent says of its stream's usage, ThunderAgent sees one, and that the last; the agent sees what it asked for."""
+    """Whatever usage an agent requests, ThunderAgent sees one report, the last. The agent sees what it requested."""
     asked = {**(LARGE if large else CHAT), "stream": True, **({} if options is None else {"stream_options": options})}
     answer = stream(event({"content": "Hi"}), event({}, "stop"), event(usage={"prompt_tokens": 3, "completion_tokens": 1}), DONE)
     id = await labelled(tap, "thunderagent", upgrade)
@@ -87,7 +87,7 @@ async def test_a_router_that_believes_the_first_usage(tap: Tap, options: Json | 
 
 
 async def test_others_may_tell_it_all_the_time(tap: Tap) -> None:
-    """Where no such router is on the way, an agent's own wish for a usage in every event is its own."""
+    """Without such a router, an agent's option for a usage in each event is kept."""
     body = json.dumps({**CHAT, "stream": True, "stream_options": {**ONCE, **RUNNING}}).encode()
     id = await labelled(tap, "dynamo")
     (heard,), _ = await through(tap, id, request(id, body=body))
@@ -96,7 +96,7 @@ async def test_others_may_tell_it_all_the_time(tap: Tap) -> None:
 
 
 async def test_what_the_agent_wrote_stays(tap: Tap) -> None:
-    """Its own session, worker fields and hints count more than those of the backend's YAML."""
+    """The session, worker fields and hints of the agent override those of the backend's YAML."""
     id = await labelled(tap, "dynamo", osl=5, priority=1)
     body = json.dumps({**CHAT, "nvext": {"extra_fields": ["timing"], "agent_hints": {"osl": 9}}}).encode()
     (heard,), _ = await through(tap, id, request(id, body=body, headers="X-Dynamo-Session-Id: mine\r\n"))
@@ -116,7 +116,7 @@ async def test_what_the_agent_wrote_stays(tap: Tap) -> None:
     ],
 )
 async def test_what_each_api_takes(tap: Tap, path: str, fields: Json) -> None:
-    """Headers come with every request; fields only where the API has them, and elsewhere not a byte of the body changes."""
+    """Headers are added to each request, fields only in APIs that allow them. Other bodies are not changed by a byte."""
     id = await labelled(tap, "dynamo")
     body = b'{"model":  "m"}'
     (heard,), _ = await through(tap, id, request(id, path, body), answer=response(b"{}"))
@@ -128,7 +128,7 @@ async def test_what_each_api_takes(tap: Tap, path: str, fields: Json) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"5", b"\xff"])
 async def test_bodies_that_are_none(tap: Tap, body: bytes) -> None:
-    """They travel as they are, with the header, and the backend may say what it thinks of them."""
+    """Invalid bodies are forwarded unchanged with the header, and the backend decides."""
     id = await labelled(tap, "dynamo")
     (heard,), _ = await through(tap, id, request(id, body=body), answer=response(b"no", 400))
 
@@ -136,7 +136,7 @@ async def test_bodies_that_are_none(tap: Tap, body: bytes) -> None:
 
 
 async def test_large_bodies(tap: Tap) -> None:
-    """They get their labels in a process of its own."""
+    """Large bodies get their labels in a separate process."""
     id = await labelled(tap, "dynamo")
     (heard,), (call,) = await through(tap, id, request(id, body=json.dumps(LARGE).encode()), answer=said())
 
@@ -146,7 +146,7 @@ async def test_large_bodies(tap: Tap) -> None:
 
 
 async def test_without_labels(tap: Tap) -> None:
-    """The body is the agent's, byte for byte."""
+    """Without labels the body is forwarded byte for byte."""
     id = await tap.open(upgrade=None, label=make_labels({}).label("x"))
     body = b'{"model":  "m", "messages": []}'
     (heard,), _ = await through(tap, id, request(id, body=body))
@@ -156,9 +156,9 @@ async def test_without_labels(tap: Tap) -> None:
 
 @pytest.mark.parametrize("headers", [{"a b": "c"}, {"a": "b\r\nc: d"}])
 async def test_labels_that_are_none(tap: Tap, headers: dict[str, str]) -> None:
-    """They are refused, and the address is not opened."""
+    """Invalid labels are refused, and the address is not opened."""
     before = await tap.control.ask(GetTapStats(), TapStats)
-    with pytest.raises(InfraError, match="the tap refused: calls cannot be labelled so"):
+    with pytest.raises(InfraError, match="the tap refused: the labels of the calls are not valid"):
         await tap.open(label=Label(headers))
 
     assert before == await tap.control.ask(GetTapStats(), TapStats)
@@ -186,7 +186,7 @@ async def test_labels_that_are_none(tap: Tap, headers: dict[str, str]) -> None:
     ],
 )
 async def test_what_the_server_tells(tap: Tap, answer: bytes, server: Json | None) -> None:
-    """The worker and the server's own times are in the record, from the last chunk or from a whole answer, and survive the journal."""
+    """The record has the worker and the server's times, from the last chunk or an answer without streaming. The journal keeps them."""
     id = await labelled(tap, "dynamo", True)
     _, (call,) = await through(tap, id, request(id), answer=answer)
 
@@ -204,7 +204,7 @@ CALLED: Json = {
 
 @pytest.mark.parametrize("path", CALLED)
 async def test_what_the_server_calls_its_answer(tap: Tap, path: str) -> None:
-    """It is in the record, whichever API was asked; where it is no text there is none."""
+    """The record has the answer's id in all APIs. An id that is not text is dropped."""
     ids = []
     for answer in (CALLED[path], {**CALLED[path], "id": 7}):
         id = await tap.open()
@@ -215,7 +215,7 @@ async def test_what_the_server_calls_its_answer(tap: Tap, path: str) -> None:
 
 
 async def test_headers_of_the_backend(tap: Tap) -> None:
-    """They come with every request, in place of what the agent has under these names."""
+    """Headers of the backend are added to each request, and replace the agent's headers with these names."""
     id = await tap.open()
     own = "x-team: agents\r\nX-Own: 1\r\nauthorization: Bearer agent\r\n"
     (heard,), _ = await through(tap, id, request(id, headers=own), headers={"X-Team": "bench", "Authorization": "Basic abc"})
@@ -225,18 +225,18 @@ async def test_headers_of_the_backend(tap: Tap) -> None:
 
 @pytest.mark.parametrize("of_backend", [{"headers": {"a": "b\n"}}, {"headers": {"": "b"}}])
 async def test_headers_that_are_none(tap: Tap, of_backend: Json) -> None:
-    with pytest.raises(InfraError, match="the tap refused: calls cannot go to"):
+    with pytest.raises(InfraError, match="the tap refused: calls cannot be sent to"):
         await tap.point_at("http://127.0.0.1:9", **of_backend)
 
 
 @pytest.mark.parametrize("rate", [0, -1])
 async def test_rates_that_are_none(tap: Tap, rate: float) -> None:
-    with pytest.raises(InfraError, match="the tap refused: calls cannot go to"):
+    with pytest.raises(InfraError, match="the tap refused: calls cannot be sent to"):
         await tap.point_at("http://127.0.0.1:9", requests_per_minute=rate)
 
 
 async def test_a_rate_limit(start_tap: StartTap) -> None:
-    """Calls go one by one, evenly spaced. The wait is no part of TTFT, no budget of a call runs meanwhile, and it is written down."""
+    """Calls are sent one by one at equal intervals. The wait does not count for TTFT or time limits, and is recorded."""
     tap = await opened(start_tap(token=TOKEN, budgets=Budgets(call=0.45)))
     id = await tap.open()
     async with backend(answering(said())) as url:
@@ -253,7 +253,7 @@ async def test_a_rate_limit(start_tap: StartTap) -> None:
 
 
 async def test_calls_that_leave_while_they_are_held(start_tap: StartTap) -> None:
-    """They are never sent, and those behind them go."""
+    """Calls whose agent disconnects while they wait are never sent, and do not delay later ones."""
     tap = await opened(start_tap(token=TOKEN))
     id, other = await tap.open(), await tap.open()
     heard: list[Message] = []

@@ -1,4 +1,4 @@
-"""Server-sent events, read from stamped reads."""
+"""Server-sent events, parsed from reads with timestamps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ all_lines = st.lists(blocks, max_size=8).map(lambda blocks: [line for block in b
 
 @st.composite
 def texts(draw: st.DrawFn) -> str:
-    """Streams of events: with one form of line ends, with all of them, or of any characters that mean something."""
+    """Streams of events, with one kind of line ends, with several kinds, or of arbitrary characters with a meaning."""
     lines, end = draw(all_lines), draw(line_ends | st.none())
     said = "".join(line + (draw(line_ends) if end is None else end) for line in lines)
     return draw(st.sampled_from(["", "\ufeff"])) + draw(st.just(said) | st.text("data:: \n\n\r\r\ufeffé", max_size=40))
@@ -50,7 +50,7 @@ def texts(draw: st.DrawFn) -> str:
 
 @st.composite
 def all_reads(draw: st.DrawFn) -> tuple[str, list[NetworkRead]]:
-    """A stream, and the reads in which it comes: one for each byte, one for each blank line, or cut wherever."""
+    """A stream and its reads: one for each byte, one for each blank line, or split anywhere."""
     text = draw(texts())
     data = text.encode()
     behind_blanks = [match.end() for match in re.finditer(rb"\n\n|\r\r|\r\n\r\n?", data)]
@@ -59,7 +59,7 @@ def all_reads(draw: st.DrawFn) -> tuple[str, list[NetworkRead]]:
 
 
 def reference(text: str) -> list[tuple[int, str, str]]:
-    """(bytes up to its end, name, data) of the events of a text: the standard's rules as it writes them, one character after the other."""
+    """Returns (end in bytes, name, data) of each event, by a literal implementation of the standard, character by character."""
     found, name, data, line, end = [], "", "", "", 0
     for place, character in enumerate(text):
         end += len(character.encode())
@@ -84,7 +84,7 @@ def reference(text: str) -> list[tuple[int, str, str]]:
 
 
 def field_of(line: str) -> tuple[str, str]:
-    """(name, value); the name of a comment is empty."""
+    """Returns (name, value) of a line. The name of a comment is empty."""
     if ":" not in line:
         return line, ""
     colon = line.index(":")
@@ -92,13 +92,13 @@ def field_of(line: str) -> tuple[str, str]:
 
 
 def cut(text: bytes, cuts: Iterable[int]) -> list[NetworkRead]:
-    """The text in pieces, each with its own number as its stamp."""
+    """Returns the text in pieces, each with its number as its timestamp."""
     places = [0, *sorted(cuts), len(text)]
     return [NetworkRead(stamp, stamp + 100, text[start:end]) for stamp, (start, end) in enumerate(pairwise(places))]
 
 
 def events(reads: list[NetworkRead], batches: list[int]) -> list[Event]:
-    """The events of reads that are fed in batches."""
+    """Returns the events of reads that are fed in batches."""
     reader = EventReader()
     places = [0, *sorted(min(place, len(reads)) for place in batches), len(reads)]
     return [event for start, end in pairwise(places) for event in reader.feed(reads[start:end])]
@@ -112,9 +112,9 @@ def events(reads: list[NetworkRead], batches: list[int]) -> list[Event]:
     stream=("event: a\n\ndata: x\n\nevent: a\ndata: x\n\n", cut(b"event: a\n\ndata: x\n\nevent: a\ndata: x\n\n", [10, 19, 28])), batches=[]
 )
 def test_any_text_cut_anywhere(stream: tuple[str, list[NetworkRead]], batches: list[int]) -> None:
-    """Names and data are those of the standard, and each event has the stamp of the read with its last byte.
+    """Names and data are as in the standard, and each event has the timestamp of the read with its last byte.
 
-    That is so wherever reads and batches of reads end: inside a CRLF, a character, a field or a byte order mark.
+    Reads and batches may end anywhere, even in a CRLF, a character, a field or a byte order mark.
     """
     text, reads = stream
 
@@ -129,14 +129,14 @@ def test_any_text_cut_anywhere(stream: tuple[str, list[NetworkRead]], batches: l
 
 
 def test_a_byte_order_mark_is_one_at_the_start_only() -> None:
-    """Anywhere else it belongs to the name of a field, which nobody knows."""
+    """A byte order mark elsewhere is part of a field name, which is then unknown."""
     reads = [NetworkRead(place, None, data) for place, data in enumerate((b"data: x\n\n", b"\xef\xbb\xbfdata: y\n\n", b"data: z\n\n"))]
 
     assert [b"x", b"z"] == [event.data for event in events(reads, [])]
 
 
 def test_no_event_is_held_back() -> None:
-    """A CR at the end of a read ends the event at once; an LF that comes later belongs to it and is no line of its own."""
+    """A CR at the end of a read ends the event at once. An LF that follows later belongs to it, and is not another line end."""
     reader = EventReader()
 
     assert [Event(1, None, True, "message", b"a")] == reader.feed([NetworkRead(1, None, b"data: a\r\n\r")])
@@ -145,25 +145,25 @@ def test_no_event_is_held_back() -> None:
 
 
 def test_an_event_that_is_not_finished_is_none() -> None:
-    """What stands behind the last blank line has not been said."""
+    """Data after the last blank line is not an event."""
     found = events([NetworkRead(1, 5, b"data: a\n\nda"), NetworkRead(2, None, b"ta: b\n"), NetworkRead(3, None, b"data: c")], [])
 
     assert [(1, 5, True, "message", b"a")] == found
 
 
 def test_bytes_that_are_no_text() -> None:
-    """They are the business of whoever reads the data; a name is made readable."""
+    """Invalid UTF-8 in the data is passed on as bytes. In a name it is replaced."""
     assert [(1, None, True, "\ufffd", b"\xff\x00")] == events([NetworkRead(1, None, b"event: \xff\ndata: \xff\x00\n\n")], [])
 
 
 def test_no_reads() -> None:
-    """Nothing has no events."""
+    """No reads, no events."""
     assert [] == events([], [])
     assert [] == events([NetworkRead(1, None, b"")], [])
 
 
 def test_a_long_event_in_small_pieces() -> None:
-    """What has come of an event is not looked at again for every byte that follows: 4 MB in reads of 16 bytes, and in lines of 16."""
+    """Earlier data of an event is not scanned again for each read: 4 MB in reads of 16 bytes, and in lines of 16."""
     reads = [NetworkRead(0, None, b"x" * 16)] * 250_000
 
     (long,) = events([NetworkRead(0, None, b"data: "), *reads, NetworkRead(1, None, b"\n\n")], [])

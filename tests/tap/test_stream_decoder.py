@@ -1,4 +1,4 @@
-"""Content codings, decoded as the bytes come."""
+"""Content codings, decoded as the data arrives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_agentbench.tap.stream import Decoder, decoder
 
 
 def bare(data: bytes) -> bytes:
-    """Deflate without a head, as some servers send it."""
+    """Returns deflate data without a zlib header, as some servers send it."""
     deflater = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     return deflater.compress(data) + deflater.flush()
 
@@ -23,7 +23,7 @@ def members(data: bytes) -> bytes:
     return gzip.compress(data[:3], mtime=0) + gzip.compress(data[3:], mtime=0)
 
 
-ALL = 1 << 20  # more than anything here
+ALL = 1 << 20  # more than any data in this file
 
 CODINGS: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
     "none": (b"", bytes),
@@ -45,7 +45,7 @@ def known(content_encoding: bytes) -> Decoder:
 @given(data=st.binary(max_size=200), name=st.sampled_from([*CODINGS]), size=st.integers(1, 30))
 @example(data=b"data", name="deflate", size=1)
 def test_cut_anywhere(data: bytes, name: str, size: int) -> None:
-    """Every coding gives back what was encoded, wherever the reads end."""
+    """Each coding returns the original data, wherever the reads end."""
     content_encoding, encode = CODINGS[name]
     body, found = encode(data), known(content_encoding)
 
@@ -56,7 +56,7 @@ def test_cut_anywhere(data: bytes, name: str, size: int) -> None:
 
 
 def test_as_soon_as_it_can_be() -> None:
-    """What a server has flushed is decoded before the body ends."""
+    """Data that the server has flushed is decoded before the body ends."""
     deflater, found = zlib.compressobj(wbits=zlib.MAX_WBITS + 16), known(b"gzip")
 
     for each in (b"data: a\n\n", b"data: b\n\n"):
@@ -65,7 +65,7 @@ def test_as_soon_as_it_can_be() -> None:
 
 @given(data=st.binary(max_size=300), name=st.sampled_from(["gzip", "members", "deflate", "bare deflate"]), most=st.integers(1, 40))
 def test_in_slices(data: bytes, name: str, most: int) -> None:
-    """No more than was asked for is unpacked at once, and nothing is lost between two slices."""
+    """At most the requested size is decoded at once, and nothing is lost between two slices."""
     content_encoding, encode = CODINGS[name]
     found = known(content_encoding)
     pieces = [found.decode(encode(data), most)]
@@ -78,7 +78,7 @@ def test_in_slices(data: bytes, name: str, most: int) -> None:
 
 
 def test_a_bomb_is_not_unpacked_at_once() -> None:
-    """Of 200 MB in 200 kB a slice is had, and the rest when it is asked for."""
+    """Of 200 kB that decompress to 200 MB, only one slice is decoded at a time."""
     found = known(b"gzip")
 
     assert bytes(1000) == found.decode(gzip.compress(bytes(200_000_000), compresslevel=9), 1000)
@@ -87,12 +87,12 @@ def test_a_bomb_is_not_unpacked_at_once() -> None:
 
 @given(data=st.binary(min_size=1, max_size=50), name=st.sampled_from(["gzip", "deflate", "bare deflate"]), place=st.integers(1, 200))
 def test_cut_bodies(data: bytes, name: str, place: int) -> None:
-    """A body that is not whole is named; one that has no byte is empty."""
+    """A truncated body is an error. A body without any bytes is empty."""
     content_encoding, encode = CODINGS[name]
     body, found, empty = encode(data), known(content_encoding), known(content_encoding)
     found.decode(body[: 1 + place % (len(body) - 1)], ALL)
 
-    with pytest.raises(ValueError, match=rf"the {content_encoding.decode()} body is cut"):
+    with pytest.raises(ValueError, match=rf"the {content_encoding.decode()} body is truncated"):
         found.end()
     empty.end()
 
@@ -104,16 +104,16 @@ def test_cut_bodies(data: bytes, name: str, place: int) -> None:
         (b"gzip", gzip.compress(b"data", mtime=0)[:-8] + bytes(8), "the body is not gzip: Error -3 .* incorrect data check"),
         (b"gzip", gzip.compress(b"data", mtime=0) + b"more", "the body is not gzip: Error -3"),
         (b"deflate", b"\xff\xff\xff\xff", "the body is not deflate: Error -3"),
-        (b"deflate", zlib.compress(b"data") + b"more", "something stands behind the deflate body"),
+        (b"deflate", zlib.compress(b"data") + b"more", "unexpected data after the deflate body"),
     ],
 )
 def test_broken_bodies(content_encoding: bytes, body: bytes, sentence: str) -> None:
-    """Bytes that are not of the coding are named as soon as they are seen."""
+    """Invalid data is an error as soon as it is read."""
     with pytest.raises(ValueError, match=sentence):
         known(content_encoding).decode(body, ALL)
 
 
 @pytest.mark.parametrize("content_encoding", [b"br", b"zstd", b"compress", b"gzip, gzip", b"deflate, gzip", b"x"])
 def test_codings_that_are_not_known(content_encoding: bytes) -> None:
-    """There is no decoder for them."""
+    """There is no decoder for unknown codings."""
     assert decoder(content_encoding) is None

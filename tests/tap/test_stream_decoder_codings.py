@@ -1,4 +1,4 @@
-"""Backends that compress although they were asked not to: the agent gets what they sent, and the tap understands what it can."""
+"""Backends that compress without being asked: the agent gets the data unchanged, and the tap decodes what it can."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def encoded_stream(coding: str, body: bytes) -> bytes:
 
 @pytest.mark.parametrize("coding", CODINGS)
 async def test_streams(tap: Tap, coding: str) -> None:
-    """An agent that streams gets the coded bytes and the header; one that waits gets the plain answer without it."""
+    """An agent that streams gets the compressed bytes and the header. One that waits gets the decompressed answer without the header."""
     id, body = await tap.open(), CODINGS[coding](EVENTS)
     async with backend(answering(encoded_stream(coding, body))) as url, agent(tap.port) as caller:
         await tap.point_at(url)
@@ -45,7 +45,7 @@ async def test_streams(tap: Tap, coding: str) -> None:
 @pytest.mark.parametrize("coding", CODINGS)
 @pytest.mark.parametrize("upgrade", [True, False])
 async def test_whole_answers(tap: Tap, coding: str, upgrade: bool) -> None:
-    """An answer that is no stream, whether one was asked for or not."""
+    """Answers without streaming may be compressed, whether a stream was requested or not."""
     id, body = await tap.open(upgrade), CODINGS[coding](WHOLE)
     headers = f"content-type: application/json\r\ncontent-encoding: {coding}\r\n"
     async with backend(answering(response(body, headers=headers))) as url, agent(tap.port) as caller:
@@ -64,7 +64,7 @@ async def test_whole_answers(tap: Tap, coding: str, upgrade: bool) -> None:
     ids=["br", "twice", "gzip", "deflate"],
 )
 async def test_codings_that_cannot_be_read(tap: Tap, coding: str, body: bytes) -> None:
-    """One that the tap does not know, or that the bytes are not of: a fault by name; a stream is the agent's own to read."""
+    """An unknown coding, or data that is not in the coding, is a fault. A stream is still forwarded to the agent."""
     id = await tap.open()
     async with backend(answering(encoded_stream(coding, body))) as url, agent(tap.port) as caller:
         await tap.point_at(url)
@@ -79,7 +79,7 @@ async def test_codings_that_cannot_be_read(tap: Tap, coding: str, body: bytes) -
 
 @pytest.mark.parametrize("events", [True, False], ids=["stream", "whole"])
 async def test_a_coding_that_is_cut(tap: Tap, events: bool) -> None:
-    """A body that ends well, and whose coding does not, lacks its end, also where nothing but the check sum is missing."""
+    """A complete body whose compressed data is truncated is a fault, even if only the checksum is missing."""
     id = await tap.open()
     body = gzip.compress(EVENTS.removesuffix(DONE) if events else WHOLE)[:-4]
     answer = encoded_stream("gzip", body) if events else response(body, headers="content-encoding: gzip\r\n")
@@ -89,4 +89,4 @@ async def test_a_coding_that_is_cut(tap: Tap, events: bool) -> None:
     (call,) = await tap.close(id)
 
     assert (502, "encoding") == (got.status, got.json["error"]["code"])
-    assert ("encoding", "HTTP 200: the gzip body is cut") == (call.error_kind, call.error)
+    assert ("encoding", "HTTP 200: the gzip body is truncated") == (call.error_kind, call.error)

@@ -1,4 +1,4 @@
-"""Agents that did not ask for the usage of a stream do not get it, although the tap did."""
+"""An agent that did not request the usage of a stream does not get it, although the tap did."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cut_at(data: bytes, places: list[int]) -> list[bytes]:
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
 @given(pieces=st.lists(PIECES), tail=st.sampled_from([b"", b"data: {", b"data: {}\n"]), places=st.lists(st.integers(0, 5000)))
 def test_any_stream_cut_anywhere(line_end: bytes, pieces: list[tuple[bytes, bool]], tail: bytes, places: list[int]) -> None:
-    """What comes out is what went in, without the events that only hold the usage."""
+    """The output equals the input without the events that have only usage."""
     written = b"".join([*(piece for piece, _ in pieces), tail]).replace(b"\n", line_end)
     expected = b"".join([*(piece for piece, hidden in pieces if not hidden), tail]).replace(b"\n", line_end)
     without = WithoutUsage()
@@ -71,7 +71,7 @@ def test_any_stream_cut_anywhere(line_end: bytes, pieces: list[tuple[bytes, bool
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
 @given(events=st.lists(st.sampled_from([*WORDS, DONE, b": a comment\n\n"])))
 def test_nothing_waits_at_the_end_of_an_event(line_end: bytes, events: list[bytes]) -> None:
-    """An event whose end is there is passed on at once."""
+    """A complete event is forwarded at once."""
     without = WithoutUsage()
     for each in events:
         written = each.replace(b"\n", line_end)
@@ -79,7 +79,7 @@ def test_nothing_waits_at_the_end_of_an_event(line_end: bytes, events: list[byte
 
 
 def test_streams_of_bare_carriage_returns() -> None:
-    """They are passed on as they are."""
+    """Streams with CR as line end are forwarded unchanged."""
     without = WithoutUsage()
     data = (b"".join(WORDS) + ONLY_USAGE).replace(b"\n", b"\r")
 
@@ -91,7 +91,7 @@ def test_streams_of_bare_carriage_returns() -> None:
 )
 @pytest.mark.parametrize("framing", ["chunked", "content-length"])
 async def test_agents(tap: Tap, body: bytes, shown: bool, framing: str) -> None:
-    """The tap knows the usage of every stream; the agent sees it if it asked for it."""
+    """The tap reads the usage of each stream. The agent sees it only if it requested it."""
     id = await tap.open()
     requests: list[Message] = []
     events = [*WORDS, ONLY_USAGE, DONE]
@@ -110,7 +110,7 @@ async def test_agents(tap: Tap, body: bytes, shown: bool, framing: str) -> None:
 
 
 async def test_events_one_by_one(tap: Tap) -> None:
-    """Each event is with the agent before the backend says the next one, before and behind the usage."""
+    """Each event reaches the agent before the backend sends the next one, before and after the usage."""
     id = await tap.open()
     go = asyncio.Semaphore(0)
 
@@ -134,7 +134,7 @@ async def test_events_one_by_one(tap: Tap) -> None:
 
 
 async def test_a_whole_answer_is_not_a_stream(tap: Tap) -> None:
-    """A backend that does not stream although it was asked to is heard to the last byte, its usage included."""
+    """If a backend does not stream although requested, its answer is forwarded completely, including its usage."""
     id = await tap.open()
     body = json.dumps({"choices": [], "usage": USAGE}, indent=1).encode() + b"\n\n"
     async with backend(answering(response(body))) as url, agent(tap.port) as caller:

@@ -1,4 +1,4 @@
-"""Calls to a real engine: what an agent gets through the tap is what the engine would have said itself."""
+"""Calls to a real engine: an agent gets the same answer through the tap as directly."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ RULES = {**ANSWERS, **{name: rule for name, (rule, _) in FAULTS.items()}, **OTHE
 
 @pytest.fixture(scope="session")
 def url(start_engine: StartEngine) -> str:
-    """An engine that answers to the name of a rule as the rule says."""
+    """An engine that answers as the rule with the given name says."""
     return start_engine(*({"match": {"contains": f"<{name}>"}, **rule} for name, rule in RULES.items()))
 
 
@@ -80,7 +80,7 @@ async def post(session: aiohttp.ClientSession, url: str, body: Json, **headers: 
 
 
 async def call(tap: Tap, session: aiohttp.ClientSession, url: str, body: Json, **headers: str) -> tuple[int, Any, LLMCall]:
-    """(status, answer, record) of one call through the tap."""
+    """Makes a call through the tap. Returns (status, answer, record)."""
     await tap.point_at(url)
     id = await tap.open()
     status, answer = await post(session, tap.url(id), body, **headers)
@@ -91,7 +91,7 @@ async def call(tap: Tap, session: aiohttp.ClientSession, url: str, body: Json, *
 @pytest.mark.parametrize("more", REQUESTS.values(), ids=REQUESTS)
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_equal_to_the_engine(tap: Tap, url: str, session: aiohttp.ClientSession, name: str, more: Json) -> None:
-    """Field by field the same as without streaming and without a tap, but for id and time, which the engine makes anew for each answer."""
+    """All fields are as without streaming and without a tap, except id and time, which the engine creates for each answer."""
     _, direct = await post(session, url, body(name, **more))
     status, through, record = await call(tap, session, url, body(name, **more))
 
@@ -113,7 +113,7 @@ async def test_equal_to_the_engine(tap: Tap, url: str, session: aiohttp.ClientSe
 
 @pytest.mark.parametrize("name", FAULTS)
 async def test_faults_of_the_engine(tap: Tap, url: str, session: aiohttp.ClientSession, name: str) -> None:
-    """A fault in the middle of an answer is a 502 with its name and never a success; what came before it is in the record."""
+    """A fault in the middle of an answer is a 502 with its kind, never a success. The record has what arrived before it."""
     kind = FAULTS[name][1]
     status, answer, record = await call(tap, session, url, body(name))
 
@@ -124,7 +124,7 @@ async def test_faults_of_the_engine(tap: Tap, url: str, session: aiohttp.ClientS
 
 
 async def test_errors_of_the_engine(tap: Tap, url: str, session: aiohttp.ClientSession) -> None:
-    """Another status comes through as the engine sends it, Retry-After included."""
+    """Other statuses are forwarded as the engine sends them, with Retry-After."""
     await tap.point_at(url)
     id = await tap.open()
     async with session.post(f"{tap.url(id)}/chat/completions", json=body("busy")) as answer:
@@ -141,7 +141,7 @@ async def test_errors_of_the_engine(tap: Tap, url: str, session: aiohttp.ClientS
 
 
 async def test_an_engine_that_dies(tap: Tap, start_engine: StartEngine, session: aiohttp.ClientSession) -> None:
-    """A backend that dies in the middle is a cut, one that is dead no connection."""
+    """A backend that dies during an answer is a `cut`, and one that is dead a failed connection."""
     url = start_engine({"exit": True})
     kinds = [(await call(tap, session, url, body()))[2].error_kind]
 
@@ -155,7 +155,7 @@ async def test_an_engine_that_dies(tap: Tap, start_engine: StartEngine, session:
 
 
 async def test_the_openai_client(tap: Tap, url: str) -> None:
-    """An agent on the openai SDK sees the same answers, streaming or not; the record knows which it was."""
+    """An agent with the openai SDK gets the same answers, streaming or not. The record shows which it was."""
     await tap.point_at(url)
     id = await tap.open()
     async with openai.AsyncOpenAI(base_url=tap.url(id), api_key="x", max_retries=0) as client:
@@ -178,7 +178,7 @@ async def test_the_openai_client(tap: Tap, url: str) -> None:
 
 
 async def test_stamps(tap: Tap, url: str, session: aiohttp.ClientSession) -> None:
-    """Call, receipt, sending, chunks and end come in this order."""
+    """The times of call, receipt, send, chunks and end are in this order."""
     called = time.monotonic_ns()
     _, _, record = await call(tap, session, url, body("paced"), **{"x-agentbench-called-ns": str(called)})
 
@@ -189,7 +189,7 @@ async def test_stamps(tap: Tap, url: str, session: aiohttp.ClientSession) -> Non
 
 @pytest.mark.parametrize("called", ["", "soon", "-5", "1.5", "9" * 5000, str(10**19 - 1), "٥"])
 async def test_a_client_that_says_nonsense(tap: Tap, url: str, session: aiohttp.ClientSession, called: str) -> None:
-    """When it was called is only kept if it can be."""
+    """A client's time of the call is only recorded if it is plausible."""
     _, _, record = await call(tap, session, url, body(), **{"x-agentbench-called-ns": called})
 
     assert record.called_ns is None
@@ -197,7 +197,7 @@ async def test_a_client_that_says_nonsense(tap: Tap, url: str, session: aiohttp.
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"x"', b"\xff", b"[" * 100_000])
 async def test_bodies_that_the_tap_cannot_read(tap: Tap, url: str, session: aiohttp.ClientSession, content: bytes) -> None:
-    """They are the backend's to judge."""
+    """Unreadable bodies are forwarded to the backend."""
     await tap.point_at(url)
     id = await tap.open()
     async with (
@@ -211,7 +211,7 @@ async def test_bodies_that_the_tap_cannot_read(tap: Tap, url: str, session: aioh
 
 
 async def test_odd_requests(tap: Tap, url: str, session: aiohttp.ClientSession) -> None:
-    """A request with odd values in the fields that the tap looks at is upgraded or not, but never lost."""
+    """A request with unusual values in the fields that the tap reads is streamed or not, but always forwarded."""
     for odd in ({"stream_options": "x"}, {"stream_options": {"include_usage": False}}, {"stream": 0}, {"stream": ""}):
         status, _, record = await call(tap, session, url, body(**odd))
         assert status in (200, 400)
@@ -222,7 +222,7 @@ async def test_odd_requests(tap: Tap, url: str, session: aiohttp.ClientSession) 
 
 
 async def test_half_an_emoji_in_a_request(tap: Tap) -> None:
-    """Agents that cut texts by UTF-16 units send halves of characters: their calls are upgraded like any other."""
+    """Requests with halves of UTF-16 surrogate pairs are streamed like any other."""
     id = await tap.open()
     requests: list[Message] = []
     content = b'{"model": "m", "messages": [{"role": "user", "content": "\\ud83d"}]}'
@@ -236,7 +236,7 @@ async def test_half_an_emoji_in_a_request(tap: Tap) -> None:
 
 
 async def test_many_calls_at_once(tap: Tap, url: str, session: aiohttp.ClientSession) -> None:
-    """Answers are not mixed up, and every rollout gets its own records."""
+    """Answers of simultaneous calls are not mixed up, and each rollout gets its own records."""
     await tap.point_at(url)
     ids = [await tap.open() for _ in range(20)]
 

@@ -1,4 +1,4 @@
-"""Nobody makes the tap hold more than it should: strangers before they have an address, backends with what they answer."""
+"""Limits of what the tap stores: of clients without an address, and of answers of backends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 @pytest.mark.parametrize("framing", ["content-length: 1000000000", "transfer-encoding: chunked"])
 async def test_a_body_for_nobody(tap: Tap, framing: str) -> None:
-    """A request to no address of a rollout is refused after a few kilobytes, and its connection closed: its body is not taken."""
+    """A request to an unknown address is refused after a few kilobytes, without reading its body, and its connection is closed."""
     async with agent(tap.port) as stranger:
         head = f"POST /r/guessed/v1/chat/completions HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n".encode()
         await stranger.send(head + chunk(b"x" * 20_000))
@@ -40,7 +40,7 @@ async def test_a_body_for_nobody(tap: Tap, framing: str) -> None:
 
 @pytest.mark.parametrize("head", [b"\r\n" * 10_000, b"GET /" + b"x" * 20_000, b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * 4_000])
 async def test_a_head_without_an_end(tap: Tap, head: bytes) -> None:
-    """Neither an address nor headers may go on for ever."""
+    """The length of paths and headers is limited."""
     async with agent(tap.port) as stranger:
         await stranger.send(head)
         rest = await stranger.rest()
@@ -49,7 +49,7 @@ async def test_a_head_without_an_end(tap: Tap, head: bytes) -> None:
 
 
 async def test_small_requests_for_nobody(tap: Tap) -> None:
-    """One that is small and whole is told what is wrong with it, and the connection stays for one that has an address."""
+    """A small complete request to an unknown address gets an error, and its connection stays open for a request with a valid one."""
     id = await tap.open()
     async with backend(answering(said("hello"))) as url, agent(tap.port) as caller:
         await tap.point_at(url)
@@ -60,7 +60,7 @@ async def test_small_requests_for_nobody(tap: Tap) -> None:
 
 @pytest.mark.parametrize("size", [4097, 1 << 29])
 async def test_a_long_introduction(tap: Tap, shared_tap: tuple[Child, TapListening], size: int) -> None:
-    """Who has not said who it is and announces more than 4 KiB to the control port is hung up on before any of it comes."""
+    """A client that announces a Hello of more than 4 KiB to the control port is disconnected before any of it is read."""
     async with agent(shared_tap[1].control_port) as line:
         await line.send(struct.pack("!II", size, 0))
 
@@ -68,7 +68,7 @@ async def test_a_long_introduction(tap: Tap, shared_tap: tuple[Child, TapListeni
 
 
 def endless(head: bytes, piece: Callable[[], bytes], closed: asyncio.Event) -> Callable[..., object]:
-    """A backend that answers without an end, and says when its connection was closed."""
+    """Returns a handler for an endless answer, and an event for the end of its connection."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_message(reader)
@@ -84,7 +84,7 @@ def endless(head: bytes, piece: Callable[[], bytes], closed: asyncio.Event) -> C
 
 
 async def drained(reader: asyncio.StreamReader) -> None:
-    """Reads to the end, and keeps nothing."""
+    """Reads to the end without storing the data."""
     with suppress(ConnectionError):
         while await reader.read(MIB):
             pass
@@ -101,7 +101,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("kind", ENDLESS)
 async def test_an_answer_without_an_end(tap: Tap, kind: str) -> None:
-    """Bytes and heads are taken up to a limit: then the call ends with a name for it, and the backend's connection is closed."""
+    """Bodies and heads are limited. Beyond the limit the call ends with a fault, and the backend connection is closed."""
     head, piece, body, sentence = ENDLESS[kind]
     id, closed = await tap.open(), asyncio.Event()
     async with backend(endless(head, piece, closed)) as url, agent(tap.port) as caller:  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ async def test_an_answer_without_an_end(tap: Tap, kind: str) -> None:
 
 
 def peak(pid: int) -> int:
-    """MiB that a process had at most."""
+    """Returns the peak memory of a process in MiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) >> 10
 
@@ -127,7 +127,7 @@ def bomb() -> bytes:
 
 @pytest.mark.parametrize("kind", ["stream", "whole", "refusal"])
 async def test_a_bomb(start_tap: StartTap, kind: str) -> None:
-    """Half a megabyte that unpacks to 500 MB ends its call, and the tap never holds more of it than the limit."""
+    """Half a megabyte that decompresses to 500 MB ends its call, and the tap never stores more than the limit."""
     child = start_tap(token=TOKEN)
     ports = child.ready(TapListening)
     control = await TapControl.connect(ports.control_port, TOKEN)
@@ -145,13 +145,13 @@ async def test_a_bomb(start_tap: StartTap, kind: str) -> None:
     control.close()
 
     assert (502, "too_large", "too_large") == (got.status, got.json["error"]["code"], call.error_kind)
-    assert f"HTTP {status}: the answer has more than {LARGEST} bytes when it is unpacked" == call.error
+    assert f"HTTP {status}: the answer has more than {LARGEST} bytes when decompressed" == call.error
     assert most < 400
 
 
 @pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream"])
 def test_slices(kind: bytes) -> None:
-    """A large answer is unpacked a slice at a time, and between two of them the loop has its turn; all of it is there at the end."""
+    """A large answer is decompressed in slices, between which the event loop runs. In the end it is complete."""
     text = {"choices": [{"message": {"content": "x" * (5 * SLICE)}, "finish_reason": "stop"}]}
     body = (
         json.dumps(text).encode()
@@ -164,7 +164,7 @@ def test_slices(kind: bytes) -> None:
     turns = 0
     while answer.decompress():
         turns += 1
-    answer.end(came_whole=True)
+    answer.end(is_complete=True)
 
     assert 4 <= turns <= 6
     assert (None, "stop") == (answer.reader.error_kind, answer.reader.finish_reason)
@@ -172,7 +172,7 @@ def test_slices(kind: bytes) -> None:
 
 @pytest.mark.slow
 def test_events_without_an_end() -> None:
-    """Events are counted too, for each of them is kept, however small it is."""
+    """The number of events is limited, too, because each of them is stored, however small."""
     answer = BackendAnswer(DIALECTS["/chat/completions"], 200, [(b"content-type", b"text/event-stream")])
     several = event({"content": "x"}) * 4096
 

@@ -1,4 +1,4 @@
-"""Whether a call that does not stream travels as a stream, and what becomes of large bodies."""
+"""Which calls without streaming are streamed from the backend, and how large bodies are changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGE = {**CHAT, "user": "x" * (3 << 19), "seed": 12345678901234567890, "tempera
     ],
 )
 async def test_who_decides(tap: Tap, of_token: bool | None, headers: str, upgraded: bool) -> None:
-    """The rollout's token, and where it leaves that open, the header of the call, which the backend does not get."""
+    """The rollout's address decides, or else a header of the call, which the backend does not get."""
     id = await tap.open(upgrade=of_token)
     requests: list[Message] = []
     async with backend(answering(said() if upgraded else response(ANSWER), requests=requests)) as url, agent(tap.port) as caller:
@@ -46,7 +46,7 @@ async def test_who_decides(tap: Tap, of_token: bool | None, headers: str, upgrad
 
 
 async def test_calls_as_they_are(tap: Tap) -> None:
-    """Without the upgrade both bodies travel byte for byte; there are no chunks, and the tokens are those of the usage."""
+    """Without streaming, both bodies are forwarded byte for byte. There are no chunks, and the usage has the tokens."""
     id = await tap.open(upgrade=False)
     requests: list[Message] = []
     body = b'{"model":  "m", "messages": [], "n": 1.50}'
@@ -62,7 +62,7 @@ async def test_calls_as_they_are(tap: Tap) -> None:
 
 @pytest.mark.parametrize(("streamed", "added"), [(False, ADDED), (True, {"stream_options": {"include_usage": True}})])
 async def test_large_bodies(tap: Tap, streamed: bool, added: dict[str, object]) -> None:
-    """They reach the backend with the same values and what the tap adds, one after the other on a connection."""
+    """Large bodies reach the backend with equal values and the additions of the tap, one after the other on a connection."""
     id = await tap.open()
     requests: list[Message] = []
     asked = {**LARGE, "stream": True} if streamed else LARGE
@@ -90,7 +90,7 @@ async def test_large_bodies(tap: Tap, streamed: bool, added: dict[str, object]) 
     ],
 )
 async def test_large_bodies_that_stay(tap: Tap, body: bytes) -> None:
-    """What is not understood, or asks for all already, reaches the backend byte for byte."""
+    """Large bodies that are unreadable, or need no change, reach the backend byte for byte."""
     id = await tap.open()
     requests: list[Message] = []
     async with backend(answering(response(b"{}", 400), requests=requests)) as url, agent(tap.port) as caller:
@@ -102,7 +102,7 @@ async def test_large_bodies_that_stay(tap: Tap, body: bytes) -> None:
 
 
 async def test_an_agent_that_leaves_while_its_body_is_changed(tap: Tap) -> None:
-    """Nothing of it is sent; calls of others do not wait for it."""
+    """If the agent disconnects while its body is changed, nothing is sent, and other calls do not wait."""
     id = await tap.open()
     requests: list[Message] = []
     async with backend(answering(said(), requests=requests)) as url, agent(tap.port) as leaving, agent(tap.port) as caller:
@@ -121,7 +121,7 @@ async def test_an_agent_that_leaves_while_its_body_is_changed(tap: Tap) -> None:
 
 
 async def test_a_rollout_that_ends_while_a_body_is_changed(tap: Tap) -> None:
-    """Its call is broken off, and never reaches the backend."""
+    """If the rollout ends while a body is changed, the call is aborted and never reaches the backend."""
     id = await tap.open()
     requests: list[Message] = []
     async with backend(answering(said(), requests=requests)) as url, agent(tap.port) as caller:

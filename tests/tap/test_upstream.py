@@ -1,4 +1,4 @@
-"""Connections to the backend: which of them are used again, and for how long; those that lie idle have a file of their own."""
+"""Connections to the backend: which of them are reused, and how long they are kept. Idle ones are tested in another file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Connection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[No
 
 
 def connections(*handlers: Connection) -> tuple[Handler, list[int]]:
-    """A handler that treats the n-th connection as the n-th of `handlers` does, later ones as the last; and the connections that came."""
+    """Returns a list of connections and a handler. The handler uses the n-th of `handlers` for the n-th connection, then the last one."""
     seen: list[int] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,7 +48,7 @@ async def answer_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamW
 
 
 async def test_connections_are_kept(tap: Tap) -> None:
-    """Calls one after the other take one connection; calls at the same time take as many as there are, which later calls use again."""
+    """Consecutive calls share one connection. Simultaneous calls have one each, and later calls reuse them."""
     id = await tap.open()
     heard, go = 0, asyncio.Event()
 
@@ -75,7 +75,7 @@ async def test_connections_are_kept(tap: Tap) -> None:
 
 
 async def test_a_connection_that_was_closed_while_it_lay_idle(tap: Tap) -> None:
-    """A backend that closes idle connections is not an error: a new one is made."""
+    """A backend may close idle connections. The next call opens a new one."""
     id = await tap.open()
     handle, seen = connections(answer_and_close)
     async with backend(handle) as url, agent(tap.port) as caller:
@@ -89,7 +89,7 @@ async def test_a_connection_that_was_closed_while_it_lay_idle(tap: Tap) -> None:
 
 
 async def test_an_answer_to_nothing(tap: Tap) -> None:
-    """What a backend sends between two calls (a 408, say) belongs to none of them."""
+    """Data that a backend sends between two calls, for example a 408, belongs to none of them."""
     id = await tap.open()
     told, dropped = asyncio.Event(), asyncio.Event()
 
@@ -116,7 +116,7 @@ async def test_an_answer_to_nothing(tap: Tap) -> None:
 
 @pytest.mark.parametrize("surplus", [b"nonsense", b"\r\nx", response(b"another")])
 async def test_more_than_the_answer(tap: Tap, surplus: bytes) -> None:
-    """What comes behind an answer is not part of it, and its connection is not used again."""
+    """Data after an answer is not part of it, and the connection is not reused."""
     id = await tap.open()
     handle, seen = connections(answering(response(b"1") + surplus))
     async with backend(handle) as url, agent(tap.port) as caller:
@@ -128,7 +128,7 @@ async def test_more_than_the_answer(tap: Tap, surplus: bytes) -> None:
 
 
 async def test_connection_close_of_the_backend(tap: Tap) -> None:
-    """A connection that the backend is going to close is not used again."""
+    """A connection that the backend announces to close is not reused."""
     id = await tap.open()
     handle, seen = connections(answering(response(b"1", headers="Connection: close\r\n")))
     async with backend(handle) as url, agent(tap.port) as caller:
@@ -140,7 +140,10 @@ async def test_connection_close_of_the_backend(tap: Tap) -> None:
 
 
 async def test_an_answer_before_the_request_is_whole(tap: Tap) -> None:
-    """A backend may answer without reading all: its answer counts, the request has not been sent, the connection is not used again."""
+    """A backend may answer without reading the whole request.
+
+    The answer counts, there is no send time, and the connection is not reused.
+    """
     id = await tap.open()
 
     async def impatient(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -163,7 +166,7 @@ async def test_an_answer_before_the_request_is_whole(tap: Tap) -> None:
 
 
 async def test_a_request_that_is_not_whole_when_the_answer_begins(tap: Tap) -> None:
-    """There is no time at which it was sent, so that no stamp lies before it."""
+    """If the answer begins before the request is complete, there is no send time, so that no timestamp precedes it."""
     id = await tap.open()
     body = json.dumps({**CHAT, "stream": True, "stream_options": {"include_usage": True}, "user": "x" * 30_000_000}).encode()
     go = asyncio.Event()
@@ -190,7 +193,7 @@ async def test_a_request_that_is_not_whole_when_the_answer_begins(tap: Tap) -> N
 
 
 async def test_connections_to_a_backend_that_is_left(tap: Tap) -> None:
-    """Idle connections are closed when calls go elsewhere."""
+    """Idle connections are closed when another backend is set."""
     id = await tap.open()
     dropped = asyncio.Event()
 
@@ -208,7 +211,7 @@ async def test_connections_to_a_backend_that_is_left(tap: Tap) -> None:
 
 
 async def test_another_backend(tap: Tap) -> None:
-    """After `upstream` has named another one, calls go there; one that is running ends where it began."""
+    """After another backend is set, new calls go there. A call in flight ends at the old one."""
     id = await tap.open()
     heard, go, dropped = asyncio.Event(), asyncio.Event(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Chunked bodies of backends: the short way for reads that are one chunk, and the parser for all others."""
+"""Chunked bodies of backends: the fast path for reads that are exactly one chunk, and the parser for all others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVENTS = [OPENING, event({"content": "5\r\nhello\r\n0\r\n\r\n"}), event({}, "sto
 
 
 def as_chunk(data: bytes) -> bytes | None:
-    """What these bytes hold as one chunk, by the grammar of RFC 9112, 7.1, read byte by byte; None for anything else and the last chunk."""
+    """Returns the content of exactly one chunk by the grammar of RFC 9112, 7.1, or None for anything else and the last chunk."""
     digits = 0
     while data[digits : digits + 1] and data[digits] in b"0123456789abcdefABCDEF":
         digits += 1
@@ -27,7 +27,7 @@ def as_chunk(data: bytes) -> bytes | None:
 
 @given(body=st.binary(min_size=1, max_size=300), upper=st.booleans(), zeros=st.integers(0, 3))
 def test_one_chunk(body: bytes, upper: bool, zeros: int) -> None:
-    """Any body, with its size in either case and with zeros before it."""
+    """The fast path reads any body, with its size in upper or lower case and with leading zeros."""
     size = b"0" * zeros + (b"%X" if upper else b"%x") % len(body)
 
     assert body == whole_chunk(size + b"\r\n" + body + b"\r\n")
@@ -35,7 +35,7 @@ def test_one_chunk(body: bytes, upper: bool, zeros: int) -> None:
 
 @given(st.lists(st.sampled_from([b"0", b"1", b"5", b"a", b"F", b"x", b"_", b"+", b" ", b";e=1", b"\r\n", b"\r", b"\n", b"hello"])))
 def test_anything_else(pieces: list[bytes]) -> None:
-    """It finds a chunk where a reader of the grammar does, and nowhere else."""
+    """The fast path finds a chunk exactly if a parser of the grammar does."""
     data = b"".join(pieces)
 
     assert as_chunk(data) == whole_chunk(data)
@@ -58,7 +58,7 @@ WRITTEN = {
 
 @pytest.mark.parametrize("way", WRITTEN)
 async def test_cuts_at_every_place(tap: Tap, way: str) -> None:
-    """A stream that comes in two or three pieces, cut anywhere, is the agent's byte for byte, and its connections stay."""
+    """A stream that arrives in two or three pieces, split anywhere, reaches the agent byte for byte, and connections are kept."""
     id, written, connections = await tap.open(), WRITTEN[way], 0
     cuts = [(0, place, min(place + 7, len(written)), len(written)) for place in range(1, len(written), 5)]
 
@@ -83,7 +83,7 @@ async def test_cuts_at_every_place(tap: Tap, way: str) -> None:
 
 
 async def test_a_size_that_is_none(tap: Tap) -> None:
-    """What the grammar does not know is a fault between chunks as anywhere else."""
+    """An invalid size is a fault, also between two chunks."""
     id = await tap.open()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""A backend behind TLS."""
+"""A backend with TLS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tests.tap.peers import CHAT, Message, Tap, agent, answering, backend, reque
 
 @needs_openssl
 async def test_calls_over_tls(tap: Tap, certificates: Path, tls: ssl.SSLContext) -> None:
-    """With the authority's file, calls are relayed and stamped as without TLS; large requests are sent when they are whole."""
+    """With the authority's certificate, calls are forwarded and timed as without TLS.
+
+    The send time of a large request is when it is complete.
+    """
     id = await tap.open()
     bodies = [json.dumps({**CHAT, "user": "x" * size}).encode() for size in (1, 5_000_000, 1)]
     async with backend(answering(said()), ssl=tls) as url, agent(tap.port) as caller:
@@ -32,7 +35,7 @@ async def test_calls_over_tls(tap: Tap, certificates: Path, tls: ssl.SSLContext)
 
 @needs_openssl
 async def test_an_agent_that_leaves_while_the_tap_connects(tap: Tap, certificates: Path, tls: ssl.SSLContext) -> None:
-    """Its request is not sent any more, and the connection serves the next call."""
+    """If the agent disconnects while the tap connects, nothing is sent, and the next call uses the connection."""
     id = await tap.open()
     requests: list[Message] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -51,7 +54,7 @@ async def test_an_agent_that_leaves_while_the_tap_connects(tap: Tap, certificate
 
 @needs_openssl
 async def test_a_stranger(tap: Tap, tls: ssl.SSLContext) -> None:
-    """A server that the known authorities do not vouch for gets no call: 502, connect; the record says what makes it known."""
+    """A server with an unknown certificate authority gets no call. The agent gets a 502, and the record says how to add the authority."""
     id = await tap.open()
     async with backend(answering(said()), ssl=tls) as url, agent(tap.port) as caller:
         await tap.point_at(url)
@@ -66,7 +69,7 @@ async def test_a_stranger(tap: Tap, tls: ssl.SSLContext) -> None:
 
 @needs_openssl
 async def test_another_name(tap: Tap, certificates: Path, tls: ssl.SSLContext) -> None:
-    """A certificate for another address is none."""
+    """A certificate for another host is refused."""
     id = await tap.open()
     async with backend(answering(said()), ssl=tls) as url, agent(tap.port) as caller:
         await tap.point_at(url.replace("127.0.0.1", "localhost"), ca_file=str(certificates / "ca.pem"))
@@ -79,7 +82,7 @@ async def test_another_name(tap: Tap, certificates: Path, tls: ssl.SSLContext) -
 
 @needs_openssl
 async def test_no_tls_at_the_other_end(tap: Tap) -> None:
-    """A server that does not speak TLS is no connection either."""
+    """A server without TLS is a failed connection."""
     id = await tap.open()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

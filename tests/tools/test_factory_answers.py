@@ -79,5 +79,5 @@ async def test_another_try_begins_where_the_first_began() -> None:
 
 def test_a_tool_that_there_is_not() -> None:
     """It is refused with the names of those that there are."""
-    with pytest.raises(ConfigError, match=r"^answers: no tool 'find_itm'; known: find_item, order_item$"):
+    with pytest.raises(ConfigError, match=r"^answers: no tool 'find_itm' .did you mean 'find_item'..; known: find_item, order_item$"):
         check_answers(answers_from({"find_itm": {"text": ""}}), [SCENARIO])

@@ -266,7 +266,7 @@ async def test_another_try_begins_with_the_same_state(folder: Path) -> None:
         ({"kind": ["mcp"]}, r"tools: no kind of tools .*mcp.*; known: decision_only, mcp, python"),
         ({"kind": "python"}, "tools: .* missing 1 required positional argument: 'module'"),
         ({"kind": "python", "module": "shop"}, "tools: module should be the import path of a class, such as ./tools.py:Bank, not 'shop'"),
-        ({"kind": "python", "modul": "x"}, "tools: unknown key 'modul'; known keys of python: kind, module"),
+        ({"kind": "python", "modul": "x"}, "tools: unknown key 'modul' .did you mean 'module'..; known keys of python: kind, module"),
         (settings("Gone"), "tools: class of tools './shop.py:Gone' cannot be loaded: there is no 'Gone' in it; it defines: .*"),
         (settings("number"), "tools: './shop.py:number' is a int, and should be a class whose methods are tools"),
         (settings("Bare"), "tools: './shop.py:Bare': Bare has no tools, which are its public methods with a docstring"),
@@ -309,5 +309,5 @@ def test_labels_name_tools_of_the_class(folder: Path) -> None:
     """Where only the class has tools, a label that names another one is refused."""
     scenario = Scenario("s-0", (HELLO,), expected=({"tool": "tel"},))
 
-    with pytest.raises(ConfigError, match=r"^tools: './shop.py:Plain': s-0: expected no tool 'tel'; known: tell$"):
+    with pytest.raises(ConfigError, match=r"^tools: './shop.py:Plain': s-0: expected no tool 'tel' .did you mean 'tell'..; known: tell$"):
         load_tools(settings("Plain"), folder, [scenario])

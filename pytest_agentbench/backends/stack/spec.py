@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from pytest_agentbench.backends.spec import BackendKeys
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.config import Spec
+from pytest_agentbench.lib.config import PositiveSeconds, Spec
 from pytest_agentbench.suites.roles import RoleName, RoleSpec, own_names
 
 #: A template in a command, an environment value or a mount: {port}, {engine.url}, {max_model_len}. JSON's braces are none.
@@ -52,8 +52,9 @@ class HttpCheck(Spec):
     http: str = Field(description="The path that has to answer 200, for example `/health`.")
     port: str = Field(default="port", description="The name of the service's port. The default is its main port.")
     says: str = Field(default="", description="A regular expression that has to match in the answer. Without it, any answer will do.")
-    timeout: PositiveFloat | None = Field(
-        default=None, description="Seconds that it may take, within the stack's `ready.timeout`. Without it, only that counts."
+    timeout: PositiveSeconds | None = Field(
+        default=None,
+        description="The time limit of this check, such as `90s`; a number is in seconds. The stack's `ready.timeout` limits it, too.",
     )
 
     @field_validator("says")
@@ -147,7 +148,7 @@ class ServiceSpec(Spec):
         description="The path of its metrics in Prometheus text, or `{path: PATH, port: NAME}`. Without it, they are not read.",
     )
     restart: int = Field(default=0, ge=0, description="It is started again this many times if it dies; each time is in the report.")
-    grace: PositiveFloat = Field(default=15, description="Seconds between SIGTERM and SIGKILL.")
+    grace: PositiveSeconds = Field(default=15, description="The time between SIGTERM and SIGKILL, such as `15s`; a number is in seconds.")
 
     @field_validator("metrics", mode="before", json_schema_input_type=str | MetricsSpec | None)
     @classmethod
@@ -178,9 +179,10 @@ class ServiceSpec(Spec):
 class ReadySpec(Spec):
     """How the whole stack is proven ready, at its endpoint."""
 
-    timeout: PositiveFloat = Field(
+    timeout: PositiveSeconds = Field(
         default=600,
-        description="Seconds for all of it, from the start of the first service on; `--agentbench-set backend.ready.timeout=1800`.",
+        description="The time limit of the whole boot, from the start of the first service on, such as `30m`; a number is in seconds. "
+        "`--agentbench-set backend.ready.timeout=30m` changes it.",
     )
     in_a_row: PositiveInt = Field(default=2, description="The number of chats that have to succeed one after the other.")
     workers: dict[str, PositiveInt] = Field(
@@ -283,8 +285,10 @@ class StackSpec(BackendKeys):
         description="Requests before anything is measured; they are in no number, and the report says how many there were. "
         "The default is as many as rollouts in flight.",
     )
-    sample_every: PositiveFloat = Field(
-        default=1.0, description="Seconds between two samples of the [metrics](metrics.md#what-the-server-says)."
+    sample_every: PositiveSeconds = Field(
+        default=1.0,
+        description="The time between two samples of the [metrics](metrics.md#what-the-server-says), "
+        "such as `500ms`; a number is in seconds.",
     )
 
     @model_validator(mode="after")

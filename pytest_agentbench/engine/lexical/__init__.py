@@ -1,1 +1,1 @@
-"""The policy `lexical`, a file for each part of the work."""
+"""The policy `lexical`: choosing tools (`policy`), filling arguments (`arguments`), and finding values in texts (`texts`)."""

@@ -1,6 +1,4 @@
-"""Fills a tool's arguments from what a customer wrote, by the tool's JSON schema: values of the right type, or the allowed value that
-the text means.
-"""
+"""Fills the arguments of a tool from a customer's text. The tool's JSON schema decides the type or the allowed values."""
 
 from __future__ import annotations
 
@@ -15,48 +13,48 @@ from pytest_agentbench.engine.lexical.texts import Finder, stem, stems, vocabula
 from pytest_agentbench.records import Json
 
 NEGATIONS = vocabulary("no not don without exclude excluding except never skip")
-NEAR = 4  # words before a word in which a negation is about it
+NEAR = 4  # distance in words at which a negation applies to a later word
 
 
 class _Match(NamedTuple):
-    """How well a value fits; the greatest is the best."""
+    """The quality of a match between a value and a text. Matches are compared as tuples; the greatest is the best."""
 
-    names_it: bool  # all words of the value itself are in the text
-    share: float  # of the value's words that are
-    glossed: int  # words of its explanation that are
-    earliness: int
+    names_it: bool  # whether all words of the value are in the text
+    share: float  # share of the value's words that are in the text
+    gloss_hits: int  # number of words of its explanation that are in the text
+    earliness: int  # minus the index of its first word in the text
 
 
 def choose(text: str, choices: Sequence[Any], description: str, *, partly: bool) -> Any:
-    """The choice that `text` is closest to, or None.
+    """Returns the choice that is closest to the text, or None if none matches.
 
-    A description may explain values as `auto (car or vehicle)`. With `partly`, some words of a value are enough.
+    A description may explain values, for example `auto (car or vehicle)`. With `partly`, some of the words of a value are enough.
     """
     text_stems = stems(text)
-    telling = [{word for word in gloss if word in text_stems} for gloss in _glosses(tuple(map(str, choices)), description)]
-    matches = [_match(text_stems, str(choice), len(gloss)) for choice, gloss in zip(choices, telling, strict=True)]
+    gloss_words = [{word for word in gloss if word in text_stems} for gloss in _glosses(tuple(map(str, choices)), description)]
+    matches = [_match(text_stems, str(choice), len(gloss)) for choice, gloss in zip(choices, gloss_words, strict=True)]
     best = max(range(len(choices)), key=matches.__getitem__)
-    fits = matches[best].names_it or matches[best].glossed or (partly and matches[best].share > 0)
+    fits = matches[best].names_it or matches[best].gloss_hits or (partly and matches[best].share > 0)
     return choices[best] if fits else None
 
 
 def flag(text: str, name: str) -> bool | None:
-    """Whether what `name` ends with (`include_pending`: pending) is asked for; None if the text does not speak of it."""
+    """Returns whether the text requests what the last word of `name` means (`include_pending`: pending), or None if it does not say."""
     name_stems, text_words = stems(name), words(text)
     place = next((index for index, word in enumerate(text_words) if name_stems and stem(word) == name_stems[-1]), None)
     return None if place is None else not NEGATIONS & set(text_words[max(0, place - NEAR) : place])
 
 
-def _match(text_stems: Sequence[str], choice: str, glossed: int) -> _Match:
+def _match(text_stems: Sequence[str], choice: str, gloss_hits: int) -> _Match:
     own = stems(choice)
     shared = [word for word in own if word in text_stems]
     earliness = -min((text_stems.index(word) for word in shared), default=len(text_stems))
-    return _Match(bool(own) and len(shared) == len(own), len(shared) / len(own) if own else 0.0, glossed, earliness)
+    return _Match(bool(own) and len(shared) == len(own), len(shared) / len(own) if own else 0.0, gloss_hits, earliness)
 
 
 @lru_cache(maxsize=4096)
 def _glosses(choices: tuple[str, ...], description: str) -> list[frozenset[str]]:
-    """The words of each choice's explanation that tell it apart: not in another's, nor in what the description says of them all."""
+    """Returns, for each choice, the words of its explanation that occur nowhere else in the description."""
     matches = [re.search(rf"(?<!\w){re.escape(choice)}\s*\(([^)]{{0,1000}})\)", description) for choice in choices]
     glosses = [frozenset(stems(match[1])) if match else frozenset[str]() for match in matches]
     uses = Counter(word for gloss in glosses for word in gloss)
@@ -65,18 +63,18 @@ def _glosses(choices: tuple[str, ...], description: str) -> list[frozenset[str]]
 
 
 class Hint(NamedTuple):
-    """Words in a parameter's name that say how to find its value; the first hint with such a word decides."""
+    """A rule for finding the value of a parameter whose name has one of these words. The first hint that applies decides."""
 
     words: frozenset[str]
     finders: tuple[Finder, ...] = ()
-    before: tuple[str, ...] = ()  # the prepositions before such a value, best first
+    before: tuple[str, ...] = ()  # prepositions before such a value, best first
 
 
 def _hint(names: str, *finders: Finder, before: Sequence[str] = ()) -> Hint:
     return Hint(vocabulary(names), finders, tuple(before))
 
 
-#: These also decide by the words of a description, for a parameter whose name says nothing.
+#: These hints also apply to the words of a description, for a parameter whose name matches no hint.
 PLAIN_HINTS = (
     _hint("email mail", texts.emails),
     _hint("phone mobile telephone", texts.phones),
@@ -105,26 +103,26 @@ PHRASE_HINTS = (
     _hint("purpose reason memo note topic", texts.quotes, before=("for", "of")),
 )
 ANY_PHRASE = _hint("", before=("to", "from", "with", "at", "by", "for", "in", ""))
-#: Parameters that take a whole question.
+#: Words in the names of parameters that get the whole text.
 FREE_TEXT = vocabulary("query question text message prompt input content search")
-#: Bounds are only set where the text has such a word.
+#: A bound (a parameter such as `min_amount`) is only set if the text has one of these words.
 BOUNDS = {
     "min": vocabulary("over above more least exceed exceeding larger bigger"),
     "max": vocabulary("under below less most smaller within"),
 }
-#: What stands between an account and digits that are not its own.
+#: Words between an account and four digits which show that the digits belong to something else.
 ANOTHER_ACCOUNT = vocabulary("from to into and card")
 
 
 def fill(parameters: Any, own: str, whole: str) -> Json:
-    """The arguments that the texts yield for `parameters`, a JSON schema of any quality.
+    """Returns the arguments that are found for `parameters`, a JSON schema that may be invalid.
 
-    `own` is the part of the customer's message that is about this tool. Only required arguments are also looked for in the `whole`
-    message. One that is found nowhere is left out, unless it is required and its schema offers a default or an enum.
+    `own` is the part of the customer's message that is about this tool. Only required arguments are also searched in the `whole`
+    message. An argument that is not found is left out, unless it is required and its schema has a default or an enum.
     """
     properties = mapping(mapping(parameters).get("properties"))
-    wanted = mapping(parameters).get("required")
-    required = [name for name in properties if isinstance(wanted, list) and name in wanted]
+    listed = mapping(parameters).get("required")
+    required = [name for name in properties if isinstance(listed, list) and name in listed]
     filler = _Filler(own, whole)
     values_by_name = {name: filler.required(name, _plain(properties[name])) for name in required}
     values_by_name |= {name: filler.optional(name, _plain(schema)) for name, schema in properties.items() if name not in values_by_name}
@@ -132,7 +130,7 @@ def fill(parameters: Any, own: str, whole: str) -> Json:
 
 
 def mapping(data: Any) -> Mapping[str, Any]:
-    """What should be a mapping; an empty one for anything else."""
+    """Returns data if it is a mapping, or else an empty mapping."""
     return data if isinstance(data, Mapping) else {}
 
 
@@ -141,7 +139,7 @@ def description(schema: Mapping[str, Any]) -> str:
 
 
 class _Filler:
-    """Fills one call; a value that one parameter took is not offered to the next of its kind."""
+    """Fills the arguments of one call. A value that a finder found for one parameter is not used for another by the same finder."""
 
     def __init__(self, own: str, whole: str) -> None:
         self._own, self._whole = own, whole
@@ -180,21 +178,21 @@ class _Filler:
         return None if item is None else [item]
 
     def _number(self, text: str, name: str, *, is_whole: bool) -> int | float | None:
-        if any(bound in words(name) and not said & set(words(text)) for bound, said in BOUNDS.items()):
+        if any(bound in words(name) and not bound_words & set(words(text)) for bound, bound_words in BOUNDS.items()):
             return None
-        hint = _decides(NUMBER_HINTS, name) or NUMBER_HINTS[-1]
+        hint = _deciding_hint(NUMBER_HINTS, name) or NUMBER_HINTS[-1]
         value = self._first(text, hint.finders)
         if not isinstance(value, (int, float)) or (is_whole and not float(value).is_integer()):
             return None
         return value // 12 if {"year", "years"} & set(words(name)) else value
 
     def _text(self, text: str, name: str, described: str, *, is_required: bool) -> str | None:
-        named = _decides(TEXT_HINTS, name)
+        named = _deciding_hint(TEXT_HINTS, name)
         if named:
             return _as_text(self._first(text, named.finders))
         if FREE_TEXT & set(words(name)):
             return text.strip() or None
-        role = _decides(PHRASE_HINTS, name)
+        role = _deciding_hint(PHRASE_HINTS, name)
         value = self._first(text, role.finders if role else _described(described))
         if value is not None or (role is None and not is_required):
             return _as_text(value)
@@ -203,7 +201,7 @@ class _Filler:
         return _account(phrase, text, described) if phrase and is_account else phrase
 
     def _phrase(self, text: str, role: Hint, *, may_be_small: bool) -> str | None:
-        """What stands behind one of the role's prepositions: a name or, if it may begin with a small letter, any phrase."""
+        """Returns what follows one of the role's prepositions: a name or, with `may_be_small`, any phrase."""
         for before in role.before:
             for finder in (texts.names, texts.phrases) if may_be_small else (texts.names,):
                 value = self._first(text, (finder,), before)
@@ -212,7 +210,7 @@ class _Filler:
         return None
 
     def _first(self, text: str, finders: Sequence[Finder], before: str | None = None) -> texts.Plain | None:
-        """The first value that is still free."""
+        """Returns the first value that is not used yet."""
         for finder in finders:
             for placed in finder(text):
                 if before in (None, placed.before) and (finder, placed.value) not in self._taken:
@@ -222,7 +220,7 @@ class _Filler:
 
 
 def _plain(schema: Any) -> Mapping[str, Any]:
-    """A schema with one type: of several, and of `anyOf`, the first that is not null."""
+    """Returns a schema with a single type: of several types, or of `anyOf`, the first that is not null."""
     data = mapping(schema)
     options = [*data.get("anyOf", ())] if isinstance(data.get("anyOf"), list) else []
     option = next((each for each in map(mapping, options) if each.get("type") not in (None, "null")), None)
@@ -234,12 +232,12 @@ def _plain(schema: Any) -> Mapping[str, Any]:
     return data
 
 
-def _decides(hints: Sequence[Hint], name: str) -> Hint | None:
+def _deciding_hint(hints: Sequence[Hint], name: str) -> Hint | None:
     return next((hint for hint in hints if hint.words & set(words(name))), None)
 
 
 def _described(text: str) -> list[Finder]:
-    """The finders for what a parameter's description speaks of."""
+    """Returns the finders that match words of a parameter's description, and the one for quotes."""
     return [*(finder for hint in PLAIN_HINTS if hint.words & set(words(text)) for finder in hint.finders), texts.quotes]
 
 
@@ -248,7 +246,7 @@ def _as_text(value: texts.Plain | None) -> str | None:
 
 
 def _account(phrase: str, text: str, described: str) -> str:
-    """An account as its description spells it (`"money_market"`), with the digits that the text gives for it."""
+    """Returns an account as its description spells it (`"money_market"`), followed by its digits if the text has them."""
     spellings = [spelling for spelling in re.findall(r'"([^"]+)"', described) if stems(spelling)]
     name = next((spelling for spelling in spellings if set(stems(spelling)) <= set(stems(phrase))), phrase)
     end = text.find(phrase) + len(phrase)

@@ -1,12 +1,12 @@
-"""The policy `lexical`: a deterministic baseline that finds tools by the words they share with the customer's.
+"""The policy `lexical`: a deterministic baseline that chooses tools by the words that they share with the customer's message.
 
-Each clause of the customer's message is compared (BM25 over stems) with every tool's name, description and parameters. The clauses
-whose best tool is good enough become calls, two per turn; when all were made, a short text closes the exchange. It keeps no state:
-what was called already is read off the messages. A request with the prompt of a ReAct agent is answered in its text.
+Each clause of the message is compared (BM25 over stems) with the name, description and parameters of each tool. A clause becomes a call
+if the score of its best tool is high enough. There are two calls per turn; after all calls, a short text ends the exchange. The policy
+has no state: the calls already made are in the messages. A request with the prompt of a ReAct agent gets its answer in that format.
 
-A request for JSON by a schema is answered by shared words: a baseline, and no judge to trust. The two forms that this package asks
-judges to fill in are known, with the sections `<request>`, `<goals>`, `<tool_calls>` and `<answer>` of their prompts. Of any other
-schema it gives the least object that fits; patterns and formats are not looked at.
+A request for JSON with a schema is also answered by shared words, as a baseline, not as a judge to trust. The policy knows the two forms
+that judges of this package fill in, with the sections `<request>`, `<goals>`, `<tool_calls>` and `<answer>` in their prompts. For any other
+schema it returns the smallest object that fits, without regard to patterns and formats.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from pytest_agentbench.engine.lexical.texts import stems
 from pytest_agentbench.lib.model_texts import tagged
 from pytest_agentbench.records import Json
 
-#: What the system prompt of the contract asks for.
+#: Words that a system prompt with the ReAct format contains.
 CONTRACT = ("Thought:", "Action:", "Action Input:", "Observation:", "Final Answer:")
 LABELS = frozenset({"Thought", "Action", "Observation", "Question", "Note"})
-#: Name and description of a tool.
+#: A line with the name and description of a tool.
 TOOL_LINE = re.compile(r"^(?:[-*] )?([\w.-]+): (.*)$", re.MULTILINE)
-#: What stands between a description and the parameters, such as `Arguments must fit this JSON schema: `.
+#: Text between a description and the parameters, for example `Arguments must fit this JSON schema: `.
 BEFORE_PARAMETERS = re.compile(r" ?Arguments\b[^.:{\n]{0,100}: (?=\{)")
 CALLED = re.compile(r"^Action: *([^ \n](?:.*[^ \n])?) *$", re.MULTILINE)
 
 
 def as_native(request: Mapping[str, Any]) -> Json | None:
-    """The request as an agent with native tools would make it; None for one that is no ReAct."""
+    """Returns the request as an agent with native tool calls would make it, or None if it is not a ReAct request."""
     system, *rest = request["messages"]
     prompt = content_text(system)
     if request.get("tools") or not rest or not all(word in prompt for word in CONTRACT):
         return None
-    question, *scratchpad = rest
-    _, _, asked = content_text(question).rpartition("\n\nQuestion: ")
-    user = {"role": "user", "content": asked}
+    last_message, *scratchpad = rest
+    _, _, question = content_text(last_message).rpartition("\n\nQuestion: ")
+    user = {"role": "user", "content": question}
     return {"messages": [user, *_past_calls(scratchpad)], "tools": [*_tools(prompt)], "parallel_tool_calls": False}
 
 
-def spoken(reply: PolicyReply) -> PolicyReply:
-    """A reply with a tool call, or with text, as the contract has it."""
+def in_react_form(reply: PolicyReply) -> PolicyReply:
+    """Returns a reply, with a tool call or text, in the ReAct format."""
     if not reply.tool_calls:
         return PolicyReply(f"Thought: I now know the final answer\nFinal Answer: {reply.text}")
     call = reply.tool_calls[0]
@@ -61,7 +61,7 @@ def spoken(reply: PolicyReply) -> PolicyReply:
 
 
 def _tools(prompt: str) -> Iterator[Json]:
-    """The tools of a prompt: lines whose name stands in it a second time, in the list of names."""
+    """Yields the tools of a prompt: lines whose name also occurs elsewhere in the prompt, in the list of names."""
     for name, text in TOOL_LINE.findall(prompt):
         if name not in LABELS and len(re.findall(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", prompt)) > 1:
             between = BEFORE_PARAMETERS.search(text) if text.endswith("}") else None
@@ -72,12 +72,12 @@ def _tools(prompt: str) -> Iterator[Json]:
 def _parameters(schema: str) -> Json:
     try:
         return dict(orjson.loads(schema))
-    except orjson.JSONDecodeError:  # none, or none that is whole
+    except orjson.JSONDecodeError:  # There is no schema, or it is incomplete.
         return {}
 
 
 def _past_calls(scratchpad: Sequence[Mapping[str, Any]]) -> Iterator[Json]:
-    """What the assistant has called, as messages with tool calls."""
+    """Yields the earlier actions of the assistant as messages with tool calls."""
     for message in scratchpad:
         if message["role"] == "assistant":
             names = CALLED.findall(content_text(message))
@@ -90,14 +90,14 @@ DEEPEST = 20  # levels of a schema that refers to itself
 
 
 def wanted_schema(request: Mapping[str, Any]) -> Json | None:
-    """The schema that the answer has to fit; None for a request that wants a text."""
+    """Returns the schema that the answer must fit, or None if the request is for text."""
     response_format = request.get("response_format") or {}
     schema: Json | None = response_format["json_schema"]["schema"] if response_format.get("type") == "json_schema" else None
     return schema
 
 
 def judgement(schema: Json, prompt: str) -> str:
-    """JSON that fits the schema: what the prompt's words say where it is a form for judges."""
+    """Returns JSON that fits the schema. A form for judges is filled in by the words of the prompt."""
     properties = schema.get("properties")
     names = {*properties} if isinstance(properties, dict) else set()
     if {"is_sufficient", "confidence"} <= names:
@@ -109,7 +109,7 @@ def judgement(schema: Json, prompt: str) -> str:
 
 
 def minimal(schema: Any, whole: Json, depth: int = 0) -> Any:
-    """The least value that fits a schema, which is a part of the whole one."""
+    """Returns the smallest value that fits `schema`, a part of the schema `whole`."""
     if not isinstance(schema, dict) or depth > DEEPEST:
         return None
     if values := [schema["const"]] if "const" in schema else schema.get("enum"):
@@ -128,7 +128,7 @@ def minimal(schema: Any, whole: Json, depth: int = 0) -> Any:
 
 
 def _other(schema: Json, whole: Any) -> Any:
-    """The schema that one stands for, if it stands for another."""
+    """Returns the first alternative or the target of a reference in a schema, or None if it has neither."""
     for name in ("anyOf", "oneOf", "allOf"):
         if schema.get(name):
             return schema[name][0]
@@ -147,8 +147,8 @@ def _simple(kind: str, schema: Json) -> Any:
 
 
 def _verdict(prompt: str) -> Json:
-    """Sufficient when at least half of the request's sentences share a word with what was called and said."""
-    done = _done(prompt)
+    """Judges sufficient if at least half of the sentences in the request share a word with the tool calls or the answer."""
+    done = _stems_of_result(prompt)
     sentences = [each for each in SENTENCE_END.split(_section(prompt, "request")) if stems(each)]
     missing = [each for each in sentences if not done & {*stems(each)}]
     share = 1 - len(missing) / len(sentences) if sentences else 1.0
@@ -162,8 +162,8 @@ def _verdict(prompt: str) -> Json:
 
 
 def _completion(prompt: str, count: int) -> Json:
-    """A goal is completed when at least half of its words are among those of what was called and said."""
-    done = _done(prompt)
+    """Judges a goal completed if at least half of its words occur in the tool calls or the answer."""
+    done = _stems_of_result(prompt)
     goals = dict(re.findall(r"^(\d+)\. (.*)$", _section(prompt, "goals"), re.MULTILINE))
     judgements: Json = {}
     for number in range(1, count + 1):
@@ -174,7 +174,7 @@ def _completion(prompt: str, count: int) -> Json:
     return judgements
 
 
-def _done(prompt: str) -> set[str]:
+def _stems_of_result(prompt: str) -> set[str]:
     return {*stems(f"{_section(prompt, 'tool_calls')} {_section(prompt, 'answer')}")}
 
 
@@ -184,11 +184,11 @@ def _section(prompt: str, name: str) -> str:
 
 
 CALLS_PER_TURN = 2
-LONGEST_MESSAGE = 4_000  # characters that are read
-NAME_WEIGHT = 3  # a word in a tool's name counts as often as this
-#: A clause has a tool if it scores at least as much as this share of one perfectly matched word that no other tool has ...
-ENOUGH = 0.7
-#: ... and at least this share of the message's best clause.
+LONGEST_MESSAGE = 4_000  # number of characters that are read
+NAME_WEIGHT = 3  # how often a word in the name of a tool counts
+#: A clause gets a tool if its score is at least this share of the score of one perfectly matched word that no other tool has ...
+GOOD_SHARE = 0.7
+#: ... and at least this share of the score of the best clause in the message.
 COMPARABLE = 0.35
 CLAUSE_END = re.compile(
     r"(?:(?<=[.!?])|(?<=[.!?][\"”')]))\s+|\n+|[;:]\s+|\s[-–—]\s+|,\s+(?!\d{4}\b)|(?<!\bI)(?<!\bwe)\s(?=(?:and|also|then|plus|but|afterwards|while)\s)",
@@ -197,7 +197,7 @@ CLAUSE_END = re.compile(
 
 
 class Clause(NamedTuple):
-    """A part of the message, and the words it is about."""
+    """A part of the message, with the stems of its words."""
 
     start: int
     end: int
@@ -205,13 +205,13 @@ class Clause(NamedTuple):
 
 
 class Lexical:
-    """Answers every request from its own words."""
+    """Answers each request by the words in it, without state."""
 
     def reply(self, request: Mapping[str, Any]) -> PolicyReply:
         if (schema := wanted_schema(request)) is not None:
             return PolicyReply(judgement(schema, last_user_text(request["messages"])))
         native = as_native(request)
-        return self._reply(request) if native is None else spoken(self._reply(native))
+        return self._reply(request) if native is None else in_react_form(self._reply(native))
 
     def _reply(self, request: Mapping[str, Any]) -> PolicyReply:
         text = last_user_text(request["messages"])[:LONGEST_MESSAGE]
@@ -221,41 +221,41 @@ class Lexical:
         forced = forced_tool(request)
         if forced is not None:
             return PolicyReply(tool_calls=(ReplyCall(forced, fill(tools.parameters(forced), text, text)),))
-        made = _calls_made(request["messages"])
-        open_calls = _still_open(tools.plan(text), made)
+        past_calls = _calls_made(request["messages"])
+        open_calls = _still_open(tools.plan(text), past_calls)
         if not open_calls and request.get("tool_choice") == "required":
             open_calls = [tools.likeliest(text)]
         count = 1 if request.get("parallel_tool_calls") is False else CALLS_PER_TURN
-        return PolicyReply(tool_calls=tuple(open_calls[:count])) if open_calls else PolicyReply(_closing(made))
+        return PolicyReply(tool_calls=tuple(open_calls[:count])) if open_calls else PolicyReply(_closing(past_calls))
 
 
 class SearchableTools:
-    """The tools of a request, ready to be searched."""
+    """A search index of the tools in a request."""
 
     def __init__(self, functions: Sequence[Mapping[str, Any]]) -> None:
         self._functions = functions
-        # The name as a word of its own, so that no tool is without words, which bm25s cannot index.
+        # Add the name as an extra word, because bm25s cannot index a tool without words.
         documents = [[f"={function['name']}", *_document(function)] for function in functions]
         self._index = bm25s.BM25(backend="numpy")
         self._index.index(documents, show_progress=False)
-        self._perfect = log(1 + (len(functions) - 0.5) / 1.5)  # the most that one word of one tool can score
+        self._perfect = log(1 + (len(functions) - 0.5) / 1.5)  # maximum score of one word that only one tool has
 
     def parameters(self, name: str) -> Any:
         return next(function.get("parameters") for function in self._functions if function["name"] == name)
 
     def plan(self, message: str) -> list[ReplyCall]:
-        """The calls that the message asks for, in its order."""
+        """Returns the calls for a message, in the order of its clauses."""
         clauses = split_clauses(message)
         ranked = [self._best(clause.stems) for clause in clauses]
-        floor = max(ENOUGH * self._perfect, COMPARABLE * max((score for _, score in ranked), default=0))
-        picked = [(clause, tool) for clause, (tool, score) in zip(clauses, ranked, strict=True) if score >= floor]
-        # What stands between two picked clauses tells more about the first of them.
+        threshold = max(GOOD_SHARE * self._perfect, COMPARABLE * max((score for _, score in ranked), default=0))
+        picked = [(clause, tool) for clause, (tool, score) in zip(clauses, ranked, strict=True) if score >= threshold]
+        # The text between two picked clauses is mostly about the first of them.
         starts = [0, *(clause.start for clause, _ in picked[1:]), len(message)]
         owned = (message[start:end] for start, end in pairwise(starts))
         return _merged(self._call(tool, own, message) for (_, tool), own in zip(picked, owned, strict=False))
 
     def likeliest(self, message: str) -> ReplyCall:
-        """The call that is closest to the message, however far that is."""
+        """Returns the call that is closest to the message, even if its score is low."""
         return ReplyCall(*self._call(self._best(stems(message))[0], message, message))
 
     def _call(self, tool: int, own: str, whole: str) -> tuple[str, Json]:
@@ -263,7 +263,7 @@ class SearchableTools:
         return function["name"], fill(function.get("parameters"), own, whole)
 
     def _best(self, words: Sequence[str]) -> tuple[int, float]:
-        """Index and score of the best tool for stems of words; the first of equals."""
+        """Returns the index and score of the best tool for these stems, the first one if scores are equal."""
         scores = self._index.get_scores_from_ids(self._index.get_tokens_ids([*dict.fromkeys(words)]))
         best = int(scores.argmax())
         return best, float(scores[best])
@@ -271,12 +271,12 @@ class SearchableTools:
 
 @lru_cache(maxsize=64)
 def index_tools(tools: bytes) -> SearchableTools:
-    """By content, because a benchmark sends the same few toolsets again and again."""
+    """Returns the search index of tools in JSON. It is cached by content, because a benchmark sends the same few toolsets repeatedly."""
     return SearchableTools([tool["function"] for tool in orjson.loads(tools)])
 
 
 def split_clauses(message: str) -> list[Clause]:
-    """The message in clauses; one with fewer than two words of meaning joins the one before it, or the next."""
+    """Splits a message into clauses. A clause with fewer than two stems is joined with the one before it, or the next."""
     ends = [0, *(match.end() for match in CLAUSE_END.finditer(message)), len(message)]
     clauses: list[Clause] = []
     for start, end in pairwise(ends):
@@ -299,7 +299,7 @@ def _document(function: Mapping[str, Any]) -> list[str]:
 
 
 def _merged(calls: Iterable[tuple[str, Json]]) -> list[ReplyCall]:
-    """One call for those of the same tool that do not contradict each other: they are about the same thing."""
+    """Merges calls of the same tool if their arguments do not contradict each other, because they probably mean the same thing."""
     merged: list[tuple[str, Json]] = []
     for name, arguments in calls:
         twin = next((known for tool, known in merged if tool == name and _agree(known, arguments)), None)
@@ -315,13 +315,13 @@ def _agree(one: Json, other: Json) -> bool:
 
 
 def _calls_made(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of the tools called since the user last spoke."""
+    """Returns the names of the tools that were called since the last user message."""
     calls = [call for message in messages[exchange_start(messages) :] for call in message.get("tool_calls") or ()]
     return [call["function"]["name"] for call in calls]
 
 
-def _still_open(plan: Sequence[ReplyCall], made: Sequence[str]) -> list[ReplyCall]:
-    left = Counter(made)
+def _still_open(plan: Sequence[ReplyCall], past_calls: Sequence[str]) -> list[ReplyCall]:
+    left = Counter(past_calls)
     still_open = []
     for call in plan:
         if left[call.name]:
@@ -331,10 +331,10 @@ def _still_open(plan: Sequence[ReplyCall], made: Sequence[str]) -> list[ReplyCal
     return still_open
 
 
-def _closing(made: Sequence[str]) -> str:
-    if not made:
+def _closing(past_calls: Sequence[str]) -> str:
+    if not past_calls:
         return "I could not find anything I can do about this. Could you tell me in other words what I should look up or change for you?"
-    done = ", ".join(dict.fromkeys(name.replace("_", " ") for name in made))
+    done = ", ".join(dict.fromkeys(name.replace("_", " ") for name in past_calls))
     return f"I have taken care of your request with these steps: {done}. Please let me know if there is anything else I can do for you."
 
 

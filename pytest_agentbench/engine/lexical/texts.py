@@ -1,6 +1,6 @@
-"""Texts as the policy `lexical` reads them: the stems of their words, and values like money, numbers, dates and names.
+"""Reading of texts for the policy `lexical`: stems of words, and values such as money, numbers, dates and names.
 
-Common words are left out. Every finder of values takes a text and returns what it found, in order, with its place.
+A finder is a function that takes a text and returns the values of one kind in it, in order and with their positions.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def vocabulary(text: str) -> frozenset[str]:
-    """The words of a list written in one string."""
+    """Returns the set of words in a string."""
     return frozenset(text.split())
 
 
-#: Words that say nothing about which tool is meant: grammar, courtesy, and the asking itself.
+#: Words that do not help to choose a tool: function words, words of courtesy, and words such as "please" and "want".
 STOP = vocabulary(
     "a about after again all also am an and any are as at be because been before being but by can cannot could did do does doing don "
     "down each for from further get give go going got had has have having he hello help her here hers hey hi him his how i if in into "
@@ -34,12 +34,12 @@ _stemmer = snowballstemmer.stemmer("english")
 
 
 def words(text: str) -> list[str]:
-    """The words in a text, or in a name like `account_type` or `accountType`, in lower case."""
+    """Returns the words in a text, or in a name such as `account_type` or `accountType`, in lower case."""
     return WORD.findall(CAMEL.sub(" ", text).lower())
 
 
 def stems(text: str) -> list[str]:
-    """The stems of the words that carry meaning, repeats included."""
+    """Returns the stems of all words that are not stop words, including repetitions."""
     return [stem(word) for word in words(text) if word not in STOP]
 
 
@@ -52,19 +52,19 @@ Plain = str | int | float
 
 
 class PlacedValue(NamedTuple):
-    """A value and its place in the text."""
+    """A value and its position in the text."""
 
     value: Plain
     start: int
     end: int
-    before: str = ""  # the preposition before a phrase, in lower case
+    before: str = ""  # preposition before a phrase or name, in lower case
 
 
 Finder = Callable[[str], tuple[PlacedValue, ...]]
 
 MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-LARGEST = 1e15  # no customer means more, and JSON ends not far behind
+LARGEST = 1e15  # no customer means a larger number, and JSON cannot represent much larger ones exactly
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 SCALES = {"k": 1_000, "thousand": 1_000, "m": 1_000_000, "million": 1_000_000}
 CURRENCIES = {
@@ -118,7 +118,7 @@ ADDRESS = re.compile(
 )
 REFERENCE = re.compile(r"(?<![\w-])#?(?P<reference>(?=[A-Z-]*\d)[A-Z][A-Z0-9-]{3,}|(?<=#)\d{3,})(?![\w-])")
 QUOTED = re.compile(r"[\"“](?P<quoted>[^\"“”]{1,200})[\"”]")
-#: Words that make the `to` behind them begin an infinitive and no place or person.
+#: Words after which `to` begins an infinitive, not a place or person.
 _BEFORE_INFINITIVE = "want|wants|wanted|need|needs|needed|like|going|have|has|love|able|trying|how|help|wish|ready|plan|planning|due"
 _INFINITIVE = "".join(rf"(?<!\b{word}\s)" for word in _BEFORE_INFINITIVE.split("|"))
 CURRENCY = re.compile(rf"\b(?:{CODES})\b|(?i:(?<![^\W_])(?:{'|'.join(map(re.escape, CURRENCIES))})(?:s\b|(?![^\W\d_])))")
@@ -136,7 +136,7 @@ _NO_NAMES = frozenset(
 
 
 def _finder(function: Callable[[str], Iterator[PlacedValue]]) -> Finder:
-    """Orders what `function` finds and remembers it, because the parameters of a tool ask for the same values many times."""
+    """Makes a finder of a generator: sorts the values by position, and caches them, because the parameters of a tool share finders."""
 
     @lru_cache(maxsize=512)
     def find(text: str) -> tuple[PlacedValue, ...]:
@@ -155,11 +155,11 @@ def money(text: str) -> Iterator[PlacedValue]:
 
 @_finder
 def numbers(text: str) -> Iterator[PlacedValue]:
-    """Numbers that are nothing more special: no money, date, length of time, account number and so on."""
+    """Finds numbers that are not part of another value, such as money, a date, a duration or an account number."""
     special = (money, dates, times, percentages, months, distances, last_four, phones, references, addresses)
-    special_values = [found for find in special for found in find(text)]
+    special_values = [other for find in special for other in find(text)]
     for match in NUMBER.finditer(text):
-        if not any(found.start < match.end() and match.start() < found.end for found in special_values):
+        if not any(other.start < match.end() and match.start() < other.end for other in special_values):
             yield PlacedValue(_amount(match), *match.span())
 
 
@@ -171,7 +171,7 @@ def percentages(text: str) -> Iterator[PlacedValue]:
 
 @_finder
 def months(text: str) -> Iterator[PlacedValue]:
-    """Lengths of time in months; years count twelve, weeks and days do not make months."""
+    """Finds durations in months and years, as months. Weeks and days are ignored."""
     for match in DURATION.finditer(text):
         factor = {"y": 12, "m": 1}.get(match["unit"][0].lower(), 0)
         if factor:
@@ -186,7 +186,7 @@ def distances(text: str) -> Iterator[PlacedValue]:
 
 @_finder
 def dates(text: str) -> Iterator[PlacedValue]:
-    """ISO where day, month and year are said, else the words in lower case."""
+    """Finds dates. Those with day, month and year are returned in ISO format, others as their words in lower case."""
     for match in ISO_DATE.finditer(text):
         yield PlacedValue(match[0], *match.span())
     for match in SLASH_DATE.finditer(text):
@@ -257,7 +257,7 @@ def quotes(text: str) -> Iterator[PlacedValue]:
 
 @_finder
 def names(text: str) -> Iterator[PlacedValue]:
-    """Capitalised words, but for the first of a sentence and those that are always capitalised."""
+    """Finds capitalised words, except at the start of a sentence and those that are always capitalised."""
     for match in NAME.finditer(text):
         name = re.sub(r"['’]s$", "", match["name"])
         if name.lower() not in _NO_NAMES and (match["before"] or not _opens_sentence(text[: match.start("name")][-4:])):
@@ -265,14 +265,14 @@ def names(text: str) -> Iterator[PlacedValue]:
 
 
 def _opens_sentence(before: str) -> bool:
-    """Whether a word begins a sentence, by the few characters before it."""
-    spoken = before.rstrip()
-    return not spoken or spoken[-1] in ".!?:" or "\n" in before[len(spoken) :]
+    """Returns whether a word begins a sentence, given the few characters before it."""
+    stripped = before.rstrip()
+    return not stripped or stripped[-1] in ".!?:" or "\n" in before[len(stripped) :]
 
 
 @_finder
 def phrases(text: str) -> Iterator[PlacedValue]:
-    """Up to four words behind a preposition, without my, the and the like."""
+    """Finds up to four words after a preposition, without articles and possessives."""
     for match in PHRASE.finditer(text):
         yield PlacedValue(match["phrase"], *match.span("phrase"), before=match["before"].lower())
 

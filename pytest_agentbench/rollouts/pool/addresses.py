@@ -91,14 +91,14 @@ class Addresses:
         """To the taps as they are now; raises OSError."""
         self._url = f"http://127.0.0.1:{taps.port}"
         if self.taps is not None:
-            self.taps.leave()
+            self.taps.disconnect()
         self.taps = None
         self.taps = await Taps.connect(taps.control_ports, taps.token)
 
     @property
     def has_taps(self) -> bool:
         """Whether all of them are there, as far as this process knows."""
-        return self.taps is not None and not self.taps.are_gone
+        return self.taps is not None and not self.taps.any_lost
 
     async def point_at(self, endpoint: Endpoint, *, anew: bool = False) -> None:
         """Where calls go from now on, and who is told of rollouts; raises ConfigError for labels that nobody knows.
@@ -161,7 +161,7 @@ class Addresses:
 
     async def said(self, token: str) -> list[Json]:
         """Raises InfraError when the tap cannot be asked."""
-        return await self._there().said(token)
+        return await self._there().messages(token)
 
     async def close(self, token: str) -> tuple[LLMCall, ...]:
         """Ends an attempt: the tap breaks its calls off, and then the stack is told. Raises InfraError when the tap cannot be asked."""

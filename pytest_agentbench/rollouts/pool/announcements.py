@@ -225,7 +225,7 @@ class Announcer:
         if self._trace is not None:
             self._late.add(id)
             self._note_traced()
-        elif not self._labels.tells and any(call.http_status for call in calls):
+        elif not self._labels.confirms_releases and any(call.http_status for call in calls):
             self._saw(id)
 
     def _note_traced(self) -> None:
@@ -276,7 +276,7 @@ class Announcer:
             return False
         self._unreleased.discard(id)
         self.tally.released += 1
-        if self._labels.knew(answer):
+        if self._labels.confirms(answer):
             self._saw(id)
         if self._labels.bypassed(answer):
             self.tally.bypassed += 1

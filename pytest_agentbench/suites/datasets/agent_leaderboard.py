@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.errors import ConfigError, unknown_key
 from pytest_agentbench.lib.json_file import bounded_json, bounded_text, json_in
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
@@ -75,7 +75,7 @@ def _refuse_unknown(data: Json, known: Sequence[str], where: str) -> None:
     """A misspelt key would be a label, or a schema, that silently is not there."""
     for name in data:
         if name not in known:
-            raise ConfigError(f"{where}: unknown key {name!r}; known keys: {', '.join(known)}")
+            raise ConfigError(f"{where}: {unknown_key(name, known)}")
 
 
 def _scenario(entry: Any, where: str, shared: tuple[Tool, ...] | None, known: dict[str, tuple[Tool, ...]]) -> Scenario:

@@ -26,7 +26,7 @@ _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([GMK])")
 _MIB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 
-Seconds = Annotated[FiniteFloat, Field(gt=0)]
+TaskSeconds = Annotated[FiniteFloat, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 Network = Literal["public", "no-network", "allowlist"]
 
@@ -55,13 +55,13 @@ class Phase(TomlTable):
 class AgentTable(Phase):
     """`[agent]`."""
 
-    timeout_sec: Seconds | None = None
+    timeout_sec: TaskSeconds | None = None
 
 
 class VerifierTable(Phase):
     """`[verifier]`."""
 
-    timeout_sec: Seconds = 600.0
+    timeout_sec: TaskSeconds = 600.0
     env: dict[str, str] = {}
     environment_mode: Literal["shared", "separate"] | None = None
     environment: dict[str, Any] | None = None
@@ -77,7 +77,7 @@ class VerifierTable(Phase):
 class EnvironmentTable(TomlTable):
     """`[environment]`; `memory`, `storage` and `allow_internet` are what older schemas call three of its keys."""
 
-    build_timeout_sec: Seconds = 600.0
+    build_timeout_sec: TaskSeconds = 600.0
     docker_image: str | None = None
     os: str = "linux"
     cpus: Annotated[FiniteFloat, Field(gt=0)] | None = None

@@ -1,4 +1,4 @@
-"""The APIs that the tap understands, by the route that a call takes. A new one is a file here and a line in DIALECTS."""
+"""The APIs that the tap understands (dialects), by route. To add one, add a file here and a line to DIALECTS."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 from pytest_agentbench.tap.dialects import chat, completions, messages, responses
 from pytest_agentbench.tap.dialects.reader import DialectReader
 
-#: One API: what is changed in its requests, and, called, a new reading for one answer.
+#: One API. Its static methods change requests, and its instances each read one answer.
 Dialect: TypeAlias = type[DialectReader]
 
 DIALECTS: Mapping[str, Dialect] = {

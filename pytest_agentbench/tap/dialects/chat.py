@@ -1,6 +1,6 @@
 """Chat Completions: https://platform.openai.com/docs/api-reference/chat
 
-Tool calls are put together from their pieces: id and name come whole, arguments bit by bit.
+Tool calls are assembled from their pieces: the id and the name each arrive in one piece, the arguments in many.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BAD_CALL = "bad_tool_call"
 
 
 class Function:
-    """A function's name and its arguments, or, with another field, a custom tool's name and its input."""
+    """The name and arguments of a function. With `field`, the name and input of a custom tool."""
 
     def __init__(self, field: str = "arguments") -> None:
         self.name = ""
@@ -28,13 +28,13 @@ class Function:
         self._pieces = TextPieces()
 
     def merge(self, delta: Any) -> bool:
-        """Adds a piece; returns whether it has a name or arguments."""
+        """Adds a piece. Returns whether it has a name or arguments."""
         if not isinstance(delta, dict):
-            raise Fault(_BAD_CALL, f"what a tool call calls is no object: {delta!r:.100}")
+            raise Fault(_BAD_CALL, f"the function of a tool call is not an object: {delta!r:.100}")
         name, text = delta.get("name"), delta.get(self._field)
         if not isinstance(name, str | None):
-            raise Fault(_BAD_CALL, f"the name of a tool is no text: {name!r:.100}")
-        if not isinstance(text, str | None):  # a server that does not write them as text
+            raise Fault(_BAD_CALL, f"the name of a tool is not a text: {name!r:.100}")
+        if not isinstance(text, str | None):  # Some servers send arguments as JSON values instead of text.
             text = json_text.dumps(text).decode()
         self.name = name or self.name
         if text:
@@ -50,7 +50,7 @@ class Function:
 
 
 class StreamedCall:
-    """One tool call."""
+    """A tool call that arrives in pieces."""
 
     def __init__(self, place: int) -> None:
         self.place = place
@@ -59,7 +59,7 @@ class StreamedCall:
         self._field, self._function = "function", Function()
 
     def merge(self, delta: Json) -> bool:
-        """Adds a piece; returns whether it has a name or arguments."""
+        """Adds a piece. Returns whether it has a name or arguments."""
         self.id = self.id or delta.get("id")
         if "custom" in delta and self._field != "custom":
             self._field, self._function = "custom", Function("input")
@@ -70,7 +70,7 @@ class StreamedCall:
         return function is not None and self._function.merge(function)
 
     def settled(self) -> Json:
-        """The call as it is without streaming, where it has no index."""
+        """Returns the call as in an answer without streaming, which has no index."""
         return {"id": self.id, **self._more, self._field: self._function.settled()}
 
 
@@ -82,28 +82,29 @@ class StreamedCalls:
         self._latest: dict[int, StreamedCall] = {}  # by index
 
     def merge(self, pieces: Any) -> bool:
-        """Adds pieces; returns whether any of them has a name or arguments."""
+        """Adds pieces. Returns whether any of them has a name or arguments."""
         if not isinstance(pieces, list | None):
-            raise Fault(_BAD_CALL, f"the tool calls are no list: {pieces!r:.100}")
-        said = [self._merge_piece(piece) for piece in pieces or ()]
-        return any(said)
+            raise Fault(_BAD_CALL, f"the tool calls are not a list: {pieces!r:.100}")
+        results = [self._merge_piece(piece) for piece in pieces or ()]
+        return any(results)
 
     def settled(self) -> list[Json]:
-        """The calls in the order of their index; raises Fault for one that has no name."""
+        """Returns the calls in the order of their index. Raises Fault if one has no name."""
         return [call.settled() for call in sorted(self._calls, key=lambda call: call.place)]
 
     def _merge_piece(self, delta: Any) -> bool:
         if not isinstance(delta, dict):
-            raise Fault(_BAD_CALL, f"a tool call is no object: {delta!r:.100}")
+            raise Fault(_BAD_CALL, f"a tool call is not an object: {delta!r:.100}")
         index = delta.get("index")
         if not isinstance(index, int | None):
-            raise Fault(_BAD_CALL, f"the index of a tool call is no number: {index!r:.100}")
+            raise Fault(_BAD_CALL, f"the index of a tool call is not a number: {index!r:.100}")
         return self._call_of(index, delta).merge(delta)
 
     def _call_of(self, index: int | None, delta: Json) -> StreamedCall:
-        """The call that a piece belongs to, a new one if need be.
+        """Returns the call that a piece belongs to, which may be a new one.
 
-        The index says which. Servers that leave it out, or give all calls the same, open each call with a name and an id of its own.
+        The index decides. Some servers omit the index, or use the same index for all calls. There, a piece with a name and a new id
+        starts a new call.
         """
         latest = self._latest.get(index) if index is not None else self._calls[-1] if self._calls else None
         if latest is not None and not (_opens(delta) and (index is None or delta.get("id") not in (None, "", latest.id))):
@@ -115,22 +116,22 @@ class StreamedCalls:
 
 
 def _opens(delta: Json) -> bool:
-    """Whether a piece has a name."""
+    """Returns whether a piece has a name, as the first piece of a call does."""
     return any(isinstance(delta.get(field), dict) and delta[field].get("name") for field in ("function", "custom"))
 
 
-#: What a delta holds decides its kind; where it holds several, the first of these counts.
+#: Fields of a delta and the kinds of chunk that they make. If a delta has several of them, the first in this list counts.
 _KINDS = (("content", "content"), ("refusal", "content"), ("reasoning_content", "reasoning"), ("reasoning", "reasoning"), ("role", "role"))
 
-#: Fields of a message that say something.
-_SAYING = ("content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call", "audio")
+#: Fields of a message that are output.
+_OUTPUT_FIELDS = ("content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call", "audio")
 
-#: Fields with what a model thought.
+#: Fields with the reasoning of the model.
 _REASONING = ("reasoning_content", "reasoning")
 
 
 class ChatChoice(Choice):
-    """A message, its pieces called deltas."""
+    """A choice of Chat Completions: a message, which arrives in pieces called deltas."""
 
     _OWN = frozenset({"index", "finish_reason", "delta", "message"})
 
@@ -139,19 +140,19 @@ class ChatChoice(Choice):
         self._more["logprobs"] = None
         self._message: Json = {"content": None, "refusal": None}
         self._calls = StreamedCalls()
-        self._function: Function | None = None  # what tool calls were before there could be several
+        self._function: Function | None = None  # `function_call`, which preceded tool calls
 
     def pieces_of(self, name: str) -> Any:
-        """What has come of a field of the message."""
+        """Returns what has arrived of a field of the message, or None."""
         return self._message.get(name)
 
     @property
-    def says_something(self) -> bool:
-        message = self._said()["message"]
-        return any(message.get(name) for name in _SAYING)
+    def has_output(self) -> bool:
+        message = self._content()["message"]
+        return any(message.get(name) for name in _OUTPUT_FIELDS)
 
-    def as_said(self) -> tuple[str, list[ToolCallText]]:
-        message = self._said()["message"]
+    def text_and_calls(self) -> tuple[str, list[ToolCallText]]:
+        message = self._content()["message"]
         functions = [(str(call["id"] or ""), call.get("function") or call["custom"]) for call in message.get("tool_calls") or ()]
         if "function_call" in message:
             functions.append(("", message["function_call"]))
@@ -159,7 +160,7 @@ class ChatChoice(Choice):
         calls = [(id, each["name"], each.get("arguments") or each.get("input") or "") for id, each in functions]
         return content if isinstance(content, str) else "", calls
 
-    def _merge_said(self, data: Json) -> str:
+    def _merge_content(self, data: Json) -> str:
         delta = expect(dict, data.get("delta") or {})
         called = False
         for name, value in delta.items():
@@ -183,10 +184,10 @@ class ChatChoice(Choice):
         self._function = self._function or Function()
         return self._function.merge(delta)
 
-    def _said(self) -> Json:
+    def _content(self) -> Json:
         message = {"role": "assistant", **{name: settled(value) for name, value in self._message.items()}}
         calls = self._calls.settled()
-        if calls or any(message.get(name) for name in _REASONING):  # a stream opens with an empty content whatever follows
+        if calls or any(message.get(name) for name in _REASONING):  # A stream begins with an empty content in any case.
             message["content"] = message["content"] or None
         if calls:
             message["tool_calls"] = calls
@@ -196,7 +197,7 @@ class ChatChoice(Choice):
 
 
 class ChatReader(ChoicesReader):
-    """An answer of Chat Completions."""
+    """Reads an answer of Chat Completions."""
 
     name = "chat"
     _OBJECT: ClassVar[str] = "chat.completion"
@@ -204,11 +205,11 @@ class ChatReader(ChoicesReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._last: Json = {}  # event that was parsed
+        self._last: Json = {}  # last event that was parsed
 
     @staticmethod
     def salted(request: Json, salt: str) -> Json:
-        """In the first message, if it is a system message, or as one before all others."""
+        """Puts the salt into the first message if it is a system message, or into a new system message before all others."""
         messages = request.get("messages")
         if not isinstance(messages, list):
             return request
@@ -219,7 +220,7 @@ class ChatReader(ChoicesReader):
 
     @staticmethod
     def hint_fields() -> Collection[str]:
-        """Of Dynamo, of ThunderAgent, and of Continuum behind it."""
+        """Returns the fields of Dynamo, ThunderAgent and Continuum."""
         return "nvext", "program_id", "job_id", "is_last_step"
 
     def add(self, event: Event) -> None:
@@ -231,7 +232,7 @@ class ChatReader(ChoicesReader):
         return super()._merge(data)
 
     def _repeating(self, data: bytes) -> RepeatedEvents | None:
-        """What the event that was just merged has in common with those that only go on with its text."""
+        """Returns a pattern for events that only continue the text of the event that was just merged, or None."""
         last, kind = self._last, self.chunks[-1].kind
         choices = last.get("choices") or []
         if kind not in ("content", "reasoning") or len(choices) != 1 or last.get("usage"):
@@ -248,7 +249,7 @@ class ChatReader(ChoicesReader):
     def _as_piece(choice: Json) -> Json:
         message = expect(dict, choice.get("message") or {})
         calls = message.get("tool_calls")
-        if isinstance(calls, list):  # without an index, one that has no name would become a part of the one before it
+        if isinstance(calls, list):  # Without an index, a call without a name would be merged into the call before it.
             numbered = [{**call, "index": index} if isinstance(call, dict) else call for index, call in enumerate(calls)]
             message = {**message, "tool_calls": numbered}
         return {**choice, "delta": message}

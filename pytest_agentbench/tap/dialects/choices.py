@@ -1,4 +1,4 @@
-"""What Chat Completions and the older Completions share: answers with choices, a head and a usage."""
+"""Common part of Chat Completions and the older Completions: answers with choices, metadata and usage."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from pytest_agentbench.tap.dialects.reader import (
     count,
     expect,
     id_of,
-    named,
+    model_of,
+    server_report,
     stream_body,
-    told,
     usage_body,
     without_running_usage,
 )
 
-#: Where the choices of a chunk differ in kind, the first of these is the chunk's.
+#: Kinds of chunks. If the choices of a chunk differ in kind, the first in this list counts.
 _RANKS = ("tool_call", "content", "reasoning", "finish", "role", "other")
 
-#: Finish reasons of answers that may well say nothing: that was all the model had to say, or it was cut short.
-_MAY_SAY_NOTHING = frozenset({"stop", "length", "content_filter"})
+#: Finish reasons of answers that may be empty: the model had finished, or its answer was truncated.
+_MAY_BE_EMPTY = frozenset({"stop", "length", "content_filter"})
 
-#: Fields of requests that servers do not stream with: voices have other formats then, vLLM refuses prompt_logprobs and
-#: beams, and the best of several is known at the end.
+#: Fields of requests that cannot be streamed: audio formats differ, vLLM refuses prompt_logprobs and beam search, and the best of several
+#: answers is only known at the end.
 _NOT_STREAMED = ("audio", "prompt_logprobs", "use_beam_search", "best_of")
 
-_APART = frozenset({"choices", "usage", "object", "error"})  # what is not of the head
+_APART = frozenset({"choices", "usage", "object", "error"})  # fields of an answer that are not metadata
 
 
 class Choice(ABC):
-    """One choice of an answer."""
+    """One choice of an answer, which arrives in pieces."""
 
-    _OWN: ClassVar[frozenset[str]]  # fields that `_merge_said` looks at, and such as are not kept
+    _OWN: ClassVar[frozenset[str]]  # fields that `_merge_content` handles, and fields that are dropped
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -45,60 +45,60 @@ class Choice(ABC):
         self._more: Json = {}
 
     def merge(self, data: Json) -> str:
-        """Adds the next piece; returns its kind."""
+        """Adds the next piece. Returns its kind."""
         for name, value in data.items():
             if name == "finish_reason":
                 self.finish_reason = value or self.finish_reason
             elif name not in self._OWN and (value is not None or name not in self._more):
                 self._more[name] = renewed(self._more.get(name), value)
-        kind = self._merge_said(data)
+        kind = self._merge_content(data)
         return "finish" if kind in ("role", "other") and data.get("finish_reason") else kind
 
     def settled(self) -> Json:
-        """The choice as it is without streaming."""
-        return {"index": self.index, **self._said(), **self._more, "finish_reason": self.finish_reason}
+        """Returns the choice as in an answer without streaming."""
+        return {"index": self.index, **self._content(), **self._more, "finish_reason": self.finish_reason}
 
-    def as_said(self) -> tuple[str, list[ToolCallText]]:
-        """Its text and its tool calls."""
-        return str(self._said().get("text") or ""), []
+    def text_and_calls(self) -> tuple[str, list[ToolCallText]]:
+        """Returns the text and the tool calls of the choice."""
+        return str(self._content().get("text") or ""), []
 
     @property
     @abstractmethod
-    def says_something(self) -> bool:
-        """Whether there is more to it than a finish reason; raises Fault for a tool call that is none."""
+    def has_output(self) -> bool:
+        """Whether the choice has any output. Raises Fault for an invalid tool call."""
 
     @abstractmethod
-    def _merge_said(self, data: Json) -> str:
-        """Adds what the piece says; returns its kind."""
+    def _merge_content(self, data: Json) -> str:
+        """Adds the content of a piece. Returns its kind."""
 
     @abstractmethod
-    def _said(self) -> Json:
-        """All that was said."""
+    def _content(self) -> Json:
+        """Returns the fields with the content: `message`, or `text`."""
 
 
 class ChoicesReader(DialectReader):
-    """An answer with choices."""
+    """Reads an answer with choices."""
 
-    _OBJECT: ClassVar[str]  # what a whole answer calls itself
+    _OBJECT: ClassVar[str]  # value of `object` in an answer without streaming
     _CHOICE: ClassVar[type[Choice]]
 
     def __init__(self) -> None:
         super().__init__()
         self._head: Json = {}  # id, model, created, ...
         self._choices: dict[int, Choice] = {}
-        self._listed = False  # there was a list of choices
+        self._listed = False  # whether the answer has a field `choices`
 
     @staticmethod
     def as_stream(request: Json) -> bytes | None:
-        """The body that asks for the same as a stream, with the usage that an answer without one has."""
+        """Returns a body that requests the same as a stream with usage, because an answer without streaming has it, too."""
         options = without_running_usage(request).get("stream_options")
-        if not isinstance(options, dict | None):  # the backend's to judge
+        if not isinstance(options, dict | None):  # Invalid: leave it to the backend to reject.
             return None
         return stream_body(request, _NOT_STREAMED, stream_options={**(options or {}), "include_usage": True})
 
     @staticmethod
     def with_usage(request: Json) -> bytes | None:
-        """A stream only tells its usage when it is asked for it."""
+        """Returns a body that requests the usage, too. A stream reports it only on request."""
         return usage_body(request)
 
     @property
@@ -119,11 +119,11 @@ class ChoicesReader(DialectReader):
 
     @property
     def server(self) -> Json | None:
-        return told(self._head)
+        return server_report(self._head)
 
     @property
     def model(self) -> str:
-        return named(self._head)
+        return model_of(self._head)
 
     @property
     def _counted_tokens(self) -> int | None:
@@ -157,7 +157,7 @@ class ChoicesReader(DialectReader):
 
     @staticmethod
     def _as_piece(choice: Json) -> Json:
-        """A choice of a whole answer as a stream would have said it, in one piece."""
+        """Returns a choice of an answer without streaming in the form of a single streamed piece."""
         return choice
 
     def _check(self) -> None:
@@ -165,12 +165,12 @@ class ChoicesReader(DialectReader):
             raise Fault("no_choices" if self._listed else "empty", f"{self._without} a choice")
         if not all(choice.finish_reason for choice in self._choices.values()):
             raise Fault("incomplete", f"{self._without} a finish_reason")
-        said = [choice.says_something for choice in self._choices.values()]  # of every one, since a broken call is a fault
-        if not any(said) and self.finish_reason not in _MAY_SAY_NOTHING:
+        outputs = [choice.has_output for choice in self._choices.values()]  # Check all of them, because `has_output` finds broken calls.
+        if not any(outputs) and self.finish_reason not in _MAY_BE_EMPTY:
             raise Fault("empty", f"{self._without} text and without a tool call")
 
-    def _said(self) -> tuple[str, list[ToolCallText]]:
-        return self._choices[min(self._choices)].as_said()
+    def _text_and_calls(self) -> tuple[str, list[ToolCallText]]:
+        return self._choices[min(self._choices)].text_and_calls()
 
     def _answer(self) -> Json:
         choices = [self._choices[index].settled() for index in sorted(self._choices)]

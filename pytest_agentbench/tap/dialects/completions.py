@@ -12,7 +12,7 @@ from pytest_agentbench.tap.dialects.reader import expect, in_front
 
 
 class TextChoice(Choice):
-    """A text."""
+    """A choice of Completions: a text."""
 
     _OWN = frozenset({"index", "finish_reason", "text"})
 
@@ -21,20 +21,20 @@ class TextChoice(Choice):
         self._text = TextPieces()
 
     @property
-    def says_something(self) -> bool:
+    def has_output(self) -> bool:
         return any(self._text)
 
-    def _merge_said(self, data: Json) -> str:
+    def _merge_content(self, data: Json) -> str:
         text = expect(str, data.get("text") or "")
         self._text.append(text)
         return "content" if text else "other"
 
-    def _said(self) -> Json:
+    def _content(self) -> Json:
         return {"text": "".join(self._text)}
 
 
 class CompletionsReader(ChoicesReader):
-    """An answer of Completions."""
+    """Reads an answer of Completions."""
 
     name = "completions"
     _OBJECT: ClassVar[str] = "text_completion"
@@ -42,11 +42,11 @@ class CompletionsReader(ChoicesReader):
 
     @staticmethod
     def salted(request: Json, salt: str) -> Json:
-        """In the prompt, where it is a text."""
+        """Puts the salt before the prompt if it is a text. Token lists and lists of prompts are not changed."""
         prompt = request.get("prompt")
         return {**request, "prompt": in_front(salt, prompt)} if isinstance(prompt, str) else request
 
     @staticmethod
     def hint_fields() -> Collection[str]:
-        """Of Dynamo."""
+        """Returns the field of Dynamo."""
         return ("nvext",)

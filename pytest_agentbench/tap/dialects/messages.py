@@ -9,41 +9,41 @@ from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.pieces import Fields, TextPieces, grown, settled
-from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, ToolCallText, count, expect, id_of, in_front, named, stream_body
+from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, ToolCallText, count, expect, id_of, in_front, model_of, stream_body
 
-#: Stop reasons of answers that may well say nothing: that was all the model had to say, or it was cut short.
-_MAY_SAY_NOTHING = frozenset({"end_turn", "stop_sequence", "max_tokens", "model_context_window_exceeded", "refusal"})
+#: Stop reasons of answers that may be empty: the model had finished, or its answer was truncated.
+_MAY_BE_EMPTY = frozenset({"end_turn", "stop_sequence", "max_tokens", "model_context_window_exceeded", "refusal"})
 
 _BAD_CALL = "bad_tool_call"
 
-#: Deltas that are output: the field that has their text, and their kind.
+#: Types of deltas that are output, with the field of the text and the kind of chunk.
 _OUTPUT = {"text_delta": ("text", "content"), "thinking_delta": ("thinking", "reasoning")}
 
 
 class ContentBlock:
-    """One block of an answer's content."""
+    """One content block of an answer, which arrives in pieces."""
 
     def __init__(self, start: Json) -> None:
         self._is_call = str(start.get("type")).endswith("tool_use")  # tool_use, server_tool_use, mcp_tool_use
         self._fields: Fields = grown(Fields(), start)
-        self._input = TextPieces()  # JSON
+        self._input = TextPieces()  # input of a tool call, JSON text
         if self._is_call and not (isinstance(start.get("name"), str) and start["name"]):
-            raise Fault(_BAD_CALL, f"the name of a tool call is none: {start.get('name')!r:.100}")
+            raise Fault(_BAD_CALL, f"a tool call has no valid name: {start.get('name')!r:.100}")
 
     @property
     def is_agents_call(self) -> bool:
-        """Whether it is a tool call that the agent is to carry out; the server does the others itself."""
+        """Whether the block is a tool call for the agent. The server carries out the other kinds itself."""
         return bool(settled(self._fields.get("type")) == "tool_use")
 
     @property
     def opening_kind(self) -> str:
-        """The kind of the event that opens it: a call has its name there, other blocks are most often empty."""
+        """The kind of the event that opens the block. A tool call has its name there; other blocks are mostly empty."""
         if self._is_call:
             return "tool_call"
         return next((kind for field, kind in _OUTPUT.values() if settled(self._fields.get(field))), "other")
 
     def merge(self, delta: Json) -> str:
-        """Adds a piece; returns its kind."""
+        """Adds a piece. Returns its kind."""
         event = str(delta.get("type"))
         if event == "input_json_delta":
             return self._merge_input(delta.get("partial_json"))
@@ -59,60 +59,60 @@ class ContentBlock:
         return kind if expect(str, delta.get(field) or "") else "other"
 
     def settled(self) -> Json:
-        """The whole block; a call whose input is no JSON object, or was cut, keeps the input that it was opened with."""
+        """Returns the block. If the input of a call is not a complete JSON object, the block keeps the input of its first event."""
         block: Json = settled(self._fields)
         value = self._object()
         return block if value is None else {**block, "input": value}
 
-    def said(self) -> ToolCallText:
-        """Of a tool call: its id, its name and its input, as the model wrote it where it is no JSON object."""
+    def tool_call(self) -> ToolCallText:
+        """Returns the id, name and input of a tool call. Input that is not a JSON object is returned as the model wrote it."""
         block = self.settled()
         written = "".join(self._input) if self._object() is None else ""
         return str(block.get("id") or ""), block["name"], written or json_text.dumps(block.get("input") or {}).decode()
 
     def _object(self) -> Json | None:
-        """The input that came in pieces, where they are a JSON object."""
+        """Returns the input that arrived in pieces, or None if it is not a JSON object."""
         return json_text.json_object("".join(self._input).encode(errors="surrogatepass")) if self._input else None
 
     def _merge_input(self, text: Any) -> str:
         if not isinstance(text, str | None):
-            raise Fault(_BAD_CALL, f"the input of a tool call is no text: {text!r:.100}")
+            raise Fault(_BAD_CALL, f"the input of a tool call is not a text: {text!r:.100}")
         if text:
             if not self._is_call:
-                raise Fault(_BAD_CALL, f"the input of a tool call came without a call: {beginning(text, 100)}")
+                raise Fault(_BAD_CALL, f"input of a tool call arrived outside of a tool call: {beginning(text, 100)}")
             self._input.append(text)
         return "tool_call" if text else "other"
 
 
 class MessagesReader(DialectReader):
-    """An answer of Messages."""
+    """Reads an answer of Messages."""
 
     name = "messages"
 
     def __init__(self) -> None:
         super().__init__()
-        self._message: Json = {"type": "message", "role": "assistant"}  # without its content
+        self._message: Json = {"type": "message", "role": "assistant"}  # the answer without its content
         self._blocks: dict[int, ContentBlock] = {}  # by index
 
     @staticmethod
     def as_stream(request: Json) -> bytes | None:
-        """The body that asks for the same as a stream."""
+        """Returns a body that requests the same as a stream."""
         return stream_body(request, ())
 
     @staticmethod
     def with_usage(request: Json) -> bytes | None:
-        """Every stream has it."""
+        """Returns None, because every stream reports its usage."""
         del request
         return None
 
     @staticmethod
     def salted(request: Json, salt: str) -> Json:
-        """In `system`."""
+        """Puts the salt before `system`."""
         return {**request, "system": in_front(salt, request.get("system"))}
 
     @staticmethod
     def hint_fields() -> Collection[str]:
-        """Nobody has told of any: its servers refuse what they do not know."""
+        """Returns no fields, because servers of this API reject unknown fields and no router is known to use any."""
         return ()
 
     @property
@@ -126,7 +126,7 @@ class MessagesReader(DialectReader):
 
     @property
     def prompt_tokens(self) -> int | None:
-        """`input_tokens` are those behind the cached ones; the sum of all is the prompt."""
+        """Tokens of the whole prompt: `input_tokens`, which are only those after the cached ones, and the cached ones."""
         plain = count(self.usage, "input_tokens")
         cached = [count(self.usage, name) or 0 for name in ("cache_read_input_tokens", "cache_creation_input_tokens")]
         return None if plain is None else plain + sum(cached)
@@ -137,11 +137,11 @@ class MessagesReader(DialectReader):
 
     @property
     def model(self) -> str:
-        return named(self._message)
+        return model_of(self._message)
 
     @property
     def _counted_tokens(self) -> int | None:
-        return count(self.usage, "output_tokens") if self.finish_reason else None  # until then it is that of the first token
+        return count(self.usage, "output_tokens") if self.finish_reason else None  # Earlier counts are those of the first token.
 
     def _merge(self, data: Json) -> tuple[str, int | None]:
         match data.get("type"):
@@ -167,11 +167,11 @@ class MessagesReader(DialectReader):
         block = self._blocks.get(index) if isinstance(index, int) else None
         if block is None:
             kind = _BAD_CALL if delta.get("type") == "input_json_delta" else "bad_json"
-            raise Fault(kind, f"a piece came of a block that was never opened: {index!r:.100}")
+            raise Fault(kind, f"a piece of a block arrived before the block was opened: {index!r:.100}")
         return block.merge(delta)
 
     def _take(self, message: Json) -> None:
-        """Takes over the head of an answer, or what its end adds. Counts are totals: the later ones hold."""
+        """Merges the fields of an answer's first or last event. Token counts are totals, so later ones replace earlier ones."""
         for name, value in message.items():
             if name == "usage":
                 counts = expect(dict, value or {}).items()
@@ -186,23 +186,23 @@ class MessagesReader(DialectReader):
     def _check(self) -> None:
         if not self.finish_reason:
             raise Fault("incomplete", f"{self._without} a stop_reason")
-        if not any(map(_says_something, self._content())) and self.finish_reason not in _MAY_SAY_NOTHING:
+        if not any(map(_has_output, self._content())) and self.finish_reason not in _MAY_BE_EMPTY:
             raise Fault("empty", f"{self._without} text and without a tool call")
 
     def _answer(self) -> Json:
         return {**self._message, "content": self._content(), "usage": self.usage}
 
-    def _said(self) -> tuple[str, list[ToolCallText]]:
+    def _text_and_calls(self) -> tuple[str, list[ToolCallText]]:
         content = self._content()
         text = "".join(str(block.get("text") or "") for block in content if block.get("type") == "text")
-        return text, [self._blocks[index].said() for index in sorted(self._blocks) if self._blocks[index].is_agents_call]
+        return text, [self._blocks[index].tool_call() for index in sorted(self._blocks) if self._blocks[index].is_agents_call]
 
     def _content(self) -> list[Json]:
         return [self._blocks[index].settled() for index in sorted(self._blocks)]
 
 
-def _says_something(block: Json) -> bool:
-    """Whether a block has text, or is no text at all."""
+def _has_output(block: Json) -> bool:
+    """Returns whether a block is output. Only text and thinking can be empty."""
     match block.get("type"):
         case "text":
             return bool(block.get("text"))

@@ -1,7 +1,7 @@
-"""Values that come in pieces, and events that differ from the one before in one text only, which are not parsed.
+"""JSON values that arrive in pieces, and a fast path for repeated events.
 
-Texts are kept as pieces until the end, so that a long answer costs no more than its length. Most events of a stream differ from the one
-before in one text only.
+Texts are stored as lists of pieces until the end, so that the cost of a long answer grows only linearly. Most events of a stream differ
+from the one before only in one text. Such events are not parsed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class TextPieces(list[str]):
 
 
 class Fields(dict[str, Any]):
-    """An object whose values come in pieces."""
+    """An object whose values arrive in pieces."""
 
 
 def grown(before: Any, more: Any) -> Any:
-    """What a value and its next piece are together: texts and lists continue, objects do so field by field; null adds nothing.
+    """Returns a value with its next piece added: texts and lists are extended, objects field by field, and null adds nothing.
 
-    Changes `before`. `settled` makes of the result what JSON has.
+    May change `before`. `settled` converts the result to plain JSON.
     """
     if isinstance(more, str):
         text = before if isinstance(before, TextPieces) else TextPieces()
@@ -43,7 +43,7 @@ def grown(before: Any, more: Any) -> Any:
 
 
 def settled(value: Any) -> Any:
-    """The whole value."""
+    """Returns a value from `grown` as plain JSON."""
     if isinstance(value, TextPieces):
         return "".join(value)
     if isinstance(value, Fields):
@@ -52,7 +52,7 @@ def settled(value: Any) -> Any:
 
 
 def renewed(before: Any, more: Any) -> Any:
-    """As `grown`, for fields that are said whole each time: a text replaces the one before it. Changes `before`."""
+    """Returns a value with its next piece added, like `grown`, but a text replaces the one before it. May change `before`."""
     if isinstance(before, dict) and isinstance(more, dict):
         for name, value in more.items():
             before[name] = renewed(before.get(name), value)
@@ -64,15 +64,15 @@ def renewed(before: Any, more: Any) -> Any:
 
 
 class RepeatedEvents(NamedTuple):
-    """What the events of a stream have in common, each of them the whole of a read: `data: ...` and a blank line."""
+    """A pattern for reads that are exactly one event (`data: ...` and a blank line) and differ only in one text."""
 
-    start: bytes  # up to the text
-    end: bytes  # behind it
-    kind: str  # of their chunks
-    pieces: TextPieces  # to which the texts belong
+    start: bytes  # bytes before the text
+    end: bytes  # bytes after the text
+    kind: str  # kind of the chunks
+    pieces: TextPieces  # the text that these texts are added to
 
-    def said_in(self, reads: Sequence[NetworkRead]) -> list[bytes]:
-        """The texts of the first reads, up to one that is unlike this or whose text has to be parsed."""
+    def texts_in(self, reads: Sequence[NetworkRead]) -> list[bytes]:
+        """Returns the texts of the first reads, up to a read that does not match or whose text must be parsed."""
         start, end = self.start, self.end
         first, last = len(start), -len(end)
         parts = []
@@ -88,9 +88,10 @@ class RepeatedEvents(NamedTuple):
 
 
 def repeated(data: bytes, head: Json, delta: Json, name: str, kind: str, pieces: Any) -> RepeatedEvents | None:
-    """What later events have to be like to say no more than this one, whose `delta` says something under `name`.
+    """Returns a pattern for events like this one, in which only the text of field `name` in `delta` differs.
 
-    `head` is what else there is in it. None where another such event would say more than its text, or the text is not found.
+    `head` is the rest of the event. Returns None if repeating the event would change more than that text, or if the text cannot be
+    located in `data`.
     """
     if (
         not isinstance(pieces, TextPieces)
@@ -99,14 +100,14 @@ def repeated(data: bytes, head: Json, delta: Json, name: str, kind: str, pieces:
     ):
         return None
     key = b'"%b"' % name.encode()
-    if data.count(key) != 1 or b"\\" in data:  # so that the next two quotes are those around the text
+    if data.count(key) != 1 or b"\\" in data:  # Otherwise the next two quotes may not enclose the text.
         return None
     start = data.index(b'"', data.index(key) + len(key)) + 1
     return RepeatedEvents(b"data: " + data[:start], data[data.index(b'"', start) :] + b"\n\n", kind, pieces)
 
 
 def _needs_no_parsing(part: bytes) -> bool:
-    """Whether it is a text that says in JSON what it is: nothing in it is escaped, or would have to be."""
+    """Returns whether the bytes between quotes equal the text they stand for: they contain no escapes, and nothing to be escaped."""
     if not part or b'"' in part or b"\\" in part:
         return False
     try:
@@ -116,5 +117,5 @@ def _needs_no_parsing(part: bytes) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is the same when it is said again: lists go on, and all else is replaced."""
+    """Returns whether merging a value a second time changes nothing: lists would grow, everything else is replaced."""
     return all(map(_is_plain, value.values())) if isinstance(value, dict) else not isinstance(value, list)

@@ -1,4 +1,4 @@
-"""What all dialects share: what is changed in a request, the reading of its answer, event by event or whole, and the faults of that."""
+"""Base classes and helpers of all dialects: changes to a request, parsing of its answer (streamed or not), and the faults found there."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import OUTPUT_KINDS, Chunk, Json
 from pytest_agentbench.tap.dialects.pieces import RepeatedEvents
-from pytest_agentbench.tap.routing_hints import TOLD
+from pytest_agentbench.tap.routing_hints import EXTRA_FIELDS
 from pytest_agentbench.tap.stream import Event, NetworkRead
 
-#: Option of streams that have a usage in every event. It says nothing where no usage is asked for, and some servers refuse it.
+#: Option of streams with a usage in every event. It has no effect unless usage is requested, and some servers reject it.
 RUNNING = "continuous_usage_stats"
 
 
-def written(request: Json) -> bytes | None:
-    """A request's body; None where it cannot be written."""
+def encode_request(request: Json) -> bytes | None:
+    """Returns a request as JSON, or None if that is not possible."""
     try:
         return json_text.dumps(request)
     except ValueError:
@@ -26,7 +26,7 @@ def written(request: Json) -> bytes | None:
 
 
 def without_running_usage(request: Json) -> Json:
-    """The request without the wish for a usage in every event (`continuous_usage_stats`); the same object where it has none."""
+    """Returns the request without the option `continuous_usage_stats`, or the same object if it does not have it."""
     options = request.get("stream_options")
     if not isinstance(options, dict) or RUNNING not in options:
         return request
@@ -34,26 +34,26 @@ def without_running_usage(request: Json) -> Json:
 
 
 def stream_body(request: Json, not_streamed: Collection[str], **more: Any) -> bytes | None:
-    """A request body that asks for the same as a stream.
+    """Returns a request body that requests the same as a stream.
 
-    None for one that streams already, has a field that servers refuse to stream with, or cannot be written.
+    Returns None if the request streams already, has one of the fields `not_streamed`, or cannot be encoded.
     """
     if request.get("stream") not in (None, False) or any(request.get(name) for name in not_streamed):
         return None
-    return written({**request, "stream": True, **more})
+    return encode_request({**request, "stream": True, **more})
 
 
 def usage_body(request: Json) -> bytes | None:
-    """The body that asks for a stream's usage as well, once; None where it does, or cannot be written."""
+    """Returns a body that also requests the usage of the stream, once. Returns None if it already does, or cannot be encoded."""
     options = without_running_usage(request).get("stream_options")
     options = options if isinstance(options, dict) else {}
     if options.get("include_usage"):
         return None
-    return written({**request, "stream_options": {**options, "include_usage": True}})
+    return encode_request({**request, "stream_options": {**options, "include_usage": True}})
 
 
 def in_front(salt: str, content: object) -> object:
-    """The salt before a text, or before a list of parts."""
+    """Returns a text, or a list of parts, with the salt before it."""
     if isinstance(content, list):
         return [{"type": "text", "text": salt}, *content]
     return f"{salt}\n{content}" if content else salt
@@ -62,15 +62,14 @@ def in_front(salt: str, content: object) -> object:
 T = TypeVar("T")
 
 DONE = b"[DONE]"
-LONGEST = 300  # characters of what a backend said that an error repeats
+LONGEST = 300  # characters of a backend's text that are quoted in an error
 
-
-#: A tool call: id, name, arguments as JSON text (of a custom tool, its input).
+#: A tool call: id, name, and arguments as JSON text (or the input of a custom tool).
 ToolCallText = tuple[str, str, str]
 
 
 class Fault(ValueError):
-    """What is wrong with an answer."""
+    """A fault in an answer, with a sentence."""
 
     def __init__(self, kind: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -78,25 +77,28 @@ class Fault(ValueError):
 
 
 class AnswerReader:
-    """What is known of an answer. Of this one, which nobody reads, it is nothing; those of the dialects are read."""
+    """The facts about an answer that go into the record of a call.
 
-    name: ClassVar[str] = ""  # of the dialect
+    This class is for calls without an answer: all facts are missing. Dialects override them.
+    """
+
+    name: ClassVar[str] = ""  # name of the dialect
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
         self.error_kind: str | None = None  # one of ERROR_KINDS
-        self.error = ""  # one sentence
-        self.done = False  # the stream came to its end mark
-        self.usage: Json = {}  # as the server wrote it
+        self.error = ""  # one sentence; empty without a fault
+        self.done = False  # whether the end mark of the stream has arrived
+        self.usage: Json = {}  # usage object of the server
 
     @property
     def completion_tokens(self) -> int | None:
-        """The server's count; without one, the number of output chunks, if there are any (`token_source` says which)."""
+        """Output tokens as counted by the server, or else the number of output chunks if there are any (see `token_source`)."""
         return self._output_chunks or None if self._counted_tokens is None else self._counted_tokens
 
     @property
     def token_source(self) -> str:
-        """`usage`, `continuous` when every output chunk and the last chunk have a count, `chunks`, or `none`."""
+        """`usage`; `continuous` if every output chunk and the last chunk have a count; `chunks`; or `none`."""
         if self._counted_tokens is None:
             return "chunks" if self._output_chunks else "none"
         counted = [chunk.tokens is not None for chunk in self.chunks if chunk.kind in OUTPUT_KINDS]
@@ -104,12 +106,12 @@ class AnswerReader:
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the answer ended, in the server's words."""
+        """The reason for the end of the answer, as reported by the server."""
         return None
 
     @property
     def prompt_tokens(self) -> int | None:
-        """By the server's count, cached ones included."""
+        """Prompt tokens as counted by the server, including cached ones."""
         return None
 
     @property
@@ -119,22 +121,22 @@ class AnswerReader:
 
     @property
     def response_id(self) -> str | None:
-        """What the server calls its answer."""
+        """The id that the server gave its answer."""
         return None
 
     @property
     def server(self) -> Json | None:
-        """What the server told of its own work on the call."""
+        """The server's report on how it processed the call, or None."""
         return None
 
     @property
     def model(self) -> str:
-        """The model that the answer names; empty where it names none."""
+        """The model that the answer names, or an empty string."""
         return ""
 
     @property
     def _counted_tokens(self) -> int | None:
-        """Completion tokens by the server's count."""
+        """Output tokens as counted by the server."""
         return None
 
     @property
@@ -143,16 +145,23 @@ class AnswerReader:
 
 
 class DialectReader(AnswerReader, ABC):
-    """What a backend answered, as far as it came. A dialect says how its requests, its events and its answers are made."""
+    """One API: its static methods change requests, and an instance reads one answer.
+
+    For a stream, call `add` for each event (or `take_repeated` for several reads), then `end`. For an answer without streaming, call
+    `read_complete` instead. A fault sets `error_kind` and `error`, and ends the reading, as the end mark does. Without a fault,
+    `assemble` returns the answer as if it had not been streamed, and `output` its text and tool calls.
+
+    Subclasses implement the abstract methods; those that parse raise Fault, or ValueError for bad JSON.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._over = False  # nothing that comes now is read
-        self._repeated: RepeatedEvents | None = None  # what the next events may have in common with the last one
-        self._without = "the stream ended without"  # how to say what is not there
+        self._over = False  # whether the rest of the data is ignored
+        self._repeated: RepeatedEvents | None = None  # pattern for events that continue the last one
+        self._without = "the stream ended without"  # beginning of messages about missing parts
 
     def add(self, event: Event) -> None:
-        """Merges one event of a stream. A fault is named and ends the reading, as the end mark does."""
+        """Merges one event of a stream. A fault or the end mark ends the reading."""
         if self._over:
             return
         at_ns, lag_ns, own_stamp, name, text = event
@@ -167,16 +176,16 @@ class DialectReader(AnswerReader, ABC):
         except Fault as fault:
             self._fail(fault)
         except (ValueError, RecursionError) as error:
-            bad_json = Fault("bad_json", f"an event is no chunk of an answer ({error}): {_start(text)}")
+            bad_json = Fault("bad_json", f"an event is not a chunk of an answer ({error}): {_start(text)}")
             self._fail(Fault("error_event", _start(text)) if name == "error" else bad_json)
         else:
             self.chunks.append(Chunk(at_ns, kind, own_stamp, lag_ns, tokens))
 
-    def go_on(self, reads: Sequence[NetworkRead]) -> int:
-        """Takes over the first of these reads, as many as need no parsing, and says how many; a new event begins with each."""
+    def take_repeated(self, reads: Sequence[NetworkRead]) -> int:
+        """Merges the first of these reads that need no parsing. Returns how many. Each read must begin with a new event."""
         if self._repeated is None:
             return 0
-        parts = self._repeated.said_in(reads)
+        parts = self._repeated.texts_in(reads)
         if parts:
             kind = self._repeated.kind
             self._repeated.pieces.append(b"".join(parts).decode())
@@ -184,7 +193,7 @@ class DialectReader(AnswerReader, ABC):
         return len(parts)
 
     def end(self) -> None:
-        """The stream is over: names what it lacks."""
+        """Ends the stream. Sets a fault if something is missing."""
         self._over = True
         if self.error_kind is None:
             try:
@@ -192,10 +201,10 @@ class DialectReader(AnswerReader, ABC):
             except Fault as fault:
                 self._fail(fault)
             except (ValueError, RecursionError) as error:
-                self._fail(Fault("bad_json", f"the answer cannot be put together: {error}"))
+                self._fail(Fault("bad_json", f"the answer cannot be assembled: {error}"))
 
-    def whole(self, body: bytes) -> None:
-        """Reads an answer that came without streaming, in place of events."""
+    def read_complete(self, body: bytes) -> None:
+        """Reads an answer without streaming."""
         self._over, self._without = True, "the answer came without"
         try:
             data = json_text.loads(body)
@@ -206,64 +215,64 @@ class DialectReader(AnswerReader, ABC):
         except Fault as fault:
             self._fail(fault)
         except (ValueError, RecursionError) as error:
-            self._fail(Fault("bad_json", f"the answer is neither an event stream nor of this API ({error}): {_start(body)}"))
+            self._fail(Fault("bad_json", f"the answer is neither an event stream nor an answer of this API ({error}): {_start(body)}"))
 
     def assemble(self) -> bytes:
-        """The answer as a server would have given it without streaming; empty, and a fault, where it cannot be written."""
+        """Returns the answer as a server would have sent it without streaming. If that fails, sets a fault and returns b""."""
         try:
             return json_text.dumps(self._answer())
         except Fault as fault:
             self._fail(fault)
         except (ValueError, RecursionError) as error:
-            self._fail(Fault("bad_json", f"the answer cannot be put together: {error}"))
+            self._fail(Fault("bad_json", f"the answer cannot be assembled: {error}"))
         return b""
 
-    def said(self) -> Json:
-        """What the model said, `text` and `tool_calls` of {id, name, arguments}, of an answer without a fault."""
-        text, calls = self._said()
+    def output(self) -> Json:
+        """Returns the `text` and the `tool_calls` ({id, name, arguments}) of an answer without a fault."""
+        text, calls = self._text_and_calls()
         return {"text": text, "tool_calls": [{"id": id, "name": name, "arguments": arguments} for id, name, arguments in calls]}
 
     @staticmethod
     @abstractmethod
     def as_stream(request: Json) -> bytes | None:
-        """The body of a request that asks for the same as a stream; None where that cannot be, or is a stream already."""
+        """Returns a body that requests the same as a stream, or None if it already streams or cannot be streamed."""
 
     @staticmethod
     @abstractmethod
     def with_usage(request: Json) -> bytes | None:
-        """The body of a request for a stream that asks for its usage as well; None where every stream has it, or it is asked for."""
+        """Returns a body that also requests the usage of the stream, or None if the stream reports it anyway."""
 
     @staticmethod
     @abstractmethod
     def salted(request: Json, salt: str) -> Json:
-        """The request with a salt before its system prompt, so that it begins like no other run's: a cold prefix cache without a reset.
+        """Returns the request with a salt before its system prompt, or the same request if it has no place for one.
 
-        It stays as it is where nobody knows of a system prompt.
+        A prompt with a salt begins like that of no other run, so the prefix cache is cold without a reset.
         """
 
     @staticmethod
     @abstractmethod
     def hint_fields() -> Collection[str]:
-        """Fields in which requests of this API may tell a router about their rollout; servers of some APIs refuse what they do not know."""
+        """Returns the fields that may tell a router about the rollout. Servers of some APIs reject unknown fields."""
 
     @abstractmethod
     def _merge(self, data: Json) -> tuple[str, int | None]:
-        """Adds one event; returns the kind of its chunk and the completion tokens so far. Raises Fault, or ValueError for bad JSON."""
+        """Merges one event. Returns the kind of its chunk and the output tokens so far. Raises Fault, or ValueError for bad JSON."""
 
     @abstractmethod
     def _read_whole(self, data: Json) -> None:
-        """Takes over an answer that came whole; raises as `_merge`."""
+        """Reads an answer without streaming. Raises Fault, or ValueError for bad JSON."""
 
     def _check(self) -> None:
-        """Raises Fault for what an answer lacks that is over."""
+        """Raises Fault if something is missing in an answer that has ended."""
 
     @abstractmethod
     def _answer(self) -> Json:
-        """The whole answer."""
+        """Returns the answer as if it had not been streamed."""
 
     @abstractmethod
-    def _said(self) -> tuple[str, list[ToolCallText]]:
-        """The text of the answer and its tool calls, those that the agent is to carry out."""
+    def _text_and_calls(self) -> tuple[str, list[ToolCallText]]:
+        """Returns the text of the answer and the tool calls that the agent must carry out."""
 
     def _check_events(self) -> None:
         if not self.chunks:
@@ -275,45 +284,45 @@ class DialectReader(AnswerReader, ABC):
 
 
 def expect(kind: type[T], value: Any) -> T:
-    """`value`, which is of this kind; raises ValueError if it is not."""
+    """Returns `value`, or raises ValueError if it is not a `kind`."""
     if not isinstance(value, kind):
-        raise ValueError(f"{type(value).__name__} where {kind.__name__} should be")  # noqa: TRY004 - the text is at fault
+        raise ValueError(f"{type(value).__name__} instead of {kind.__name__}")  # noqa: TRY004 - the data is wrong, not the code
     return value
 
 
 def count(usage: Any, *path: str) -> int | None:
-    """The number at `path` in a usage object, if there is one."""
+    """Returns the whole number at `path` in a usage object, or None."""
     for name in path:
         usage = usage.get(name) if isinstance(usage, dict) else None
     return usage if isinstance(usage, int) else None
 
 
-def named(answer: Json) -> str:
-    """The model that an answer says it is by, if it does."""
+def model_of(answer: Json) -> str:
+    """Returns the model that an answer names, or an empty string."""
     model = answer.get("model")
     return model if isinstance(model, str) else ""
 
 
 def id_of(answer: Json) -> str | None:
-    """What an answer calls itself, if it does."""
+    """Returns the id of an answer, or None."""
     id = answer.get("id")
     return id if isinstance(id, str) and id else None
 
 
-def told(answer: Json) -> Json | None:
-    """What Dynamo tells of a call in `nvext`, which is complete in the last chunk, or in a whole answer."""
+def server_report(answer: Json) -> Json | None:
+    """Returns Dynamo's EXTRA_FIELDS from `nvext`, or None. They are complete in the last chunk and in an answer without streaming."""
     nvext = answer.get("nvext")
-    found = {name: nvext[name] for name in TOLD if nvext.get(name) is not None} if isinstance(nvext, dict) else {}
-    return found or None
+    report = {name: nvext[name] for name in EXTRA_FIELDS if nvext.get(name) is not None} if isinstance(nvext, dict) else {}
+    return report or None
 
 
 def is_error(data: Any) -> bool:
-    """Whether this is an error, in any of the shapes that servers give it."""
+    """Returns whether data is an error in any of the formats that servers use."""
     return isinstance(data, dict) and bool(data.get("error") or data.get("object") == "error" or data.get("type") == "error")
 
 
 def error_message(data: Any) -> str:
-    """The sentence in an error object, whatever its shape."""
+    """Returns the message of an error object of any format."""
     error = data.get("error") or data if isinstance(data, dict) else data
     try:
         return beginning(str(error.get("message", error) if isinstance(error, dict) else error), LONGEST)

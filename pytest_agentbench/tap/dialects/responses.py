@@ -15,9 +15,9 @@ from pytest_agentbench.tap.dialects.reader import (
     expect,
     id_of,
     in_front,
-    named,
+    model_of,
+    server_report,
     stream_body,
-    told,
 )
 
 _KINDS = {
@@ -31,54 +31,54 @@ _KINDS = {
 }
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
-#: Output items that are calls of a tool and have its name.
+#: Types of output items that are tool calls.
 _CALLS = ("function_call", "mcp_call", "custom_tool_call")
 
-#: Those that the agent is to carry out; the server does the others itself.
+#: Types of tool calls that the agent must carry out. The server carries out the others itself.
 _AGENTS_CALLS = ("function_call", "custom_tool_call")
 
-#: Answers to requests that are to be worked on in the background have these; the agent asks again later.
+#: Statuses of the first answer to a background request. The agent polls for the result.
 _UNFINISHED = ("queued", "in_progress")
 
-#: Those of answers that may well say nothing: that was all the model had to say, or it was cut short.
-_MAY_SAY_NOTHING = ("completed", "incomplete")
+#: Statuses of answers that may be empty: the model had finished, or its answer was truncated.
+_MAY_BE_EMPTY = ("completed", "incomplete")
 
 
 class ResponsesReader(DialectReader):
-    """An answer of Responses. Its last event repeats all of it."""
+    """Reads an answer of Responses. The last event of a stream repeats the whole answer."""
 
     name = "responses"
 
     def __init__(self) -> None:
         super().__init__()
-        self._response: Json | None = None  # the final one
-        self._items: list[Json] = []  # of the output, as they were done
-        self._named_calls = False  # a tool call with a name was opened
+        self._response: Json | None = None  # the final response
+        self._items: list[Json] = []  # output items in the order in which they were completed
+        self._has_named_call = False  # whether a tool call with a name was opened
 
     @staticmethod
     def as_stream(request: Json) -> bytes | None:
-        """The body that asks for the same as a stream."""
+        """Returns a body that requests the same as a stream."""
         return stream_body(request, ("background",))
 
     @staticmethod
     def with_usage(request: Json) -> bytes | None:
-        """Every stream has it."""
+        """Returns None, because every stream reports its usage."""
         del request
         return None
 
     @staticmethod
     def salted(request: Json, salt: str) -> Json:
-        """In `instructions`."""
+        """Puts the salt before `instructions`."""
         return {**request, "instructions": in_front(salt, request.get("instructions"))}
 
     @staticmethod
     def hint_fields() -> Collection[str]:
-        """Of Dynamo."""
+        """Returns the field of Dynamo."""
         return ("nvext",)
 
     @property
     def finish_reason(self) -> str | None:
-        """`completed`, or why it is incomplete."""
+        """The reason why the response is incomplete, or else its status."""
         response = self._response or {}
         details = response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, dict) else None
@@ -99,11 +99,11 @@ class ResponsesReader(DialectReader):
 
     @property
     def server(self) -> Json | None:
-        return told(self._response or {})
+        return server_report(self._response or {})
 
     @property
     def model(self) -> str:
-        return named(self._response or {})
+        return model_of(self._response or {})
 
     @property
     def _counted_tokens(self) -> int | None:
@@ -119,7 +119,7 @@ class ResponsesReader(DialectReader):
             return "finish", None
         if event == "response.output_item.added":
             item = expect(dict, data.get("item"))
-            self._named_calls |= item.get("type") in _CALLS and bool(item.get("name"))
+            self._has_named_call |= item.get("type") in _CALLS and bool(item.get("name"))
         elif event == "response.output_item.done":
             self._items.append(expect(dict, data.get("item")))
         return "other", None
@@ -129,15 +129,15 @@ class ResponsesReader(DialectReader):
         if kind != "tool_call":
             return kind if expect(str, delta or "") else "other"
         if not isinstance(delta, str | None):
-            raise Fault("bad_tool_call", f"arguments of a tool call are no text: {delta!r:.100}")
+            raise Fault("bad_tool_call", f"arguments of a tool call are not a text: {delta!r:.100}")
         if not isinstance(data.get("output_index", 0), int):
-            raise Fault("bad_tool_call", f"the index of a tool call is no number: {data['output_index']!r:.100}")
-        if delta and not self._named_calls:
+            raise Fault("bad_tool_call", f"the index of a tool call is not a number: {data['output_index']!r:.100}")
+        if delta and not self._has_named_call:
             raise Fault("bad_tool_call", f"arguments of a tool call came before its name: {beginning(delta, 100)}")
         return kind if delta else "other"
 
     def _take(self, response: Json, failed: bool) -> None:
-        """Takes over the final response. Some servers leave out of it what they have said already."""
+        """Sets the final response. Some servers omit the output that they have already streamed."""
         if failed:
             raise Fault("error_event", error_message(response) if response.get("error") else "the response failed")
         self._response = response if response.get("output") else {**response, "output": self._items}
@@ -158,10 +158,10 @@ class ResponsesReader(DialectReader):
         items = [expect(dict, item) for item in expect(list, response["output"])]
         if any(item.get("type") in _CALLS and not item.get("name") for item in items):
             raise Fault("bad_tool_call", "a tool call has no name")
-        if not any(map(_says_something, items)) and response.get("status") not in _MAY_SAY_NOTHING:
+        if not any(map(_has_output, items)) and response.get("status") not in _MAY_BE_EMPTY:
             raise Fault("empty", f"{self._without} text and without a tool call")
 
-    def _said(self) -> tuple[str, list[ToolCallText]]:
+    def _text_and_calls(self) -> tuple[str, list[ToolCallText]]:
         items = (self._response or {}).get("output") or []
         text = "".join(_text_of(item) for item in items if item.get("type") == "message")
         calls = [(item, item.get("arguments") or item.get("input") or "") for item in items if item.get("type") in _AGENTS_CALLS]
@@ -176,8 +176,8 @@ def _text_of(message: Json) -> str:
     return "".join(str(part.get("text") or "") for part in parts or () if isinstance(part, dict)) if isinstance(parts, list) else ""
 
 
-def _says_something(item: Json) -> bool:
-    """Whether an output item has text, or is no text at all."""
+def _has_output(item: Json) -> bool:
+    """Returns whether an output item is output. Only messages and reasoning can be empty."""
     if item.get("type") == "message":
         parts = expect(list, item.get("content") or [])
         return any(part.get("text") or part.get("refusal") for part in parts if isinstance(part, dict))

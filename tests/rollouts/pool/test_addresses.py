@@ -60,7 +60,7 @@ async def addresses(
         await those.point_at(endpoint)
         yield those
         assert those.taps is not None
-        those.taps.leave()
+        those.taps.disconnect()
 
 
 def endpoint_of(router: Router, **more: Any) -> Endpoint:

@@ -231,14 +231,14 @@ async def test_a_tap_that_is_away(folder: Path, taps: TapPorts, is_dead: bool) -
     host.dead = {"tap": ""} if is_dead else {}
     async with running(shop(folder), taps, host) as runner:
         assert runner.addresses.taps is not None
-        runner.addresses.taps.leave()
+        runner.addresses.taps.disconnect()
         try:
             rollout, is_interrupted = await runner.run(KEY), False
         except Interrupted as interruption:
             rollout, is_interrupted = interruption.rollout, True
 
     assert is_dead == is_interrupted
-    assert ("infra_error", "the line to the tap is closed", 3, ()) == (rollout.status, rollout.reason, rollout.session, rollout.calls)
+    assert ("infra_error", "the connection to the tap is closed", 3, ()) == (rollout.status, rollout.reason, rollout.session, rollout.calls)
     assert [*CALLED, CheckProcesses] == host.kinds
 
 
@@ -422,8 +422,8 @@ async def test_a_first_call_without_a_tap(folder: Path, taps: TapPorts) -> None:
     host = Host()
     async with running(shop(folder), taps, host) as runner:
         assert runner.addresses.taps is not None
-        runner.addresses.taps.leave()
-        with pytest.raises(InfraError, match=r"^the line to the tap is closed$"):
+        runner.addresses.taps.disconnect()
+        with pytest.raises(InfraError, match=r"^the connection to the tap is closed$"):
             await runner.first_call(KEY, runner.addresses)
 
 

@@ -204,7 +204,7 @@ async def session(
                 line.writer.close()
                 await line.writer.wait_closed()
             if pool.addresses.taps is not None:
-                pool.addresses.taps.leave()
+                pool.addresses.taps.disconnect()
             pool.finished.set()
             await serving
             while others := asyncio.all_tasks() - {asyncio.current_task()}:  # the other ends of these connections

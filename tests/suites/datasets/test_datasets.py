@@ -101,7 +101,10 @@ def test_another_reader_is_other_data(tmp_path: Path) -> None:
             READER.replace("yield Scenario(id,", "yield Scenario('',"),
             "data/shop.csv: the id of a scenario should be a text",
         ),
-        (READER.replace('{"tool": "find_item",', '{"tool": "find",'), "data/shop.csv: shop-0: expected no tool 'find'; known: find_item"),
+        (
+            READER.replace('{"tool": "find_item",', '{"tool": "find",'),
+            "data/shop.csv: shop-0: expected no tool 'find' (did you mean 'find_item'?); known: find_item",
+        ),
         (
             READER.replace('{"label_source": "hand"}', '{("a", 1): "b"}'),
             "suite.yaml: shop-0: it cannot be written as JSON: keys must be str, int, float, bool or None, not tuple",

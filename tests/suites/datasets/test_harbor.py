@@ -212,16 +212,16 @@ def test_files_that_are_not_supported(tmp_path: Path, file: str, words: str) -> 
     ("text", "sentence"),
     [
         ("[agent\n", "task.toml: not valid TOML: "),
-        ("[agent]\ntimeout_sec = 0\n", "task.toml: agent.timeout_sec: input should be greater than 0, not 0"),
-        ("[agent]\ntimeout_sec = -5.0\n", "agent.timeout_sec: input should be greater than 0, not -5.0"),
-        ("[agent]\ntimeout_sec = inf\n", "agent.timeout_sec: input should be a finite number, not inf"),
-        ('[agent]\ntimeout_sec = "900"\n', "agent.timeout_sec: input should be a valid number, not '900'"),
+        ("[agent]\ntimeout_sec = 0\n", "task.toml: agent.timeout_sec: must be greater than 0, not 0"),
+        ("[agent]\ntimeout_sec = -5.0\n", "agent.timeout_sec: must be greater than 0, not -5.0"),
+        ("[agent]\ntimeout_sec = inf\n", "agent.timeout_sec: must be a finite number, not inf"),
+        ('[agent]\ntimeout_sec = "900"\n', "agent.timeout_sec: must be a valid number, not '900'"),
         ("[agent]\nuser = true\n", "agent.user: should be the name or the number of a user, not True"),
-        ("[verifier]\ntimeout_sec = nan\n", "verifier.timeout_sec: input should be"),
-        ("[verifier]\nenv = {N = 1}\n", "verifier.env.N: input should be a valid string, not 1"),
+        ("[verifier]\ntimeout_sec = nan\n", "verifier.timeout_sec: must be"),
+        ("[verifier]\nenv = {N = 1}\n", "verifier.env.N: must be a valid string, not 1"),
         ('[verifier]\nenvironment_mode = "shared"\n[verifier.environment]\ncpus = 1\n', "exclude each other; leave one of them out"),
-        ("[environment]\nmemory_mb = 0\n", "environment.memory_mb: input should be greater than 0, not 0"),
-        ("[environment]\nmemory_mb = true\n", "environment.memory_mb: input should be a valid integer, not True"),
+        ("[environment]\nmemory_mb = 0\n", "environment.memory_mb: must be greater than 0, not 0"),
+        ("[environment]\nmemory_mb = true\n", "environment.memory_mb: must be a valid integer, not True"),
         ("[environment]\nmemory = 2048\n", "environment: memory should be a text such as '2G' or '512M', not 2048"),
         ('[environment]\nmemory = "2GB"\n', "environment: memory should be a text such as '2G' or '512M', not '2GB'"),
         (
@@ -231,11 +231,11 @@ def test_files_that_are_not_supported(tmp_path: Path, file: str, words: str) -> 
         ('[environment]\nallow_internet = "no"\n', "environment: allow_internet should be true or false, not 'no'"),
         (
             '[environment]\nnetwork_mode = "none"\n',
-            "environment.network_mode: input should be 'public', 'no-network' or 'allowlist', not 'none'",
+            "environment.network_mode: must be 'public', 'no-network' or 'allowlist', not 'none'",
         ),
         ('[environment]\nos = "beos"\n', "environment.os: should be 'linux' or 'windows', not 'beos'"),
         ('artifacts = ["/app/../etc"]\n', "artifacts: a path without `..`, as the sandbox has it, not '/app/../etc'"),
-        ("environment = 5\n", "environment: input should be"),
+        ("environment = 5\n", "environment: must be"),
     ],
 )
 def test_a_broken_task_toml(tmp_path: Path, text: str, sentence: str) -> None:

@@ -118,7 +118,7 @@ def test_what_is_no_row(tmp_path: Path, wrong: object, message: str) -> None:
     ("options", "message"),
     [
         ("{images: maybe}", "dataset.options.images should be one of skip, keep, not 'maybe'"),
-        ("{pictures: keep}", "dataset format 'hle': unknown option 'pictures'; known: images"),
+        ("{pictures: keep}", "dataset format 'hle': no option 'pictures'; known: images"),
     ],
 )
 def test_options(tmp_path: Path, options: str, message: str) -> None:

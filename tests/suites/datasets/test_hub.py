@@ -148,7 +148,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("domains", "message"),
     [
-        (["banking", "gaming"], "no domain 'gaming'; known: banking, healthcare, insurance, investment, telecom"),
+        (["banking", "gaming"], "no domain 'gaming' (did you mean 'banking'?); known: banking, healthcare, insurance, investment, telecom"),
         ([], "no domain to download; known: banking, healthcare, insurance, investment, telecom"),
     ],
 )

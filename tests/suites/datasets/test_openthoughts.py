@@ -120,7 +120,11 @@ def test_tasks_in_a_folder_of_the_repository(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "sentence"),
     [
-        (("--dataset", "tb-light"), 4, "no data set 'tb-light'; known: tb-dev, tblite, or the owner/name of a repository"),
+        (
+            ("--dataset", "tb-light"),
+            4,
+            "no data set 'tb-light' (did you mean 'tblite'?); known: tb-dev, tblite, or the owner/name of a repository",
+        ),
         (("--revision", "v2"), 1, f"refuses {REPOSITORY} at revision v2: RevisionNotFoundError: "),
         (("--dataset", "somebody/tasks"), 1, "refuses somebody/tasks at revision v1: "),
     ],

@@ -1,4 +1,4 @@
-"""How tests let a reading hear an answer."""
+"""Helpers that pass answers to a reader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ anything = st.recursive(
 
 
 def odd(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Objects that have some of these fields, any of which may hold anything; or no object at all."""
+    """Objects that have some of these fields with arbitrary values, or any other JSON value."""
     return st.fixed_dictionaries({}, optional={name: value | anything for name, value in fields.items()}) | anything
 
 
@@ -32,7 +32,7 @@ def text_of(data: Any) -> bytes:
 
 
 def read(dialect: Dialect, *data: Any, name: str = "message") -> DialectReader:
-    """What is read of a stream whose events have these data, JSON or bytes; the n-th comes at n ns."""
+    """Returns the reader of a stream whose events have these data, JSON or bytes. The n-th event arrives at n ns."""
     reading = dialect()
     for place, each in enumerate(data):
         reading.add(Event(place, None, True, name, text_of(each)))
@@ -41,7 +41,7 @@ def read(dialect: Dialect, *data: Any, name: str = "message") -> DialectReader:
 
 
 def read_recorded(dialect: Dialect, file: str) -> DialectReader:
-    """What is read of a stream as a server sent it, one read for each event and for each comment."""
+    """Returns the reader of a stream as a server sent it, with one read for each event and each comment."""
     parts = (Path(__file__).parent / "streams" / file).read_bytes().removesuffix(b"\n\n").split(b"\n\n")
     reads = [NetworkRead(place, 5, part + b"\n\n") for place, part in enumerate(parts)]
     reading = dialect()
@@ -52,14 +52,14 @@ def read_recorded(dialect: Dialect, file: str) -> DialectReader:
 
 
 def read_whole(dialect: Dialect, data: Any) -> DialectReader:
-    """What is read of an answer that came without streaming."""
+    """Returns the reader of an answer without streaming."""
     reading = dialect()
-    reading.whole(text_of(data))
+    reading.read_complete(text_of(data))
     return reading
 
 
 def assembled(reading: DialectReader) -> Any:
-    """The answer without streaming; there must be no fault."""
+    """Returns the answer as without streaming. The reader must have no fault."""
     whole = reading.assemble()
     assert (None, "") == (reading.error_kind, reading.error)
     return json.loads(whole)
@@ -80,14 +80,14 @@ def tokens(reading: AnswerReader) -> tuple[int | None, int | None, int | None, s
 
 @st.composite
 def cuts(draw: st.DrawFn, text: str) -> list[str]:
-    """A text in pieces, of which some may be empty."""
+    """A text in pieces, some of which may be empty."""
     places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=4)))
     return [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
 
 
 @st.composite
 def interleaved(draw: st.DrawFn, queues: Sequence[Sequence[Any]]) -> list[Any]:
-    """What some queues hold, in any order that keeps each queue's own."""
+    """The items of several queues in any order that keeps the order of each queue."""
     turns = draw(st.permutations([place for place, queue in enumerate(queues) for _ in queue]))
     heads = [iter(queue) for queue in queues]
     return [next(heads[turn]) for turn in turns]

@@ -52,7 +52,7 @@ def read_whole(data: Any) -> DialectReader:
 
 
 def deltas(*deltas: Json, **choice: Any) -> list[Json]:
-    """Chunks of one choice, the last of which ends it."""
+    """Returns chunks of one choice, the last of which ends it."""
     last = {**HEAD, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop", **choice}]}
     return [{**HEAD, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas] + [last]
 
@@ -75,14 +75,14 @@ def calls(*pieces: Json) -> list[tuple[Any, ...]]:
 
 
 def test_text() -> None:
-    """Pieces of text are joined; what no piece mentions is null, as a server that does not stream has it."""
+    """Pieces of text are joined. Fields without pieces are null, as with a server that does not stream."""
     found = message({"role": "assistant", "content": ""}, {"content": "Hel"}, {"content": "lo"}, {"content": None})
 
     assert {"role": "assistant", "content": "Hello", "refusal": None} == found
 
 
 def test_every_kind_of_text() -> None:
-    """Reasoning, under either name, refusal and fields nobody foresaw are kept, each by itself; lists and objects continue."""
+    """Reasoning under either name, refusals and unknown fields are kept separately. Lists and objects are extended."""
     found = message(
         {"role": "assistant", "reasoning": "a"},
         {"reasoning": "b", "reasoning_content": "c"},
@@ -106,14 +106,14 @@ def test_every_kind_of_text() -> None:
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
 def test_nothing_but_reasoning(name: str) -> None:
-    """Every stream of vLLM opens with an empty content; where only reasoning follows, the whole answer has null there."""
+    """If only reasoning follows the empty content at the start of vLLM's streams, the content of the answer is null."""
     found = message({"role": "assistant", "content": ""}, {name: "I look"})
 
     assert {"role": "assistant", "content": None, "refusal": None, name: "I look"} == found
 
 
 def test_parallel_tool_calls() -> None:
-    """Pieces belong to the call with their index, in whatever order they come; the first id counts."""
+    """Pieces belong to the call with their index, in any order. The first id counts."""
     found = calls(
         call(1, "b", "second", ""),
         call(0, "a", "first", '{"x"'),
@@ -126,7 +126,7 @@ def test_parallel_tool_calls() -> None:
 
 
 def test_tool_calls_without_a_useful_index() -> None:
-    """Servers that leave the index out, or write 0 for all calls, open each with a name and an id of its own."""
+    """If a server omits the index, or always sends 0, a name with a new id starts a new call."""
     expected = [("a", "function", "first", "{}"), ("b", "function", "second", "[]")]
 
     assert expected == calls(call(None, "a", "first", "{}"), call(None, "b", "second", "["), call(None, arguments="]"))
@@ -137,7 +137,7 @@ def test_tool_calls_without_a_useful_index() -> None:
 
 
 def test_tool_calls_of_other_shapes() -> None:
-    """The old function_call is put together, arguments that are no text become it, and text beside calls stays."""
+    """The old function_call is assembled, arguments that are not text are converted, and text besides calls is kept."""
     old = message(
         {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": ""}}, {"function_call": {"arguments": "{}"}}
     )
@@ -152,7 +152,7 @@ def test_tool_calls_of_other_shapes() -> None:
 
 
 def test_several_choices_logprobs_and_head() -> None:
-    """Choices come in the order of their index, logprobs are lists that continue, and the head is what a chunk said first."""
+    """Choices are sorted by index, lists of logprobs are joined, and the first value of each metadata field is kept."""
     one = {"index": 1, "delta": {"content": "B"}, "logprobs": {"content": [{"token": "B"}], "refusal": None}, "finish_reason": None}
     two = {"index": 0, "delta": {"content": "A"}, "finish_reason": "length", "stop_reason": 5}
     three = {"index": 1, "delta": {"content": "C"}, "logprobs": {"content": [{"token": "C"}], "refusal": None}, "finish_reason": "stop"}
@@ -168,7 +168,7 @@ def test_several_choices_logprobs_and_head() -> None:
 
 
 def test_usage() -> None:
-    """The last usage counts, whether it comes with a choice or alone; counts that are none are not made up."""
+    """The last usage counts, with or without a choice. Invalid counts are not replaced."""
     first, *rest = deltas({"content": "A"})
     last = {**HEAD, "choices": [], "usage": {"completion_tokens": 2, "prompt_tokens": "x"}}
     answer = read({**first, "usage": None}, *rest, last)
@@ -180,14 +180,14 @@ def test_usage() -> None:
 
 @pytest.mark.parametrize("details", [None, {}, {"cached_tokens": None}], ids=["null", "empty", "null-in-it"])
 def test_nobody_says_what_was_cached(details: Json | None) -> None:
-    """That is no 0: a server without the option for it hits its cache all the same."""
+    """Cached tokens that are not reported are None, not 0, because the server may have cached some."""
     last = {**HEAD, "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": details}}
 
     assert (7, 2, None, "usage") == tokens(read(*deltas({"content": "A"}), last))
 
 
 def test_usage_in_every_chunk() -> None:
-    """Servers that count as they go say how many tokens each chunk ends; only a count in all of them, the last included, is continuous."""
+    """If each chunk has a usage, it gets the number of tokens. Only a count in all chunks, including the last, is `continuous`."""
     counted = [
         {**each, "usage": {"completion_tokens": count}}
         for count, each in enumerate(deltas({"role": "x"}, {"content": "A"}, {"content": "B"}))
@@ -202,7 +202,7 @@ def test_usage_in_every_chunk() -> None:
 
 
 def test_tokens_without_a_count() -> None:
-    """Without usage the output chunks are counted, and an answer without one has none."""
+    """Without usage, the output chunks are counted. An answer without chunks has no count."""
     answer = read(*deltas({"role": "assistant"}, {"content": "A"}, {"reasoning": "B"}))
 
     assert "usage" not in assembled(answer)
@@ -238,18 +238,18 @@ def test_tokens_without_a_count() -> None:
     ],
 )
 def test_kinds(kind: str, chunk: Json) -> None:
-    """Only what a reader would see is output: roles, empty texts and empty pieces of calls are not."""
+    """Only visible output counts as output. Roles, empty texts and empty pieces of calls do not."""
     assert [kind] == kinds(read(chunk))
 
 
 NO_CALL = {
     "arguments first": (call(0, "a", arguments="{"), "arguments of a tool call came before its name: {"),
     "other index": (call(1, arguments="{"), "arguments of a tool call came before its name: {"),
-    "index": ({"tool_calls": [{"index": "0", "function": {"name": "f"}}]}, "the index of a tool call is no number: '0'"),
-    "function": ({"tool_calls": [{"index": 0, "function": "f"}]}, "what a tool call calls is no object: 'f'"),
-    "name": ({"tool_calls": [{"index": 0, "function": {"name": 5}}]}, "the name of a tool is no text: 5"),
-    "call": ({"tool_calls": [5]}, "a tool call is no object: 5"),
-    "calls": ({"tool_calls": {"0": 5}}, "the tool calls are no list: {'0': 5}"),
+    "index": ({"tool_calls": [{"index": "0", "function": {"name": "f"}}]}, "the index of a tool call is not a number: '0'"),
+    "function": ({"tool_calls": [{"index": 0, "function": "f"}]}, "the function of a tool call is not an object: 'f'"),
+    "name": ({"tool_calls": [{"index": 0, "function": {"name": 5}}]}, "the name of a tool is not a text: 5"),
+    "call": ({"tool_calls": [5]}, "a tool call is not an object: 5"),
+    "calls": ({"tool_calls": {"0": 5}}, "the tool calls are not a list: {'0': 5}"),
     "no name": (call(0, "a", arguments=""), "a tool call has no name"),
     "old form": ({"function_call": {"arguments": "{"}}, "arguments of a tool call came before its name: {"),
 }
@@ -257,14 +257,14 @@ NO_CALL = {
 
 @pytest.mark.parametrize(("delta", "sentence"), NO_CALL.values(), ids=NO_CALL)
 def test_tool_calls_that_are_none(delta: Json, sentence: str) -> None:
-    """Pieces that make no call are a fault of their own, in a stream and in a whole answer."""
+    """Invalid tool calls have their own kind of fault, in a stream and in an answer without streaming."""
     assert ("bad_tool_call", sentence) == fault(read(*deltas(delta, {"content": "x"})))
-    if "index" not in sentence:  # of which whole answers have none
+    if "index" not in sentence:  # Calls in answers without streaming have no index.
         assert ("bad_tool_call", sentence) == fault(read_whole({"choices": [{"message": delta, "finish_reason": "stop"}]}))
 
 
 def test_a_nameless_call_among_others() -> None:
-    """One call without a name spoils an answer, wherever it stands."""
+    """One tool call without a name is a fault of the answer, at any position."""
     named = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
 
     assert "bad_tool_call" == read(*deltas(call(0, "a", "f", "{}"), call(1, "b", arguments="{}"))).error_kind
@@ -278,7 +278,7 @@ def test_a_nameless_call_among_others() -> None:
 
 
 def test_custom_tools() -> None:
-    """Their input is text, and stands where the others have arguments."""
+    """Custom tools have text as input, instead of arguments."""
     pieces = [{"index": 0, "id": "a", "type": "custom", "custom": {"name": "sh", "input": "l"}}, {"index": 0, "custom": {"input": "s"}}]
 
     found = message(*({"tool_calls": [piece]} for piece in pieces))["tool_calls"]
@@ -305,12 +305,12 @@ def test_custom_tools() -> None:
             "the stream ended without text and without a tool call",
         ),
         (deltas({"tool_calls": []}, finish_reason="tool_calls"), "empty", "the stream ended without text and without a tool call"),
-        ([b"{"], "bad_json", "an event is no chunk of an answer (Expecting property name"),
-        ([b""], "bad_json", "an event is no chunk of an answer"),
-        ([[1]], "bad_json", "an event is no chunk of an answer (list where dict should be): [1]"),
-        ([{"choices": {"a": 1}}], "bad_json", "an event is no chunk of an answer (dict where list should be)"),
-        ([{"choices": [1]}], "bad_json", "an event is no chunk of an answer (int where dict should be)"),
-        ([{"choices": [{"index": []}]}], "bad_json", "an event is no chunk of an answer (list where int should be)"),
+        ([b"{"], "bad_json", "an event is not a chunk of an answer (Expecting property name"),
+        ([b""], "bad_json", "an event is not a chunk of an answer"),
+        ([[1]], "bad_json", "an event is not a chunk of an answer (list instead of dict): [1]"),
+        ([{"choices": {"a": 1}}], "bad_json", "an event is not a chunk of an answer (dict instead of list)"),
+        ([{"choices": [1]}], "bad_json", "an event is not a chunk of an answer (int instead of dict)"),
+        ([{"choices": [{"index": []}]}], "bad_json", "an event is not a chunk of an answer (list instead of int)"),
         ([{"error": {"message": "too hot", "code": 5}}], "error_event", "too hot"),
         ([{"error": "too hot"}], "error_event", "too hot"),
         ([*deltas({"content": "x"}), {"error": {"code": 5}}], "error_event", "{'code': 5}"),
@@ -318,7 +318,7 @@ def test_custom_tools() -> None:
     ],
 )
 def test_faults(data: list[Any], kind: str, sentence: str) -> None:
-    """A fault is named, with what was said about it."""
+    """Each fault has its kind and a sentence."""
     answer = read(*data)
 
     assert kind == answer.error_kind
@@ -327,27 +327,27 @@ def test_faults(data: list[Any], kind: str, sentence: str) -> None:
 
 @pytest.mark.parametrize("delta", [{"content": "x"}, {"refusal": "x"}, {"reasoning": "x"}, {"audio": {"data": "x"}}, call(0, "a", "f")])
 def test_whatever_is_said_is_not_empty(delta: Json) -> None:
-    """Text, reasoning, a refusal, a voice or a call: one of them is enough."""
+    """An answer with text, reasoning, a refusal, audio or a call is not empty."""
     assert read(*deltas({"role": "assistant", "content": ""}, delta, finish_reason="tool_calls")).error_kind is None
 
 
 @pytest.mark.parametrize("finish_reason", ["length", "content_filter"])
 def test_answers_that_were_cut_short(finish_reason: str) -> None:
-    """They may say nothing."""
+    """Truncated answers may be empty."""
     assert read(*deltas({"role": "assistant"}, finish_reason=finish_reason)).error_kind is None
     assert read_whole({"choices": [{"message": {"content": None}, "finish_reason": finish_reason}]}).error_kind is None
 
 
 @pytest.mark.parametrize(("data", "sentence"), [({"message": "too hot"}, "too hot"), (b"too hot", "too hot"), ([1], "[1]")])
 def test_events_named_error(data: Any, sentence: str) -> None:
-    """An event with the name `error` is one, whatever it holds."""
+    """An event named `error` is an error, whatever its data."""
     answer = read(data, name="error")
 
     assert ("error_event", sentence) == (answer.error_kind, answer.error)
 
 
 def test_what_comes_behind_done_is_not_read() -> None:
-    """`[DONE]` ends a stream."""
+    """Events after `[DONE]` are ignored."""
     answer = read(*deltas({"content": "x"}), b"[DONE]", b"{")
 
     assert (True, None) == (answer.done, answer.error_kind)
@@ -355,14 +355,14 @@ def test_what_comes_behind_done_is_not_read() -> None:
 
 
 def test_nothing_is_read_behind_a_fault() -> None:
-    """The first fault is the one that is named, and chunks behind it are not kept."""
+    """The first fault counts, and chunks after it are not kept."""
     answer = read(deltas({"content": "x"})[0], b"{", b"[", *deltas({"content": "y"}), b"[DONE]")
 
     assert (["content"], "bad_json", False) == (kinds(answer), answer.error_kind, answer.done)
 
 
 def test_half_an_emoji() -> None:
-    """Servers that count in UTF-16 cut an emoji in two; its halves are put together."""
+    """Some servers count in UTF-16 and split an emoji. The halves are joined."""
     answer = read(
         b'{"choices": [{"delta": {"content": "\\ud83d"}}]}', b'{"choices": [{"delta": {"content": "\\ude00"}, "finish_reason": "stop"}]}'
     )
@@ -374,7 +374,7 @@ SAID: Json = {"index": 0, "message": {"content": "x"}, "finish_reason": "stop"}
 
 
 def test_answers_that_did_not_stream() -> None:
-    """Usage and finish reason are read."""
+    """Usage and finish reason are read from an answer without streaming."""
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
     answer = read_whole({"choices": [SAID], "usage": usage})
 
@@ -397,13 +397,13 @@ def test_answers_that_did_not_stream() -> None:
     ],
 )
 def test_faults_of_answers_that_did_not_stream(data: Json, expected: tuple[str | None, str]) -> None:
-    """They are those of a stream."""
+    """An answer without streaming can have the same faults as a stream."""
     assert expected == fault(read_whole(data))
 
 
 @pytest.mark.parametrize("data", [b"<html>", [], {"choices": [5]}])
 def test_bad_json_of_answers_that_did_not_stream(data: Any) -> None:
-    """A body of another shape is no JSON of the API."""
+    """A body that is not an answer of this API is a `bad_json` fault."""
     assert "bad_json" == read_whole(data).error_kind
 
 
@@ -413,7 +413,7 @@ words = st.text(max_size=12)
 
 @st.composite
 def messages(draw: st.DrawFn) -> Json:
-    """Messages that say something."""
+    """Messages with some output."""
     message: Json = {"role": "assistant", "content": draw(words | st.none()), "refusal": draw(words | st.none())}
     for name in draw(st.sets(st.sampled_from(["reasoning", "reasoning_content"]))):
         message[name] = draw(words)
@@ -432,7 +432,7 @@ def messages(draw: st.DrawFn) -> Json:
 
 @st.composite
 def answers(draw: st.DrawFn) -> Json:
-    """Whole answers."""
+    """Answers without streaming."""
     choices = [
         {
             "index": index,
@@ -458,7 +458,7 @@ def answers(draw: st.DrawFn) -> Json:
 
 @st.composite
 def streams(draw: st.DrawFn, whole: Json) -> list[Json]:
-    """The chunks in which a server might say an answer."""
+    """The chunks in which a server might send an answer."""
 
     def said(message: Json) -> list[Json]:
         texts = [
@@ -492,7 +492,7 @@ def streams(draw: st.DrawFn, whole: Json) -> list[Json]:
 
 @given(data=st.data(), whole=answers())
 def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
-    """Whatever the pieces are in which an answer comes, and in what order: what they make is the answer."""
+    """However an answer is split into pieces, and in any order of them, the assembled answer is the same."""
     chunks = data.draw(streams(whole))
 
     assert whole == assembled(read(*chunks, b"[DONE]"))
@@ -500,7 +500,7 @@ def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
 
 
 def test_fields_beside_the_choices() -> None:
-    """Objects are put together field by field, and their lists continue; other fields are what was said last, but for blanks."""
+    """Objects are merged field by field and lists are joined. Of other fields the last value that is not empty counts."""
     first, second, last = deltas({"content": "a"}, {"content": "b"})
     first |= {"id": "", "nvext": {"completion_token_ids": [5], "worker_id": 1}, "citations": ["x"], "prompt_filter_results": [1]}
     second |= {"nvext": {"completion_token_ids": [5], "timing": {"ms": 2}}, "citations": ["x", "y"]}
@@ -513,7 +513,7 @@ def test_fields_beside_the_choices() -> None:
 
 
 def test_a_stream_of_vllm() -> None:
-    """With continuous usage, reasoning under both its names, and a call."""
+    """A stream with continuous usage, reasoning under both names, and a call is read."""
     answer = read_recorded(ChatReader, "vllm-chat.sse")
 
     call = {"id": "chatcmpl-tool-1", "type": "function", "function": {"name": "find", "arguments": '{"a": 1}'}}
@@ -534,7 +534,7 @@ def test_a_stream_of_vllm() -> None:
 
 
 def test_a_stream_of_dynamo() -> None:
-    """With a comment, its extensions, and a role in every chunk."""
+    """A stream with a comment, Dynamo's extensions, and a role in each chunk is read."""
     answer = read_recorded(ChatReader, "dynamo-chat.sse")
 
     found = assembled(answer)
@@ -555,7 +555,7 @@ def test_a_stream_of_dynamo() -> None:
     ],
 )
 def test_captured_calls(file: str, said: Json) -> None:
-    """What real servers streamed: calls to find in Rome and, where there are two, in Oslo; each has an id of its own."""
+    """Recorded streams of real servers have the expected tool calls, each with its own id."""
     message = assembled(read_recorded(ChatReader, f"captured-{file}.sse"))["choices"][0]["message"]
 
     calls = message.pop("tool_calls")
@@ -566,7 +566,7 @@ def test_captured_calls(file: str, said: Json) -> None:
 
 
 def test_captured_nvext() -> None:
-    """Dynamo tells the token ids chunk by chunk, and the workers and times at the end; together they are one object."""
+    """Dynamo sends token ids in each chunk, and workers and times at the end. They are merged into one object."""
     nvext = assembled(read_recorded(ChatReader, "captured-dynamo-nvext.sse"))["nvext"]
 
     assert {"completion_token_ids", "timing", "worker_id"} == nvext.keys()
@@ -578,7 +578,7 @@ ASKED: Json = {"model": "m", "messages": [], "n": 2, "logprobs": True}
 
 
 def test_asking_for_a_stream() -> None:
-    """The same request, with the usage that an answer without streaming has, at its end; other options that are there stay."""
+    """The streamed request is the same, with usage at the end. Other stream options are kept."""
     streamed = {**ASKED, "stream": True, "stream_options": {"include_usage": True}}
 
     for more in ({}, {"stream": False}, {"stream": None}, {"stream_options": None}, {"stream_options": {"include_usage": False}}):
@@ -602,13 +602,13 @@ def test_asking_for_a_stream() -> None:
     ],
 )
 def test_what_is_not_asked_for_as_a_stream(more: Json) -> None:
-    """A request that streams already, one that only its backend can judge, and one that servers refuse to stream."""
+    """Requests that already stream, are invalid, or cannot be streamed are not changed."""
     assert ChatReader.as_stream({**ASKED, **more}) is None
 
 
 @given(data=st.lists(all_chunks, max_size=4), name=st.sampled_from(["message", "message", "error"]))
 def test_any_json(data: list[Any], name: str) -> None:
-    """No JSON, however strange, raises anything: it is an answer, or its fault is named."""
+    """No JSON value raises an exception. It is an answer or a fault."""
     answer = read(*data, name=name)
 
     assert answer.error_kind or json.loads(answer.assemble())
@@ -620,7 +620,7 @@ def test_any_json(data: list[Any], name: str) -> None:
 
 @pytest.mark.parametrize("depth", [200, 500, 1000, 1010, 1015, 1020, 100_000])
 def test_any_depth(depth: int) -> None:
-    """Values that are nested deeply are put together, or are a fault; never an error of the tap's own."""
+    """Deeply nested values are assembled or are a fault, and never raise another exception."""
     for value in (b"[" * depth + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth):
         chunk = b'{"choices": [{"index": 0, "delta": {"content": %b}, "finish_reason": "stop"}]}' % value
         answer = read(chunk, chunk)
@@ -631,7 +631,7 @@ def test_any_depth(depth: int) -> None:
 
 
 class Parsing(ChatReader):
-    """Parses every event, however much it is like the one before."""
+    """A reader that parses each event, even repeated ones."""
 
     def _repeating(self, data: bytes) -> None:
         del data
@@ -660,11 +660,11 @@ same_chunks = st.fixed_dictionaries(
 
 
 def heard(dialect: type[ChatReader], texts: list[bytes]) -> ChatReader:
-    """What is read of a stream whose events come one by one."""
+    """Returns the reader of a stream whose events arrive one by one."""
     answer = BackendAnswer(dialect, 200, [(b"content-type", b"text/event-stream")])
     for place, text in enumerate(texts):
         answer.take(NetworkRead(place, 5, b"data: %b\n\n" % text))
-    answer.end(came_whole=True)
+    answer.end(is_complete=True)
     assert isinstance(answer.reader, dialect)
     return answer.reader
 
@@ -677,7 +677,7 @@ def understood(dialect: type[ChatReader], texts: list[bytes]) -> object:
 @settings(max_examples=300)
 @given(st.lists(st.tuples(same_chunks, st.sampled_from([1, 2, 3, 40]), st.booleans()), max_size=6))
 def test_events_that_are_said_again(events: list[tuple[Json, int, bool]]) -> None:
-    """They are understood without being parsed, and exactly as if they were."""
+    """Repeated events are read without parsing, with the same result."""
     texts = [json.dumps(event, ensure_ascii=escaped).encode() for event, times, escaped in events for _ in range(times)]
 
     assert understood(Parsing, texts) == understood(ChatReader, texts)
@@ -689,7 +689,7 @@ said = simple.map(lambda text: json.dumps(text)[1:-1].encode()) | st.sampled_fro
 @settings(max_examples=300)
 @given(st.sampled_from(["content", "reasoning"]), st.lists(said, max_size=6))
 def test_events_that_differ_in_their_text(name: str, texts: list[bytes]) -> None:
-    """Also texts that are empty, or no text, or only together a character."""
+    """The fast path also handles texts that are empty, are not text, or form a character only together."""
     events = [b'{"choices":[{"delta":{"%b":"%b"}}]}' % (name.encode(), text) for text in (b"once", b"upon", *texts, b"a time")]
 
     assert understood(Parsing, events) == understood(ChatReader, events)

@@ -1,4 +1,4 @@
-"""What the openai SDK makes of a stream is what the tap makes of it."""
+"""The tap assembles streams in the same way as the openai SDK."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.tap.peers import DONE, Tap, answering, backend, event, stream
 
 
 def tool(index: int, arguments: str, **named: Any) -> bytes:
-    """A piece of a tool call; its first one has the name, and with it the id."""
+    """Returns a piece of a tool call. The first piece has the name and the id."""
     opening = {"id": f"call-{index}", "type": "function"} if named else {}
     return event({"tool_calls": [{"index": index, **opening, "function": {"arguments": arguments, **named}}]})
 
@@ -45,7 +45,7 @@ STREAMS = {
 
 @pytest.mark.parametrize("name", STREAMS)
 async def test_as_the_sdk_assembles(tap: Tap, name: str) -> None:
-    """An agent that does not stream gets, field by field, what the SDK gives to one that does."""
+    """An agent that does not stream gets the same fields as an agent that streams gets from the SDK."""
     id = await tap.open()
     asked: Any = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
     async with backend(answering(stream(*STREAMS[name], DONE))) as url:
@@ -54,7 +54,7 @@ async def test_as_the_sdk_assembles(tap: Tap, name: str) -> None:
             assembled = (await events.get_final_completion()).model_dump(exclude_none=True)
         async with client(tap.url(id)) as through:
             tapped = (await through.chat.completions.create(**asked)).model_dump(exclude_none=True)
-    for choice in assembled["choices"]:  # what only the SDK's streams have
+    for choice in assembled["choices"]:  # Only the streams of the SDK have these fields.
         choice["message"].pop("parsed", None)
         for call in choice["message"].get("tool_calls", ()):
             call.pop("index", None)

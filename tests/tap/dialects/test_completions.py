@@ -33,7 +33,7 @@ def piece(text: Any, finish_reason: str | None = None, index: int = 0, **more: A
 
 
 def test_a_stream_of_vllm() -> None:
-    """Texts are joined, and the lists of logprobs continue."""
+    """Texts and lists of logprobs are joined."""
     answer = read_recorded(CompletionsReader, "vllm-completions.sse")
 
     logprobs = {"text_offset": [0, 3], "token_logprobs": [-1.5, -0.5], "tokens": [" is", " blue"], "top_logprobs": [None, None]}
@@ -49,14 +49,14 @@ def test_a_stream_of_vllm() -> None:
 def answers(draw: st.DrawFn) -> Json:
     reasons = st.sampled_from(["stop", "length"])
     texts = draw(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=3))
-    more: Json = draw(st.sampled_from([{}, {"logprobs": None}]))  # Dynamo leaves it out
+    more: Json = draw(st.sampled_from([{}, {"logprobs": None}]))  # Dynamo omits it.
     choices = [{"index": index, "text": text, **more, "finish_reason": draw(reasons)} for index, text in enumerate(texts)]
     return {**HEAD, "choices": choices, **draw(st.sampled_from([{}, {"usage": {"completion_tokens": 3}}]))}
 
 
 @given(data=st.data(), whole=answers())
 def test_an_answer_cut_into_pieces(data: st.DataObject, whole: Json) -> None:
-    """Whatever the pieces are in which an answer comes, and in what order: what they make is the answer."""
+    """However an answer is split into pieces, and in any order of them, the assembled answer is the same."""
     queues = []
     for choice in whole["choices"]:
         more = {name: choice[name] for name in choice.keys() & {"logprobs"}}
@@ -86,12 +86,12 @@ def test_an_answer_cut_into_pieces(data: st.DataObject, whole: Json) -> None:
     ],
 )
 def test_faults(data: list[Json], expected: tuple[str | None, str]) -> None:
-    """A fault is named."""
+    """Each fault has its kind and a sentence."""
     assert expected == fault(read(CompletionsReader, *data))
 
 
 def test_a_text_that_is_none() -> None:
-    """It is no JSON of the API."""
+    """A text that is not a string is a `bad_json` fault."""
     assert "bad_json" == read(CompletionsReader, piece(5)).error_kind == read_whole(CompletionsReader, piece(5, "stop")).error_kind
 
 
@@ -103,7 +103,7 @@ all_chunks = odd(
 
 @given(data=st.lists(all_chunks | anything, max_size=4))
 def test_any_json(data: list[Any]) -> None:
-    """No JSON, however strange, raises anything: it is an answer, or its fault is named."""
+    """No JSON value raises an exception. It is an answer or a fault."""
     answer = read(CompletionsReader, *data)
 
     assert answer.error_kind or json.loads(answer.assemble())
@@ -112,7 +112,7 @@ def test_any_json(data: list[Any]) -> None:
 
 
 def test_asking_for_a_stream() -> None:
-    """As Chat Completions do; the best of several is known only at the end."""
+    """Requests are streamed as in Chat Completions, but not with `best_of`, whose result is known only at the end."""
     asked = {"model": "m", "prompt": ["a", "b"], "echo": True}
 
     assert {**asked, "stream": True, "stream_options": {"include_usage": True}} == json.loads(CompletionsReader.as_stream(asked) or b"")

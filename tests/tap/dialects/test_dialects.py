@@ -1,4 +1,4 @@
-"""The APIs that the tap understands."""
+"""The table of APIs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.tap.dialects.answer_events import fault, read, tokens
 
 
 def test_the_table() -> None:
-    """Each has a route and a name, and each answer a reading of its own."""
+    """Each API has a route and a name, and each answer gets its own reader."""
     assert {
         "/chat/completions": "chat",
         "/completions": "completions",
@@ -21,7 +21,7 @@ def test_the_table() -> None:
 
 
 def test_an_answer_that_nobody_reads() -> None:
-    """It has neither chunks nor counts nor a fault."""
+    """The base reader has no chunks, counts or fault."""
     reading = AnswerReader()
 
     assert ((None, None, None, "none"), (None, "")) == (tokens(reading), fault(reading))
@@ -29,7 +29,7 @@ def test_an_answer_that_nobody_reads() -> None:
 
 
 def test_a_long_answer_in_small_pieces() -> None:
-    """What has been said is not copied for every piece that follows: 100,000 characters, one by one."""
+    """Earlier text is not copied for each new piece: 100,000 characters are read one by one in time."""
     chunk = b'{"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": null}]}'
     last = b'{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}'
 

@@ -1,4 +1,4 @@
-"""Anthropic's Messages: blocks of content, put together from their pieces."""
+"""Anthropic's Messages: content blocks are assembled from their pieces."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HI = [OPENING, opened(TEXT), piece("text_delta", text="Hi")]
 
 
 def test_a_stream_of_anthropic() -> None:
-    """Thinking with its signature, text with a citation, and a call, whose input is an object."""
+    """Thinking with its signature, text with a citation, and a call with an object as input are assembled."""
     answer = read_recorded(MessagesReader, "anthropic-messages.sse")
 
     citation = {"type": "char_location", "cited_text": "a", "document_index": 0}
@@ -62,7 +62,7 @@ def test_a_stream_of_anthropic() -> None:
 
 @st.composite
 def answers(draw: st.DrawFn) -> Json:
-    """Whole messages."""
+    """Messages without streaming."""
     text, citation = st.text(min_size=1, max_size=12), {"type": "char_location", "cited_text": "a"}
     blocks = st.one_of(
         st.builds(lambda said: {"type": "text", "text": said}, text),
@@ -81,7 +81,7 @@ def answers(draw: st.DrawFn) -> Json:
 
 
 def pieces(draw: Any, block: Json, index: int) -> list[Json]:
-    """The events in which a server might say a block."""
+    """The events in which a server might send a block."""
     if "input" in block:
         texts = draw(cuts(json.dumps(block["input"]))) if block["input"] or draw(st.booleans()) else []
         return [opened({**block, "input": {}}, index), *(typed(text, index) for text in texts)]
@@ -99,7 +99,7 @@ def pieces(draw: Any, block: Json, index: int) -> list[Json]:
 
 @given(data=st.data(), whole=answers())
 def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
-    """Whatever the pieces are in which an answer comes: what they make is the answer."""
+    """However an answer is split into pieces, the assembled answer is the same."""
     counts = whole["usage"]
     start = {**WHOLE, "content": [], "stop_reason": None, "usage": {**counts, "output_tokens": 1}}
     events: list[Json] = [{"type": "message_start", "message": start}, {"type": "ping"}]
@@ -157,7 +157,7 @@ def test_kinds_of_deltas(kind: str, block: Json, event: Json) -> None:
 
 
 def test_whatever_else_comes_is_kept() -> None:
-    """Fields that nobody foresaw, and blocks that are not known, stay in the answer; the counts of the end hold."""
+    """Unknown fields and unknown blocks are kept. The counts at the end replace earlier ones."""
     result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"type": "web_search_result", "url": "u"}]}
     start = {**OPENING["message"], "container": {"id": "c"}, "usage": {"input_tokens": 0, "output_tokens": 0, "inference_geo": "eu"}}
     last = ended(usage={"input_tokens": 7, "output_tokens": 9, "inference_geo": None}, context_management={"applied_edits": []})
@@ -185,18 +185,18 @@ def test_whatever_else_comes_is_kept() -> None:
         ([OPENING, opened(TEXT), ended()], (None, "")),
         ([OPENING, opened({"type": "thinking", "thinking": ""}), ended()], (None, "")),
         ([*HI, {"type": "error", "error": {"type": "overloaded_error", "message": "too hot"}}], ("error_event", "too hot")),
-        ([opened({**CALL, "name": ""})], ("bad_tool_call", "the name of a tool call is none: ''")),
-        ([opened(CALL), typed(5)], ("bad_tool_call", "the input of a tool call is no text: 5")),
-        ([opened(TEXT), typed("{")], ("bad_tool_call", "the input of a tool call came without a call: {")),
-        ([typed("{")], ("bad_tool_call", "a piece came of a block that was never opened: 0")),
-        ([opened(CALL), typed("{", "0")], ("bad_tool_call", "a piece came of a block that was never opened: '0'")),
+        ([opened({**CALL, "name": ""})], ("bad_tool_call", "a tool call has no valid name: ''")),
+        ([opened(CALL), typed(5)], ("bad_tool_call", "the input of a tool call is not a text: 5")),
+        ([opened(TEXT), typed("{")], ("bad_tool_call", "input of a tool call arrived outside of a tool call: {")),
+        ([typed("{")], ("bad_tool_call", "a piece of a block arrived before the block was opened: 0")),
+        ([opened(CALL), typed("{", "0")], ("bad_tool_call", "a piece of a block arrived before the block was opened: '0'")),
         ([opened(CALL), typed('{"a": '), ended()], (None, "")),
         ([opened(CALL), typed("[]"), ended()], (None, "")),
-        ([piece("text_delta", text="x")], ("bad_json", "a piece came of a block that was never opened: 0")),
+        ([piece("text_delta", text="x")], ("bad_json", "a piece of a block arrived before the block was opened: 0")),
     ],
 )
 def test_faults(events: list[Any], expected: tuple[str | None, str]) -> None:
-    """A fault is named, with what was said about it; that a whole answer says nothing, or no JSON, is the model's."""
+    """Each fault has its kind and a sentence. Empty complete answers, and input that is not JSON, are not faults of the server."""
     assert expected == fault(read(MessagesReader, *events))
 
 
@@ -204,31 +204,31 @@ def test_faults(events: list[Any], expected: tuple[str | None, str]) -> None:
     "event", [5, {"type": "message_start"}, opened(5), opened(TEXT, "0"), {"type": "content_block_delta", "index": 0}, ended(usage=5)]
 )
 def test_bad_json(event: Any) -> None:
-    """Events of another shape are no JSON of the API."""
+    """An event that is not of this API is a `bad_json` fault."""
     assert "bad_json" == read(MessagesReader, opened(TEXT), event).error_kind
 
 
 def test_texts_that_are_none() -> None:
-    """They are no JSON of the API either."""
+    """A text that is not a string is a `bad_json` fault."""
     assert "bad_json" == read(MessagesReader, opened(TEXT), piece("text_delta", text=5)).error_kind
 
 
 @pytest.mark.parametrize("stop_reason", ["max_tokens", "model_context_window_exceeded", "refusal"])
 def test_answers_that_were_cut_short(stop_reason: str) -> None:
-    """They may say nothing, and a call that was cut has the input that it was opened with."""
+    """Truncated answers may be empty. A truncated call keeps the input of its first event."""
     assert [] == assembled(read(MessagesReader, OPENING, ended(stop_reason)))["content"]
     assert [CALL] == assembled(read(MessagesReader, OPENING, opened(CALL), typed('{"a"'), ended(stop_reason)))["content"]
 
 
 def test_the_end_mark() -> None:
-    """A stream is done at its `message_stop`, and what comes then is not read; one without it that has a stop reason is whole."""
+    """A stream ends at `message_stop`, and later events are ignored. Without it, a stream with a stop reason is complete."""
     marked, unmarked = read(MessagesReader, *HI, ended(), {"type": "message_stop"}, b"{"), read(MessagesReader, *HI, ended())
 
     assert [(True, None), (False, None)] == [(answer.done, answer.error_kind) for answer in (marked, unmarked)]
 
 
 def test_tokens_of_a_stream_that_was_cut() -> None:
-    """The count of its first event is not that of the answer: output chunks are counted."""
+    """The count in the first event is not that of the answer. In a truncated stream, output chunks are counted instead."""
     assert (3, 1, None, "chunks") == tokens(read(MessagesReader, *HI))
 
 
@@ -241,7 +241,7 @@ WHOLE: Json = {
 
 
 def test_answers_that_did_not_stream() -> None:
-    """Their usage and the finish reason are read."""
+    """Usage and finish reason are read from an answer without streaming."""
     answer = read_whole(MessagesReader, WHOLE)
 
     assert ((None, ""), "end_turn", (3, 2, None, "usage")) == (fault(answer), answer.finish_reason, tokens(answer))
@@ -254,17 +254,17 @@ def test_answers_that_did_not_stream() -> None:
         ({**WHOLE, "stop_reason": None}, ("incomplete", "the answer came without a stop_reason")),
         ({**WHOLE, "content": []}, (None, "")),
         ({**WHOLE, "content": [], "stop_reason": "tool_use"}, ("empty", "the answer came without text and without a tool call")),
-        ({**WHOLE, "content": [{"type": "tool_use", "input": {}}]}, ("bad_tool_call", "the name of a tool call is none: None")),
+        ({**WHOLE, "content": [{"type": "tool_use", "input": {}}]}, ("bad_tool_call", "a tool call has no valid name: None")),
     ],
 )
 def test_faults_of_answers_that_did_not_stream(data: Json, expected: tuple[str | None, str]) -> None:
-    """They are those of a stream."""
+    """An answer without streaming can have the same faults as a stream."""
     assert expected == fault(read_whole(MessagesReader, data))
 
 
 @pytest.mark.parametrize("data", [b"<html>", [], {"content": [5]}])
 def test_bad_json_of_answers_that_did_not_stream(data: Any) -> None:
-    """A body of another shape is no JSON of the API."""
+    """A body that is not an answer of this API is a `bad_json` fault."""
     assert "bad_json" == read_whole(MessagesReader, data).error_kind
 
 
@@ -289,7 +289,7 @@ blocks = odd(
     )
 )
 def test_any_json(data: list[Any]) -> None:
-    """No JSON, however strange, raises anything: it is an answer, or its fault is named."""
+    """No JSON value raises an exception. It is an answer or a fault."""
     answer = read(MessagesReader, *data)
 
     assert answer.error_kind or json.loads(answer.assemble())
@@ -299,7 +299,7 @@ def test_any_json(data: list[Any]) -> None:
 
 
 def test_asking_for_a_stream() -> None:
-    """The same request."""
+    """The streamed request is otherwise the same."""
     asked = {"model": "c", "max_tokens": 5, "messages": []}
 
     assert {**asked, "stream": True} == json.loads(MessagesReader.as_stream(asked) or b"")

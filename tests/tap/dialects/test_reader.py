@@ -1,4 +1,4 @@
-"""What the model said, read from an answer of any API, streamed or whole: what a command agent's tool calls are taken from."""
+"""The text and tool calls of an answer of any API, streamed or not, from which the tool calls of command agents are taken."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ READINGS = {
 
 @pytest.mark.parametrize("name", READINGS)
 def test_a_text_and_a_call(name: str) -> None:
-    """The same is read from every API: the text, without what was thought, and the calls that the agent is to carry out."""
-    assert {"text": "Let me look", "tool_calls": [FIND]} == READINGS[name].said()
+    """Each API has the same result: the text without reasoning, and the calls that the agent must carry out."""
+    assert {"text": "Let me look", "tool_calls": [FIND]} == READINGS[name].output()
 
 
 @pytest.mark.parametrize(
@@ -109,36 +109,36 @@ def test_a_text_and_a_call(name: str) -> None:
     ],
 )
 def test_other_answers(reading: DialectReader, said: tuple[str, list[tuple[str, str, str]]]) -> None:
-    """Old function calls and custom tools are calls too; arguments are what the model wrote, also where they are no JSON."""
-    found = reading.said()
+    """Old function calls and custom tools are tool calls, too. Arguments are as the model wrote them, even if they are not JSON."""
+    found = reading.output()
 
     assert reading.error_kind is None
     assert said == (found["text"], [tuple(call.values()) for call in found["tool_calls"]])
 
 
 def test_several_choices() -> None:
-    """Of several choices the first is what was said."""
+    """Only the first of several choices counts."""
     choices = [{"index": index, "message": {"content": f"answer {index}"}, "finish_reason": "stop"} for index in (1, 0)]
 
-    assert "answer 0" == read_whole(ChatReader, {"choices": choices}).said()["text"]
+    assert "answer 0" == read_whole(ChatReader, {"choices": choices}).output()["text"]
 
 
 @pytest.mark.parametrize("written", ['{"n": ', "[]", "lamp"])
 def test_an_input_that_is_no_object(written: str) -> None:
-    """Messages has no place for it in a whole answer, which is the model's fault and not the server's: what it wrote is kept as said."""
+    """Messages cannot represent input that is not an object. That is the model's fault, so its text is kept, and there is no fault."""
     opened = {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "c", "name": "f", "input": {}}}
     piece = {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": written}}
     ended = {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}
     reading = read(MessagesReader, opened, piece, ended, {"type": "message_stop"})
 
-    assert (None, [{"id": "c", "name": "f", "arguments": written}]) == (reading.error_kind, reading.said()["tool_calls"])
+    assert (None, [{"id": "c", "name": "f", "arguments": written}]) == (reading.error_kind, reading.output()["tool_calls"])
     assert {} == json.loads(reading.assemble())["content"][0]["input"]
 
 
 @given(text=st.text(), arguments=st.lists(objects, max_size=3))
 @pytest.mark.parametrize("dialect", [ChatReader, MessagesReader, ResponsesReader])
 def test_nothing_is_lost(dialect: Dialect, text: str, arguments: list[Json]) -> None:
-    """Whatever is said and however often a tool is called, all of it is there, in order."""
+    """All text and all calls are kept, in order."""
     calls = [called(f"c{place}", name="f", arguments=json.dumps(each)) for place, each in enumerate(arguments)]
     blocks: list[Json] = [{"type": "text", "text": text}]
     whole = {
@@ -155,7 +155,7 @@ def test_nothing_is_lost(dialect: Dialect, text: str, arguments: list[Json]) -> 
     reading = read_whole(dialect, whole[dialect.name])
 
     if reading.error_kind is None:
-        found = reading.said()
+        found = reading.output()
         assert (text, arguments) == (found["text"], [json.loads(call["arguments"]) for call in found["tool_calls"]])
     else:
         assert ("empty", "", []) == (reading.error_kind, text, arguments)

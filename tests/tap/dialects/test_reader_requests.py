@@ -1,4 +1,4 @@
-"""What each API's own file says of its requests: where a salt stands, whether usage has to be asked for, which hints it takes."""
+"""The changes to requests in each API: where the salt goes, whether usage must be requested, and which hint fields are allowed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects import DIALECTS, Dialect
 from pytest_agentbench.tap.dialects.chat import ChatReader
 from pytest_agentbench.tap.dialects.reader import DialectReader
-from pytest_agentbench.tap.upgrade import BodyChanges, ask
+from pytest_agentbench.tap.upgrade import BodyChanges, apply_changes
 
 SALT = "[benchmark run 0123]"
 USER = {"role": "user", "content": "Hello"}
@@ -39,27 +39,27 @@ ROUTES = {dialect.name: route for route, dialect in DIALECTS.items()}
     ],
 )
 def test_where_the_salt_is(dialect: str, body: Json, changed: Json) -> None:
-    """In front of the system prompt; what has none gets one, and what is not understood stays as it is."""
+    """The salt goes before the system prompt, which is added if missing. Requests with an unknown form are not changed."""
     asked = {"model": "m", "tools": [{"type": "function"}], **body}
 
-    salted = ask(ROUTES[dialect], orjson.dumps(asked), BodyChanges(upgrade=False, usage=False, fields={}, salt=SALT))
+    salted = apply_changes(ROUTES[dialect], orjson.dumps(asked), BodyChanges(upgrade=False, usage=False, fields={}, salt=SALT))
 
     assert {**asked, **changed} == orjson.loads(salted.body)
 
 
 def test_without_a_salt_bytes_stay_bytes() -> None:
-    """A body that nothing is added to is passed on as it came."""
+    """A body without additions is forwarded byte for byte."""
     body = b'{"model":  "m", "messages": []}'
 
-    assert body is ask(ROUTES["chat"], body, BodyChanges(upgrade=False, usage=False, fields={})).body
+    assert body is apply_changes(ROUTES["chat"], body, BodyChanges(upgrade=False, usage=False, fields={})).body
 
 
 @pytest.mark.parametrize(("dialect", "asked_for"), [("chat", True), ("completions", True), ("responses", False), ("messages", False)])
 def test_which_streams_are_asked_for_their_usage(dialect: str, asked_for: bool) -> None:
-    """Those of the APIs that do not tell it by themselves; the agent does not see what it did not ask for."""
+    """Usage is requested in the APIs that do not send it anyway, and hidden from an agent that did not request it."""
     body = orjson.dumps({"model": "m", "stream": True})
 
-    asked = ask(ROUTES[dialect], body, BodyChanges(upgrade=False, usage=True, fields={}))
+    asked = apply_changes(ROUTES[dialect], body, BodyChanges(upgrade=False, usage=True, fields={}))
 
     assert asked_for == asked.hides_usage
     assert {"include_usage": True} == orjson.loads(asked.body)["stream_options"] if asked_for else body is asked.body
@@ -67,10 +67,10 @@ def test_which_streams_are_asked_for_their_usage(dialect: str, asked_for: bool) 
 
 @pytest.mark.parametrize("dialect", ["chat", "completions"])
 def test_a_usage_that_we_ask_for_comes_once(dialect: str) -> None:
-    """A wish for it in every event said nothing without our asking: it goes, for it would come true, or be refused."""
+    """When the tap requests usage, it removes `continuous_usage_stats`, which had no effect before but now would, or would be rejected."""
     body = orjson.dumps({"model": "m", "stream": True, "stream_options": {"continuous_usage_stats": True, "x": 1}})
 
-    asked = ask(ROUTES[dialect], body, BodyChanges(upgrade=False, usage=True, fields={}))
+    asked = apply_changes(ROUTES[dialect], body, BodyChanges(upgrade=False, usage=True, fields={}))
 
     assert {"include_usage": True, "x": 1} == orjson.loads(asked.body)["stream_options"]
     assert asked.hides_usage
@@ -78,13 +78,13 @@ def test_a_usage_that_we_ask_for_comes_once(dialect: str) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=ROUTES)
 def test_a_usage_that_is_asked_for_is_not_hidden(dialect: Dialect) -> None:
-    """A request that asks for it goes as it is."""
+    """A request that already has the usage option is not changed."""
     assert None is dialect.with_usage({"stream": True, "stream_options": {"include_usage": True}})
 
 
 @pytest.mark.parametrize("left_out", ["as_stream", "with_usage", "salted", "hint_fields"])
 def test_nothing_of_a_dialect_can_be_forgotten(left_out: str) -> None:
-    """One whose file does not say how its requests are salted, streamed, counted or labelled cannot be used."""
+    """A dialect that lacks one of the methods for requests cannot be instantiated."""
     forgetful = type("Forgetful", (ChatReader,), {left_out: getattr(DialectReader, left_out)})
 
     with pytest.raises(TypeError, match=f"abstract method '?{left_out}"):

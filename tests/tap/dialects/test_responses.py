@@ -30,7 +30,7 @@ def delta(of: str, text: Any = "x", **more: Any) -> Json:
 
 
 def test_a_stream_of_openai() -> None:
-    """The final response is the answer; texts and arguments are output, what opens and closes them is not."""
+    """The final response is the answer. Texts and arguments are output; the events that open and close them are not."""
     answer = read_recorded(ResponsesReader, "openai-responses.sse")
 
     found = assembled(answer)
@@ -44,7 +44,7 @@ def test_a_stream_of_openai() -> None:
 
 @st.composite
 def answers(draw: st.DrawFn) -> Json:
-    """Whole responses."""
+    """Responses without streaming."""
     said, arguments = draw(st.text(min_size=1, max_size=12)), json.dumps(draw(objects))
     items = [
         {"id": "rs", "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": said}]},
@@ -58,7 +58,7 @@ def answers(draw: st.DrawFn) -> Json:
 
 @given(data=st.data(), whole=answers())
 def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
-    """However it is said, the answer is the final response, and every delta that has text is output."""
+    """However an answer is split, it is the final response, and each delta with text is output."""
     events: list[Json] = [{"type": "response.created", "response": response(status="in_progress")}]
     for index, item in enumerate(whole["output"]):
         part = item.get("content", [{"type": "function_call_arguments", "text": item.get("arguments")}])[0]
@@ -89,13 +89,13 @@ def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
         ([{"type": "error", "code": "x", "message": "too hot", "param": None}], ("error_event", "too hot")),
         ([{"type": "error", "error": {"message": "too hot"}}], ("error_event", "too hot")),
         ([delta("function_call_arguments", "{")], ("bad_tool_call", "arguments of a tool call came before its name: {")),
-        ([delta("function_call_arguments", 5)], ("bad_tool_call", "arguments of a tool call are no text: 5")),
-        ([delta("function_call_arguments", "", output_index="x")], ("bad_tool_call", "the index of a tool call is no number: 'x'")),
+        ([delta("function_call_arguments", 5)], ("bad_tool_call", "arguments of a tool call are not a text: 5")),
+        ([delta("function_call_arguments", "", output_index="x")], ("bad_tool_call", "the index of a tool call is not a number: 'x'")),
         ([completed({**CALL, "name": ""})], ("bad_tool_call", "a tool call has no name")),
     ],
 )
 def test_faults(events: list[Any], expected: tuple[str, str]) -> None:
-    """A fault is named, with what was said about it."""
+    """Each fault has its kind and a sentence."""
     assert expected == fault(read(ResponsesReader, *events))
 
 
@@ -103,17 +103,17 @@ def test_faults(events: list[Any], expected: tuple[str, str]) -> None:
     "event", [5, {"type": "response.completed"}, {"type": "response.completed", "response": []}, delta("output_text", 5), completed(5)]
 )
 def test_bad_json(event: Any) -> None:
-    """Events of another shape are no JSON of the API."""
+    """An event that is not of this API is a `bad_json` fault."""
     assert "bad_json" == read(ResponsesReader, event).error_kind
 
 
 def test_an_event_named_error() -> None:
-    """It is one, whatever its data says."""
+    """An event named `error` is an error, whatever its data."""
     assert ("error_event", "too hot") == fault(read(ResponsesReader, {"message": "too hot"}, name="error"))
 
 
 def test_an_incomplete_response() -> None:
-    """One that was cut short is an answer, also when it says nothing; its finish reason is why."""
+    """A truncated response is an answer, even an empty one. Its finish reason is the reason for the truncation."""
     answer = read(
         ResponsesReader, completed(event="response.incomplete", status="incomplete", incomplete_details={"reason": "max_output_tokens"})
     )
@@ -122,21 +122,21 @@ def test_an_incomplete_response() -> None:
 
 
 def test_a_final_response_without_its_output() -> None:
-    """Servers that leave it out have said it item by item."""
+    """If the final response has no output, the completed items are used."""
     answer = read(ResponsesReader, delta("output_text"), {"type": "response.output_item.done", "item": TEXT}, completed())
 
     assert [TEXT] == assembled(answer)["output"]
 
 
 def test_what_comes_behind_the_end_is_not_read() -> None:
-    """Some servers add a [DONE]."""
+    """Events after the end are ignored. Some servers add a [DONE]."""
     answer = read(ResponsesReader, completed(TEXT), b"[DONE]", b"{")
 
     assert (["finish"], None) == (kinds(answer), answer.error_kind)
 
 
 def test_answers_that_did_not_stream() -> None:
-    """Usage and finish reason are read."""
+    """Usage and finish reason are read from an answer without streaming."""
     usage = {"input_tokens": 4, "input_tokens_details": {"cached_tokens": 1}, "output_tokens": 2}
     answer = read_whole(ResponsesReader, response(TEXT, usage=usage))
 
@@ -158,13 +158,13 @@ def test_answers_that_did_not_stream() -> None:
     ],
 )
 def test_faults_of_answers_that_did_not_stream(data: Json, expected: tuple[str | None, str]) -> None:
-    """They are those of a stream; an answer that is worked on in the background is not over yet."""
+    """An answer without streaming can have the same faults as a stream. A background answer in progress is not a fault."""
     assert expected == fault(read_whole(ResponsesReader, data))
 
 
 @pytest.mark.parametrize("data", [b"<html>", [], {"output": [5]}])
 def test_bad_json_of_answers_that_did_not_stream(data: Any) -> None:
-    """A body of another shape is no JSON of the API."""
+    """A body that is not an answer of this API is a `bad_json` fault."""
     assert "bad_json" == read_whole(ResponsesReader, data).error_kind
 
 
@@ -192,7 +192,7 @@ finals = odd(
 
 @given(data=st.lists(odd(type=names, delta=st.text(max_size=3), item=items, response=finals), max_size=4))
 def test_any_json(data: list[Any]) -> None:
-    """No JSON, however strange, raises anything: it is an answer, or its fault is named."""
+    """No JSON value raises an exception. It is an answer or a fault."""
     answer = read(ResponsesReader, *data)
 
     assert answer.error_kind or json.loads(answer.assemble())
@@ -202,7 +202,7 @@ def test_any_json(data: list[Any]) -> None:
 
 
 def test_asking_for_a_stream() -> None:
-    """The same request; one for the background is answered at once, and not with a stream."""
+    """The streamed request is otherwise the same. Background requests are not streamed."""
     asked = {"model": "m", "input": "Hello"}
 
     assert {**asked, "stream": True} == json.loads(ResponsesReader.as_stream({**asked, "stream": False}) or b"")
