@@ -419,7 +419,7 @@ def test_arms_that_are_variants(project: Project) -> None:
         (["--agentbench-cache=cold", "--agentbench-inline"], "*--agentbench-inline runs each rollout in its test, *"),
         (
             ["--agentbench-ab=a=embedded,b=embedded", "--agentbench-gate=tsq.mean >= 0.5"],
-            "*gates and baselines are for sessions of one backend",
+            "*leave out --agentbench-gate and --agentbench-baseline",
         ),
         (["--agentbench-cache=warm"], "*--agentbench-cache warm: should be cold, primed or carry"),
         (["--agentbench-ab=embedded,nothing"], "*no backend 'nothing'; known: *"),
