@@ -1,4 +1,4 @@
-"""Repo-wide hooks only; suites live in scenarios/, tests of the project in tests/."""
+"""Hooks for the whole repository. Suites are in scenarios/, tests of the project in tests/."""
 
 from __future__ import annotations
 

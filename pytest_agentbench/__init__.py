@@ -75,7 +75,7 @@ __all__ = [
     "tsq",
 ]
 
-#: The module of each public name, which is imported when somebody asks for the name: many a process needs none of them.
+#: Public name -> its module, relative to this package. A module is imported when its name is first used: many processes need none of them.
 _MODULES = {
     "LLM": "llm.client",
     "AgentError": "errors",

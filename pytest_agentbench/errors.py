@@ -1,19 +1,19 @@
 """The errors of pytest-agentbench, what each of them means for a test, and the exit status of a command that ends with it.
 
 AgentbenchError
-├── ConfigError        a file or an option is wrong: one sentence with the file, the fault and what would work
-│   └── MissingData    a suite's data set is not on this machine: a SKIP, or an ERROR where a verdict was asked for
-├── BackendError       the stack under test did not start, died, or does not answer: carries the log's tail
-│   └── MissingError   the machine lacks something the backend needs: a SKIP, or an ERROR where the backend was asked for
-├── ToolError          a tool refuses a call: the model is told, and the rollout goes on
+├── ConfigError        a file or an option is wrong: one sentence with the file, the fault and a correct value
+│   └── MissingData    a suite's data set is not on this machine: a SKIP, or an ERROR if a verdict was requested
+├── BackendError       the stack under test did not start, died, or does not answer: includes the end of the log
+│   └── MissingError   the machine lacks something the backend needs: a SKIP, or an ERROR if the backend was named by the user
+├── ToolError          a tool refuses a call: the model gets the message, and the rollout continues
 └── RolloutError       raised inside a rollout; becomes its status, never a score
-    ├── InfraError     backend, network, judge: `infra_error`, tried again
-    │   └── JudgeError   a judge answers, but nothing that could be understood
+    ├── InfraError     backend, network, judge: `infra_error`, retried
+    │   └── JudgeError   a judge's answer cannot be parsed
     ├── LimitReached   turns, tokens, context or time: `limit`, still scored
     └── AgentError     the agent's own fault: `agent_error`
 
-NoScore (an AssertionError) is what a test gets when it asks a rollout for a score that was not measured.
-└── ScorerFailed       the scorer is why: the test is then an ERROR, not a FAILURE
+NoScore (an AssertionError) is raised in a test that reads a score which the rollout does not have.
+└── ScorerFailed       the scorer failed: the test is then an ERROR, not a FAILURE
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from collections.abc import Collection, Iterable, Mapping
 
 
 class AgentbenchError(Exception):
-    """Any error that this package raises on purpose: what was asked for is right, and could not be done."""
+    """Base class of the errors that this package raises on purpose: unless a subclass differs, a correct request could not be done."""
 
     exit_status = 1
 
 
 class ConfigError(AgentbenchError):
-    """A file or an option is wrong; the message names it and says what would work."""
+    """A file or an option is wrong. The message names it and says how to correct it."""
 
-    exit_status = 4  # pytest's, for a wrong option
+    exit_status = 4  # pytest's exit status for a usage error
 
 
 class MissingData(ConfigError):
@@ -46,48 +46,48 @@ class MissingError(BackendError):
 
 
 class ToolError(AgentbenchError):
-    """What a tool of a suite raises to refuse a call: the model is told the text, and it is recorded."""
+    """Raised by a tool of a suite to refuse a call. The model gets the message, and it is recorded."""
 
 
 class InjectedError(ToolError):
-    """A tool's error that `error_rate` in suite.yaml asks for."""
+    """A tool error injected by `error_rate` in suite.yaml."""
 
 
 class RolloutError(AgentbenchError):
-    """Raised inside a rollout; decides its status."""
+    """Raised inside a rollout. `status` becomes the status of the rollout."""
 
     status = "agent_error"
-    answer = ""  # the agent's answer so far, if it is to be kept
+    answer = ""  # The agent's answer so far, if it is recorded
 
 
 class InfraError(RolloutError):
-    """Not the agent's fault: backend, network or judge. The pool tries the rollout again."""
+    """Backend, network or judge failed, so it is not the agent's fault. The pool retries the rollout."""
 
     status = "infra_error"
 
 
 class JudgeError(InfraError):
-    """A judge said nothing that could be understood, so nobody knows how good the work was."""
+    """A judge's answer cannot be parsed, so the rollout cannot be scored."""
 
 
 class LimitReached(RolloutError):
-    """The agent ran out of turns, tokens, context or time; what it did so far is scored."""
+    """The agent ran out of turns, tokens, context or time. Its work so far is scored."""
 
     status = "limit"
 
 
 class AgentError(RolloutError):
-    """The agent's own fault."""
+    """The agent failed by its own fault."""
 
     status = "agent_error"
 
 
 class NoScore(AssertionError):
-    """A test asked for a score that this rollout does not have."""
+    """A test read a score that the rollout does not have."""
 
 
 class ScorerFailed(NoScore):
-    """A test asked for a score whose scorer failed on this rollout. Scorers that fail for one reason have the same `cause`."""
+    """A test read a score whose scorer failed on the rollout. Failures with the same reason have the same `cause`."""
 
     def __init__(self, rollout: str, cause: str) -> None:
         super().__init__(f"{rollout}: {cause}")

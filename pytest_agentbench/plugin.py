@@ -1,8 +1,8 @@
-"""pytest-agentbench, as pytest sees it. Start reading here.
+"""The entry point of the pytest plugin. Start reading here.
 
-The process that the user started is the controller (controller.py): it boots the backend, the tap and the pool, keeps the
-journal and decides the exit status. A process that runs tests is a worker (worker.py): it asks the pool for rollouts.
-Without xdist one process is both.
+The process that the user started is the controller (session/controller.py). It boots the backend, the tap and the pool, writes the
+journal and decides the exit status. A process that runs tests is a worker (session/worker.py). It gets rollouts from the pool.
+Without xdist one process has both roles.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    from pytest_agentbench.session.settings import answer_asyncio_scope, bare_resume, suggest_options
-    from pytest_agentbench.session.setup import remember_declared
+    from pytest_agentbench.session.settings import complete_resume_option, set_asyncio_scope, suggest_options
+    from pytest_agentbench.session.setup import remember_declared_markers
 
-    answer_asyncio_scope(early_config)
-    bare_resume(args)
+    set_asyncio_scope(early_config)
+    complete_resume_option(args)
     suggest_options(parser, args)
-    remember_declared(early_config)
+    remember_declared_markers(early_config)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -39,14 +39,14 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(hookspecs)
 
 
-@pytest.hookimpl(trylast=True)  # the terminal reporter, which progress needs, is there by then
+@pytest.hookimpl(trylast=True)  # Progress needs the terminal reporter, which is registered by then.
 def pytest_configure(config: pytest.Config) -> None:
-    """Chooses the roles of this process, once."""
-    from pytest_agentbench.session.settings import take_back_asyncio_scope
-    from pytest_agentbench.session.setup import explained
+    """Registers the plugins for the roles of this process: controller, worker or both."""
+    from pytest_agentbench.session.settings import restore_asyncio_scope
+    from pytest_agentbench.session.setup import shortage_as_usage_error
 
-    take_back_asyncio_scope(config)
-    with explained():
+    restore_asyncio_scope(config)
+    with shortage_as_usage_error():
         if hasattr(config, "workerinput"):
             register_worker(config, worker_input(config.workerinput.get("agentbench")))
         else:
@@ -65,20 +65,20 @@ def register_controller(config: pytest.Config) -> None:
     refuse_conflicts(config, settings, workers)
     controller = Controller(config, settings, workers)
     interrupts = Interrupts(controller)
-    config.add_cleanup(interrupts.restore)  # what is added first comes last: after the end of the controller
+    config.add_cleanup(interrupts.restore)  # Cleanups run in reverse order, so this one runs after the controller's.
     config.pluginmanager.register(interrupts, "agentbench-interrupts")
     config.pluginmanager.register(controller, "agentbench-controller")
     config.pluginmanager.register(Mistakes(controller), "agentbench-mistakes")
     config.pluginmanager.register(controller.commands, "agentbench-commands")
     add_progress(config, controller)
-    if config.getoption("markers", False):  # pytest lists them without a session
+    if config.getoption("markers", False):  # pytest lists markers without starting a session.
         find_suites(config, settings)
     if not workers:
         register_worker(config, controller)
 
 
 def worker_input(text: str | None) -> WorkerInput:
-    """Returns what the controller has sent to this worker, which is nothing if it does not use this plugin."""
+    """Parses the input that the controller sent to this worker. It is empty if the controller does not use this plugin."""
     from pytest_agentbench.lib import codec
     from pytest_agentbench.rollouts.worker_protocol import WorkerInput
 
@@ -95,7 +95,7 @@ def register_worker(config: pytest.Config, source: Controller | WorkerInput) -> 
 
 
 def xdist_workers(config: pytest.Config) -> list[str]:
-    """What each xdist worker of this session is to be, as --tx has it; none when tests run in this process."""
+    """Returns the --tx spec of each xdist worker of this session; empty if tests run in this process."""
     if config.getoption("dist", "no") == "no" or config.getoption("collectonly", False):
         return []
     workers: list[str] = []

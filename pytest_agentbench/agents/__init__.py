@@ -1,4 +1,7 @@
-"""Agents: each knows how to work on a scenario with a model and tools, and nothing of pytest, backends or scoring."""
+"""The built-in agents and the protocol that all agents follow.
+
+An agent works on a scenario with a model and tools. It does not depend on pytest, backends or scoring.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from pytest_agentbench.records import Answer
 from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.tools.toolbox import Toolbox
 
-#: Built-in agents; any other name is an import path, `my_package.agents:Agent` or `./agent.py:run`.
+#: Built-in agents. Any other name is an import path, such as `my_package.agents:Agent` or `./agent.py:run`.
 AGENTS: Mapping[str, str] = {
     "command": "pytest_agentbench.agents.command:Command",
     "nothing": "pytest_agentbench.agents.nothing:Nothing",
@@ -27,19 +30,21 @@ AGENTS: Mapping[str, str] = {
 
 
 class Agent(Protocol):
-    """A frozen dataclass whose fields are the agent's options in suite.yaml. Its `run` may be a plain `def`.
+    """An agent: a frozen dataclass whose fields are the options of the agent in suite.yaml.
 
-    That gets a thread, and a BlockingToolbox.
+    `run` may also be a plain `def`. It then runs in a thread and gets a BlockingToolbox.
 
-    One that only the tap can look into has `black_box: ClassVar[bool] = True`; `llm.said` then tells it what the model said.
-    One that works in a sandbox has `needs_task: ClassVar[bool] = True`, and `tools.sandbox` is where.
-    One that cannot do without roles has a set of them, `needs_roles`: without any of them, or its key, its suite cannot run.
+    Optional attributes of the class:
+
+    - `black_box: ClassVar[bool] = True`: only the tap sees the agent's calls. `llm.said` returns the model's messages.
+    - `needs_task: ClassVar[bool] = True`: the agent works in the sandbox of a task, `tools.sandbox`.
+    - `needs_roles`: a set of roles. If one of them, or its API key, is missing, the suite cannot run.
     """
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-        """Works on the scenario; raises LimitReached when it runs out of turns, AgentError when it is at fault."""
+        """Works on the scenario and returns the answer. Raises LimitReached if it runs out of turns, and AgentError for its own faults."""
 
 
 def load_agent(kind: str, folder: Path) -> Any:
-    """The class of an agent, or the function that is one; raises ConfigError for an unknown name, with the known ones."""
+    """Returns the class or function of an agent. Raises ConfigError for an unknown name, with the known ones."""
     return load_object("agent", kind, AGENTS, folder)

@@ -1,4 +1,7 @@
-"""The agent that is a program: any language, any framework. It is given a scenario and an address, and the tap sees what it asks."""
+"""The agent `command`: a program in any language or framework.
+
+The program gets a scenario and the address of the tap, which records its calls.
+"""
 
 from __future__ import annotations
 
@@ -29,57 +32,57 @@ from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.tools.source import sample_response
 from pytest_agentbench.tools.toolbox import Toolbox
 
-TAIL = 600  # characters of stderr that the reason of a failure shows
+TAIL = 600  # Characters of stderr in the reason of a failure
 
 
 @dataclass(frozen=True)
 class Command:
-    """Options: see docs/command-agents.md."""
+    """The agent `command`. Its options are documented in docs/command-agents.md."""
 
-    # The program and its arguments, a list. A program with a `/` in it is relative to `cwd`, any other is looked up in the `PATH`.
+    # A list with the program and its arguments. A program with a `/` is relative to `cwd`; any other is searched in the `PATH`.
     program: Sequence[str]
     cwd: str = field(default=".", metadata=A_PATH)  # The working directory, relative to the suite's folder.
-    # An environment, as [`python:` of a service](stacks.md#environments), whose commands come first in the `PATH`.
+    # An environment, as in [`python:` of a service](stacks.md#environments), whose commands come first in the `PATH`.
     python: str | None = None
-    # Further environment variables; they are recorded with the run, so secrets go into `keys`.
+    # Additional environment variables. They are recorded with the run, so secrets belong in `keys`.
     env: Mapping[str, str] = field(default_factory=dict)
-    keys: Sequence[str] = ()  # Names of environment variables with secrets that the program gets all the same.
-    own_tools: Sequence[str] = ()  # Names of tools that the framework brings; calling them is no call of the scenario's tools.
+    keys: Sequence[str] = ()  # Names of environment variables with secrets that are passed to the program.
+    own_tools: Sequence[str] = ()  # Names of the framework's own tools; their calls do not count as calls of the scenario's tools.
 
     black_box: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_options(self)
         if not self.program:
-            raise ValueError("program should be a program and its arguments, not []")
+            raise ValueError("program should be a program and its arguments in a list, not []")
         if not Path(self.cwd).is_dir():
             raise ValueError(f"cwd: there is no folder {self.cwd}")
-        self._found(self._environment())
+        self._program_path(self._environment())
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-        kept = await asyncio.create_subprocess_exec(
+        supervisor = await asyncio.create_subprocess_exec(
             *supervisor_command("pytest_agentbench.lib.supervisor.program"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        assert kept.stdin is not None and kept.stdout is not None
-        kept.stdin.write(json.dumps(self._job(scenario, llm, tools)).encode() + b"\n")
-        reading = asyncio.ensure_future(kept.stdout.read())
+        assert supervisor.stdin is not None and supervisor.stdout is not None
+        supervisor.stdin.write(json.dumps(self._job(scenario, llm, tools)).encode() + b"\n")
+        reading = asyncio.ensure_future(supervisor.stdout.read())
         try:
             await asyncio.shield(reading)
-        except asyncio.CancelledError:  # the budget is used up, or nobody wants the rollout any more
-            kept.stdin.close()  # which ends the program
+        except asyncio.CancelledError:  # The time budget is used up, or the rollout was cancelled.
+            supervisor.stdin.close()  # Ends the program.
             with suppress(RolloutError):
-                await self._recorded(await reading, scenario, llm, tools)
+                await self._record_run(await reading, scenario, llm, tools)
             raise
         finally:
-            kept.stdin.close()
-            await kept.wait()
-        return await self._recorded(reading.result(), scenario, llm, tools)
+            supervisor.stdin.close()
+            await supervisor.wait()
+        return await self._record_run(reading.result(), scenario, llm, tools)
 
     def _job(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Json:
-        """What the supervisor is told; the program gets `scenario`, which holds no label."""
+        """Returns the job for the supervisor. The program gets its `scenario`, which contains no labels."""
         environment = self._environment()
         job: Json = {
             "model": llm.model,
@@ -97,11 +100,11 @@ class Command:
             "ANTHROPIC_API_KEY": NO_KEY,
             "AGENTBENCH_MODEL": llm.model,
         }
-        run = [self._found(environment), *self.program[1:]]
+        run = [self._program_path(environment), *self.program[1:]]
         return {"run": run, "cwd": self.cwd, "env": {**environment, **address}, "scenario": json.dumps(job)}
 
     def _environment(self) -> dict[str, str]:
-        """The user's, without what belongs to the test run and without secrets."""
+        """Returns the user's environment, without the variables of the test run and without secrets."""
         from pytest_agentbench.backends.machine.environments import resolve_python
 
         inherited = {name: value for name, value in foreign_environment().items() if name in self.keys or not SECRET_NAME.search(name)}
@@ -110,8 +113,8 @@ class Command:
             inherited["PATH"] = f"{commands}{os.pathsep}{inherited.get('PATH', os.defpath)}"
         return {**inherited, **self.env}
 
-    def _found(self, environment: Mapping[str, str]) -> str:
-        """The path of the program; raises ValueError when there is none."""
+    def _program_path(self, environment: Mapping[str, str]) -> str:
+        """Returns the path of the program. Raises ValueError if it does not exist."""
         name = self.program[0]
         path = str(Path(self.cwd) / name) if "/" in name else name
         program = shutil.which(path, path=environment.get("PATH"))
@@ -119,13 +122,13 @@ class Command:
             raise ValueError(f"there is no program {name!r} in {self.cwd if '/' in name else 'the PATH; see `python` and `env`'}")
         return program
 
-    async def _recorded(self, content: bytes, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-        """Makes the program's run a part of the rollout; its answer. Raises AgentError for a program that failed."""
+    async def _record_run(self, content: bytes, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+        """Adds the program's run to the rollout and returns its answer. Raises AgentError if the program failed."""
         command = shlex.join(self.program)
         try:
             report: Json = json.loads(content)
         except ValueError as error:
-            raise InfraError(f"what keeps hold of `{command}` is gone") from error
+            raise InfraError(f"the supervisor process of `{command}` died") from error
         if "failed" in report:
             raise AgentError(f"`{command}` cannot be started: {report['failed']}")
         program = codec.received(Program, report["program"])
@@ -144,7 +147,7 @@ class Command:
         return Answer(answer)
 
     def _conversation(self, answers: Sequence[Json], answer: str, tools: Toolbox) -> list[Json]:
-        """What the model said, and what its tool calls stand for in the scenario; these are recorded."""
+        """Returns the messages of the conversation, rebuilt from the model's answers. Records the tool calls and adds their results."""
         messages: list[Json] = []
         for turn, each in enumerate(answers, 1):
             calls = [{**call, "id": call["id"] or f"call-{turn}-{place}"} for place, call in enumerate(each["tool_calls"])]

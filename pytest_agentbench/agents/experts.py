@@ -1,4 +1,4 @@
-"""The experts of an orchestrator: models that write a query, a program or the answer, and the notebook of what they gathered."""
+"""The experts of the agent `orchestrator`: models that write a query, a program or the answer, and the notebook with their results."""
 
 from __future__ import annotations
 
@@ -19,62 +19,62 @@ from pytest_agentbench.sandbox.sandbox import CommandRunner
 
 @dataclass(frozen=True)
 class ContextBudget:
-    """How much of a context may be filled, in tokens."""
+    """The size of a context in tokens."""
 
-    all: int  # with the problem
-    code: int  # of it, code with its output
+    all: int  # everything, problem included
+    code: int  # the part for code with its output
 
 
 @dataclass
 class Notebook:
-    """The documents and code of one problem."""
+    """The documents and programs that were collected for one problem."""
 
     problem: str
-    document_characters: int  # of a document that are kept
+    document_characters: int  # characters kept of each document
     documents: list[str] = field(default_factory=list)  # oldest first
     code: list[str] = field(default_factory=list)  # code with its output, oldest first
 
     def add_documents(self, documents: Sequence[str]) -> list[str]:
-        """Takes those that are new, cut where they are long; gives them as they are kept."""
+        """Adds the documents that are new, truncated if they are long. Returns the added ones."""
         cut = [text if len(text) <= self.document_characters else f"{text[: self.document_characters]} ..." for text in documents]
-        fresh = [text for text in dict.fromkeys(cut) if text not in self.documents]
-        self.documents += fresh
-        return fresh
+        added = [text for text in dict.fromkeys(cut) if text not in self.documents]
+        self.documents += added
+        return added
 
     def add_code(self, code: str, output: str) -> str:
-        """Takes a program with what it printed; gives it as it is kept."""
+        """Adds a program with its output. Returns the text that was added."""
         self.code.append(f"```python\n{code}\n```\n\n```output\n{output}\n```")
         return self.code[-1]
 
-    def context(self, room: ContextBudget) -> str:
-        """What fits of it: the newest code, and the newest documents beside it, each in the order in which it came."""
-        code = newest(self.code, min(room.code, room.all - estimated_tokens(self.problem)))
-        left = room.all - estimated_tokens(self.problem) - sum(map(estimated_tokens, code))
+    def context(self, budget: ContextBudget) -> str:
+        """Returns the newest programs and documents that fit into the budget, oldest first. Programs take precedence."""
+        code = newest(self.code, min(budget.code, budget.all - estimated_tokens(self.problem)))
+        left = budget.all - estimated_tokens(self.problem) - sum(map(estimated_tokens, code))
         first = len(self.documents) - len(kept := newest(self.documents, left))
         documents = "\n\n".join(f"Doc {number}: {text}" for number, text in enumerate(kept, first + 1))
         parts = [("Documents:\n", documents), ("Python code and execution outputs:\n", "\n\n".join(code))]
         return "\n\n".join(head + text for head, text in parts if text)
 
 
-def newest(pieces: Sequence[str], room: int) -> list[str]:
-    """The last pieces that fit into so many tokens together."""
+def newest(pieces: Sequence[str], tokens: int) -> list[str]:
+    """Returns the last pieces that fit into so many tokens together."""
     kept = len(pieces)
-    while kept and (room := room - estimated_tokens(pieces[kept - 1])) >= 0:
+    while kept and (tokens := tokens - estimated_tokens(pieces[kept - 1])) >= 0:
         kept -= 1
     return [*pieces[kept:]]
 
 
 SEARCH, REASON, ANSWER = "search", "enhance_reasoning", "answer"
 
-#: Tool -> the parameters of its expert's calls.
+#: Tool -> request parameters of its expert.
 PARAMETERS: Mapping[str, Json] = {
     SEARCH: {"temperature": 1.0, "max_tokens": 4000},
     REASON: {"temperature": 1.0, "max_tokens": 40000},
     ANSWER: {"temperature": 0.2, "max_tokens": 8000},
 }
 
-#: Tool -> how much of the context its expert is given.
-ROOMS: Mapping[str, ContextBudget] = {
+#: Tool -> budget of the notebook in its expert's prompt.
+BUDGETS: Mapping[str, ContextBudget] = {
     SEARCH: ContextBudget(24000, 12000),
     REASON: ContextBudget(120000, 40000),
     ANSWER: ContextBudget(24000, 12000),
@@ -87,41 +87,41 @@ CODE_PROMPT = (
 )
 ANSWER_PROMPT = "Answer the question. Think first, and write the final answer between <answer> and </answer>."
 
-SHORTEST = 5  # characters of a query
-LONGEST = 390  # characters of a query that the retriever gets
-WAIT = 60.0  # seconds for the retriever
-PATIENCE = 2.0  # seconds for what a retriever that failed says of itself
+SHORTEST = 5  # Fewest characters of a query
+LONGEST = 390  # Characters of a query that are sent to the retriever
+WAIT = 60.0  # Time limit of the retriever in seconds
+LOG_WAIT = 2.0  # Time limit for asking a failed retriever for the path of its log, in seconds
 
 
 @dataclass(frozen=True)
 class ExpertContext:
-    """What the tools of one rollout work with."""
+    """The tools of the orchestrator in one rollout, and their state."""
 
     notebook: Notebook
-    scenario: str  # its id, by which the retriever knows which documents it may give
+    scenario: str  # id, with which the retriever selects the documents that it may return
     retriever: str  # base URL
-    topk: int  # documents of a search
-    sandbox: CommandRunner | None  # where code runs; None: it is only written
-    code_seconds: float
+    topk: int  # number of documents of a search
+    sandbox: CommandRunner | None  # runs the code; None: code is written but not run
+    code_seconds: float  # time limit of one program
 
     async def ask(self, expert: LLM, tool: str, prompt: str) -> str:
-        """What an expert says to the problem and what is known of it."""
+        """Sends the problem, the notebook and a prompt to an expert. Returns the answer's text."""
         context = self.notebook.context(budget(tool, expert.facts.context_length))
         parts = filter(None, [context, f"Question: {self.notebook.problem}", prompt])
         reply = await expert.chat([{"role": "user", "content": "\n\n".join(parts)}], **PARAMETERS[tool])
         return reply.text
 
     async def search(self, expert: LLM) -> str:
-        """What is new of the documents that the retriever has for the expert's query, the most fitting one last."""
+        """Has the expert write a query and retrieves documents. Returns the new ones, the most relevant one last."""
         text = await self.ask(expert, SEARCH, QUERY_PROMPT)
         query = between(text, "query").strip()
         if len(query) < SHORTEST:
             return "No search was made: the query has fewer than five characters."
-        fresh = self.notebook.add_documents([*reversed(await self._retrieved(query[:LONGEST]))])
-        return "\n\n".join(fresh) or "Nothing new was found."
+        added = self.notebook.add_documents([*reversed(await self._retrieve(query[:LONGEST]))])
+        return "\n\n".join(added) or "Nothing new was found."
 
     async def reason(self, expert: LLM) -> str:
-        """The expert's program with what it printed; where nothing runs it, the program."""
+        """Has the expert write a program and runs it, if there is a sandbox. Returns the program with its output."""
         text = await self.ask(expert, REASON, CODE_PROMPT)
         block = re.search(r"```python\n(.*?)```", text, re.DOTALL)
         if block is None:
@@ -129,20 +129,21 @@ class ExpertContext:
         code = block[1].strip()
         if self.sandbox is None:
             return self.notebook.add_code(code, "(not run)")
-        output = await self._printed(code, self.sandbox)
+        output = await self._run(code, self.sandbox)
         return self.notebook.add_code(code, output) if output.strip() else "The code printed nothing."
 
     async def answer(self, expert: LLM, prompt: str) -> str:
+        """Has the expert write the final answer."""
         return between(await self.ask(expert, ANSWER, prompt), "answer").strip()
 
-    async def _printed(self, code: str, sandbox: CommandRunner) -> str:
+    async def _run(self, code: str, sandbox: CommandRunner) -> str:
         script = base64.b64encode(code.encode()).decode()
         command = f"file=$(mktemp) && echo {script} | base64 -d > $file && python3 $file"
         done = await sandbox.exec(command, seconds=self.code_seconds)
         return f"{done.output}\n(killed after {self.code_seconds:g} s)" if done.exit_code is None else done.output
 
-    async def _retrieved(self, query: str) -> list[str]:
-        """The texts of the documents, the most fitting one first; raises InfraError where there is no answer of the right form."""
+    async def _retrieve(self, query: str) -> list[str]:
+        """Returns the texts of the documents, the most relevant one first. Raises InfraError without a valid answer of the retriever."""
         import aiohttp
 
         body = {"queries": [query], "topk": self.topk, "return_scores": True, "eid": self.scenario}
@@ -157,16 +158,16 @@ class ExpertContext:
         try:
             return [_text(each["document"]) for each in json_text.loads(content)[0]]
         except (ValueError, LookupError, TypeError) as error:
-            said = f"the retriever at {url} said {beginning(content, 200)!r}, which is no list of documents"
-            raise InfraError(f"{said}{await self._log()}") from error
+            message = f"the retriever at {url} answered {beginning(content, 200)!r}, which is not a list of documents"
+            raise InfraError(f"{message}{await self._log()}") from error
 
     async def _log(self) -> str:
-        """Returns the end of a sentence with the path of the retriever's log, or an empty text if the retriever does not tell it."""
+        """Returns the path of the retriever's log as the end of a sentence, or an empty text if the retriever does not answer."""
         import aiohttp
 
-        url, patience = f"{self.retriever.rstrip('/')}/health", aiohttp.ClientTimeout(PATIENCE)
+        url, timeout = f"{self.retriever.rstrip('/')}/health", aiohttp.ClientTimeout(LOG_WAIT)
         try:
-            async with aiohttp.ClientSession(timeout=patience) as session, session.get(url) as response:
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
                 return f"; its log: {json_text.loads(await response.read())['log']}"
         except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError):
             return ""
@@ -177,13 +178,13 @@ def budget(tool: str, context_length: int | None) -> ContextBudget:
 
     If the model is too short for prompt and answer, both become shorter by the same factor.
     """
-    room = ROOMS[tool]
-    share = min(1.0, (context_length or math.inf) / (room.all + PARAMETERS[tool]["max_tokens"]))
-    return ContextBudget(int(room.all * share), int(room.code * share))
+    full = BUDGETS[tool]
+    share = min(1.0, (context_length or math.inf) / (full.all + PARAMETERS[tool]["max_tokens"]))
+    return ContextBudget(int(full.all * share), int(full.code * share))
 
 
 def between(text: str, tag: str) -> str:
-    """What stands last between two tags; the whole text where there are none."""
+    """Returns the last text between two tags, or the whole text if the tags are missing."""
     pieces = tagged(text, tag)
     return pieces[-1] if pieces else text
 

@@ -1,4 +1,4 @@
-"""From the settings in a suite.yaml to an agent, which may be a function of the user's, and to its sampling parameters."""
+"""Makes agents, including those that are a user's function, and sampling parameters from the settings in suite.yaml."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARAMETERS: Mapping[str, ValueKind] = {
 
 
 def sampling_of(settings: Json) -> Json:
-    """The sampling parameters among an agent's settings; raises ConfigError for one of the wrong type or out of range."""
+    """Returns the sampling parameters among an agent's settings. Raises ConfigError for one of the wrong type or out of range."""
     parameters = {name: settings[name] for name in SAMPLING if name in settings}
     for name, value in parameters.items():
         if not PARAMETERS[name].allows(value):
@@ -40,17 +40,17 @@ def sampling_of(settings: Json) -> Json:
     return parameters
 
 
-#: What a function may ask for, by the names of its parameters.
-GIVEN = ("scenario", "tools", "llm", "client")
+#: Parameters that an agent function may have.
+FUNCTION_PARAMETERS = ("scenario", "tools", "llm", "client")
 
 
 @dataclass(frozen=True)
 class FunctionAgent:
-    """A function, async or blocking, with its options given."""
+    """An agent that is a function, async or blocking, with the values of its options."""
 
     function: Callable[..., object]
-    parameters: tuple[str, ...]  # among GIVEN
-    options: Json = field(default_factory=dict)  # defaults included
+    parameters: tuple[str, ...]  # names from FUNCTION_PARAMETERS
+    options: Json = field(default_factory=dict)  # values of all options, defaults included
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         arguments = {"scenario": scenario, "tools": tools if is_async(self.function) else BlockingToolbox(tools), "llm": llm}
@@ -64,7 +64,7 @@ class FunctionAgent:
 
     async def _answer(self, arguments: Mapping[str, object]) -> Answer:
         call = functools.partial(self.function, **{name: arguments[name] for name in self.parameters}, **self.options)
-        answer: Any = await (call() if is_async(self.function) else in_thread(call))  # type: ignore[misc]  # an async one's is awaitable
+        answer: Any = await (call() if is_async(self.function) else in_thread(call))  # type: ignore[misc]  # awaitable if async
         if answer is None or isinstance(answer, str):
             return Answer(answer or "")
         if isinstance(answer, Answer):
@@ -73,40 +73,40 @@ class FunctionAgent:
 
 
 def function_agent(kind: str, function: Callable[..., object], options: Json) -> FunctionAgent:
-    """The agent that a function is; raises ConfigError for a parameter that nobody knows, and for an option that is missing."""
+    """Returns the agent for a function. Raises ConfigError for an unknown parameter, and for a missing option."""
     with_options("agent", kind, function, options)
     defaults = {name: value for name, value in options_of(function).items() if value is not inspect.Parameter.empty}
     parameters = [each for each in inspect.signature(function).parameters.values() if each.kind is not inspect.Parameter.KEYWORD_ONLY]
     for each in parameters:
-        if each.name not in GIVEN or each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            known = f"known: {', '.join(GIVEN)}; its options are keyword-only, behind a `*`"
-            raise ConfigError(f"agent: {kind!r} has a parameter that nobody fills: {each}; {known}")
+        if each.name not in FUNCTION_PARAMETERS or each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            known = f"known: {', '.join(FUNCTION_PARAMETERS)}; its options are keyword-only, after a `*`"
+            raise ConfigError(f"agent: {kind!r} has an unknown parameter: {each}; {known}")
     return FunctionAgent(function, tuple(each.name for each in parameters), {**defaults, **options})
 
 
-#: What the method `run` of an agent takes.
-TAKEN = ("scenario", "llm", "tools")
+#: Parameters of an agent's method `run`.
+RUN_PARAMETERS = ("scenario", "llm", "tools")
 
-#: Setting of every agent: whether its calls that do not stream travel as streams, so that they have a TTFT.
+#: Setting of every agent: whether the tap sends its non-streaming calls as streams, so that they have a TTFT.
 UPGRADE = "stream_upgrade"
 
-#: Metadata of an option that holds the settings of another agent, which is made from them: `field(metadata=AN_AGENT)`.
+#: Metadata of an option that contains the settings of another agent: `field(metadata=AN_AGENT)`.
 AN_AGENT: Mapping[str, bool] = {"agent": True}
 
 #: Metadata of an option that is a text for a model: `field(default=TEXT, metadata=A_PROMPT)`.
 A_PROMPT: Mapping[str, bool] = {"prompt": True}
 
-#: Metadata of an option that is a path below the suite's folder, which is put before it: `field(default=".", metadata=A_PATH)`.
+#: Metadata of an option that is a path relative to the suite's folder: `field(default=".", metadata=A_PATH)`. The agent gets both joined.
 A_PATH: Mapping[str, bool] = {"path": True}
 
 
 def make_agent(settings: Json, folder: Path) -> Agent:
-    """The agent that settings describe; raises ConfigError that says what is wrong with them."""
+    """Makes the agent that the settings describe. Raises ConfigError for invalid settings."""
     kind = settings.get("kind")
     if not isinstance(kind, str):
         raise ConfigError(f"agent: the key 'kind' is missing; known: {', '.join(AGENTS)}, or an import path")
-    made_by = load_agent(kind, folder)
-    options = _options(made_by)
+    agent_type = load_agent(kind, folder)
+    options = _options(agent_type)
     known = ("kind", *SAMPLING, UPGRADE, *options)
     for name in settings:
         if name not in known:
@@ -114,39 +114,39 @@ def make_agent(settings: Json, folder: Path) -> Agent:
     sampling_of(settings)
     if not isinstance(settings.get(UPGRADE), bool | None):
         raise ConfigError(f"agent: {UPGRADE} should be true or false, not {settings[UPGRADE]!r}")
-    chosen = {name: _inner(name, value, folder) if options[name].get("agent") else value
+    chosen = {name: _inner_agent(name, value, folder) if options[name].get("agent") else value
              for name, value in settings.items() if name in options}  # fmt: skip
-    chosen |= {name: str(folder / str(chosen.get(name, ""))) for name, about in options.items() if about.get("path")}
+    chosen |= {name: str(folder / str(chosen.get(name, ""))) for name, metadata in options.items() if metadata.get("path")}
     try:
-        agent: Agent = function_agent(kind, made_by, chosen) if _is_function(made_by) else made_by(**chosen)
+        agent: Agent = function_agent(kind, agent_type, chosen) if _is_function(agent_type) else agent_type(**chosen)
     except ConfigError:
         raise
-    except (Exception, SystemExit) as error:  # the class may be the user's: an option without a default, a check of its own, no class
+    except (Exception, SystemExit) as error:  # A user's class may raise anything, for example because an option is missing.
         raise ConfigError(f"agent: {kind!r} cannot be made from its settings: {' '.join(str(error).split())}") from error
     if not callable(getattr(agent, "run", None)):
         raise ConfigError(f"agent: {kind!r} has no method `run(self, scenario, llm, tools)`; it is {type(agent).__name__}")
-    check_takes(f"agent: {kind!r}: its method `run`", agent.run, TAKEN)
+    check_takes(f"agent: {kind!r}: its method `run`", agent.run, RUN_PARAMETERS)
     return agent
 
 
-def _is_function(made_by: object) -> bool:
-    return callable(made_by) and not inspect.isclass(made_by)
+def _is_function(agent_type: object) -> bool:
+    return callable(agent_type) and not inspect.isclass(agent_type)
 
 
-def _options(made_by: Any) -> dict[str, Mapping[str, bool]]:
-    """Option -> what is said of it, of an agent's class or function."""
-    if dataclasses.is_dataclass(made_by):
-        return {each.name: each.metadata for each in dataclasses.fields(made_by)}
-    return {name: {} for name in options_of(made_by)} if _is_function(made_by) else {}
+def _options(agent_type: Any) -> dict[str, Mapping[str, bool]]:
+    """Returns the options of an agent's class or function with their metadata."""
+    if dataclasses.is_dataclass(agent_type):
+        return {each.name: each.metadata for each in dataclasses.fields(agent_type)}
+    return {name: {} for name in options_of(agent_type)} if _is_function(agent_type) else {}
 
 
-def _inner(name: str, settings: Any, folder: Path) -> Agent:
-    """The agent that another one has as an option, from its kind or from its settings."""
+def _inner_agent(name: str, settings: Any, folder: Path) -> Agent:
+    """Makes the agent that is an option of another agent, from its kind or its settings."""
     settings = {"kind": settings} if isinstance(settings, str) else settings
     if not isinstance(settings, dict):
         raise ConfigError(f"agent: {name} should be an agent's kind or settings, not {settings!r}")
-    if lost := [key for key in settings if key in (*SAMPLING, UPGRADE)]:
-        raise ConfigError(f"agent: {name}: {lost[0]!r} is of all requests of the rollout; put it beside {name!r}")
+    if misplaced := [key for key in settings if key in (*SAMPLING, UPGRADE)]:
+        raise ConfigError(f"agent: {name}: {misplaced[0]!r} applies to all requests of the rollout; put it beside {name!r}")
     try:
         return make_agent(settings, folder)
     except ConfigError as error:
@@ -154,48 +154,48 @@ def _inner(name: str, settings: Any, folder: Path) -> Agent:
 
 
 def brings_code(settings: Any, folder: Path) -> bool:
-    """Whether an agent, or one that it has as an option, is the suite's own code, by its kind or its settings.
+    """Returns whether an agent, or an agent among its options, is the suite's own code. `settings` is its kind or its settings.
 
-    Nothing of it is imported. Raises ConfigError for a built-in agent that does not exist.
+    The code is not imported. Raises ConfigError for an unknown built-in agent.
     """
     settings = {"kind": settings} if isinstance(settings, str) else settings
     kind = settings.get("kind") if isinstance(settings, dict) else None
     if not isinstance(kind, str):
-        return False  # `make_agent` says what is wrong
+        return False  # `make_agent` reports the error.
     if is_import_path(kind):
         return True
-    inner = [name for name, about in _options(load_agent(kind, folder)).items() if about.get("agent")]
+    inner = [name for name, metadata in _options(load_agent(kind, folder)).items() if metadata.get("agent")]
     return any(brings_code(settings[name], folder) for name in inner if name in settings)
 
 
 def prompts_of(agent: Agent) -> dict[str, str]:
-    """Option -> what this agent, and those that it has as options, tell a model besides the scenario."""
+    """Returns the prompts of this agent and of the agents among its options: option -> text."""
     prompts: dict[str, str] = {}
-    for name, about in _options(type(agent)).items():
-        if about.get("prompt"):
+    for name, metadata in _options(type(agent)).items():
+        if metadata.get("prompt"):
             prompts[name] = getattr(agent, name)
-        elif about.get("agent"):
+        elif metadata.get("agent"):
             prompts |= {f"{name}.{inner}": text for inner, text in prompts_of(getattr(agent, name)).items()}
     return prompts
 
 
 def is_black_box(agent: Agent) -> bool:
-    """Whether this agent, or one that it wraps, is seen by the tap only."""
+    """Returns whether only the tap sees the calls of this agent, or of one that it wraps."""
     return bool(getattr(agent, "black_box", False)) or any(map(is_black_box, _wrapped(agent)))
 
 
 def needs_task(agent: Agent) -> bool:
-    """Whether this agent, or one that it wraps, works in a sandbox."""
+    """Returns whether this agent, or one that it wraps, works in the sandbox of a task."""
     return bool(getattr(agent, "needs_task", False)) or any(map(needs_task, _wrapped(agent)))
 
 
 def needs_roles(agent: Agent) -> frozenset[str]:
-    """The roles that this agent, or one that it wraps, asks in any rollout."""
+    """Returns the roles that this agent, or one that it wraps, may use in a rollout."""
     return frozenset(getattr(agent, "needs_roles", ())).union(*map(needs_roles, _wrapped(agent)))
 
 
 def needs_context(agent: Agent) -> int:
-    """Returns the budget of tokens for the prompts of this agent, or of one that it wraps. An agent without a budget has 0."""
+    """Returns the largest token budget for prompts of this agent and of those that it wraps, or 0 without a budget."""
     return max([int(getattr(agent, "needs_context", 0)), *map(needs_context, _wrapped(agent))])
 
 
@@ -210,28 +210,28 @@ def too_long(tokens: int, context_length: int | None) -> str:
 
 
 def retriever_of(agent: Agent) -> str | None:
-    """Returns the retriever's base URL of this agent or of one that it wraps: empty without one, None for an agent that cannot search."""
+    """Returns the retriever's base URL of this agent or of one that it wraps. Empty if it is not set, None if the agent cannot search."""
     own: str | None = getattr(agent, "retriever", None)
     return own if own is not None else next((url for url in map(retriever_of, _wrapped(agent)) if url is not None), None)
 
 
 def code_place(agent: Agent) -> CodePlace | None:
-    """Where this agent, or one that it wraps, runs programs for scenarios that are no tasks; None where it runs none."""
+    """Returns where this agent, or one that it wraps, runs programs for scenarios without a task. None if it does not."""
     own: CodePlace | None = getattr(agent, "code_place", None)
     return own or next(filter(None, map(code_place, _wrapped(agent))), None)
 
 
 def container_for_code(agents: Iterable[Agent]) -> Task | None:
-    """Returns what the container is made from in which the programs of one of these agents run; None if none of them needs one."""
+    """Returns the description of the container in which programs of these agents run, or None if none of them needs a container."""
     return next((place.container for place in map(code_place, agents) if place and place.image), None)
 
 
 def _wrapped(agent: Agent) -> list[Agent]:
-    return [getattr(agent, name) for name, about in _options(type(agent)).items() if about.get("agent")]
+    return [getattr(agent, name) for name, metadata in _options(type(agent)).items() if metadata.get("agent")]
 
 
 def all_options(settings: Json, agent: Agent) -> Json:
-    """The settings with the agent's defaults filled in, so that a run records what it ran with."""
+    """Returns the settings with the agent's defaults filled in, for the record of the run."""
     if isinstance(agent, FunctionAgent):
         return {**agent.options, **settings}
     defaults: Json = dataclasses.asdict(agent) if dataclasses.is_dataclass(agent) and not isinstance(agent, type) else {}

@@ -1,4 +1,4 @@
-"""The agent that does nothing: a task of which it is rewarded is a bad one."""
+"""The agent `nothing`, which does nothing. It finds bad tasks: a task that rewards it is broken."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pytest_agentbench.tools.toolbox import Toolbox
 
 @dataclass(frozen=True)
 class Nothing:
-    """It has no options."""
+    """The agent `nothing`. It has no options."""
 
     needs_task: ClassVar[bool] = True
 
-    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:  # noqa: ARG002 - it uses nothing
+    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:  # noqa: ARG002 - does not use them
         return Answer("")

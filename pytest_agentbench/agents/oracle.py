@@ -1,4 +1,4 @@
-"""The agent that carries out a task's own solution: a task that it does not solve is a broken one."""
+"""The agent `oracle`, which runs a task's own solution. It finds broken tasks: a task that it does not solve is broken."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.tools.toolbox import Toolbox
 
 SOLUTION = "/solution"
-TAIL = 600  # characters of what a solution that failed printed
+TAIL = 600  # Characters kept of the output of a failed solution
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """It has no options. No model is asked."""
+    """The agent `oracle`. It has no options and calls no model."""
 
     needs_task: ClassVar[bool] = True
 
-    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:  # noqa: ARG002 - no model is asked
-        """What the solution printed; raises AgentError where there is none, and for one that fails."""
+    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:  # noqa: ARG002 - calls no model
+        """Runs the solution and returns its output. Raises AgentError if it is missing or fails."""
         shell = Shell.of(scenario, tools)
         solution = Path(shell.task.folder) / "solution"
         if not (solution / "solve.sh").is_file():
-            raise AgentError(f"there is no solution to carry out: {solution / 'solve.sh'} is missing")
+            raise AgentError(f"the task has no solution: {solution / 'solve.sh'} is missing")
         await shell.sandbox.put(solution, SOLUTION)
         done = await shell.run(f"bash {SOLUTION}/solve.sh", turn=1, env=shell.task.solution_env)
         if done.exit_code != 0:
-            said = ending(done.output.strip(), TAIL) or "it printed nothing"
-            raise AgentError(f"the solution ended with exit code {done.exit_code}: {said}")
+            output = ending(done.output.strip(), TAIL) or "it printed nothing"
+            raise AgentError(f"the solution ended with exit code {done.exit_code}: {output}")
         return Answer(done.output)

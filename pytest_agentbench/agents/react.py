@@ -1,4 +1,4 @@
-"""The agent that works by text: Thought, Action, Action Input, Observation, and in the end Final Answer."""
+"""The agent `react`, which works by text: Thought, Action, Action Input, Observation, and in the end Final Answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_agentbench.tools.toolbox import Toolbox
 MISSING_ACTION = "Invalid Format: Missing 'Action:' after 'Thought:'"
 MISSING_INPUT = "Invalid Format: Missing 'Action Input:' after 'Action:'"
 MISSING_ANSWER = "Invalid Format: Missing text after 'Final Answer:'"
-NOTHING_SAID = "Invalid Format: The answer is empty. If nothing is left to do, answer with 'Final Answer:'"
+EMPTY_ANSWER = "Invalid Format: The answer is empty. If nothing is left to do, answer with 'Final Answer:'"
 
 _NUMBER = r"(?:[ \t]*\d+)?"
 _NAMES = {
@@ -35,53 +35,53 @@ _NAMES = {
     "question": r"question",
 }
 _THINKING = r"(?P<think><think>.*?(?:</think>|\Z))"
-#: What closes may stand before the colon or behind it: `**Action**:`, `**Action:**`.
+#: The closing asterisks may come before or after the colon: `**Action**:`, `**Action:**`.
 _LABEL = r"(?P<bold>[*_]{1,3})?(?:%s)[ \t]*(?(bold)(?:(?P=bold)[ \t]*:|:(?:[ \t]*(?P=bold))?)|:)"
 _LABELS = _LABEL % "|".join(f"(?P<{kind}>{name})" for kind, name in _NAMES.items())
 AT_LINE = re.compile(rf"{_THINKING}|^[ \t]*(?:[>#+*-]+[ \t]+)*{_LABELS}", re.IGNORECASE | re.MULTILINE | re.DOTALL)
 ANYWHERE = re.compile(rf"{_THINKING}|(?<!\w){_LABELS}", re.IGNORECASE | re.DOTALL)
 THOUGHTS = re.compile(r"\s*<think>.*?(?:</think>|\Z)", re.IGNORECASE | re.DOTALL)
-#: Of a template that opens the block itself.
+#: For chat templates that write the opening tag `<think>` themselves.
 END_OF_THINKING = re.compile(r"</think>[ \t]*$", re.IGNORECASE | re.MULTILINE)
 OPENING = re.compile(r"[\s*]*(?:```\w*\s*|`)?(?=\{)")
 
 
 class ReactTextError(Exception):
-    """An answer that is no ReAct; the message is for the model."""
+    """An answer is not in ReAct format. The message is sent to the model."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """A tool that the speaker wants to be called."""
+    """A tool call in an answer."""
 
     tool: str
-    input: str  # as it was written; empty when there is none
-    said: str  # the answer up to here, without what the speaker thought before it spoke
+    input: str  # as it was written; empty if there is none
+    text: str  # the answer up to the end of the input, without an initial block of thoughts
 
 
 @dataclass(frozen=True)
 class FinalAnswer:
-    """What the speaker has to say in the end."""
+    """The final answer of the model."""
 
     text: str
 
 
 def read_answer(text: str) -> Action | FinalAnswer:
-    """What stands first in an answer: an action, or the final answer. Raises ReactTextError for one without either."""
-    text = spoken(text)
+    """Returns the first action or final answer of a text. Raises ReactTextError if it contains neither."""
+    text = without_thoughts(text)
     if not text.strip():
-        raise ReactTextError(NOTHING_SAID)
+        raise ReactTextError(EMPTY_ANSWER)
     labels = [*_labels(AT_LINE, text)]
     first = _first(labels) or _first(_labels(ANYWHERE, text))
     if first is None:
         if not all(each["question"] for each in labels):
             raise ReactTextError(MISSING_ACTION)
-        return FinalAnswer(text.strip())  # somebody who uses no labels at all is done with tools
+        return FinalAnswer(text.strip())  # A text without any labels is a final answer.
     return _final_answer(text, first) if first["final"] else _action(text, first)
 
 
-def spoken(text: str) -> str:
-    """The text behind a block of thoughts that it begins with."""
+def without_thoughts(text: str) -> str:
+    """Returns the text without an initial block of thoughts."""
     if thoughts := THOUGHTS.match(text):
         return text[thoughts.end() :].lstrip()
     closed = END_OF_THINKING.search(text)
@@ -99,7 +99,7 @@ def _first(labels: Iterator[re.Match[str]] | list[re.Match[str]]) -> re.Match[st
 def _final_answer(text: str, label: re.Match[str]) -> FinalAnswer:
     answer = text[label.end() :].strip()
     bold = label["bold"]
-    if bold and label[0].count(bold) == 1:  # the whole line is bold: **Final Answer: yes**
+    if bold and label[0].count(bold) == 1:  # The whole line is bold: **Final Answer: yes**
         answer = answer.removesuffix(bold)
     if not answer:
         raise ReactTextError(MISSING_ANSWER)
@@ -107,7 +107,7 @@ def _final_answer(text: str, label: re.Match[str]) -> FinalAnswer:
 
 
 def _action(text: str, label: re.Match[str]) -> Action | FinalAnswer:
-    # The input may stand in the action's own line; whatever else comes first means that there is none.
+    # The input may be on the line of the action. Any other label before it means that there is no input.
     label_of_input = next(_labels(ANYWHERE, text, label.end()), None)
     if label_of_input is not None and label_of_input["final"]:  # Action: None needed
         return _final_answer(text, label_of_input)
@@ -123,11 +123,11 @@ def _action(text: str, label: re.Match[str]) -> Action | FinalAnswer:
 
 
 def _input(text: str, start: int) -> tuple[int, int]:
-    """Where an input begins and ends: with its object, or else with the next label."""
+    """Returns start and end of an input: those of its JSON object, else it ends at the next label."""
     if (opening := OPENING.match(text, start)) and (end := object_end(text, opening.end())):
         return opening.end(), end
-    behind = next(_labels(AT_LINE, text, start), None)
-    return start, behind.start() if behind else len(text)
+    following = next(_labels(AT_LINE, text, start), None)
+    return start, following.start() if following else len(text)
 
 
 SYSTEM_PROMPT = """\
@@ -151,20 +151,20 @@ Final Answer: what you have to tell the customer"""
 
 
 def system_text(prompt: str, more: str, tools: Sequence[Tool], *, schemas: bool) -> str:
-    """The prompt with the tools in it, one a line, and `more` behind it."""
+    """Returns the prompt with the tools filled in, one per line, and with `more` appended."""
     lines = "\n".join(_tool_line(tool, schema=schemas) for tool in tools)
-    # Not str.format: a prompt may show JSON.
+    # Not str.format, because a prompt may contain JSON.
     text = prompt.replace("{tool_names}", ", ".join(tool.name for tool in tools)).replace("{tools}", lines)
     return f"{text} {more}" if more else text
 
 
 def question_text(messages: Sequence[Json], max_history: int) -> str:
-    """What the user asks, behind the last `max_history` messages of the conversation before it."""
+    """Returns the user's question, after the last `max_history` messages of the conversation before it."""
     start = len(messages)
     while start and messages[start - 1]["role"] == "user":
         start -= 1
     earlier = messages[max(0, start - max_history) : start]
-    history = "\n".join(filter(None, map(_told, earlier)))
+    history = "\n".join(filter(None, map(_history_line, earlier)))
     question = "\n".join(map(content_text, messages[start:]))
     return f"Previous conversation history:\n{history}\n\nQuestion: {question}"
 
@@ -174,41 +174,41 @@ def _tool_line(tool: Tool, *, schema: bool) -> str:
     return f"{line} Arguments must fit this JSON schema: {orjson.dumps(tool.parameters).decode()}" if schema else line
 
 
-def _told(message: Json) -> str:
-    """A message of the conversation before, in the words that the contract has for it."""
+def _history_line(message: Json) -> str:
+    """Returns an earlier message in ReAct format."""
     text = content_text(message)
     if message["role"] == "tool":
         return f"Observation: {text}"
     calls = [call["function"] for call in message.get("tool_calls") or ()]
-    said = [f"{message['role']}: {text}"] if text else []
-    return "\n".join([*said, *(f"Action: {call['name']}\nAction Input: {call.get('arguments') or None}" for call in calls)])
+    lines = [f"{message['role']}: {text}"] if text else []
+    return "\n".join([*lines, *(f"Action: {call['name']}\nAction Input: {call.get('arguments') or None}" for call in calls)])
 
 
 @dataclass(frozen=True)
 class React:
-    """Options: see docs/agents.md."""
+    """The agent `react`. Its options are documented in docs/agents.md."""
 
-    # The system prompt, with `{tools}` (a line for each tool) and `{tool_names}` (their names, with commas) in it. By default, it
-    # explains the format of ReAct.
+    # The system prompt. It must contain `{tools}` (one line per tool) and `{tool_names}` (names with commas). The default explains the
+    # ReAct format.
     system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)
-    additional_instructions: str = field(default="", metadata=A_PROMPT)  # This text is put behind the system prompt.
-    # The maximum number of tool calls; if the model wants more, the status is `limit`, and what was done is scored.
+    additional_instructions: str = field(default="", metadata=A_PROMPT)  # Text that is appended to the system prompt.
+    # Largest number of tool calls. If the model makes more, the status is `limit`, and the work so far is scored.
     max_tool_calls: Annotated[int, whole(1)] = 15
-    # When its answer is no ReAct, the model may try again this many times in each step, the first answer not counted.
+    # If an answer is not in ReAct format, the model may try again this many times in each step.
     parse_agent_response_max_retries: Annotated[int, whole(0)] = 1
-    retry_agent_response_parsing_errors: bool = True  # With `false`, it may never try again.
-    # With `true`, an answer that is still no ReAct is an `agent_error`. With `false`, the error and that text are the final answer.
+    retry_agent_response_parsing_errors: bool = True  # With `false`, the model may never try again.
+    # With `true`, an answer that is still not in ReAct format is an `agent_error`. With `false`, error and text are the final answer.
     raise_on_parsing_failure: bool = True
-    normalize_tool_input_quotes: bool = True  # With `true`, an input that is [almost JSON](agents.md#almost-json) is understood.
-    include_tool_input_schema_in_tool_description: bool = True  # With `true`, a tool's line has the JSON schema of its arguments.
-    max_history: Annotated[int, whole(0)] = 15  # The maximum number of messages from before the question.
-    stop: Sequence[str] = ("\nObservation:",)  # The stop sequences of every request; an empty list sends none.
+    normalize_tool_input_quotes: bool = True  # With `true`, an input that is [almost JSON](agents.md#almost-json) is repaired.
+    include_tool_input_schema_in_tool_description: bool = True  # With `true`, a tool's line contains the JSON schema of its arguments.
+    max_history: Annotated[int, whole(0)] = 15  # Largest number of messages from before the question.
+    stop: Sequence[str] = ("\nObservation:",)  # Stop sequences of every request; an empty list sends none.
 
     def __post_init__(self) -> None:
         check_options(self)
         for place in ("{tools}", "{tool_names}"):
             if place not in self.system_prompt:
-                raise ValueError(f"system_prompt should contain {place}, where the tools are put")
+                raise ValueError(f"system_prompt should contain {place}, which is replaced by the tools")
         if "" in self.stop:
             raise ValueError(f"stop should be a list of texts, not {self.stop!r}")
 
@@ -221,7 +221,7 @@ class React:
             if step > self.max_tool_calls:
                 break
             result = await tools.call(answer.tool, answer.input, step, repair=self.normalize_tool_input_quotes)
-            messages += [{"role": "assistant", "content": answer.said}, {"role": "user", "content": f"Observation: {result}"}]
+            messages += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": f"Observation: {result}"}]
         raise LimitReached(f"tool calls: {self.max_tool_calls} were not enough")
 
     def _opening(self, scenario: Scenario) -> list[Json]:
@@ -232,19 +232,22 @@ class React:
             schemas=self.include_tool_input_schema_in_tool_description,
         )
         rules = [content_text(each) for each in scenario.messages if each["role"] == "system"]
-        said = [each for each in scenario.messages if each["role"] != "system"]
+        conversation = [each for each in scenario.messages if each["role"] != "system"]
         return [
             {"role": "system", "content": "\n\n".join([system, *rules])},
-            {"role": "user", "content": question_text(said, self.max_history)},
+            {"role": "user", "content": question_text(conversation, self.max_history)},
         ]
 
     async def _step(self, llm: LLM, messages: Sequence[Json]) -> Action | FinalAnswer:
-        """What the model says next; what it says wrongly is told to it, and forgotten when it says it rightly."""
+        """Returns the model's next action or final answer.
+
+        An invalid answer and its error are sent back to the model. They are removed from the conversation after a valid answer.
+        """
         scratchpad = [*messages]
         stop: Json = {"stop": [*self.stop]} if self.stop else {}
         retries = self.parse_agent_response_max_retries if self.retry_agent_response_parsing_errors else 0
         for left in range(retries, -1, -1):
-            text = (await ask(llm, scratchpad, **stop)).text  # of nothing, where it begins with a stop sequence
+            text = (await ask(llm, scratchpad, **stop)).text  # Empty if the answer begins with a stop sequence
             try:
                 return read_answer(text)
             except ReactTextError as error:
@@ -253,5 +256,5 @@ class React:
                 scratchpad += [{"role": "assistant", "content": text}] if text.strip() else []
                 scratchpad.append({"role": "user", "content": fault})
         if self.raise_on_parsing_failure:
-            raise AgentError(f"the model's answer is no ReAct: {fault}")
+            raise AgentError(f"the model's answer is not in ReAct format: {fault}")
         return FinalAnswer(f"{fault}\n{text}")

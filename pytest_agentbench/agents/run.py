@@ -1,5 +1,6 @@
-"""How an agent runs: through all that the user says, in a thread if it blocks; and how it asks the model for a whole answer, again
-with a higher limit if the answer was cut at its limit of tokens.
+"""Runs an agent for each message of the user, in a thread if it blocks.
+
+Also sends requests for agents, and repeats them with a higher token limit if the answer was truncated.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class RemoteAgent(Protocol):
-    """An agent for which `work` is done somewhere else."""
+    """An agent whose `work` runs in another process."""
 
     async def work(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer: ...
 
 
 async def work(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-    """The agent's answer to what the user said last.
+    """Returns the agent's answer to the last message of the user.
 
-    Where the user has more than one thing to say, the agent runs once for each, on the conversation so far.
+    If the user has several messages, the agent runs once for each of them, with the conversation so far.
     """
     if isinstance(agent, RemoteAgent):
         return await agent.work(scenario, llm, tools)
@@ -46,24 +47,24 @@ async def work(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> An
 
 
 async def work_once(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-    """Returns the agent's answer to a scenario's messages; raises AgentError if it, or the transcript, is not what a record can hold."""
+    """Returns the agent's answer to a scenario's messages. Raises AgentError if the answer or the transcript cannot be recorded."""
     if is_async(agent.run):
         answer = await agent.run(scenario, llm, tools)
     else:
-        answer = await in_thread(agent.run, scenario, llm, BlockingToolbox(tools))  # type: ignore[arg-type]  # of a user, and blocking
+        answer = await in_thread(agent.run, scenario, llm, BlockingToolbox(tools))  # type: ignore[arg-type]  # a user's blocking agent
     if not isinstance(answer, Answer):
         raise AgentError(f"the agent returned {beginning(str(answer), 80)!r} ({type(answer).__name__}), not an Answer")
     if not isinstance(answer.text, str):
         raise AgentError(f"the agent returned an Answer whose text is {beginning(str(answer.text), 80)!r} ({type(answer.text).__name__})")
-    if others := [message for message in llm.transcript if not isinstance(message, dict)]:
+    if invalid := [message for message in llm.transcript if not isinstance(message, dict)]:
         llm.transcript[:] = [message for message in llm.transcript if isinstance(message, dict)]
-        found = f"{beginning(str(others[0]), 80)!r} ({type(others[0]).__name__})"
-        raise AgentError(f"the agent left {found} in llm.transcript; it should have messages only, each a dict")
+        shown = f"{beginning(str(invalid[0]), 80)!r} ({type(invalid[0]).__name__})"
+        raise AgentError(f"the agent left {shown} in llm.transcript; it should have messages only, each a dict")
     return answer
 
 
 def _conversation(scenario: Scenario, llm: LLM, answer: Answer) -> list[Json]:
-    """What was said so far, without what the agent tells the model of itself before it."""
+    """Returns the conversation so far, without the messages that the agent put before the scenario's."""
     first, messages = scenario.messages[0], [*llm.transcript]
     if first in messages:
         return messages[messages.index(first) :]
@@ -75,11 +76,11 @@ ABOVE_ONE = ValueKind(lambda value: type(value) in {int, float} and 1 < value < 
 
 @dataclass(frozen=True)
 class TruncationRetry:
-    """How often an answer is asked for again that was cut, and with which limit."""
+    """How often a request is repeated if its answer was truncated, and with which token limit."""
 
-    max_retries: Annotated[int, whole(0)] = 0  # A cut answer is asked for again this many times.
-    token_increment: Annotated[int, whole(1)] | None = None  # It may have this many more tokens each time; 1024 by default.
-    # Instead of an increment: its limit of tokens is multiplied by this number each time.
+    max_retries: Annotated[int, whole(0)] = 0  # A request with a truncated answer is repeated this many times.
+    token_increment: Annotated[int, whole(1)] | None = None  # Tokens that are added to the limit each time; 1024 by default.
+    # Alternative to `token_increment`: factor by which the token limit is multiplied each time.
     token_scaling: Annotated[float, ABOVE_ONE] | None = None
 
     def __post_init__(self) -> None:
@@ -89,25 +90,25 @@ class TruncationRetry:
 
     @classmethod
     def of(cls, options: Json) -> TruncationRetry:
-        """From the options in a suite.yaml; raises ValueError, which names the option."""
+        """Reads the options in suite.yaml. Raises ValueError, which names the invalid option."""
         known = [each.name for each in fields(cls)]
         for name in options:
             if name not in known:
                 raise ValueError(f"truncation_retry: {unknown_key(name, known)}")
         return cls(**options)
 
-    def after(self, limit: int) -> int:
-        """The limit of the try after one with `limit`."""
+    def next_limit(self, limit: int) -> int:
+        """Returns the token limit of the request after one with `limit`."""
         return limit + (self.token_increment or 1024) if self.token_scaling is None else ceil(limit * self.token_scaling)
 
 
-NEVER = TruncationRetry()
+NO_RETRY = TruncationRetry()
 
 
 async def ask(
-    llm: LLM, messages: Sequence[Json], tools: Sequence[Json] = (), *, truncation_retry: TruncationRetry = NEVER, **overrides: Any
+    llm: LLM, messages: Sequence[Json], tools: Sequence[Json] = (), *, truncation_retry: TruncationRetry = NO_RETRY, **overrides: Any
 ) -> Reply:
-    """The model's whole answer; raises LimitReached when it is still cut in the last try."""
+    """Returns the model's complete answer. Raises LimitReached if the answer of the last attempt is truncated, too."""
     limit = overrides.get("max_tokens") or llm.sampling.get("max_tokens")
     for left in range(truncation_retry.max_retries, -1, -1):
         reply = await llm.chat(messages, tools, **overrides)
@@ -115,5 +116,5 @@ async def ask(
             return reply
         limit = limit or reply.usage.get("completion_tokens") or 0
         if left:
-            limit = overrides["max_tokens"] = truncation_retry.after(limit)
-    raise LimitReached(f"tokens: the answer was cut after {limit}")
+            limit = overrides["max_tokens"] = truncation_retry.next_limit(limit)
+    raise LimitReached(f"tokens: the answer was truncated after {limit}")

@@ -1,4 +1,4 @@
-"""The agent that lets another one work, has a judge look at what it did, and lets it try again."""
+"""The agent `self_evaluating`: runs another agent, has a judge evaluate its work, and lets it try again."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ VERDICT = Form(
         "additionalProperties": False,
     },
 )
-PARAMETERS = {"temperature": 0.0}  # of every judgement
+PARAMETERS = {"temperature": 0.0}  # Request parameters of the judge
 
 
 def _is_endpoint(value: object) -> bool:
@@ -92,53 +92,53 @@ Evaluation = Annotated[
     str,
     ValueKind(
         lambda text: isinstance(text, str) and "{tool_calls}" in text,
-        "a text with {tool_calls} in it, for a judge has to see what was done",
+        "a text that contains {tool_calls}, because the judge needs them",
     ),
 ]
 
 
 @dataclass(frozen=True)
 class SelfEvaluating:
-    """Options: see docs/judges.md."""
+    """The agent `self_evaluating`. Its options are documented in docs/judges.md."""
 
-    # The agent that works: its kind, or its settings with `kind` among them; `temperature` and the like stand beside `wraps`, for all
-    # requests.
+    # The agent that works: its kind, or its settings with `kind`. Sampling parameters such as `temperature` stand beside `wraps`,
+    # because they apply to all requests.
     wraps: Agent = field(default=ToolCalling(), metadata=AN_AGENT)
-    # The judge, `{url, model, api_key}`. Without it, the suite's `judge` is asked, or the backend under test.
+    # The judge, `{url, model, api_key}`. The default is the suite's `judge`, else the backend under test.
     evaluator_llm: EndpointOption | None = None
-    max_retries: Retries = 2  # The maximum number of drafts after the first one.
-    min_confidence_threshold: Share = 0.7  # A draft needs this confidence to be accepted.
-    pass_feedback_to_agent: bool = False  # With `true`, the next draft is told what the judge said of the one before.
-    # The judge's prompt, with `{question}`, `{tools}`, `{tool_calls}` and `{answer}` in it.
+    max_retries: Retries = 2  # Largest number of drafts after the first one.
+    min_confidence_threshold: Share = 0.7  # Lowest confidence with which a draft is accepted.
+    pass_feedback_to_agent: bool = False  # With `true`, the agent gets the judge's feedback for its next draft.
+    # The judge's prompt, with the placeholders `{question}`, `{tools}`, `{tool_calls}` and `{answer}`.
     evaluation_prompt_template: Evaluation = field(default=EVALUATION, metadata=A_PROMPT)
-    # What is added to the customer's message, with `{reasoning}`, `{missing_steps}` and `{suggestions}` in it.
+    # Text added to the user's message, with the placeholders `{reasoning}`, `{missing_steps}` and `{suggestions}`.
     feedback_template: str = field(default=FEEDBACK, metadata=A_PROMPT)
 
     def __post_init__(self) -> None:
         check_options(self)
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-        judge = await llm.judge(self.evaluator_llm)  # before any work: without a judge it would be in vain
-        drafts, asked = Drafts(llm, tools), scenario
+        judge = await llm.judge(self.evaluator_llm)  # Before any work, which would be useless without a judge
+        drafts, request = Drafts(llm, tools), scenario
         for _ in range(self.max_retries + 1):
-            draft = await drafts.write(self.wraps, asked)
+            draft = await drafts.write(self.wraps, request)
             if draft.status == AgentError.status:
                 continue
-            prompt = filled(self.evaluation_prompt_template, _seen_by_the_judge(scenario, draft, tools))
+            prompt = filled(self.evaluation_prompt_template, _judge_fields(scenario, draft, tools))
             verdict = await ask(judge, prompt, VERDICT, **PARAMETERS)
             accepted = verdict["is_sufficient"] and verdict["confidence"] >= self.min_confidence_threshold
             verdict["judge"] = identity(judge, self.evaluation_prompt_template, VERDICT, PARAMETERS)
-            drafts.judged(verdict, accepted)
+            drafts.add_verdict(verdict, accepted)
             if accepted:
                 break
             if self.pass_feedback_to_agent:
-                asked = _with_feedback(scenario, filled(self.feedback_template, _feedback(verdict)))
+                request = _with_feedback(scenario, filled(self.feedback_template, _feedback(verdict)))
         return drafts.answer()
 
 
 @dataclass(frozen=True)
 class SelfEvaluatingWithFeedback(SelfEvaluating):
-    """The same, harder to please, and the agent is told what was wrong."""
+    """The agent `self_evaluating_with_feedback`: `self_evaluating` with a higher threshold, more drafts, and feedback for the agent."""
 
     max_retries: Retries = 3
     min_confidence_threshold: Share = 0.85
@@ -146,20 +146,23 @@ class SelfEvaluatingWithFeedback(SelfEvaluating):
 
 
 class Drafts:
-    """The tries at what the user said last. Whenever it ends, the best one so far is what the rollout has done."""
+    """The drafts for the last message of the user.
+
+    After each step the calls, transcript and tools of the best draft so far are those of the rollout, so that it can end at any time.
+    """
 
     def __init__(self, llm: LLM, tools: Toolbox) -> None:
         self._llm, self._tools = llm, tools
-        self._calls, self._drafts = [*tools.calls], [*tools.drafts]  # of what the user said earlier
-        self._tries: list[tuple[Draft, list[Json], ToolSource]] = []  # each with its conversation and its tools
-        self._begun = tools.source
+        self._calls, self._drafts = [*tools.calls], [*tools.drafts]  # Those for earlier messages of the user
+        self._tries: list[tuple[Draft, list[Json], ToolSource]] = []  # Each draft with its conversation and its tools
+        self._initial_source = tools.source
 
     async def write(self, agent: Agent, scenario: Scenario) -> Draft:
-        """One more try; its limit or its own fault is the draft's, and all other errors leave."""
-        self._tools.source = self._begun  # each try begins where the first one did
+        """Runs the agent for one more draft. LimitReached and AgentError become the draft's status; other errors are raised."""
+        self._tools.source = self._initial_source  # Each draft starts with the same state of the tools.
         own, started = self._tools.fresh(mirrored=not self._tries), time.monotonic_ns()
         if not self._tries:
-            self._tools.source = own.source  # as its calls are the rollout's, wherever it is cut off
+            self._tools.source = own.source  # The first draft's calls are the rollout's, even if it is interrupted.
         status, reason, answer = "ok", "", ""
         try:
             answer = (await work_once(agent, scenario, self._llm, own)).text
@@ -167,23 +170,23 @@ class Drafts:
             status, reason = error.status, str(error)
         finally:
             conversation, calls = self._llm.transcript, tuple(own.calls)
-            if self._tries:  # else what was begun is all there is
-                self._settle()
+            if self._tries:  # An interrupted first draft stays the rollout's.
+                self._choose_best()
         number = len(self._drafts) + len(self._tries) + 1
         ended = time.monotonic_ns()
         draft = Draft(number, status, reason, answer, calls, final_state=own.source.state(), started_ns=started, ended_ns=ended)
         self._tries.append((draft, conversation, own.source))
-        self._settle()
+        self._choose_best()
         return draft
 
-    def judged(self, verdict: Json, accepted: bool) -> None:
-        """What was said of the last draft."""
+    def add_verdict(self, verdict: Json, accepted: bool) -> None:
+        """Adds the judge's verdict to the last draft."""
         draft, conversation, source = self._tries[-1]
         self._tries[-1] = dataclasses.replace(draft, verdict=verdict, accepted=accepted), conversation, source
-        self._settle()
+        self._choose_best()
 
     def answer(self) -> Answer:
-        """The best draft's; raises what kept it from giving one."""
+        """Returns the answer of the best draft. Raises LimitReached or AgentError if that draft ended so."""
         best, *_ = self._best()
         if best.status == LimitReached.status:
             raise LimitReached(best.reason)
@@ -191,18 +194,18 @@ class Drafts:
             raise AgentError(best.reason)
         return Answer(best.answer)
 
-    def _settle(self) -> None:
+    def _choose_best(self) -> None:
         best, self._llm.transcript, self._tools.source = self._best()
         drafts = [dataclasses.replace(each, chosen=each is best) for each, *_ in self._tries]
         self._tools.settle_on([*self._calls, *best.tool_calls], [*self._drafts, *drafts])
 
     def _best(self) -> tuple[Draft, list[Json], ToolSource]:
-        """The first of those with the greatest merit."""
+        """Returns the first draft with the greatest merit."""
         return max(self._tries, key=lambda each: merit(each[0]))
 
 
 def merit(draft: Draft) -> float:
-    """From 1, surely sufficient, to -1, surely not; 0 for what nobody judged, and less than all for an agent's own fault."""
+    """Returns the merit of a draft: 1 (surely sufficient) to -1 (surely not), 0 if it was not judged, and -2 for an agent error."""
     if draft.status == AgentError.status:
         return -2.0
     if draft.verdict is None:
@@ -210,10 +213,10 @@ def merit(draft: Draft) -> float:
     return float(draft.verdict["confidence"] if draft.verdict["is_sufficient"] else -draft.verdict["confidence"])
 
 
-def _seen_by_the_judge(scenario: Scenario, draft: Draft, tools: Toolbox) -> dict[str, str]:
-    asked = [content_text(message) for message in scenario.messages if message.get("role") == "user"]
+def _judge_fields(scenario: Scenario, draft: Draft, tools: Toolbox) -> dict[str, str]:
+    requests = [content_text(message) for message in scenario.messages if message.get("role") == "user"]
     return {
-        "question": asked[-1] if asked else "",
+        "question": requests[-1] if requests else "",
         "tools": "\n".join(f"- {tool.name}: {' '.join(tool.description.split())}" for tool in tools.tools.values()) or "none",
         "tool_calls": calls_text(draft.tool_calls),
         "answer": draft.answer or f"(none) {draft.reason}".strip(),
@@ -229,7 +232,7 @@ def _feedback(verdict: Json) -> dict[str, str]:
 
 
 def _with_feedback(scenario: Scenario, feedback: str) -> Scenario:
-    """The scenario with something added to what the user said last; some models take no two messages of a user in a row."""
+    """Returns the scenario with feedback added to the user's last message, because some models reject two user messages in a row."""
     *before, last = scenario.messages
     if last.get("role") == "user" and isinstance(last.get("content"), str):
         return dataclasses.replace(scenario, messages=(*before, {**last, "content": f"{last['content']}\n\n{feedback}"}))

@@ -1,4 +1,4 @@
-"""The agent that works in a sandbox by bash commands until it says that it is done, and the shell that agents use there."""
+"""The agent `terminal`, which works in a sandbox with bash commands, and the shell that agents use in sandboxes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, NamedTuple
 
 from pytest_agentbench.agents.factory import A_PROMPT
-from pytest_agentbench.agents.react import spoken
+from pytest_agentbench.agents.react import without_thoughts
 from pytest_agentbench.agents.run import ask
 from pytest_agentbench.errors import AgentError, ConfigError, LimitReached
 from pytest_agentbench.lib.foreign import cut
@@ -21,13 +21,13 @@ from pytest_agentbench.sandbox.sandbox import CommandResult, Sandbox
 from pytest_agentbench.suites.suite import Scenario, Task, Tool
 from pytest_agentbench.tools.toolbox import Toolbox
 
-BASH = "bash"  # what the calls are called
-A_DAY = 86400.0  # seconds: a rollout has a limit of its own
+BASH = "bash"  # Name of the tool calls
+A_DAY = 86400.0  # Seconds; the rollout has its own, shorter time limit
 
 
 @dataclass(frozen=True)
 class Shell:
-    """Of one rollout."""
+    """The shell of one rollout. It runs and records commands."""
 
     task: Task
     sandbox: Sandbox
@@ -35,13 +35,13 @@ class Shell:
 
     @classmethod
     def of(cls, scenario: Scenario, tools: Toolbox) -> Shell:
-        """Raises ConfigError for a scenario that is no task."""
+        """Returns the shell of a scenario. Raises ConfigError if the scenario is not a task."""
         if scenario.task is None or tools.sandbox is None:
-            raise ConfigError(f"scenario {scenario.id!r} is no task, so there is no sandbox to work in")
+            raise ConfigError(f"scenario {scenario.id!r} is not a task, so it has no sandbox")
         return cls(scenario.task, tools.sandbox, tools)
 
     async def run(self, command: str, turn: int, *, seconds: float = A_DAY, env: Mapping[str, str] | None = None) -> CommandResult:
-        """Runs a command as the agent's user, each in a new shell; recorded also where the agent's time is over in the middle of it."""
+        """Runs a command as the agent's user in a new shell, and records it, even if the agent's time ends during the command."""
         started = time.monotonic_ns()
         try:
             return await self.sandbox.exec(command, seconds=seconds, user=self.task.agent_user, workdir=self.task.workdir, env=env)
@@ -55,28 +55,28 @@ class Shell:
 
 DONE = "TASK_COMPLETE"
 
-#: A fence of as many backticks as its opening one ends a block, so that a longer one may hold a shorter one.
+#: A block ends with as many backticks as it begins with, so a block with more backticks can contain one with fewer.
 _OPENING = re.compile(r"^[ \t]*(?P<fence>`{3,})[ \t]*(?:bash|sh|shell)[ \t]*\r?\n", re.MULTILINE | re.IGNORECASE)
 _CLOSING = re.compile(r"^[ \t]*(?P<fence>`{3,})[ \t]*\r?$", re.MULTILINE)
 _DONE = re.compile(rf"^[ \t>*`]*{DONE}[ \t*`.]*\r?$", re.MULTILINE)
 
 
 class FencedAnswer(NamedTuple):
-    """What an answer wants: commands to run, or to be done. With neither it wants nothing that could be done."""
+    """The commands of an answer, or that the task is done. An invalid answer has neither."""
 
     commands: tuple[str, ...]
     done: bool
 
 
-def read_speech(text: str) -> FencedAnswer:
-    """Blocks of thoughts are not looked at, and who has a command to run is not done yet."""
-    text = spoken(text)
+def read_fenced_answer(text: str) -> FencedAnswer:
+    """Parses an answer, without its initial block of thoughts. An answer with commands is never done."""
+    text = without_thoughts(text)
     commands = tuple(block.strip("\r\n") for block in _blocks(text) if block.strip())
     return FencedAnswer(commands, not commands and bool(_DONE.search(text)))
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yields the text of each closed block. A fence without a closing one is searched for once, so many of them cost little."""
+    """Yields the text of each closed block. A missing closing fence is searched only once for each length, so many of them cost little."""
     place, unclosed = 0, set[str]()
     while opening := _OPENING.search(text, place):
         place, fence = opening.end(), opening["fence"]
@@ -96,10 +96,10 @@ Each command runs in a new shell, so put `cd` and variables into the command tha
 start a server in the background, and use nothing that waits for a keyboard. You see the output of each command, without its middle where
 it is long. Look before you change something, and check what you have done before you say that you are done."""
 
-#: What the style `tool` says behind the system prompt.
+#: Appended to the system prompt in the style `tool`.
 BY_TOOL = f"Call `{BASH}` to run a command, and `done` when the task is solved."
 
-#: What the style `text` says behind the system prompt.
+#: Appended to the system prompt in the style `text`.
 BY_TEXT = f"""\
 To run commands, answer with a block of them:
 
@@ -129,16 +129,16 @@ Style = Annotated[str, one_of(STYLES)]
 
 @dataclass(frozen=True)
 class Terminal:
-    """Options: see docs/terminal-agent.md."""
+    """The agent `terminal`. Its options are documented in docs/terminal-agent.md."""
 
     # With `tool`, the model calls the tools `bash` and `done`. With `text`, it writes blocks of commands, for models without a tool
     # parser.
     style: Style = "tool"
-    system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)  # The system message; the rules of the style are put behind it.
-    # The maximum number of answers of the model; after them the status is `limit`, and what was done is verified.
+    system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)  # The system message. The rules of the style are appended.
+    # Largest number of the model's answers; after them the status is `limit`, and the work is verified.
     max_iterations: Annotated[int, whole(1)] = 10
-    command_timeout: Annotated[float, number(0.1)] = 120.0  # Seconds for one command; then it is killed, and the model is told so.
-    # The maximum number of bytes of a command's output; of a larger one the model sees the beginning and the end.
+    command_timeout: Annotated[float, number(0.1)] = 120.0  # Seconds after which a command is killed. The model is told.
+    # Largest size of a command's output in bytes. The model gets the beginning and the end of a larger one.
     max_output: Annotated[int, whole(100)] = 10_000
 
     needs_task: ClassVar[bool] = True
@@ -159,11 +159,11 @@ class Terminal:
         raise LimitReached(f"iterations: {self.max_iterations} were not enough")
 
     async def _by_tool(self, shell: Shell, llm: LLM, messages: list[Json], turn: int) -> Answer | None:
-        """One answer with its tool calls, which are carried out; what the agent has to say where it is done."""
+        """Gets an answer and carries out its tool calls. Returns the agent's answer if it is done, else None."""
         own = Toolbox(TOOLS)
         reply = await ask(llm, messages, own.schemas)
         if reply.is_empty:
-            raise AgentError("the model answered with nothing: no text and no tool call")
+            raise AgentError("the model's answer is empty: no text and no tool call")
         messages.append(reply.message)
         if not reply.tool_calls:
             messages.append({"role": "user", "content": f"Nothing was run. {BY_TOOL}"})
@@ -180,20 +180,20 @@ class Terminal:
         return None
 
     async def _by_text(self, shell: Shell, llm: LLM, messages: list[Json], turn: int) -> Answer | None:
-        """One answer, whose blocks are carried out one after the other; what the agent has to say where it is done."""
+        """Gets an answer and runs its blocks one after the other. Returns the agent's answer if it is done, else None."""
         reply = await ask(llm, messages)
         if reply.is_empty:
-            raise AgentError("the model answered with nothing")
+            raise AgentError("the model's answer is empty")
         messages.append(reply.message)
-        speech = read_speech(reply.text)
-        if speech.done:
+        fenced = read_fenced_answer(reply.text)
+        if fenced.done:
             return Answer(reply.text)
-        outputs = [await self._output(shell, command, turn) for command in speech.commands]
+        outputs = [await self._output(shell, command, turn) for command in fenced.commands]
         messages.append({"role": "user", "content": "\n\n".join(outputs) or f"Nothing was run. {BY_TEXT}"})
         return None
 
     async def _output(self, shell: Shell, command: str, turn: int) -> str:
-        """What the model is told of a command."""
+        """Runs a command and returns the text for the model: exit code and output."""
         done = await shell.run(command, turn, seconds=self.command_timeout)
         return f"{self._end(done)}\n{cut(done.output, self.max_output) or '(no output)'}"
 

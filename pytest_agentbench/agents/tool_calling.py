@@ -1,4 +1,4 @@
-"""The agent that lets the model call tools natively, several per turn, until it answers or runs out of turns."""
+"""The agent `tool_calling`: the model calls tools natively, several per turn, until it answers or runs out of turns."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SYSTEM_PROMPT = (
 
 @dataclass(frozen=True)
 class ToolCalling:
-    """Options: see docs/agents.md."""
+    """The agent `tool_calling`. Its options are documented in docs/agents.md."""
 
-    # The maximum number of answers of the model, repeated requests not counted; after them the status is `limit`.
+    # Largest number of the model's answers without repeated requests; after them the status is `limit`.
     max_turns: Annotated[int, whole(1)] = 12
     system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)  # The system message.
     parallel: bool = True  # With `true`, an answer may call several tools.
-    truncation_retry: Json = field(default_factory=dict)  # What happens to an answer that is cut at its limit of tokens.
-    # An answer without text and without a tool call is asked for again this many times.
+    truncation_retry: Json = field(default_factory=dict)  # How requests are repeated if the answer was truncated at the token limit.
+    # A request whose answer has neither text nor a tool call is repeated this many times.
     max_empty_response_retries: Annotated[int, whole(0)] = 0
 
     def __post_init__(self) -> None:
@@ -50,11 +50,11 @@ class ToolCalling:
         raise LimitReached(f"turns: {self.max_turns} were not enough")
 
     async def _reply(self, llm: LLM, messages: list[Json], schemas: list[Json]) -> Reply:
-        """An answer that says something, with one tool call at most where they are not to be parallel."""
+        """Returns an answer that is not empty, with at most one tool call unless `parallel` is set."""
         retry = TruncationRetry.of(self.truncation_retry)
         one_by_one = {"parallel_tool_calls": False} if schemas and not self.parallel else {}
         for _ in range(self.max_empty_response_retries + 1):
             reply = await ask(llm, messages, schemas, truncation_retry=retry, **one_by_one)
             if not reply.is_empty:
-                return reply if self.parallel else reply.with_one_call()  # the others would be calls without a result
-        raise AgentError("the model answered with nothing: no text and no tool call")
+                return reply if self.parallel else reply.with_one_call()  # The other calls would have no result.
+        raise AgentError("the model's answer is empty: no text and no tool call")

@@ -176,7 +176,7 @@ class Arms(Backend):
         try:
             endpoint = backend.start(folder)
         except Exception as error:  # The backend may come from a hook and raise anything.
-            self._exclude(name, f"is not there: {error if isinstance(error, AgentbenchError) else repr(error)}")
+            self._exclude(name, f"is not available: {error if isinstance(error, AgentbenchError) else repr(error)}")
             return
         self.load_s[name] = time.monotonic() - began
         self._endpoints[name] = endpoint

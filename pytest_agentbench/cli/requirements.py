@@ -20,7 +20,7 @@ from pytest_agentbench.rollouts.scores import wants_judge
 from pytest_agentbench.runs.option import declared
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.scorers import load_scorer
-from pytest_agentbench.session.roles import player_of, why_unplayed
+from pytest_agentbench.session.roles import player_of, why_not_playable
 from pytest_agentbench.suites.folder import load_suite, suite_file
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class PlannedSessions:
         player = player_of(role, self._suite, backend)
         if player is None and role == JUDGE:
             return "the backend under test", ""
-        why = why_unplayed(role, self._suite, backend, keys=True)
+        why = why_not_playable(role, self._suite, backend, keys=True)
         return ("nobody" if player is None else _words(player, is_set=not why)), why
 
 

@@ -1,6 +1,6 @@
-"""What the package `harbor` uses of ours, by import path: `-a pytest_agentbench.harbor:Agent`, `-e pytest_agentbench.harbor:Environment`.
+"""An agent and an environment for Harbor (the package `harbor`), which imports them by path.
 
-docs/harbor.md says how.
+Use `harbor run -a pytest_agentbench.harbor:Agent` and `harbor run -e pytest_agentbench.harbor:Environment`; see docs/harbor.md.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pytest_agentbench.sandbox.harbor_factory import check_harbor
 
 check_harbor("pytest_agentbench.harbor")
 
-from pytest_agentbench.harbor.agent import Agent  # noqa: E402 - which imports Harbor
-from pytest_agentbench.harbor.environment import Environment  # noqa: E402 - so does it
+from pytest_agentbench.harbor.agent import Agent  # noqa: E402 - imports Harbor
+from pytest_agentbench.harbor.environment import Environment  # noqa: E402 - imports Harbor
 
 __all__ = ["Agent", "Environment"]

@@ -1,4 +1,4 @@
-"""Our terminal agent as an external agent of Harbor's: the model answers here, the commands run in Harbor's environment."""
+"""The terminal agent as an external agent of Harbor: it calls the model from this process, and its commands run in Harbor's environment."""
 
 from __future__ import annotations
 
@@ -20,32 +20,43 @@ from pytest_agentbench.suites.folder import AgentConfig, read_agent_config
 from pytest_agentbench.suites.suite import Scenario, Task
 from pytest_agentbench.tools.toolbox import Toolbox
 
-#: What Harbor itself gives an agent; all else are options of the user's (`--ak name=value`).
-HARBORS = (
+#: Arguments that Harbor itself passes to an agent. All others are options of the user (`--ak name=value`).
+HARBOR_ARGUMENTS = (
     *("logger", "mcp_servers", "skills_dir", "extra_env", "load_trajectory", "environment_logs_dir", "override_setup_timeout_sec"),
     *("environment_mounted",),
 )
 
-#: Providers in front of a model's name that only say which API its server speaks.
+#: Prefixes of a model's name that only name the API of its server.
 PROVIDERS = ("openai", "hosted_vllm")
 
-#: Environment variables, by `--ae` or of Harbor's own process, the first one that is there.
+#: Environment variables, set with `--ae` or in Harbor's own process. The first one that is set counts.
 URL, KEY = ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "OPENAI_API_KEY"
 
-TRANSCRIPT = "transcript.json"  # in Harbor's folder for the agent's logs
+TRANSCRIPT = "transcript.json"  # File name in Harbor's folder for the agent's logs
 
 
-class Agent(BaseAgent):  # type: ignore[misc]  # Harbor is not always here
-    """`harbor run -a pytest_agentbench.harbor:Agent`. Its options are those of the agent `terminal`, sampling parameters and `api_base`."""
+class Agent(BaseAgent):  # type: ignore[misc]  # Harbor is not always installed
+    """The agent `terminal` for `harbor run -a pytest_agentbench.harbor:Agent`.
+
+    Its options are those of `terminal`, sampling parameters and `api_base`.
+    """
 
     def __init__(
         self, logs_dir: Path, model_name: str | None = None, *, api_base: str | None = None, config: str | None = None, **options: Any
     ) -> None:
-        """`config` is the path of an agent_config.json or a config.yaml. Other options win over the file.
+        """Creates the agent.
 
-        Raises ConfigError for an option that the agent does not have, and where it is not said which model to ask, and where.
+        Args:
+            logs_dir: Harbor's folder for the agent's logs.
+            model_name: The model, with or without a provider's prefix.
+            api_base: URL of the model's server.
+            config: Path of an agent_config.json or a config.yaml. Other options override the file.
+            options: Options of the agent, and arguments that Harbor passes.
+
+        Raises:
+            ConfigError: The agent does not have an option, or model or URL is missing.
         """
-        super().__init__(logs_dir, model_name, **{name: options.pop(name) for name in HARBORS if name in options})
+        super().__init__(logs_dir, model_name, **{name: options.pop(name) for name in HARBOR_ARGUMENTS if name in options})
         read = AgentConfig(Path(), {}, "", ()) if config is None else read_agent_config(Path(config))
         if read.note:
             self.logger.warning(read.note)
@@ -64,12 +75,12 @@ class Agent(BaseAgent):  # type: ignore[misc]  # Harbor is not always here
         return version("pytest-agentbench")
 
     async def setup(self, environment: Any) -> None:
-        """Nothing of it runs inside, so nothing is installed there."""
+        """Does nothing: the agent runs outside of the environment, so nothing has to be installed in it."""
 
     async def run(self, instruction: str, environment: Any, context: Any) -> None:
-        """Works on the task until the model says that it is done, or has used up its iterations, which `context.metadata` says.
+        """Works on the task until the model ends it or a limit is reached. `context.metadata["limit"]` names the limit, if any.
 
-        Commands run as the user whom Harbor has chosen. Raises AgentError and InfraError, which Harbor records.
+        Commands run as the user that Harbor has chosen. Raises AgentError and InfraError, which Harbor records.
         """
         tools = Toolbox((), HarborSandbox(environment, f"harbor:{environment.type()}"))
         scenario = Scenario(environment.session_id, ({"role": "user", "content": instruction},), task=Task(folder="", digest=""))
@@ -88,7 +99,7 @@ class Agent(BaseAgent):  # type: ignore[misc]  # Harbor is not always here
 
 
 class CountedLLM(LLM):
-    """A client that adds up what its calls cost in Harbor's record, call by call: an agent that is stopped keeps what it has."""
+    """A client that adds the tokens of each call to Harbor's record at once, so that the record of a stopped agent is complete."""
 
     def __init__(self, url: str, model: str, sampling: Json, session: aiohttp.ClientSession, context: Any) -> None:
         """`context` is Harbor's AgentContext."""
@@ -110,14 +121,14 @@ class CountedLLM(LLM):
 def _url(url: str | None) -> str:
     if url is None or not url.startswith(("http://", "https://")):
         raise ConfigError(
-            f"which endpoint is asked, should be a URL such as http://127.0.0.1:8000/v1, not {url!r}: --ak api_base=URL, or {URL[0]}"
+            f"the endpoint should be a URL such as http://127.0.0.1:8000/v1, not {url!r}; set it with --ak api_base=URL or {URL[0]}"
         )
     return url.rstrip("/")
 
 
 def _model(name: str | None) -> str:
-    """The name as the server knows it: `NAME` of `openai/NAME`; any other one is taken as it is, `Qwen/Qwen3-8B` for one."""
+    """Returns the model's name on the server: `NAME` for `openai/NAME`. Names without a known provider (`Qwen/Qwen3-8B`) stay unchanged."""
     if not name:
-        raise ConfigError("which model is asked? -m openai/NAME says it, NAME as its server knows it")
+        raise ConfigError("no model was given; name it with -m openai/NAME, with NAME as the server lists it")
     provider, _, rest = name.partition("/")
     return rest if provider in PROVIDERS and rest else name

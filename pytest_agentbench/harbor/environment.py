@@ -1,4 +1,4 @@
-"""Our sandbox as an environment of Harbor's: a container of a Docker Engine, without compose."""
+"""The sandbox of this package as an environment of Harbor: one container of a Docker Engine, without compose."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from pytest_agentbench.sandbox.docker_sandbox import DockerSandbox
 from pytest_agentbench.sandbox.sandbox import LARGEST, unpack
 from pytest_agentbench.suites.suite import Task
 
-A_DAY = 86400.0  # seconds after which a sandbox ends that nobody has ended: Harbor does not say how long a trial may take
-COPY = 600.0  # seconds for a folder on its way
+# Seconds after which a forgotten sandbox ends. Harbor does not tell how long a trial may take.
+A_DAY = 86400.0
+COPY = 600.0  # Time limit for copying a folder, in seconds
 FOLDER, DOCKERFILE = "environment", "Dockerfile"
 COMPOSE = ("docker-compose.yaml", "docker-compose.yml")
 
 _DOWNLOAD = "/.agentbench-download.tar"
 
 
-class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not always here
-    """`harbor run -e pytest_agentbench.harbor:Environment`. What docs/sandboxes.md says of a sandbox holds for it."""
+class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not always installed
+    """The environment for `harbor run -e pytest_agentbench.harbor:Environment`. It is a sandbox as described in docs/sandboxes.md."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Harbor's own arguments; raises ConfigError for a task that asks for more than one container."""
+        """Takes Harbor's own arguments. Raises ConfigError if the task needs more than one container."""
         self._sandbox: DockerSandbox | None = None
         super().__init__(*args, **kwargs)
 
@@ -50,12 +51,12 @@ class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not alway
         for name in COMPOSE:
             if (folder / name).exists():
                 raise ConfigError(
-                    f"{folder / name}: services beside a sandbox are not supported by {self.type()}; harbor's `docker` has them"
+                    f"{folder / name}: {self.type()} does not support services beside the sandbox; use Harbor's `docker` environment"
                 )
         if not self.task_env_config.docker_image and (folder.name != FOLDER or not (folder / DOCKERFILE).is_file()):
-            raise ConfigError(f"{folder}: an image is built from {FOLDER}/{DOCKERFILE}, or named by docker_image; neither is there")
+            raise ConfigError(f"{folder}: the task has neither {FOLDER}/{DOCKERFILE} nor docker_image; add one of them")
 
-    async def start(self, force_build: bool) -> None:  # noqa: ARG002 - an image is built anew where its content is another
+    async def start(self, force_build: bool) -> None:  # noqa: ARG002 - an image is rebuilt only if its content changed
         task = self._task()
         key = RolloutKey("harbor", self.session_id)
         self._sandbox = DockerSandbox(self.session_id, key, task, A_DAY)
@@ -64,7 +65,7 @@ class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not alway
         await self._upload_environment_dir_after_start()
 
     def _task(self) -> Task:
-        """The part of a task that decides about its sandbox."""
+        """Returns the parts of the task that describe its sandbox."""
         config, folder = self.task_env_config, self.environment_dir
         image = config.docker_image or ""
         limits = {"cpus": config.cpus, "memory_mb": config.memory_mb, "storage_mb": config.storage_mb}
@@ -88,9 +89,9 @@ class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not alway
         timeout_sec: int | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Both of its outputs come as one. Raises RuntimeError for a command that was killed inside, for its time was over."""
+        """Runs a command. Returns its stdout and stderr together as `stdout`. Raises RuntimeError if its timeout killed it."""
         user = self._resolve_user(user)
-        done = await self._there().exec(
+        done = await self._started_sandbox().exec(
             command,
             seconds=A_DAY if timeout_sec is None else timeout_sec,
             user=None if user is None else str(user),
@@ -102,32 +103,32 @@ class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not alway
         return ExecResult(stdout=done.output, return_code=done.exit_code)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
-        await self._there().put(Path(source_path), target_path)
+        await self._started_sandbox().put(Path(source_path), target_path)
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        await self._there().put(Path(source_dir), target_dir)
+        await self._started_sandbox().put(Path(source_dir), target_dir)
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        file = await self._there().get(source_path, most=LARGEST)
-        Path(target_path).write_bytes(file.content)  # noqa: ASYNC240 - of a size that is limited
+        file = await self._started_sandbox().get(source_path, most=LARGEST)
+        Path(target_path).write_bytes(file.content)  # noqa: ASYNC240 - its size is limited
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        """Regular files and folders; links, pipes and devices are left out, as they are of artefacts."""
-        sandbox = self._there()
+        """Copies regular files and folders. Links, pipes and devices are left out, as in artefacts of a task."""
+        sandbox = self._started_sandbox()
         pack = f"tar -cf {_DOWNLOAD} -C {shlex.quote(source_dir)} ."
         done = await sandbox.exec(pack, seconds=COPY, user="root", workdir="/")
         if done.exit_code != 0:
             raise OSError(f"{source_dir} in the sandbox cannot be copied: {ending(done.output.strip(), 300)}")
         tar = await sandbox.get(_DOWNLOAD, most=LARGEST)
         target = Path(target_dir)
-        target.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - it waits for nothing
+        target.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - it does not block
         unpack(tar.content, target)
 
-    async def stop(self, delete: bool) -> None:  # noqa: ARG002 - a container of ours is removed when it ends
+    async def stop(self, delete: bool) -> None:  # noqa: ARG002 - the container is always removed when it ends
         if self._sandbox is not None:
             await self._sandbox.end()
 
-    def _there(self) -> DockerSandbox:
+    def _started_sandbox(self) -> DockerSandbox:
         if self._sandbox is None:
             raise RuntimeError(f"the environment {self.session_id} is not started")
         return self._sandbox

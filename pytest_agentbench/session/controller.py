@@ -1,5 +1,6 @@
-"""The controller's role: the hooks of pytest and xdist in the process that the user started, the header, and mistakes that are found
-once a session has begun.
+"""The controller: hooks of pytest and xdist in the process that the user started, and the lines of the session header.
+
+It also reports mistakes in options that are found after the session has started.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from pytest_agentbench.rollouts.worker_protocol import PoolAddress, WorkerInput
 from pytest_agentbench.runs.journal import summarize_damage
 from pytest_agentbench.session.discovery import worker_suite
 from pytest_agentbench.session.pytest_reports import BELOW, QUARANTINED, Causes, Outcomes, WorkflowCommands, escape_report, mark_crash
-from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, RERUNS_READ, Settings, advise, reruns_asked_for
+from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, RERUNS_ADVICE, Settings, advise, reruns_requested
 from pytest_agentbench.session.setup import (
     Setup,
     Workers,
     choose_workers,
-    explained,
     find_suites,
-    refuse_distant,
+    make_setup,
     refuse_misspelt_hooks,
+    refuse_remote_workers,
     refuse_short_memory,
-    settle,
+    shortage_as_usage_error,
 )
 from pytest_agentbench.suites.arms import concurrencies
 
@@ -48,16 +49,16 @@ if TYPE_CHECKING:
 
 
 def header(setup: Setup, opened: OpenSession | None, workers: Workers, left_out: Sequence[str]) -> Iterator[str]:
-    """Yields the lines of the header; `left_out` says which arms cannot run."""
-    for line in (*_lines(setup, opened, workers), *left_out):
+    """Yields the lines of the session header. `left_out` has a sentence for each arm that cannot run."""
+    for line in (*_header_lines(setup, opened, workers), *left_out):
         yield f"agentbench: {line}"
 
 
-def _lines(setup: Setup, opened: OpenSession | None, workers: Workers) -> Iterator[str]:
+def _header_lines(setup: Setup, opened: OpenSession | None, workers: Workers) -> Iterator[str]:
     backend, settings = setup.backend, setup.settings
     suites = ", ".join(f"{name} ({len(suite.scenarios)} scenarios)" for name, suite in setup.suites.items())
     yield f"backend {backend.name}{f' - {backend.note}' if backend.note else ''}"
-    yield f"suites {suites or 'none that can be loaded'}"
+    yield f"suites {suites or 'none (no suite could be loaded)'}"
     for suite in setup.suites.values():
         yield from suite.notes
     if opened is not None:
@@ -68,40 +69,50 @@ def _lines(setup: Setup, opened: OpenSession | None, workers: Workers) -> Iterat
     if setup.gate is not None:
         yield from setup.gate.warnings(setup.discovered.compiled, settings.limit, settings.rounds)
     if opened is not None and opened.number > 1:
-        yield from _earlier(opened)
+        yield from _resume_lines(opened)
 
 
-def _earlier(opened: OpenSession) -> Iterator[str]:
-    """On what earlier sessions of the run left."""
+def _resume_lines(opened: OpenSession) -> Iterator[str]:
+    """Yields the header lines of a resumed run: how much of earlier sessions is reused."""
     stored, index = opened.recorder.stored, opened.recorder.journal.index
-    cut = f"; a record of {index.truncated:,} bytes was torn by a kill, and is cut off" if index.truncated else ""
-    kept = f"{len(stored.kept)} rollouts are kept, {len(stored.again)} failed and run again when a test wants them"
-    yield f"session {opened.number} of this run: {kept}{cut}"
+    removed = f"; an incomplete last record of {index.truncated:,} bytes was removed" if index.truncated else ""
+    reused = f"reusing {len(stored.kept)} rollouts; {len(stored.again)} failed ones will run again if a test needs them"
+    yield f"session {opened.number} of this run: {reused}{removed}"
     yield from summarize_damage(index.damaged)
 
 
-def nothing_selected(setup: Setup, directory: Path) -> Iterator[str]:
-    """That the run directory of the header was not kept, unless -q left the header out, and the words of -m that mean nothing."""
+def nothing_selected_lines(setup: Setup, directory: Path) -> Iterator[str]:
+    """Yields the summary lines of a session without rollouts.
+
+    They say that the run directory named in the header was removed (not under -q, which hides the header), and name unknown words of -m.
+    """
     if setup.config.get_verbosity() >= 0:
-        yield f"agentbench: no rollout was asked for, so there is no run directory {setup.shown(directory)}"
+        yield f"agentbench: no rollout was requested, so the run directory {setup.shown(directory)} was removed"
     known = ", ".join(sorted(name for name, _ in setup.discovered.markers))
     for word in unknown_marks(setup.config.getoption("markexpr", ""), setup.config.getini("markers")):
-        yield f"agentbench: -m: {word!r} is no suite of this session and no registered marker; suites: {known}"
+        yield f"agentbench: -m: {word!r} is neither a suite of this session nor a registered marker; suites: {known}"
 
 
 def unknown_marks(expression: str, registered: Sequence[str]) -> list[str]:
-    """The words of an expression of -m that are no name of a marker; `registered` are the lines of markers, `shop: tests of ...`."""
+    """Returns the words of a -m expression that are not names of markers. `registered` has pytest's marker lines, `shop: tests of ...`."""
     names = {"and", "or", "not", *(line.partition(":")[0].partition("(")[0].strip() for line in registered)}
-    bare = re.sub(r"\([^()]*=[^()]*\)", "", expression)  # without what a marker is called with
+    bare = re.sub(r"\([^()]*=[^()]*\)", "", expression)  # without the markers' arguments
     return [word for word in dict.fromkeys(re.findall(r"[^\s()]+", bare)) if word not in names]
 
 
-#: Options with which pytest only looks at tests: nothing boots.
+#: Options with which pytest only inspects tests, so that nothing boots.
 LOOKING = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
 
 
 class Controller:
-    """A pytest plugin: one per session. What it holds comes to be in this order, and each of them knows those before it."""
+    """The pytest plugin in the process that the user started; one per session. Each of three stages has an attribute, None at first:
+
+    1. `setup` (pytest_sessionstart): suites, backend and gate are chosen and checked. Sessions that only inspect tests (LOOKING) stop here.
+    2. `opened` (`_open`): the run directory exists; backend, tap and pool start in the background.
+    3. `finish` (pytest_sessionfinish): the services end, the journal is read, reports and exit status are decided.
+
+    If the command line leads to no suite, all three stay None. `_close` is a pytest cleanup: it runs even if a later hook fails.
+    """
 
     def __init__(self, config: pytest.Config, settings: Settings, workers: Sequence[str]) -> None:
         self.config, self.settings, self.workers = config, settings, workers
@@ -109,35 +120,36 @@ class Controller:
         self.concurrency = max(concurrencies(settings.ab).values(), default=settings.concurrency or len(workers) or DEFAULT_CONCURRENCY)
         self.started_at = datetime.now().astimezone()
         self.causes, self.outcomes, self.commands = Causes(), Outcomes(config.rootpath), WorkflowCommands()
-        self.left_out: Sequence[str] = ()  # why arms of the session cannot run here
-        self.setup: Setup | None = None  # where the command line leads to suites
-        self.opened: OpenSession | None = None  # where rollouts run
-        self.finish: Finish | None = None  # when the tests are over
+        self.left_out: Sequence[str] = ()  # A sentence for each arm that cannot run on this machine
+        self.setup: Setup | None = None
+        self.opened: OpenSession | None = None
+        self.finish: Finish | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        with explained():
+        with shortage_as_usage_error():
             self._start()
 
     def _start(self) -> None:
         discovered = find_suites(self.config, self.settings)
         if not discovered.folders:
             return
-        refuse_distant(self.workers)
+        refuse_remote_workers(self.workers)
         self.started = choose_workers(self.config, discovered, self.workers, self.settings.workers)
         if self.started.specs != self.workers:
-            self.config.option.tx = self.started.specs  # xdist makes its workers when this hook's other implementations have run
+            self.config.option.tx = self.started.specs  # xdist creates its workers later in this hook.
         refuse_misspelt_hooks(self.config)
-        if reruns_asked_for(self.config):
-            advise(self.config, RERUNS_READ)
-        self.setup = settle(self.config, self.settings, self.concurrency, discovered, self.started_at)
+        if reruns_requested(self.config):
+            advise(self.config, RERUNS_ADVICE)
+        self.setup = make_setup(self.config, self.settings, self.concurrency, discovered, self.started_at)
         if self.setup.suites and not any(getattr(self.config.option, name, False) for name in LOOKING):
             self._open(self.setup)
-            gc.freeze()  # what is loaded by now stays, and pytest collects garbage several times when a session ends
+            # Objects loaded by now stay alive, and pytest collects garbage several times when a session ends.
+            gc.freeze()
 
     @pytest.hookimpl(trylast=True)
     def pytest_agentbench_make_backend(self, name: str, changes: Sequence[tuple[str, Any]]) -> Backend:
-        """The built-in implementation: a backend.yaml or a URL."""
+        """Loads a backend.yaml or a URL, if no other plugin made the backend."""
         from pytest_agentbench.backends.spec import SessionTerms, load_backend
 
         settings = self.settings
@@ -153,13 +165,13 @@ class Controller:
         except MissingError as error:
             raise pytest.UsageError(str(error)) from error
         self.opened = open_session(setup)
-        self.config.add_cleanup(self._close)  # comes whatever fails before, unlike any hook
+        self.config.add_cleanup(self._close)  # Unlike a hook, a cleanup runs even if something fails before it.
         if self.opened.rounds is not None:
             self.config.pluginmanager.register(self.opened.rounds, "agentbench-rounds")
 
     @property
     def worker_input(self) -> WorkerInput:
-        """Returns what test processes have to know."""
+        """Returns the data that test processes need: suites, options, and the port and token of the pool."""
         setup = self.setup
         services = self.opened.services if self.opened else None
         return WorkerInput(
@@ -173,7 +185,7 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Called by xdist for each worker that it is about to start."""
+        """Adds the worker input. xdist calls this hook for each worker before it starts."""
         node.workerinput["agentbench"] = json.dumps(codec.plain(self.worker_input))
 
     def pytest_report_header(self) -> str | None:
@@ -181,13 +193,13 @@ class Controller:
             return None
         return "\n".join(map(one_line, header(self.setup, self.opened, self.started, self.left_out)))
 
-    @pytest.hookimpl(tryfirst=True)  # before anybody shows it
+    @pytest.hookimpl(tryfirst=True)  # Escape the report before a plugin prints it.
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._escape(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Under -x and --maxfail the session ends here, and tests that still wait are answered at once."""
+        """Counts, shortens and escapes a report. If -x or --maxfail ends the session, tests in other workers stop waiting at once."""
         self.causes.shorten(report)
         self.outcomes.add(report)
         self.causes.summarize(report)
@@ -197,7 +209,7 @@ class Controller:
             self.opened.services.cancel(f"the session stops after {maxfail} failed test{'s' * (maxfail > 1)}")
 
     def _escape(self, report: pytest.TestReport | pytest.CollectReport) -> None:
-        if self.setup is not None:  # a session without suites is none of ours
+        if self.setup is not None:  # Reports of sessions without suites stay unchanged.
             terminal: Any = self.config.pluginmanager.get_plugin("terminalreporter")
             escape_report(report, colours=terminal is not None and bool(terminal._tw.hasmarkup))
 
@@ -205,33 +217,33 @@ class Controller:
     def pytest_report_teststatus(
         self, report: pytest.CollectReport | pytest.TestReport
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-        """A scenario below its threshold has a letter of its own where the gate decides, and one in quarantine."""
+        """Gives tests of quarantined scenarios, and of scenarios below their threshold if the gate decides, their own letter and word."""
         if hasattr(report, QUARANTINED):
             return "quarantined", "q", ("QUARANTINED", {"yellow": True})
         return ("below", "b", ("BELOW", {"yellow": True})) if hasattr(report, BELOW) else None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, report: pytest.TestReport) -> None:
-        """Called by xdist for the test that a worker ran when it died: nothing was judged, which is an ERROR."""
+        """Turns the test that a dead worker was running from a failure into an ERROR, because it judged nothing. Called by xdist."""
         file = self.config.rootpath / report.location[0]
         if self.setup is not None and any(folder in file.parents for folder in self.setup.discovered.folders):
             mark_crash(report)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Ends a session whose plugins may start no thread with the limit as the reason."""
+        """Explains the limit if a plugin cannot start a thread, and fails the waiting tests with that reason."""
         if self.opened is None:
             return (yield)
         try:
-            with explained():
+            with shortage_as_usage_error():
                 return (yield)
         except pytest.UsageError as error:
             self.opened.services.fail(str(error))
             raise
 
-    @pytest.hookimpl(wrapper=True, trylast=True)  # within the terminal's, which prints what is found here
+    @pytest.hookimpl(wrapper=True, trylast=True)  # Runs inside the terminal reporter's wrapper, which prints the results.
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
-        """Ends the services and reads the journal, while xdist ends its workers where there are some: both take a while."""
+        """Ends the services and reads the journal, in parallel with the end of xdist's workers: both take a while."""
         if self.opened is None:
             return (yield)
         from pytest_agentbench.session.finish import Finish
@@ -253,7 +265,7 @@ class Controller:
         if self.opened is None or self.finish is None:
             return
         if self.finish.discarded:
-            for line in nothing_selected(self.opened.setup, self.opened.directory):
+            for line in nothing_selected_lines(self.opened.setup, self.opened.directory):
                 terminalreporter.write_line(one_line(line), yellow=True)
         if count := self.opened.services.leftovers:
             terminalreporter.write_line(f"agentbench: ended {count} process{'es' * (count > 1)} that agents left running", yellow=True)
@@ -264,13 +276,13 @@ class Controller:
         from pytest_agentbench.reports.view import RunView
 
         directory = self.opened.directory
-        with self.opened.losses.step("the summary on the terminal is not whole"):
+        with self.opened.losses.step("the summary on the terminal is incomplete"):
             report = document(RunView(self.finish.run, directory, self.opened.setup.shown(directory)))
             width = terminalreporter._tw.fullwidth
             write_run(terminalreporter, report, self.config.get_verbosity(), width, self.finish.lines)
 
     def _close(self) -> None:
-        """Only now is it known how the session ends: any plugin may have changed the exit status when the tests were over."""
+        """Writes the reports. The exit status is final only now: any plugin may have changed it after the tests."""
         from pytest_agentbench.session.finish import Finish
 
         assert self.opened is not None
@@ -278,12 +290,12 @@ class Controller:
         finish.close(sys.exception())
 
 
-STACK = "it is about a backend that is a stack, which this one is not"
-GATE = "it is about a gate, and this session has no rule and no baseline"
-POOL = "it is about rollouts in a pool, and --agentbench-inline runs them in the tests"
+STACK = "it applies to stacks, and this backend is not a stack"
+GATE = "it applies to gates, and this session has no rule and no baseline"
+POOL = "it applies to rollouts in the pool, and --agentbench-inline runs them in the tests"
 
-#: Option -> what has to be there for it to mean something.
-MEANING = {
+#: Option -> the context that it needs to have an effect.
+CONTEXTS = {
     "keep-backend": STACK,
     "gpu-wait": STACK,
     "inconclusive": GATE,
@@ -292,32 +304,36 @@ MEANING = {
     **dict.fromkeys(("budget-connect", "budget-first-token", "budget-idle", "budget-call"), POOL),
 }
 
-READ_VARIABLES = f"it reads {', '.join(sorted(options.READ))}; options are words of the command line, or keys of the ini file"
+READ_VARIABLES = f"it reads {', '.join(sorted(options.READ))}; set options on the command line or in the ini file"
 
 
 class Mistakes:
-    """A pytest plugin, in the process that the user started."""
+    """A pytest plugin in the controller that warns about options without effect.
+
+    It also sets the exit status of a usage error if the only errors are suites that cannot be loaded.
+    """
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._broken_off = False  # by the user, or by pytest.exit
+        self._interrupted = False  # Whether the user or pytest.exit ended the session
 
-    @pytest.hookimpl(trylast=True)  # when the controller knows backend and gate
+    @pytest.hookimpl(trylast=True)  # The controller has chosen backend and gate by then.
     def pytest_sessionstart(self) -> None:
         setup = self._controller.setup
         if setup is not None:
-            broken = setup.discovered.broken  # of such a suite nobody knows what it names
+            # A suite that cannot be loaded may name any variable as a key, so nothing can be called unread.
+            broken = setup.discovered.broken
             for name in () if broken else options.unread(os.environ, setup.secret_names):
-                advise(setup.config, f"the environment variable {name} is set, and agentbench does not read it; {READ_VARIABLES}")
-            given = [name for name in MEANING if setup.config.getoption(f"agentbench_{name.replace('-', '_')}", None) is not None]
+                advise(setup.config, f"the environment variable {name} is set, but agentbench does not read it; {READ_VARIABLES}")
+            present = [name for name in CONTEXTS if setup.config.getoption(f"agentbench_{name.replace('-', '_')}", None) is not None]
             absent = {
                 STACK: not setup.backend.waits,
                 GATE: setup.gate is None,
                 POOL: setup.settings.inline,
             }
-            for name in given:
-                if absent[MEANING[name]]:
-                    advise(setup.config, f"--agentbench-{name} means nothing here: {MEANING[name]}")
+            for name in present:
+                if absent[CONTEXTS[name]]:
+                    advise(setup.config, f"--agentbench-{name} has no effect: {CONTEXTS[name]}")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         file = self._controller.config.rootpath / report.nodeid.partition("::")[0]
@@ -326,13 +342,17 @@ class Mistakes:
         self._controller.outcomes.wrong_files += report.failed and any(folder in file.parents for folder in wrong)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self._broken_off = not issubclass(excinfo.type, pytest.Session.Interrupted)  # which is pytest's own after a collection error
+        # pytest raises Session.Interrupted itself after a collection error.
+        self._interrupted = not issubclass(excinfo.type, pytest.Session.Interrupted)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Where a run is summed up, its tests and limits have a say too: `exits` decides."""
-        alone = 0 < self._controller.outcomes.wrong_files == session.testsfailed
+        """Sets the exit status of a usage error if nothing ran and every failure is a suite that cannot be loaded.
+
+        If rollouts ran, `gate/exit_status` decides instead.
+        """
+        only_wrong_files = 0 < self._controller.outcomes.wrong_files == session.testsfailed
         opened = self._controller.opened
         ran = opened is not None and opened.recorder.planned_keys > 0
-        if alone and not self._broken_off and not ran and session.exitstatus in (FAILED, INTERRUPTED):
+        if only_wrong_files and not self._interrupted and not ran and session.exitstatus in (FAILED, INTERRUPTED):
             session.exitstatus = USAGE_ERROR

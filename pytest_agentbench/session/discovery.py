@@ -1,4 +1,4 @@
-"""Finds and loads the suites that the paths on the command line lead to, and the scenarios of them that --agentbench-limit leaves."""
+"""Finds and loads the suites that belong to the paths on the command line, and selects scenarios for --agentbench-limit."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DiscoveredSuites:
-    """The suites that the paths of a command line lead to."""
+    """The suites that belong to the paths on the command line: in, under or above them."""
 
     compiled: Sequence[CompiledSuite]
-    unavailable: Mapping[Path, UnavailableSuite]  # folder -> why there is no suite
+    unavailable: Mapping[Path, UnavailableSuite]  # folder -> suite that cannot run, with the reason
 
     @property
     def folders(self) -> list[Path]:
-        """The folders of all of them."""
+        """The folders of all suites, unavailable ones included."""
         return [*(each.folder for each in self.compiled), *self.unavailable]
 
     @property
     def names(self) -> set[str]:
-        """The names of all of them."""
+        """The names of all suites, unavailable ones included."""
         return {*(each.name for each in self.compiled), *(each.name for each in self.unavailable.values())}
 
     @property
     def broken(self) -> list[Path]:
-        """The folders of those that cannot run because of a fault."""
+        """The folders of the suites that cannot run because of an error in them."""
         return [folder for folder, each in self.unavailable.items() if not each.skip]
 
     @property
     def markers(self) -> list[tuple[str, Path]]:
-        """Name and folder of each suite whose name is a mark of its tests."""
+        """Name and folder of each suite whose name is a marker of its tests."""
         marked = [(each.name, folder) for folder, each in self.unavailable.items() if each.marks]
         return [*((each.name, each.folder) for each in self.compiled), *marked]
 
 
 def unavailable_suite(folder: Path, reason: str, *, skip: bool = False) -> UnavailableSuite:
-    """Returns a suite that does not run; `skip` says that the reason is not a fault."""
+    """Returns an entry for a suite that does not run. `skip` means that its tests are skipped, because the reason is not an error."""
     return UnavailableSuite(folder.name, marks=True, reason=reason, skip=skip)
 
 
 def worker_suite(compiled: CompiledSuite) -> WorkerSuite:
-    """Returns what tests are made of: names and numbers, no data."""
+    """Returns the part of a suite that workers need to create its tests: names and numbers, no data."""
     suite = compiled.suite
     return WorkerSuite(
         SuiteInfo(
@@ -83,7 +83,10 @@ def argument_path(arg: str) -> Path:
 
 
 def suite_folders(args: Sequence[str], root: Path, skipped: Sequence[str]) -> list[Path]:
-    """Folders with a suite.yaml in, under or above the given pytest arguments; `skipped` are patterns of folder names."""
+    """Returns the folders that contain a suite.yaml and are named by, below or above pytest's arguments.
+
+    `skipped` has patterns of folder names that are not searched.
+    """
     folders: dict[Path, None] = {}
     for path in map(argument_path, args):
         folders.update(dict.fromkeys(_above(path, root)))
@@ -111,11 +114,11 @@ def is_skipped(folder: Path, patterns: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class SuiteHead:
-    """A suite.yaml that was parsed, before it is known whether its tests run."""
+    """A parsed suite.yaml, before it is decided whether its tests run."""
 
     folder: Path
-    text: SuiteText | None  # None if it cannot be parsed
-    fault: str = ""  # why it cannot
+    text: SuiteText | None  # None if the file cannot be parsed
+    fault: str = ""  # Reason why it cannot be parsed
 
     @classmethod
     def of(cls, folder: Path) -> SuiteHead:
@@ -129,7 +132,7 @@ class SuiteHead:
 
     @property
     def name(self) -> str:
-        """The suite's name; the folder's if the file cannot be parsed."""
+        """The suite's name, or the folder's name if the file cannot be parsed."""
         return str(self.text.keys.get("name")) if self.text else self.folder.name
 
     @property
@@ -138,7 +141,7 @@ class SuiteHead:
         return self.text is not None and self.text.keys.get("only_when_named") is True
 
     def not_named(self, args: Sequence[str], marks: str) -> str:
-        """Why a suite that runs only when it is named does not run now; empty when it does. `marks` is the expression of -m."""
+        """Returns why the suite does not run because the command line does not name it, or an empty text. `marks` is the -m expression."""
         paths = map(argument_path, args)
         named = re.search(rf"\b{re.escape(self.name)}\b", marks) or any(self.folder in (each, *each.parents) for each in paths)
         if not self.only_when_named or named:
@@ -148,15 +151,16 @@ class SuiteHead:
 
 
 def is_left_out(name: str, marks: str, suites: Collection[str]) -> bool:
-    """Whether the expression of -m names other suites and nothing else, so that no test of this one runs."""
+    """Returns whether the -m expression names only other suites, so that no test of this suite runs."""
     words = re.split(r"(?<!\s)\s+or\s+", marks.strip())
     return name not in words and all(word in suites for word in words)
 
 
 def discover(heads: Sequence[SuiteHead], options: Mapping[str, CompileOptions], *, insists: bool) -> DiscoveredSuites:
-    """Compiles the suites; what is wrong with one of them becomes the error of its tests, and the others are not concerned.
+    """Compiles the suites. An error in one suite makes its own tests fail and does not affect the others.
 
-    `options` are those of each suite by its name. Data that are not on this machine are no fault, unless somebody `insists` on a verdict.
+    `options` has the options of each suite by its name. Tests of a suite whose data are not on this machine are skipped, or fail if
+    `insists` is set.
     """
     from pytest_agentbench.rollouts.compile import CompiledSuite, compile_all
 
@@ -170,9 +174,9 @@ def discover(heads: Sequence[SuiteHead], options: Mapping[str, CompileOptions], 
 
 
 def merged_thresholds(compiled: CompiledSuite, backend: Mapping[str, Mapping[str, float]], chosen: Mapping[str, float]) -> dict[str, float]:
-    """Returns the thresholds in force: those of the command line, then of backend.yaml, then of suite.yaml.
+    """Returns the thresholds in force. Those of the command line override those of backend.yaml, which override those of suite.yaml.
 
-    Raises ConfigError for a score that the suite does not measure, and for a threshold that every score, or none, would reach.
+    Raises ConfigError for a score that the suite does not measure, and for a threshold that every score, or no score, would reach.
     """
     from pytest_agentbench.rollouts.checks import threshold_faults
 
@@ -190,9 +194,9 @@ def merged_thresholds(compiled: CompiledSuite, backend: Mapping[str, Mapping[str
 
 
 def first_scenarios(keys: Iterable[RolloutKey], ids: Mapping[str, Sequence[str]], limit: int) -> set[tuple[str, str]]:
-    """(suite under a variant, scenario) of the first scenarios of each that are among `keys`, in the order of the data set.
+    """Returns (suite under a variant, scenario) for the first `limit` scenarios of each suite and variant among `keys`.
 
-    `ids` has the scenarios of each suite.
+    `ids` has the scenario ids of each suite in the order of the data set, which decides which ones are first.
     """
     places = {suite: {scenario: place for place, scenario in enumerate(scenarios)} for suite, scenarios in ids.items()}
     selected: defaultdict[tuple[str, str], set[str]] = defaultdict(set)

@@ -1,4 +1,4 @@
-"""The fixtures of the plugin, for tests in suite folders. None of them is autouse, none touches the network unless a test asks for it."""
+"""The fixtures of the plugin, for tests in suite folders. None of them is autouse, and none uses the network unless a test requests it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _rollout_key(request: pytest.FixtureRequest) -> RolloutKey:
-    """Parametrizes a test with the rollouts of its suite."""
+    """The key of the rollout that this test reads. The worker parametrizes this fixture with the rollouts of the suite."""
     if not hasattr(request, "param"):
         sentence = "`rollout` and `scenario` have to be arguments of the test or of a fixture that it uses"
         pytest.fail(f"{request.node.name}: {sentence}, so that the test runs once per scenario", pytrace=False)
@@ -42,32 +42,32 @@ def scenario(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Scenar
     from pytest_agentbench.lib import codec
     from pytest_agentbench.suites.suite import Scenario
 
-    return codec.received(Scenario, _asked(request, GetScenario(_rollout_key)).scenario)
+    return codec.received(Scenario, _ask_pool(request, GetScenario(_rollout_key)).scenario)
 
 
 def thresholds(request: pytest.FixtureRequest) -> dict[str, float]:
-    """The thresholds in force here, by score: suite.yaml, then the backend's own, then --agentbench-threshold."""
+    """The thresholds in force, by score. --agentbench-threshold overrides those of the backend, which override those of suite.yaml."""
     return dict(_suite(request).thresholds)
 
 
 def suite(request: pytest.FixtureRequest) -> SuiteInfo:
-    """What is known of this test's suite: name, description, ids, variants, trials, thresholds, scorers, label_source, quarantined."""
+    """Facts about this test's suite: name, description, ids, variants, trials, thresholds, scorers, label_source, quarantined."""
     known = _suite(request)
     return dataclasses.replace(known, thresholds=dict(known.thresholds), quarantined=dict(known.quarantined))
 
 
 def backend(request: pytest.FixtureRequest) -> Endpoint:
-    """Where the stack under test answers: `backend.url` (ends in /v1) and `backend.model`. Waits until it is ready.
+    """The endpoint of the stack under test: `backend.url` (ends in /v1) and `backend.model`. Waits until it is ready.
 
     Calls made to this URL are not timed and not recorded; use `llm` for calls that are.
     """
-    return _asked(request, GetBackend()).endpoint
+    return _ask_pool(request, GetBackend()).endpoint
 
 
 def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
-    """A client of the stack under test for a test to call by hand: `await llm.chat(messages)`, or `llm.openai()`.
+    """A client for calling the stack under test by hand: `await llm.chat(messages)`, or `llm.openai()`.
 
-    Its calls are timed and journaled as a rollout of their own, which no mean counts.
+    Its calls are timed and recorded in the journal as a rollout of their own, which counts in no mean.
     """
     from pytest_agentbench.session.inline import adhoc
 
@@ -85,12 +85,12 @@ def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
 
 def _worker(request: pytest.FixtureRequest) -> Worker:
     worker: Any = request.config.pluginmanager.get_plugin("agentbench-worker")
-    return worker  # type: ignore[no-any-return]  # the plugin manager knows no types
+    return worker  # type: ignore[no-any-return]  # The plugin manager is untyped.
 
 
 def _suite(request: pytest.FixtureRequest) -> SuiteInfo:
     suite = _worker(request).suite_of(request.node.path)
-    assert suite is not None  # elsewhere there is no such fixture
+    assert suite is not None  # The fixtures exist only in suite folders.
     if not isinstance(suite, UnavailableSuite):
         return suite.info
     if suite.skip:
@@ -98,8 +98,8 @@ def _suite(request: pytest.FixtureRequest) -> SuiteInfo:
     pytest.fail(suite.reason, pytrace=False)
 
 
-def _asked(request: pytest.FixtureRequest, question: PoolQuestion[PoolAnswer_co]) -> PoolAnswer_co:
-    """Returns the pool's answer; ends the test if there is none."""
+def _ask_pool(request: pytest.FixtureRequest, question: PoolQuestion[PoolAnswer_co]) -> PoolAnswer_co:
+    """Returns the pool's answer to a question. Ends the test if there is none."""
     try:
         return _worker(request).pool.ask(question)[0]
     except (InfraError, MissingError) as error:
@@ -114,40 +114,43 @@ FIXTURES = (_rollout_key, rollout, scenario, thresholds, suite, backend, llm)
 
 
 class SuiteFixtures:
-    """A pytest plugin beside the worker: it makes the fixtures known in suite folders, and nowhere else."""
+    """A pytest plugin in each test process. It registers the fixtures in suite folders only."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._homes: set[pytest.Collector] = set()  # whose tests know the fixtures
+        self._suite_nodes: set[pytest.Collector] = set()  # Nodes that the fixtures are registered for
 
     def pytest_sessionstart(self) -> None:
-        """Pytest gives fixtures of the rootdir's conftest.py to all tests, now; ours have to be there before, for it to override them."""
-        if self._everywhere:
-            self._worker.config.pluginmanager.register(everywhere(), "agentbench-fixtures")
+        """Registers the fixtures for all tests if the rootdir is a suite's folder.
+
+        It has to happen before pytest registers the fixtures of the rootdir's conftest.py, so that those can override these.
+        """
+        if self._root_is_in_suite:
+            self._worker.config.pluginmanager.register(fixture_plugin(), "agentbench-fixtures")
 
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
-        """Once, where a suite's folder begins, and before its conftest.py is looked at: what that defines wins."""
-        if self._everywhere or not isinstance(collector, (pytest.Directory, pytest.File)):
+        """Registers the fixtures once for each suite's folder, before its conftest.py is read, so that a conftest.py can override them."""
+        if self._root_is_in_suite or not isinstance(collector, (pytest.Directory, pytest.File)):
             return
         inside = str(collector.path) in self._worker.suites or self._worker.suite_of(collector.path) is not None
-        if inside and self._homes.isdisjoint(collector.listchain()):
-            self._homes.add(collector)
-            bring(collector)
+        if inside and self._suite_nodes.isdisjoint(collector.listchain()):
+            self._suite_nodes.add(collector)
+            register_fixtures(collector)
 
     @property
-    def _everywhere(self) -> bool:
-        """Whether all of the project is in a suite's folder."""
+    def _root_is_in_suite(self) -> bool:
+        """Whether the rootdir is a suite's folder, so that the whole project is in it."""
         return str(self._worker.config.rootpath) in self._worker.suites
 
 
-def everywhere() -> ModuleType:
-    """A plugin with the fixtures."""
+def fixture_plugin() -> ModuleType:
+    """Returns a pytest plugin that defines the fixtures for all tests."""
     plugin = ModuleType("agentbench_fixtures")
     vars(plugin).update({function.__name__: pytest.fixture(function) for function in FIXTURES})
     return plugin
 
 
-def bring(node: pytest.Collector) -> None:
-    """Makes the fixtures known to the tests below a node. What a conftest.py there defines comes later, and wins."""
+def register_fixtures(node: pytest.Collector) -> None:
+    """Registers the fixtures for the tests below a node. A conftest.py there is read later and can override them."""
     for function in FIXTURES:
         pytest.register_fixture(name=function.__name__, func=function, node=node)

@@ -1,5 +1,6 @@
-"""The gate of a session: which rules are asked of which suites, with which baselines, and what follows for tests; and trials in
-rounds until the verdict stands (`--agentbench-trials=auto`).
+"""The gate of a session: which rules apply to which suites, the baselines, and the effect on tests.
+
+Also the trial rounds of `--agentbench-trials=auto`, which end when the verdict stands.
 """
 
 from __future__ import annotations
@@ -31,27 +32,27 @@ from pytest_agentbench.stats.power import Design, least_margin, spread, trials_f
 from pytest_agentbench.suites.arms import Arm
 from pytest_agentbench.suites.suite import Suite
 
-MARGIN = 0.05  # of the main score, where a baseline is given and no rule speaks of it
-POWER = 0.8
+MARGIN = 0.05  # Margin of the main score if a baseline is given without a rule about it
+POWER = 0.8  # Probability with which an unchanged setup should pass
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What this session is asked."""
+    """The gate rules of a session, with the baselines that they compare with."""
 
     rules: Sequence[SuiteRule]
-    baselines: Mapping[str, Evidence] = field(default_factory=dict)  # group -> where one is known
-    decides: bool = True  # whether verdicts have a say in the exit status; else they are only shown
-    insists: bool = False  # whether this session's options ask, so that silence is no answer
+    baselines: Mapping[str, Evidence] = field(default_factory=dict)  # group -> its baseline; groups without one are absent
+    decides: bool = True  # whether the verdict affects the exit status, or is only shown
+    insists: bool = False  # whether the gate comes from this session's options, so that it must give a verdict
 
     @property
     def compared(self) -> set[str]:
-        """Groups whose scores are judged against a baseline: there a scenario below its threshold does not fail the session."""
+        """Groups whose scores are compared with a baseline. A scenario of theirs below its threshold does not fail the session."""
         groups = {each.group for each in self.rules if each.rule.versus and each.rule.kind == "score"}
         return {group for group in groups if group in self.baselines and group in self.baselines[group].groups} if self.decides else set()
 
     def judge(self, run: Run, trials: Sequence[Trial], tests_below: int) -> GateResult | None:
-        """None where no suite ran that it is about."""
+        """Returns the result of the gate for a run, or None if no suite with rules ran (unless `insists` is set)."""
         evidence = Evidence.of(RunFacts.of(run), trials)
         ran = [each for each in self.rules if each.group in run.suites]
         if not ran and not self.insists:
@@ -62,32 +63,32 @@ class Gate:
             decides=self.decides,
             tests_below=tests_below,
             compared=tuple(sorted(self.compared)),
-            baselines={group: _about(self.baselines[group]) for group in run.suites if group in self.baselines},
+            baselines={group: _baseline_run(self.baselines[group]) for group in run.suites if group in self.baselines},
             rules=tuple(map(rule_result, judged)),
             unmeasured=tuple(group for group in run.suites if cannot_measure(group, ran, evidence)),
         )
 
     @property
-    def looked_at(self) -> list[SuiteRule]:
-        """Rules for which trials may be added until they are decided."""
+    def interim_rules(self) -> list[SuiteRule]:
+        """Rules that are checked between trial rounds, and for which rounds are added until they are decided."""
         return [each for each in self.rules if each.may_decide_early]
 
     def look(self, run: Evidence) -> InterimLook:
-        """What can be said before the last round of trials; the verdict stands when a rule has failed, or more trials change none."""
+        """Judges a run before its last trial round. The verdict stands if a rule has failed, or if more trials cannot change any rule."""
         rounds = run.facts.rounds
-        judged = judge_rules([each for each in self.looked_at if each.group in run.groups], run, self.baselines)
+        judged = judge_rules([each for each in self.interim_rules if each.group in run.groups], run, self.baselines)
         verdict = session_verdict(judged)
         stands = verdict == FAIL or not any(each.is_open(rounds) for each in judged)
         return InterimLook(rounds, verdict, stands, tuple(map(rule_result, judged)))
 
     def population(self, group: str) -> set[str]:
-        """The scores of a suite of which a rule asks the population."""
+        """Returns the scores of a group that have a rule `of population`."""
         return {each.rule.metric for each in self.rules if each.group == group and each.rule.of == POPULATION}
 
     def warnings(self, compiled: Sequence[CompiledSuite], limit: int | None, rounds: int | None = None) -> Iterator[str]:
-        """A sentence for each rule that takes more trials, and each margin with which a suite of this size cannot pass or hardly will.
+        """Yields a sentence for each rule that needs more trials, and for each margin with which a suite of this size can hardly pass.
 
-        `rounds` is how many trials there may be where they are added until the verdict stands.
+        `rounds` is the largest number of trial rounds if they are added until the verdict stands.
         """
         sizes = {
             group: (len(judged_scenarios(each.suite, variant, limit)), rounds or each.trials) for each, variant, group in _groups(compiled)
@@ -95,33 +96,33 @@ class Gate:
         for each in self.rules:
             scenarios, trials = sizes[each.group]
             if each.rule.kind == "passes" and trials < (k := each.rule.pass_rate.k):
-                yield f"{each.group}: `{each.rule.text}` takes {k} trials of each scenario: --agentbench-trials={k}"
+                yield f"{each.group}: `{each.rule.text}` needs {k} trials of each scenario; use --agentbench-trials={k}"
             compared = each.rule.versus and each.rule.kind == "score" and each.rule.margin > 0
             uncertain = compared and each.scale.width and not each.deterministic and scenarios > 1
-            if uncertain and (why := self._too_small(each, scenarios, trials)):
+            if uncertain and (why := self._why_too_small(each, scenarios, trials)):
                 size = f"{scenarios} scenarios with {trials} trial{'s' * (trials > 1)}"
-                yield f"{each.group}: `{each.rule.text}` is a margin too small for {size}: {why}"
+                yield f"{each.group}: the margin of `{each.rule.text}` is too small for {size}: {why}"
 
-    def _too_small(self, suite_rule: SuiteRule, scenarios: int, trials: int) -> str:
+    def _why_too_small(self, suite_rule: SuiteRule, scenarios: int, trials: int) -> str:
+        """Returns why the margin of a rule is too small for so many scenarios and trials, or an empty text."""
         width = suite_rule.scale.width or 1.0
-        margin = suite_rule.rule.margin / width  # what follows is of scores between 0 and 1
+        margin = suite_rule.rule.margin / width  # The formulas below are for scores between 0 and 1.
         within, base_trials = self._noise(suite_rule, width)
         design = Design(scenarios, trials, within or 0.0, min(trials, base_trials or trials), suite_rule.rule.of, CONFIDENCE)
-        if suite_rule.rule.of == POPULATION and (floor := replace(design, within=0.0).smallest_margin()) > margin:
-            return (
-                f"however they turn out they cannot pass below {floor * width:.3f}, nor with more trials; more scenarios can, or `of suite`"
-            )
+        if suite_rule.rule.of == POPULATION and (bound := replace(design, within=0.0).smallest_margin()) > margin:
+            return f"no result passes with a margin below {bound * width:.3f}, however many trials; add scenarios, or use `of suite`"
         if suite_rule.rule.of == SUITE and margin < least_margin(scenarios, trials):
             least, takes = least_margin(scenarios, trials) * width, trials_for(margin, scenarios)
-            return f"however they turn out they cannot pass below {least:.3f}; --agentbench-trials={takes} can"
+            return f"no result passes with a margin below {least:.3f}; use --agentbench-trials={takes}"
         if within is not None and (smallest := design.smallest_margin(POWER)) > margin:
             return (
-                f"with the baseline's noise they pass 4 times out of 5 from {smallest * width:.3f} on; run more trials, or widen the margin"
+                f"with the baseline's noise, unchanged runs pass 4 times out of 5 only with a margin of {smallest * width:.3f} or more; "
+                "run more trials, or widen the margin"
             )
         return ""
 
     def _noise(self, suite_rule: SuiteRule, width: float) -> tuple[float | None, int]:
-        """(the variance of a trial, trials of a scenario) of the baseline, in squares of `width`; None and 0 if they are not known."""
+        """Returns the variance of a trial (in squares of `width`) and the trials per scenario of the baseline; None and 0 if unknown."""
         base = self.baselines.get(suite_rule.group)
         known = samples(base.groups.get(suite_rule.group, ()), suite_rule.rule.metric, suite_rule.scale) if base else {}
         scores = {name: each.scores for name, each in known.items() if each.scores}
@@ -131,7 +132,7 @@ class Gate:
 
 
 class GateOptions(Protocol):
-    """The options that ask: those of a session, or of a command about a run that is over."""
+    """The options that define a gate, of a session or of a command that judges a finished run."""
 
     @property
     def gate(self) -> tuple[str, ...]: ...
@@ -153,25 +154,25 @@ class GateOptions(Protocol):
 
 
 def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate | None:
-    """The gate that suites and options ask for; None where nobody asks. Raises ConfigError for what cannot be asked.
+    """Returns the gate that suites and options define, or None if they define none. Raises ConfigError for invalid rules.
 
-    Of an A/B session only what its thresholds ask of each arm.
+    In an A/B session only rules from thresholds apply, to each arm.
     """
     if settings.ab and (settings.gate or settings.baseline):
-        raise ConfigError("--agentbench-ab compares its arms with each other; gates and baselines are for sessions of one backend")
+        raise ConfigError("--agentbench-ab compares its arms with each other; leave out --agentbench-gate and --agentbench-baseline")
     explicit = read_evidence(find_baseline(settings.baseline, settings.reports_directory)) if settings.baseline else None
     groups = [*_groups(compiled)]
     if explicit and groups and not any(group in explicit.groups for _, _, group in groups):
         known, here = ", ".join(explicit.groups) or "nothing", ", ".join(group for _, _, group in groups)
-        raise ConfigError(f"the baseline {settings.baseline} is one of {known}; this session has {here}")
+        raise ConfigError(f"the baseline {settings.baseline} has results of {known}, but this session has {here}")
     suite_rules: list[SuiteRule] = []
     baselines: dict[str, Evidence] = {}
-    typed = {id(each): rules for each, rules in zip(compiled, typed_rules(settings.gate, compiled), strict=True)}
+    typed = {id(each): rules for each, rules in zip(compiled, command_line_rules(settings.gate, compiled), strict=True)}
     for each, _, group in groups:
         asked = rules_of(each, typed[id(each)], settings.thresholds)
         rules = [(any_part, rule) for any_part, rule in asked if (rule.of == RUN and rule.kind in QUESTION_KINDS) or not settings.ab]
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
-            rules.append((True, _usual_rule(each.suite)))
+            rules.append((True, _default_rule(each.suite)))
         about = each.suite.deterministic, _pass_threshold(each)
         suite_rules += [SuiteRule(group, rule, each.suite.scale(rule.metric), any_part, *about) for any_part, rule in rules]
         promoted = default_baseline(each.name, settings.reports_directory)
@@ -180,19 +181,19 @@ def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate 
         elif promoted.is_file() and any(rule.versus for _, rule in rules):
             baselines[group] = read_evidence(promoted)
         elif explicit:
-            baselines[group] = explicit  # it has nothing about this group, and the verdict will say so
+            baselines[group] = explicit  # It does not contain this group, and the verdict will say so.
     insists = bool(settings.gate or settings.baseline)
     return Gate(suite_rules, baselines, settings.verdict == "gate", insists) if suite_rules or insists else None
 
 
-def judge_again(run: Run, directory: Path, compiled: Sequence[CompiledSuite], asking: GateOptions) -> tuple[GateResult | None, Evidence]:
-    """(what the gate finds, or None where nothing is asked; the evidence) of a run that is over.
+def judge_again(run: Run, directory: Path, compiled: Sequence[CompiledSuite], options: GateOptions) -> tuple[GateResult | None, Evidence]:
+    """Judges a finished run. Returns the result of the gate (None without rules) and the evidence.
 
-    Raises ConfigError for what cannot be asked, and for a run that is its own baseline.
+    Raises ConfigError for invalid rules, and for a run that is its own baseline.
     """
-    gate = make_gate(compiled, asking)
+    gate = make_gate(compiled, options)
     if gate and any(base.facts.run == run.id for base in gate.baselines.values()):
-        raise ConfigError(f"{run.id} is its own baseline, and no run has changed since itself; --baseline names another")
+        raise ConfigError(f"the run {run.id} is its own baseline; name another one with --baseline")
     evidence = read_evidence(directory)
     trials = [trial for trials in evidence.groups.values() for trial in trials]
     below = run.gate.tests_below if run.gate else 0
@@ -200,15 +201,15 @@ def judge_again(run: Run, directory: Path, compiled: Sequence[CompiledSuite], as
 
 
 def judged_scenarios(suite: Suite, variant: str, limit: int | None) -> list[str]:
-    """Ids of what a session runs of a suite, without those in quarantine."""
+    """Returns the ids of the scenarios that a session runs of a suite, without those in quarantine."""
     left_out = {each.scenario for each in suite.quarantine}
     return [each.id for each in suite.scenarios[:limit][: suite.sizes.get(variant)] if each.id not in left_out]
 
 
 def rules_of(compiled: CompiledSuite, typed: Sequence[Rule], thresholds: Mapping[str, float]) -> Iterator[tuple[bool, Rule]]:
-    """Yields each rule of a suite, and whether it is from the command line.
+    """Yields each rule of a suite, and whether it comes from the command line.
 
-    `typed` are the rules and `thresholds` the limits of the command line. About what they speak of the suite itself has no say.
+    `typed` and `thresholds` come from the command line. A rule in `typed` replaces the suite's own rules about the same value.
     """
     about = {rule.about for rule in typed}
     yield from ((False, rule) for rule in compiled.rules if rule.about not in about)
@@ -217,10 +218,11 @@ def rules_of(compiled: CompiledSuite, typed: Sequence[Rule], thresholds: Mapping
     yield from ((f"{rule.metric}.mean" in thresholds, rule) for rule in means if rule.about not in about)
 
 
-def typed_rules(texts: Sequence[str], compiled: Sequence[CompiledSuite]) -> list[list[Rule]]:
-    """Returns for each suite the rules of the command line that can be asked of it.
+def command_line_rules(texts: Sequence[str], compiled: Sequence[CompiledSuite]) -> list[list[Rule]]:
+    """Returns for each suite the rules of the command line that apply to it.
 
-    Raises ConfigError for a rule that no suite can be asked, that a suite with that score refuses, or that every run, or none, would keep.
+    Raises ConfigError for a rule that applies to no suite, that is invalid for a suite with that score, or that every run, or no run,
+    would pass.
     """
     rules: list[list[Rule]] = [[] for _ in compiled]
     for text in texts:
@@ -250,7 +252,7 @@ def _pass_threshold(compiled: CompiledSuite) -> PassThreshold | None:
     return pass_threshold_of(compiled.suite.score_names, compiled.thresholds, compiled.suite.scales)
 
 
-def _usual_rule(suite: Suite) -> Rule:
+def _default_rule(suite: Suite) -> Rule:
     main = suite.score_names[0]
     scale = suite.scale(main)
     text = f"{main}.mean {scale.sign} {'' if scale.falling else '-'}{MARGIN} vs baseline"
@@ -258,18 +260,18 @@ def _usual_rule(suite: Suite) -> Rule:
 
 
 def _groups(compiled: Sequence[CompiledSuite]) -> Iterator[tuple[CompiledSuite, str, str]]:
-    """(suite, variant, the name of both) of everything that this session may run."""
+    """Yields (suite, variant, name of both) for each variant that this session may run."""
     for each in compiled:
         yield from ((each, variant, RolloutKey(each.name, "", variant).group) for variant in each.variants)
 
 
-def _about(baseline: Evidence) -> BaselineRun:
+def _baseline_run(baseline: Evidence) -> BaselineRun:
     facts = baseline.facts
     return BaselineRun(facts.run, facts.commit, facts.finished_at)
 
 
 def rule_result(judged: RuleVerdict) -> RuleResult:
-    """A judged rule as its run keeps it."""
+    """Returns the verdict on a rule in the form that run.json stores."""
     rule = judged.suite_rule.rule
     return RuleResult(
         **vars(judged.decision),
@@ -284,45 +286,54 @@ def rule_result(judged: RuleVerdict) -> RuleResult:
 
 
 def refuse_endless(most: int | None, gate: Gate | None) -> None:
-    """Raises ConfigError where there are to be rounds of trials, so many at `most`, and no rule could end them."""
-    if most is not None and (gate is None or not gate.looked_at):
+    """Raises ConfigError if trial rounds are requested (at most `most`) but no rule could end them."""
+    if most is not None and (gate is None or not gate.interim_rules):
         raise ConfigError(
-            "--agentbench-trials=auto runs rounds of trials until a rule about a score or a pass rate is decided, and there is none: "
-            "--agentbench-gate or --agentbench-baseline asks for one, or give a number of trials"
+            "--agentbench-trials=auto runs rounds of trials until a rule about a score or a pass rate is decided, but there is none; "
+            "add one with --agentbench-gate or --agentbench-baseline, or give a number of trials"
         )
 
 
 class Rounds:
-    """A pytest plugin, in the process that the user started; threads of the pool call `planned` and `rested`."""
+    """The trial rounds of a session (`--agentbench-trials=auto`); a pytest plugin in the controller.
+
+    Tests read the first round. `planned` adds the second one at once, because the first interim look comes after it. After each
+    further round `round_finished` judges the run, and adds another round unless the verdict stands. Pytest's test loop ends only when
+    the rounds are over. `planned` and `round_finished` are called in threads of the pool connection.
+    """
 
     def __init__(self, gate: Gate, most: int, suites: Mapping[str, Suite], directory: Path, notices: queue.SimpleQueue[str]) -> None:
-        """`directory` is the run's; into `notices` goes a sentence for the user on each look."""
+        """`directory` is the run directory. `notices` gets a sentence for the user after each interim look."""
         self._gate, self._most, self._suites, self._directory, self._notices = gate, most, suites, directory, notices
-        self._first: list[RolloutKey] = []  # what tests read
+        self._first: list[RolloutKey] = []  # Rollouts of the first round, which tests read
         self._looks: list[InterimLook] = []
         self._trials: dict[RolloutKey, Trial] = {}
-        self._read = 0  # bytes of the journal
-        self._over = threading.Event()
+        self._read = 0  # Bytes of the journal that were read
+        self._finished = threading.Event()
 
     def planned(self, keys: Sequence[RolloutKey]) -> list[RolloutKey]:
-        """The second round, which needs no look."""
+        """Takes the rollouts of the first round and returns those of the second one, which needs no interim look."""
         self._first = [*dict.fromkeys(keys)]
         return self._round(FIRST_LOOK)
 
-    def rested(self, *, whole: bool) -> list[RolloutKey]:
-        """The next round; nothing where the verdict stands, or a rollout of this round will never have a record."""
+    def round_finished(self, *, whole: bool) -> list[RolloutKey]:
+        """Judges the run after a round and returns the rollouts of the next one.
+
+        Returns an empty list if the verdict stands, if this was the last round, or if a rollout of this round will never have a record
+        (`whole` is False).
+        """
         if whole:
             self._looks.append(look := self._look(len(self._looks) + FIRST_LOOK))
             if not look.stands and look.round < self._most:
                 self._say(look, "another round")
                 return self._round(look.round + 1)
-            self._say(look, "the verdict stands" if look.stands else "the last one")
-        self._over.set()
+            self._say(look, "the verdict stands" if look.stands else "this was the last round")
+        self._finished.set()
         return []
 
     def end(self) -> None:
-        """Nobody waits any more."""
-        self._over.set()
+        """Ends the rounds, so that the test loop stops waiting."""
+        self._finished.set()
 
     def _round(self, number: int) -> list[RolloutKey]:
         return [key._replace(trial=number) for key in self._first]
@@ -342,9 +353,9 @@ class Rounds:
         return self._gate.look(Evidence.of(facts, self._trials.values()))
 
     def _read_on(self) -> None:
-        """Reads the records that were written since the last look. No record is written during a look."""
+        """Reads the records that were written since the last interim look. No record is written during a look."""
         end = (self._directory / FILE).stat().st_size
-        for each in read_journal(self._directory, lambda _: None, self._read):  # what is damaged is told when the session ends
+        for each in read_journal(self._directory, lambda _: None, self._read):  # Damaged lines are reported at the end.
             if each.kind == "scenario":
                 self._trials[each.key] = trial_of(each)
         self._read = end
@@ -354,15 +365,15 @@ class Rounds:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """The session goes on until the rounds are over, unless something has broken it off."""
+        """Keeps the session running until the rounds are over. An interrupted session does not wait."""
         result = yield
         if self._first:
-            self._over.wait()
+            self._finished.wait()
         return result
 
     @property
     def summary(self) -> RoundsResult:
-        """What became of the rounds."""
+        """The result of the rounds for run.json."""
         last = self._looks[-1] if self._looks else None
         stands, ran = last is not None and last.stands, last.round if last else 0
         saved = (self._most - ran) * len(self._first) if stands else 0

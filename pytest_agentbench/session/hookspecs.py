@@ -1,4 +1,4 @@
-"""The extension points. They run in the controller: put them in the root conftest.py or in an installed plugin."""
+"""The hooks that other plugins can implement. They run in the controller: put them in the root conftest.py or in an installed plugin."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 @pytest.hookspec(firstresult=True)
 def pytest_agentbench_make_backend(config: pytest.Config, name: str, changes: Sequence[tuple[str, Any]]) -> Backend | None:
-    """Returns the backend for what --agentbench-backend says, or None to leave it to others; the built-in one comes last.
+    """Returns the backend for the value of --agentbench-backend, or None to leave it to other plugins. The built-in hook comes last.
 
-    `changes` are what --agentbench-set and --agentbench-ab change of its YAML: (dotted path, value).
+    `changes` has the changes to its YAML from --agentbench-set and --agentbench-ab: (dotted path, value).
     """
 
 
 @pytest.hookspec
 def pytest_agentbench_rollout_finished(rollout: Rollout) -> None:
-    """A rollout is in the journal. Called in a thread of the controller, so keep it short."""
+    """Called after a rollout was written to the journal. Runs in a thread of the controller, so keep it short."""
 
 
 @pytest.hookspec
 def pytest_agentbench_update_environment(environment: dict[str, Any]) -> None:
-    """Change the environment that run.json records: add what identifies your stack."""
+    """Changes the environment that run.json records, for example to add facts that identify your stack."""
 
 
 @pytest.hookspec(firstresult=True)
 def pytest_agentbench_redact(text: str) -> str | None:
-    """Returns the text of a record without what must not be written; called after the built-in redaction."""
+    """Returns the text of a record without the parts that must not be written. Called after the built-in redaction."""
 
 
 @pytest.hookspec
 def pytest_agentbench_report(run: Run, directory: Path) -> Path | None:
-    """Writes a report of one's own into the run directory and returns its path."""
+    """Writes an additional report into the run directory and returns its path."""

@@ -1,6 +1,4 @@
-"""What a session makes ready: the images of its tasks before anything is measured, and the arm and its cache between two blocks of
-rollouts.
-"""
+"""Preparation of rollouts: builds the images of tasks before a session measures, and switches arms and caches between blocks."""
 
 from __future__ import annotations
 
@@ -24,25 +22,25 @@ from pytest_agentbench.sandbox.docker_sandbox import needs_filter
 from pytest_agentbench.suites.arms import COLD
 from pytest_agentbench.suites.suite import DOCKER, Task
 
-AT_ONCE = 2  # images that are built
+PARALLEL_BUILDS = 2  # images built at the same time
 
 
 class TaskImages:
-    """Of one session."""
+    """Builds the images of the tasks of one session."""
 
     def __init__(self, tasks: Mapping[tuple[str, str], Task], run: str, say: Callable[[str], None]) -> None:
-        """`tasks` by suite and scenario; `run` is what their sandboxes are labelled with; `say` is given sentences for the user."""
+        """`tasks` are by suite and scenario. `run` is the label of their sandboxes. `say` is called with sentences for the user."""
         self.tasks, self._run, self._say = tasks, run, say
         self.planned: Sequence[RolloutKey] = ()
-        self.unbuilt: dict[str, str] = {}  # image -> why it could not be made
-        self.status = ""  # what is being made; empty where nothing is
+        self.unbuilt: dict[str, str] = {}  # image -> why it could not be built
+        self.status = ""  # Current build step; empty if nothing is being built
 
     def make(self) -> None:
-        """Returns when each planned task of a sandbox of ours has an image, or `unbuilt` says why it has none."""
+        """Builds the missing images of all planned tasks with a Docker sandbox. `unbuilt` gets those that fail."""
         tasks = [self.tasks[place] for key in self.planned if (place := (key.suite, key.scenario)) in self.tasks]
         images = {image_of(task): task for task in tasks if task.sandbox == DOCKER and not (task.unsupported or task.broken)}
         began = time.monotonic()
-        with ThreadPoolExecutor(AT_ONCE, "agentbench-image") as threads:
+        with ThreadPoolExecutor(PARALLEL_BUILDS, "agentbench-image") as threads:
             made = sum(threads.map(self._make, images.values()))
         self.status = ""
         if made:
@@ -60,7 +58,7 @@ class TaskImages:
         self.status = ""
 
     def _warn(self, tasks: Sequence[Task]) -> None:
-        """Names the limits that the engine does not keep, before any task is carried out."""
+        """Warns about limits that the container engine does not enforce, before any task runs."""
         if not tasks:
             return
         with suppress(InfraError), closing(client()) as engine, infra():  # If the engine fails, the sandboxes say so.
@@ -68,7 +66,7 @@ class TaskImages:
                 self._say(sentence)
 
     def _make(self, task: Task) -> bool:
-        """Whether there was none, and is one now."""
+        """Returns whether the image was missing and has been built."""
         try:
             return make_image(task, self._show)
         except InfraError as error:
@@ -79,14 +77,18 @@ class TaskImages:
         self.status = line
 
     def end(self) -> None:
-        """Removes the sandboxes that a pool which was killed, or gave up waiting, has left."""
+        """Removes sandboxes that the pool left because it was killed or stopped waiting."""
         if self.tasks:
-            with suppress(InfraError):  # they end by themselves, and the next session says which are there
+            with suppress(InfraError):  # Sandboxes end by themselves, and the next session names those that are left.
                 end_run(self._run)
 
 
 class ArmSwitcher:
-    """The blocks of one session, as its controller sees them. One block at a time, told by the pool."""
+    """Prepares the backend for each block of a session, and records what was measured of each.
+
+    The pool announces each block, one at a time. `begin` switches to the block's arm and empties the cache if the policy is `cold`.
+    `measure` starts the measurement and `close` ends it.
+    """
 
     def __init__(self, backend: Backend, policy: str) -> None:
         self.backend, self.policy = backend, policy
@@ -94,10 +96,13 @@ class ArmSwitcher:
         self._before: cache_state.Counters = {}
         self._is_open = False
         self._began = 0.0  # seconds, time.monotonic()
-        self._salted: dict[str, str] = {}  # arm whose cache cannot be reset -> why
+        self._salted: dict[str, str] = {}  # arm whose cache cannot be reset -> reason
 
     def begin(self, endpoint: Endpoint, arm: str, rollouts: int) -> tuple[Turn | NoTurn, bool]:
-        """(what the pool is told, whether the arm was started for this). `endpoint` is the session's, for a session of one backend."""
+        """Prepares an arm for a block. Returns the answer for the pool, and whether the arm was started for it.
+
+        `endpoint` is the session's endpoint, for a session with one backend.
+        """
         self.close()
         try:
             endpoint, swapped = self.backend.turn(arm, endpoint)
@@ -105,19 +110,19 @@ class ArmSwitcher:
             return NoTurn(str(error)), False
         block = CacheBlock(arm, rollouts)
         if self.policy == COLD:
-            block = self._emptied(endpoint, block)
+            block = self._with_empty_cache(endpoint, block)
         if self.blocks and self.blocks[-1].seconds is None:
-            self.blocks.pop()  # it was never measured: a tap died before it was pointed at the arm
+            self.blocks.pop()  # A tap died before the block could be measured.
         self.blocks.append(block)
         return Turn(endpoint, block.salt), swapped
 
     def measure(self, primed: int | None) -> None:
-        """The rollouts of the block begin; so many of them had their first call made before."""
+        """Starts the measurement of the block. `primed` is the number of rollouts whose first call was made before it."""
         self.blocks[-1] = replace(self.blocks[-1], primed=primed)
         self._before, self._is_open, self._began = self._counters(), True, time.monotonic()
 
     def close(self) -> None:
-        """The rollouts of the block have ended. May be called without one, and twice."""
+        """Ends the measurement of the block. Does nothing if none is being measured."""
         if self._is_open:
             self._is_open = False
             seconds = time.monotonic() - self._began
@@ -126,16 +131,16 @@ class ArmSwitcher:
 
     @property
     def why_salted(self) -> dict[str, str]:
-        """Arm -> why its cache could not be reset."""
+        """Arm -> reason why its cache could not be reset."""
         return dict(self._salted)
 
     def facts(self, failure: str) -> ArmFacts:
-        """`failure` is the session's."""
+        """Returns the facts about the arms for the comparison. `failure` is the reason why the session failed, if it did."""
         backend = self.backend
         return ArmFacts("" if backend.failures else failure, backend.failures, backend.load_s, backend.in_sequence)
 
-    def _emptied(self, endpoint: Endpoint, block: CacheBlock) -> CacheBlock:
-        """A block with an empty cache: by a reset, or else by a salt that no other block has."""
+    def _with_empty_cache(self, endpoint: Endpoint, block: CacheBlock) -> CacheBlock:
+        """Returns the block with an empty cache: after a reset, or with a unique salt if the cache cannot be reset."""
         arm = block.arm
         if arm not in self._salted:
             try:

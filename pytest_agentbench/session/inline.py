@@ -1,4 +1,4 @@
-"""A rollout in the test's own call stack, so that a debugger can walk through the agent. Its record takes the usual way."""
+"""Runs a rollout in the test's own call stack, so that a debugger can step through the agent. The pool records it as usual."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_agentbench.suites.suite import Suite
 
 
 class PooledTap:
-    """The tap, asked through the pool. Its methods raise the errors of `PoolConnection.ask`."""
+    """Opens and closes addresses of the tap through the pool. The methods raise the errors of `PoolConnection.ask`."""
 
     def __init__(self, pool: PoolConnection) -> None:
         self._pool = pool
@@ -31,7 +31,7 @@ class PooledTap:
         return self.open_now(key, access)
 
     def open_now(self, key: RolloutKey, access: Access) -> ModelAddress:
-        """Returns an address for calls by hand."""
+        """Opens an address for the calls of one rollout. Like `open`, but not async."""
         return self._pool.ask(LendAddress(key, access))[0].address
 
     async def said(self, id: str) -> list[Json]:
@@ -41,16 +41,16 @@ class PooledTap:
         return self.close_now(id)
 
     def close_now(self, id: str) -> tuple[LLMCall, ...]:
-        """Ends an address and returns the calls that were made there."""
+        """Closes an address and returns the calls that were made through it."""
         return self._pool.ask(ReturnAddress(id))[0].calls
 
 
 def run_inline(pool: PoolConnection, recorder: RunRecorder, suites: Mapping[str, Suite], key: RolloutKey, sizes: Sizes) -> Rollout:
-    """Runs one rollout here and now, without budgets and retries, and hands it to the journal; one that ran is read from there."""
+    """Runs one rollout in this process, without budgets and retries, and records it. A rollout that has already run is read instead."""
     try:
         return rollout_of(recorder.recorded(key))
     except KeyError:
-        return submitted(pool, _run(pool, suites[key.suite], key, sizes))
+        return submit(pool, _run(pool, suites[key.suite], key, sizes))
 
 
 def _run(pool: PoolConnection, suite: Suite, key: RolloutKey, sizes: Sizes) -> Rollout:
@@ -64,14 +64,14 @@ def _run(pool: PoolConnection, suite: Suite, key: RolloutKey, sizes: Sizes) -> R
         return Rollout(*key, status="infra_error", reason=str(error), started_at=started_at, started_ns=started, ended_ns=ended)
 
 
-def submitted(pool: PoolConnection, rollout: Rollout) -> Rollout:
-    """The rollout as it stands in the journal, redacted; raises InfraError when it could not be written."""
+def submit(pool: PoolConnection, rollout: Rollout) -> Rollout:
+    """Records a rollout. Returns it as it was written, redacted. Raises InfraError if it could not be written."""
     return rollout_of(pool.ask(SubmitRollout(), record_line(rollout))[1])
 
 
 @contextmanager
 def adhoc(pool: PoolConnection, name: str) -> Iterator[LLM]:
-    """An LLM for a test to call by hand; what it called is journaled as a rollout of kind `adhoc`, which no mean counts."""
+    """Yields a client for calls by hand. Its calls are recorded as a rollout of kind `adhoc`, which counts in no mean."""
     tap = PooledTap(pool)
     address = tap.open_now(RolloutKey("", name), Access())
     llm = LLM(address.base_url, address.model, facts=address.facts)
@@ -95,4 +95,4 @@ def adhoc(pool: PoolConnection, name: str) -> Iterator[LLM]:
             settings={"model": llm.model},
             kind="adhoc",
         )
-        submitted(pool, record)
+        submit(pool, record)

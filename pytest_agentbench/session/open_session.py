@@ -1,4 +1,4 @@
-"""The session that runs: its record, the hooks of other plugins that it calls, and how its run directory and services are opened."""
+"""Opens a session that runs rollouts: its run directory, its journal, and the services that run in the background."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
 
 
 class Hooks:
-    """Those of `hookspecs` that a session calls while it runs and at its end."""
+    """Calls the hooks of `hookspecs` that apply to a running session and to its end."""
 
     def __init__(self, config: pytest.Config, redactor: Redactor) -> None:
         self._config, self._redactor = config, redactor
 
     def redacted(self, text: str) -> str:
-        """A text without secrets, and without what a plugin does not want to have written."""
+        """Returns a text without secrets, and without the parts that a plugin removes (`pytest_agentbench_redact`)."""
         redacted = self._redactor(text)
         hooked: str | None = self._config.hook.pytest_agentbench_redact(text=redacted)
         return redacted if hooked is None else hooked
 
     def rollout_finished(self, line: bytes) -> None:
-        """`line` is the record as it was journaled."""
+        """Passes a finished rollout to plugins. `line` is its record as written to the journal."""
         if self._config.hook.pytest_agentbench_rollout_finished.get_hookimpls():
             self._config.hook.pytest_agentbench_rollout_finished(rollout=rollout_of(line))
 
@@ -65,7 +65,7 @@ class Hooks:
         self._config.hook.pytest_agentbench_update_environment(environment=environment)
 
     def report(self, run: Run, directory: Path, losses: Losses) -> None:
-        """Every plugin's own report, one after the other."""
+        """Has each plugin write its report. If one fails, the others are still written."""
         for name, plugin in self._reporters():
             others = [other for _, other in self._reporters() if other is not plugin]
             hook = self._config.pluginmanager.subset_hook_caller("pytest_agentbench_report", others)
@@ -79,27 +79,35 @@ class Hooks:
 
 @dataclass(frozen=True)
 class OpenSession:
-    """What a session was asked to do, and the parts that do it. The parts change while it runs, the record does not."""
+    """A session that runs rollouts: its setup, and the objects that run and record them.
+
+    The attributes are never replaced, but `recorder`, `services` and `losses` change while the session runs.
+    """
 
     setup: Setup
-    directory: Path  # of the run
-    sessions: tuple[Session, ...]  # of the run, this one last
+    directory: Path  # the run directory
+    sessions: tuple[Session, ...]  # all sessions of the run, this one last
     recorder: RunRecorder
     services: Services
-    rounds: Rounds | None  # None where the number of trials is fixed
+    rounds: Rounds | None  # None if the number of trials is fixed
     redactor: Redactor
     hooks: Hooks
     losses: Losses
-    environment: Future[Environment]  # what this session runs on
+    environment: Future[Environment]  # code, packages and machine of this session
 
     @property
     def number(self) -> int:
-        """Which of the run's sessions this is, counted from 1."""
+        """The number of this session within its run, counted from 1."""
         return self.sessions[-1].number
 
 
 def open_session(setup: Setup) -> OpenSession:
-    """Opens the run, and starts the services in the background; raises pytest.UsageError where that cannot be."""
+    """Creates or resumes the run directory, and starts the services in the background.
+
+    Raises:
+        pytest.UsageError: Too few file descriptors for this concurrency, `auto` trials without a rule that ends them, a run that cannot be
+            resumed, or a reports directory that is not writable.
+    """
     redactor = make_redactor(setup)
     hooks = Hooks(setup.config, redactor)
     try:
@@ -111,7 +119,7 @@ def open_session(setup: Setup) -> OpenSession:
     except OSError as error:
         why = f"reports cannot be written to {setup.settings.reports_directory}: {error.strerror}; see --agentbench-reports"
         raise pytest.UsageError(why) from error
-    surroundings = _look_around(setup.config.rootpath)
+    surroundings = _read_environment(setup.config.rootpath)
     notices: queue.SimpleQueue[str] = queue.SimpleQueue()
     rounds = _make_rounds(setup, run.directory, notices)
     number = run.sessions[-1].number
@@ -138,26 +146,29 @@ def open_session(setup: Setup) -> OpenSession:
 
 
 def make_redactor(setup: Setup) -> Redactor:
-    """Knows the secrets that suites and backend name; what the suites publish is none."""
+    """Returns a redactor for the secrets that suites and backend name. Texts that the suites publish are never redacted."""
     return Redactor(setup.secret_names, public_of(setup.suites.values()))
 
 
 class OpenRun(NamedTuple):
-    """A run that a session may write to."""
+    """The open run directory of a session, with its recorder."""
 
     directory: Path
     recorder: RunRecorder
-    sessions: tuple[Session, ...]  # of the run, this one last
+    sessions: tuple[Session, ...]  # all sessions of the run, this one last
 
 
 def open_run(setup: Setup, hooks: Hooks) -> OpenRun:
-    """Raises ConfigError for a run that cannot be gone on with, and OSError where nothing can be written."""
+    """Creates the run directory, or opens the one to resume, and adds this session to it.
+
+    Raises ConfigError if the run cannot be resumed, and OSError if the directory cannot be written.
+    """
     settings, suites = setup.settings, setup.suites
     old = find_resumable(settings.resume, settings.reports_directory) if settings.resume else None
     if old and settings.name and settings.name != (name := name_of(old)):
         raise ConfigError(
-            f"--agentbench-name {settings.name}: the run {old.name} that is to be gone on with "
-            f"{f'is called {name}' if name else 'has no name'}; leave it out"
+            f"--agentbench-name {settings.name}: the resumed run {old.name} {f'is called {name}' if name else 'has no name'}; "
+            "leave out --agentbench-name"
         )
     directory = old or new_directory(settings.reports_directory, setup.started_at, settings.name or "")
     recorder = RunRecorder(directory, hooks.redacted, hooks.rollout_finished)
@@ -165,7 +176,8 @@ def open_run(setup: Setup, hooks: Hooks) -> OpenRun:
     earlier, number = read_sessions(directory), 1
     if old is not None:
         contents = ContentHashes(suites, digest(setup.identity), prompt_hashes)
-        recorded = [each.session for each in recorder.journal.index.entries.values()]  # the line of a session may be damaged
+        # The line of a session may be damaged, so the records count too.
+        recorded = [each.session for each in recorder.journal.index.entries.values()]
         number += max([*(each.number for each in earlier), *recorded], default=1)
         recorder.stored = resume_journal(recorder.journal, number, contents, identities, setup.identity, earlier, settings.resume_rerun)
     folder_of(directory, number).mkdir(exist_ok=True)
@@ -176,17 +188,17 @@ def open_run(setup: Setup, hooks: Hooks) -> OpenRun:
 
 
 def _make_rounds(setup: Setup, directory: Path, notices: queue.SimpleQueue[str]) -> Rounds | None:
-    """None where the number of trials is fixed."""
+    """Returns the trial rounds of `--agentbench-trials=auto`, or None if the number of trials is fixed."""
     if setup.gate is None or setup.settings.rounds is None:
         return None
     return Rounds(setup.gate, setup.settings.rounds, setup.suites, directory, notices)
 
 
-def _look_around(root: Path) -> Future[Environment]:
-    """Begins to find out what the session runs on: the code as it is now, not as it is when the session ends."""
-    looking = ThreadPoolExecutor(1, "agentbench-environment")
-    surroundings = looking.submit(environment, root)
-    looking.shutdown(wait=False)
+def _read_environment(root: Path) -> Future[Environment]:
+    """Starts reading the environment in a thread. The code may change before the session ends, so it is read now."""
+    executor = ThreadPoolExecutor(1, "agentbench-environment")
+    surroundings = executor.submit(environment, root)
+    executor.shutdown(wait=False)
     return surroundings
 
 
@@ -203,7 +215,7 @@ def _pool_settings(setup: Setup, directory: Path, session: int) -> PoolSettings:
     return PoolSettings(
         session=session,
         rerun=tuple(settings.resume_rerun),
-        run=f"{directory.name}-{secrets.token_hex(2)}",  # two sessions may begin in the same second
+        run=f"{directory.name}-{secrets.token_hex(2)}",  # Two sessions may start in the same second.
         backend=digest(setup.identity),
         suites={name: suite.for_pool() for name, suite in setup.suites.items()},
         sys_path=tuple(search_path()),
@@ -223,12 +235,12 @@ def _pool_settings(setup: Setup, directory: Path, session: int) -> PoolSettings:
 
 
 def _block_settings(setup: Setup) -> BlockSettings:
-    """Variants of a session without arms are all of one, which has no name."""
+    """Returns how rollouts run in blocks. In a session without arms all variants belong to one arm with an empty name."""
     origins = {name: each.origins.get(name, VariantOrigin(name, "")) for each in setup.discovered.compiled for name in each.variants}
     return BlockSettings(origins, setup.settings.cache, setup.backend.in_sequence, concurrencies(setup.settings.ab))
 
 
 def _budgets(settings: Settings) -> Budgets:
-    """Returns the time limits of a call's parts; a session in one process has none."""
+    """Returns the time limits for parts of a call. An inline session has none, because a debugger may stop it."""
     calls = {name: seconds for name, seconds in settings.budgets.items() if name != "rollout"}
     return Budgets() if settings.inline else Budgets(**calls)

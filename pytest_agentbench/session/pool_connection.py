@@ -11,21 +11,21 @@ from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.rollouts.worker_protocol import PoolAddress, PoolAnswer_co, PoolQuestion, QuestionRefused, read_answer
 
-POOLS = 1000  # that may die over one question
+POOLS = 1000  # Number of pools that may die before one question is given up
 
 
 class PoolLost(InfraError):
-    """No pool answers any more, so no later question of this session can be answered."""
+    """The pool is lost for good, so no later question of this session can be answered."""
 
 
 class PoolConnection:
-    """Sends the questions of one test process to the pool. It connects for the first question, and stays connected.
+    """Sends the questions of one test process to the pool. It connects when the first question is sent, and stays connected.
 
     If a pool dies before it has answered, the controller starts another one on the same port, which gets the question again.
     """
 
     def __init__(self, address: PoolAddress, failure: Callable[[], str]) -> None:
-        """`failure` returns why the session's services have failed, or an empty text if this process does not know."""
+        """`failure` returns the reason why the session's services have failed, or an empty text if this process does not know it."""
         self._address, self._failure = address, failure
         self._socket: socket.socket | None = None
 
@@ -35,7 +35,7 @@ class PoolConnection:
         Raises:
             MissingError: The pool refuses the question, because this machine lacks something that the backend needs.
             InfraError: The pool refuses it for another reason, or its answer cannot be read.
-            PoolGone: There is no pool, or one of another version.
+            PoolLost: There is no pool, or the pool has another version.
         """
         try:
             header, content = self._exchanged(question, body)
@@ -53,7 +53,7 @@ class PoolConnection:
         return answer, content
 
     def _exchanged(self, question: PoolQuestion[PoolAnswer_co], body: bytes) -> wire.Packet:
-        """Returns the frame that answers a question. Raises OSError if no pool can be connected to, or too many have died over it."""
+        """Returns the packet that answers a question. Raises OSError if no connection is possible, or if POOLS pools died over it."""
         for _ in range(POOLS):
             if self._socket is None:
                 self._socket = wire.connect(self._address.port, self._address.token, "test")

@@ -1,4 +1,4 @@
-"""The processes of one session as its controller holds them: backend, taps and pool. What dies is started again."""
+"""The services of a session (backend, taps and pool), as the controller starts, watches, restarts and stops them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from pytest_agentbench.session.images_and_arms import ArmSwitcher, TaskImages
 from pytest_agentbench.session.recorder import RunRecorder
 from pytest_agentbench.tap.protocol import Budgets
 
-DRAIN = 10.0  # seconds that running rollouts get to end when the session does
-SETTLE = 1.0  # seconds that a backend which was still booting gets to notice that it was stopped
+DRAIN = 10.0  # Seconds that running rollouts get to finish when the session ends
+SETTLE = 1.0  # Seconds that a booting backend gets to notice that it was stopped
 
 P = ParamSpec("P")
 
 
-def _refuses_waiting(work: Callable[Concatenate[Services, P], None]) -> Callable[Concatenate[Services, P], None]:
-    """Of a method that is a thread's work: should it fail (no memory, say), others are told instead of waiting for it."""
+def _fails_waiting_tests(work: Callable[Concatenate[Services, P], None]) -> Callable[Concatenate[Services, P], None]:
+    """Decorates a method that runs in its own thread. If it fails, for example without memory, waiting tests fail instead of waiting on."""
 
     @functools.wraps(work)
     def watched(services: Services, /, *arguments: P.args, **named: P.kwargs) -> None:
@@ -52,21 +52,22 @@ def _refuses_waiting(work: Callable[Concatenate[Services, P], None]) -> Callable
 
 
 class Services:
-    """All processes of one session: the backend, the taps and the pool. It starts them in the background when it is made.
+    """The processes of one session: the backend, the taps and the pool. The constructor starts them in the background.
 
-    1. `_start` boots the backend, starts the parts (`SessionParts`: taps and pool) and makes images, all at the same time. Tests can ask
-       the pool on `port` from the first moment on, and wait there. A backend that takes minutes boots only once a test wants it.
-    2. When the backend answers, the parts begin to run rollouts, and threads watch what can die. What dies is started again as long as
-       that helps.
-    3. `finish` ends what runs and stops all processes. After it everything that finished is in the journal. `hurry` makes it not wait.
+    1. `_start` boots the backend, starts the parts (`SessionParts`: taps and pool) and builds images, all at the same time. Tests can
+       connect to the pool on `port` at once, and wait there. A backend that takes minutes boots only when a test needs it.
+    2. When the backend answers, the parts begin to run rollouts, and threads watch the processes. Processes that die are restarted as
+       long as that helps.
+    3. `finish` ends the rollouts and stops all processes. After it all finished rollouts are in the journal. After `hurry` it does not
+       wait for running rollouts.
 
-    `failure` is empty until nothing can run any more (`fail`): the first reason counts, and each test that waits gets it. A thread that
+    `failure` is empty until nothing can run any more (`fail`). The first reason counts, and each waiting test gets it. A thread that
     fails unexpectedly also ends in `fail` or `on_pool_lost`, so that no test waits for ever.
 
-    The pool tells what happens in the thread that reads its connection (`on_message`). That thread journals records (`recorder`), and must
-    not wait for long: what takes time, such as a change of arms, gets a thread of its own.
+    Messages of the pool arrive in the thread that reads its connection (`on_message`). That thread writes records to the journal
+    (`recorder`) and must not block for long, so slow work, such as switching arms, gets its own thread.
 
-    Methods without an underscore may be called from any thread. Those that `rollouts/parts` declares as `Owner` are called by the parts.
+    Methods without an underscore may be called from any thread. The parts call those of `Owner` (rollouts/parts/session_parts.py).
     """
 
     def __init__(
@@ -80,42 +81,42 @@ class Services:
         log: AttemptLog,
         redactor: Redactor,
         notices: queue.SimpleQueue[str],
-        turns: ArmSwitcher | None = None,
+        arm_switcher: ArmSwitcher | None = None,
         rounds: Rounds | None = None,
         *,
         images: TaskImages,
         insists: bool,
         sample_interval: float | None = None,
     ) -> None:
-        """`directory` is for logs and samples, `notices` for sentences for the user that cannot wait.
+        """Starts the services in the background.
 
-        `sample_interval` are seconds, None: as the backend says.
-
-        `taps` is the number of tap processes; `insists`: a backend that lacks something is an error, no skip.
+        `directory` is the folder for logs and samples, and `taps` the number of tap processes. `notices` gets sentences that the user
+        should see at once. If the machine lacks something that the backend needs, tests fail if `insists` is set, and are skipped
+        otherwise. `sample_interval` is the time between two samples of metrics in seconds; None leaves it to the backend.
         """
         self.backend, self.directory, self.recorder = backend, directory, recorder
-        self.insists, self.turns, self.rounds, self.images = insists, turns, rounds, images
+        self.insists, self.arm_switcher, self.rounds, self.images = insists, arm_switcher, rounds, images
         self._redactor, self.notices, self._sample_interval = redactor, notices, sample_interval
         self.endpoint: Endpoint | None = None
-        self.labels = RolloutTally()  # how many rollouts were announced and released, known when the session ends
-        self.unrecorded: int | None = None  # LLM calls that are in no record, known when the session ends in order
-        self.leftovers = 0  # processes that agents left running and that were ended, known when the session ends
-        self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
-        self.cpu = CpuWatch()  # of tap and pool, second by second
-        self.sampler: Sampler | None = None  # from when the backend is up; None where it tells nothing
-        self.missing = False  # whether the backend did not start for something that this machine lacks
-        self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
-        self.boot_began = 0.0  # seconds, time.monotonic()
-        self._connected = threading.Event()  # the pool can be told, or never will
+        self.labels = RolloutTally()  # Rollouts announced to and released from the backend; known at the end
+        self.unrecorded: int | None = None  # LLM calls that are in no record; None unless the session ended cleanly
+        self.leftovers = 0  # Ended processes that agents had left running; known at the end
+        self.costs: Json = {}  # process -> CPU seconds and peak memory; known at the end
+        self.cpu = CpuWatch()  # CPU use of tap and pool for each second
+        self.sampler: Sampler | None = None  # Set when the backend has started; None if it has no metrics
+        self.missing = False  # Whether the backend did not start because the machine lacks something
+        self.failure = ""  # Reason why nothing can run any more: backend not started, or backend, tap or pool died
+        self.boot_began = 0.0  # Start of the boot in seconds, time.monotonic(); 0 before it
+        self._connected = threading.Event()  # Set when the pool is connected, or never will be
         self._drained = threading.Event()
-        self._turning = threading.Lock()
+        self._switching = threading.Lock()
         self._finishing = False
         self._parts = SessionParts(directory / "backend", pool_settings, taps, budgets, log, self)
         self._boot = daemon(self._start, name="boot")
 
     @property
     def port(self) -> int:
-        """Where the pool is reached."""
+        """The TCP port of the pool on 127.0.0.1."""
         return self._parts.port
 
     @property
@@ -124,79 +125,79 @@ class Services:
 
     @property
     def interruptions(self) -> Json:
-        """How often parts of the session died, and how many attempts were run again for that."""
+        """The number of deaths of each part, and of attempts that were repeated because of them."""
         return {"deaths": dict(self._parts.deaths.counts), "attempts": self._parts.log.state.interruptions}
 
     @property
     def boot_status(self) -> str:
-        """What the backend's boot waits for, or what image is made; empty when nothing has to be waited for, or it is quick."""
+        """The step that the backend's boot waits for, or the image that is being built; empty if there is nothing to wait for."""
         return "" if self.failure else self.images.status or ("" if self.endpoint else self.backend.status)
 
     def fail(self, reason: str) -> None:
-        """Nothing can run any more: every test that waits is told why. The first reason counts."""
+        """Stops running rollouts for good, and fails every waiting test with the reason. The first reason counts."""
         if self._finishing:
             return
-        self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved()}"
+        self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved_note()}"
         self._parts.fail(self.failure, "missing" if self.missing else "infra_error")
 
     def on_pool_lost(self, reason: str) -> None:
-        """There is no pool any more, and none to come."""
+        """Called by the parts when the pool is lost and no other one will be started. `reason` is empty at the end of the session."""
         if reason and not self._finishing:
-            self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved()}"
+            self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved_note()}"
         self._connected.set()
         self._drained.set()
         if self.rounds is not None:
             self.rounds.end()
 
     def break_down(self, error: BaseException) -> None:
-        """A thread of ours has failed: whoever waits for what it did would wait for ever."""
+        """Fails the session because a thread of this class has failed. Otherwise tests would wait for ever for its result."""
         self._parts.break_down(error)
 
     def check_backend(self) -> None:
-        """Has the backend find out whether it still answers, and tells the user if it does not."""
-        if said := self.backend.look():
-            self.notices.put(self._redactor.plain(f"the backend {self.backend.name!r} is away: {said}"))
+        """Has the backend check whether it still answers, and tells the user if it does not."""
+        if problem := self.backend.look():
+            self.notices.put(self._redactor.plain(f"the backend {self.backend.name!r} does not answer: {problem}"))
 
     def on_pool_died(self) -> None:
-        """What was measured of a block of rollouts ends where the pool has died."""
-        if self.turns is not None:
-            with self._turning:
-                self.turns.close()
+        """Ends the measurement of the current block, because the pool has died and no rollout runs."""
+        if self.arm_switcher is not None:
+            with self._switching:
+                self.arm_switcher.close()
 
     def processes(self) -> Mapping[str, Child]:
-        """Of the backend."""
+        """Returns the processes of the backend by name."""
         return self.backend.processes
 
     def unused(self, key: RolloutKey) -> Collection[str]:
-        """Processes of the other arms."""
+        """Returns the names of the backend's processes that belong to other arms than the rollout's."""
         return self.backend.unused(arm_of(key.variant))
 
-    def _saved(self) -> str:
-        """What is not lost, to be put behind a reason."""
+    def _saved_note(self) -> str:
+        """Returns a line about saved rollouts that is appended to a reason for failure."""
         count = self.recorder.in_journal
         return f"\n{count} finished rollout{'s are' if count > 1 else ' is'} saved in {self.recorder.path}" if count else ""
 
     def cancel(self, reason: str) -> None:
-        """Ends all rollouts, and answers every test that waits."""
+        """Ends all rollouts, and fails every waiting test with the reason."""
         self._parts.end()
         self._parts.send(protocol.Cancel(reason))
 
     def hurry(self) -> None:
-        """Nobody waits any more for what runs to end: the pool is killed, and `finish` goes on without it."""
+        """Kills the pool, so that `finish` does not wait for running rollouts."""
         self._finishing = True
         self._parts.end()
         self._parts.abandon("")
 
     def finish(self) -> None:
-        """Ends what runs and stops all processes; after it everything that finished is in the journal."""
+        """Ends the rollouts and stops all processes. After it all finished rollouts are in the journal."""
         self._connected.wait(DRAIN)
         self._parts.end()
         if self._parts.send(protocol.EndSession()):
             self._drained.wait(DRAIN)
         self._finishing = True
-        self.recorder.wanted.set()  # a boot that nobody wanted ends here
-        if self.turns is not None:
-            self.turns.close()
+        self.recorder.backend_needed.set()  # Ends the wait of a boot that no test needed.
+        if self.arm_switcher is not None:
+            self.arm_switcher.close()
         self.failure = self.failure or self._redactor.plain("; ".join(self.backend.failures.values()))
         if self.sampler is not None:
             self.sampler.stop()
@@ -215,9 +216,9 @@ class Services:
         children = {**self._parts.children, **self.backend.processes}
         return {name: cost for name, child in children.items() if (cost := child.cost())}
 
-    @_refuses_waiting
+    @_fails_waiting_tests
     def _start(self) -> None:
-        """Boots all at once; whatever goes wrong, the tests are told."""
+        """Starts everything at the same time. If anything fails, waiting tests get the reason."""
         try:
             booting = daemon(self._start_backend, name="backend")
             self._parts.start()
@@ -232,15 +233,15 @@ class Services:
         if self.endpoint is None:
             self.fail(self.failure)
             return
-        self.recorder.begun()
-        self.backend.follow(self._gone)
+        self.recorder.rollouts_begin()
+        self.backend.follow(self._on_arm_lost)
         self._parts.begin(self.endpoint, self.images.unbuilt)
         daemon(self._watch_backend, name="watch-backend")
 
     def _make_images(self) -> None:
-        """Of the planned tasks, while the backend boots: when rollouts run nothing is built."""
+        """Builds the images of the planned tasks while the backend boots, so that no build disturbs running rollouts."""
         if self.images.tasks:
-            self.recorder.wanted.wait()
+            self.recorder.backend_needed.wait()
             self.boot_began = self.boot_began or time.monotonic()
             if not self._finishing:
                 self.images.make()
@@ -250,7 +251,7 @@ class Services:
         logs.mkdir(exist_ok=True)
         try:
             if self.backend.waits:
-                self.recorder.wanted.wait()  # a stack ends what is left of others itself, before it boots
+                self.recorder.backend_needed.wait()  # A stack removes leftovers of other sessions itself before it boots.
             else:
                 end_orphans(self.notices.put)
             if not self._finishing:
@@ -258,10 +259,10 @@ class Services:
                 endpoint = self.backend.start(logs)
                 self._start_sampler()
                 self.endpoint = endpoint
-        except Exception as error:  # a backend may come from a hook
+        except Exception as error:  # A backend may come from a hook.
             if self._finishing:
-                return  # it was stopped while it started
-            fault = f"is not there: {error}" if isinstance(error, AgentbenchError) else f"failed to start: {cause(error)}"
+                return  # It was stopped while it started.
+            fault = f"is not available: {error}" if isinstance(error, AgentbenchError) else f"failed to start: {cause(error)}"
             self.failure = self.failure or self._redactor.plain(f"the backend {self.backend.name!r} {fault}")
             self.missing = isinstance(error, MissingError) and not self.insists
 
@@ -271,7 +272,7 @@ class Services:
             self.sampler = Sampler(replace(sources, every_s=self._sample_interval or sources.every_s), self.directory / SAMPLES)
             self.sampler.start()
 
-    @_refuses_waiting
+    @_fails_waiting_tests
     def _watch_backend(self) -> None:
         tell = functools.partial(self._parts.report_unavailable, "backend")
         while died := self.backend.watch(tell):
@@ -289,18 +290,18 @@ class Services:
             self._parts.move(endpoint)
             tell(())
 
-    def _gone(self, arm: str, why: str) -> None:
+    def _on_arm_lost(self, arm: str, why: str) -> None:
         self._parts.send(protocol.ArmLost(arm, self._redactor.plain(why)))
 
-    @_refuses_waiting
-    def _turn(self, pool: PoolProcess, arm: str, rollouts: int) -> None:
-        """Makes an arm ready for its next rollouts, and tells the pool that asked."""
-        assert self.turns is not None and self.endpoint is not None
-        with self._turning:
+    @_fails_waiting_tests
+    def _prepare_block(self, pool: PoolProcess, arm: str, rollouts: int) -> None:
+        """Prepares an arm for the next block, and answers the pool."""
+        assert self.arm_switcher is not None and self.endpoint is not None
+        with self._switching:
             answer: protocol.Turn | protocol.NoTurn
             try:
-                answer, swapped = self.turns.begin(self.endpoint, arm, rollouts)
-            except Exception as error:  # a backend may come from a hook
+                answer, swapped = self.arm_switcher.begin(self.endpoint, arm, rollouts)
+            except Exception as error:  # A backend may come from a hook.
                 answer, swapped = protocol.NoTurn(f"arm {arm} cannot run: {cause(error)}"), False
             if swapped and self.sampler is not None:
                 self.sampler.stop()
@@ -308,9 +309,9 @@ class Services:
         plain = protocol.NoTurn(self._redactor.plain(answer.reason)) if isinstance(answer, protocol.NoTurn) else answer
         self._parts.answer_turn(pool, plain)
 
-    @_refuses_waiting
-    def _rested(self, whole: bool) -> None:
-        if self.rounds is not None and (following := self.rounds.rested(whole=whole)):
+    @_fails_waiting_tests
+    def _on_round_finished(self, whole: bool) -> None:
+        if self.rounds is not None and (following := self.rounds.round_finished(whole=whole)):
             self._add(following)
             self._parts.add_round(following, tell=True)
 
@@ -318,17 +319,17 @@ class Services:
         self.recorder.added(len(keys), len(self.recorder.kept.keys() & set(keys)))
 
     def on_message(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
-        """Does what the pool wants of the session, and answers its questions."""
+        """Handles a message of the pool: carries out notes and answers questions."""
         match message:
-            case PrepareBlock(arm, rollouts):  # an arm may take minutes to load, and tests ask for records meanwhile
-                daemon(self._turn, pool, arm, rollouts, name="turn")
+            case PrepareBlock(arm, rollouts):  # In a thread: an arm may take minutes to load, and tests need records meanwhile.
+                daemon(self._prepare_block, pool, arm, rollouts, name="turn")
             case protocol.PlanSettled(whole):
                 self._parts.add_round((), tell=False)
-                daemon(self._rested, whole, name="look")
+                daemon(self._on_round_finished, whole, name="look")
             case protocol.ShowUser(sentence):
                 self.notices.put(self._redactor.plain(sentence))
             case protocol.StartBackend():
-                self.recorder.wanted.set()
+                self.recorder.backend_needed.set()
             case protocol.Drained(tally):
                 self.labels, self.unrecorded = tally, self._parts.log.state.unrecorded
                 self._drained.set()
@@ -336,7 +337,7 @@ class Services:
                 pool.send(*self._answer(message, body))
 
     def _answer(self, question: protocol.SessionQuestion, body: bytes) -> tuple[protocol.ControllerAnswer, bytes]:
-        """Returns what the pool gets for a question, and the body."""
+        """Returns the answer to a question of the pool, and its body."""
         try:
             match question:
                 case protocol.PlanMade():
@@ -349,26 +350,26 @@ class Services:
                 case protocol.GetRecord(key):
                     return protocol.RecordLine(), self.recorder.recorded(key)
                 case protocol.BlockBegun(primed):
-                    assert self.turns is not None
-                    self.turns.measure(primed)
+                    assert self.arm_switcher is not None
+                    self.arm_switcher.measure(primed)
                     return protocol.BlockNoted(), b""
                 case protocol.BlockEnded():
-                    assert self.turns is not None
-                    self.turns.close()
+                    assert self.arm_switcher is not None
+                    self.arm_switcher.close()
                     return protocol.BlockNoted(), b""
                 case _:
                     assert_never(question)
-        except Exception as error:  # the disk, or a hook of the user's: it must reach the test that waits
+        except Exception as error:  # The disk or a user's hook failed; the error must reach the waiting test.
             return protocol.QuestionFailed(cause(error)), b""
 
     def _plan(self, plan: protocol.PlanMade) -> protocol.PlanTaken:
-        """Notes what tests ask for; returns what runs beside it."""
+        """Records the planned rollouts. Returns the rollouts that run in addition (the second trial round)."""
         self._parts.log.append(RolloutsPlanned(plan.keys))
         self.images.planned = plan.keys
         self.recorder.planned(len(set(plan.keys)), plan.stored, plan.selected)
         if self.rounds is None:
             return protocol.PlanTaken(())
-        beside = tuple(self.rounds.planned(plan.keys))
-        self._add(beside)
-        self._parts.add_round(beside, tell=False)
-        return protocol.PlanTaken(beside)
+        extra = tuple(self.rounds.planned(plan.keys))
+        self._add(extra)
+        self._parts.add_round(extra, tell=False)
+        return protocol.PlanTaken(extra)

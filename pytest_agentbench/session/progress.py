@@ -1,6 +1,7 @@
-"""One line below pytest's dots while rollouts run: done of how many, mean score so far, tokens per second, time to go.
+"""The progress line below pytest's dots while rollouts run: finished and planned rollouts, mean score, tokens per second, time left.
 
-Only on a terminal, and only where pytest's output is captured. In a log a line comes now and then instead, and with -q none about rollouts.
+It is drawn only on a terminal, and only if pytest captures the output of tests. A log gets a line now and then instead. With -q no
+line is about rollouts.
 """
 
 from __future__ import annotations
@@ -23,22 +24,26 @@ if TYPE_CHECKING:
     from pytest_agentbench.session.processes import Services
     from pytest_agentbench.session.recorder import RunRecorder
 
-EVERY = 0.5  # seconds between two drawings
-BEAT = 30.0  # seconds between two lines in a log, at first
-RARER = 20  # lines at that pace; from then on a line comes when a session has become so much of itself older,
-LONGEST = 300.0  # but after so many seconds at the latest: some CI systems end a job that says nothing for ten minutes
-MAKE_ROOM = "\x1bD\x1b[A"  # scroll when the cursor is on the last row, and go back up
+DRAW_INTERVAL = 0.5  # Seconds between two drawings
+
+# The first lines of a log come every BEAT seconds. After INITIAL_LINES of them the pause is 1/INITIAL_LINES of the session's age, but at
+# most LONGEST_PAUSE seconds, because some CI systems end a job that prints nothing for ten minutes.
+BEAT = 30.0
+INITIAL_LINES = 20
+LONGEST_PAUSE = 300.0
+
+MAKE_ROOM = "\x1bD\x1b[A"  # Scrolls if the cursor is on the last row, and moves back up
 BELOW, BACK, CLEAR_BELOW = "\x1b7\x1b[B\r\x1b[2K", "\x1b8", "\x1b[J"
 
 
 def add_progress(config: pytest.Config, controller: Controller) -> None:
-    """Registers the line where somebody can see it, and where no debugger needs the terminal."""
+    """Registers the plugins that show progress: on a terminal the progress line (unless a debugger may need it), else lines in the log."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    seen = reporter is not None and reporter.isatty and config.get_verbosity() >= 0
+    visible = reporter is not None and reporter.isatty and config.get_verbosity() >= 0
     if reporter is not None:
         config.pluginmanager.register(Notes(reporter, controller), "agentbench-notes")
         config.pluginmanager.register(StatusLines(reporter, controller), "agentbench-notices")
-    if seen and config.getoption("capture") != "no" and not controller.settings.inline:
+    if visible and config.getoption("capture") != "no" and not controller.settings.inline:
         config.pluginmanager.register(Progress(reporter, controller), "agentbench-progress")
     elif reporter is not None:
         in_log = not reporter.isatty and config.get_verbosity() >= 0
@@ -46,25 +51,25 @@ def add_progress(config: pytest.Config, controller: Controller) -> None:
 
 
 class Notes:
-    """Says what the backend, now that it has started, gives reason to doubt, behind the first test that is over."""
+    """Prints warnings about models of the backend after the first test, when the backend has started."""
 
     def __init__(self, reporter: Any, controller: Controller) -> None:
         self._reporter, self._controller = reporter, controller
-        self._said = False
+        self._shown = False
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self) -> None:
         opened = self._controller.opened
-        if self._said or opened is None or opened.services.endpoint is None:
+        if self._shown or opened is None or opened.services.endpoint is None:
             return
-        self._said = True
+        self._shown = True
         for sentence in opened.setup.model_warnings:
             self._reporter.ensure_newline()
             self._reporter.write_line(f"agentbench: {sentence}", yellow=True)
 
 
 class StatusLines:
-    """What has to be said while no test is over, and perhaps none ever will be: a line each, at once."""
+    """Prints notices of the services at once, one line each, even if no test has finished yet."""
 
     def __init__(self, reporter: Any, controller: Controller) -> None:
         self._reporter, self._controller = reporter, controller
@@ -83,35 +88,35 @@ class StatusLines:
     def _say(self, notices: queue.SimpleQueue[str]) -> None:
         while sentence := notices.get():
             self._reporter.ensure_newline()
-            if self._reporter._tw.width_of_current_line:  # with xdist the reporter does not know that it is within a line of dots
+            if self._reporter._tw.width_of_current_line:  # With xdist, ensure_newline does not notice a line of dots.
                 self._reporter.write_line("")
             self._reporter.write_line(f"agentbench: {one_line(sentence)}", yellow=True)
 
 
 class Progress:
-    """Draws below the cursor; whatever pytest writes wipes it away first."""
+    """Draws the progress line below the cursor. Each output of pytest erases it first."""
 
     def __init__(self, reporter: Any, controller: Controller) -> None:
         self._writer, self._controller = reporter._tw, controller
         self._line = ProgressLine(self._writer._file)
-        self._over = threading.Event()
+        self._finished = threading.Event()
 
     def pytest_runtestloop(self) -> None:
         self._writer._file = self._line
         daemon(self._keep_drawing, name="progress")
 
     def pytest_enter_pdb(self) -> None:
-        """The terminal is the debugger's from here on."""
-        self._over.set()
+        """Stops drawing, because the debugger uses the terminal from here on."""
+        self._finished.set()
         self._line.wipe()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        self._over.set()
+        self._finished.set()
         self._writer._file = self._line.close()
 
     def _keep_drawing(self) -> None:
-        while not self._over.wait(EVERY):
+        while not self._finished.wait(DRAW_INTERVAL):
             if text := self._text():
                 self._line.draw(one_line(text)[: self._writer.fullwidth - 1])
 
@@ -120,7 +125,10 @@ class Progress:
 
 
 class ProgressLine:
-    """Stands before the terminal's file. It draws through a descriptor of its own, for a running test may have its output captured."""
+    """A text file in front of the terminal's that erases the progress line before each write.
+
+    It draws through its own file descriptor, because pytest redirects the original one while it captures a test's output.
+    """
 
     def __init__(self, terminal: TextIO) -> None:
         self._terminal = terminal
@@ -143,14 +151,14 @@ class ProgressLine:
         with self._lock:
             self._wipe()
             written = self._terminal.write(text)
-            self._terminal.flush()  # before the next drawing
+            self._terminal.flush()  # The next drawing must come after this text.
             return written
 
     def flush(self) -> None:
         self._terminal.flush()
 
     def close(self) -> TextIO:
-        """Wipes the line away for good; returns the file it stood before."""
+        """Erases the line for good and returns the terminal's file."""
         with self._lock:
             self._wipe()
             self._own.close()
@@ -164,23 +172,23 @@ class ProgressLine:
 
 
 class Heartbeat:
-    """Where nobody looks on, a line now and then says what a boot waits for, or how far the rollouts are: a silent log seems to hang."""
+    """Prints a line now and then into a log: the step that a boot waits for, or the number of finished rollouts."""
 
     def __init__(self, reporter: Any, controller: Controller, every: float, *, rollouts: bool) -> None:
-        """`every` in seconds; `rollouts`: whether there are lines when the boot is over."""
+        """`every` is the first pause in seconds. `rollouts` says whether lines are also printed after the boot."""
         self._reporter, self._controller, self._every, self._rollouts = reporter, controller, every, rollouts
-        self._over = threading.Event()
+        self._finished = threading.Event()
 
     def pytest_runtestloop(self) -> None:
-        daemon(self._keep_saying, name="heartbeat")
+        daemon(self._keep_writing, name="heartbeat")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        self._over.set()
+        self._finished.set()
 
-    def _keep_saying(self) -> None:
+    def _keep_writing(self) -> None:
         began = time.monotonic()
-        while not self._over.wait(pause(time.monotonic() - began, self._every)):
+        while not self._finished.wait(pause(time.monotonic() - began, self._every)):
             if text := self._text():
                 self._reporter.ensure_newline()
                 self._reporter.write_line(one_line(text))
@@ -193,12 +201,12 @@ class Heartbeat:
 
 
 def pause(age: float, every: float) -> float:
-    """Seconds to the next line of a log, of a session of that age: a session of ten hours has a hundred lines, not a thousand."""
-    return max(every, min(age / RARER, LONGEST))
+    """Returns the seconds until the next line of a log. They grow with its age: ten hours have a hundred lines, not a thousand."""
+    return max(every, min(age / INITIAL_LINES, LONGEST_PAUSE))
 
 
 def session_line(opened: OpenSession | None, rollouts_line: Callable[[RunRecorder], str]) -> str:
-    """What a boot waits for, or how far the rollouts are; empty before the first and while none is planned."""
+    """Returns the line about the boot or about the rollouts; empty if neither has begun."""
     if opened is None:
         return ""
     if opened.services.boot_status:
@@ -207,39 +215,39 @@ def session_line(opened: OpenSession | None, rollouts_line: Callable[[RunRecorde
 
 
 def boot_line(services: Services) -> str:
-    """`agentbench boots vllm · 83 s · engine: waiting for /health · loading weights`"""
+    """Returns, for example, `agentbench boots vllm · 83 s · engine: waiting for /health · loading weights`."""
     return f"agentbench boots {services.backend.name} · {time.monotonic() - services.boot_began:.0f} s · {services.boot_status}"
 
 
 def status_line(recorder: RunRecorder, now: float) -> str:
-    """`agentbench 17/100 · tsq 0.612 · 840 tok/s · 12 s to go`"""
+    """Returns, for example, `agentbench 17/100 · tsq 0.612 · 840 tok/s · 12 s to go`."""
     seconds = max(now - recorder.began, 1e-9)
     parts = [f"agentbench {recorder.done}/{recorder.planned_keys}"]
     parts += [f"{name} {total / count:.3f}" for name, (total, count) in [*recorder.score_sums.items()][:1]]
     parts.append(f"{recorder.tokens / seconds:.0f} tok/s")
-    if (rest := expected_rest(recorder, now)) is not None:
-        parts.append(f"{rest:.0f} s to go")
+    if (left := expected_seconds_left(recorder, now)) is not None:
+        parts.append(f"{left:.0f} s to go")
     return " · ".join(parts)
 
 
 def log_line(recorder: RunRecorder, failed_tests: int, now: float) -> str:
-    """`agentbench 17 of 100 rollouts done · 2 tests failed · 90 s · about 7 min to go`"""
+    """Returns, for example, `agentbench 17 of 100 rollouts done · 2 tests failed · 90 s · about 7 min to go`."""
     parts = [f"agentbench {recorder.done} of {recorder.planned_keys} rollouts done"]
     parts.append(f"{failed_tests or 'no'} test{'s' * (failed_tests != 1)} failed")
     parts.append(duration_text(now - recorder.began))
-    if rest := expected_rest(recorder, now):
-        parts.append(f"about {duration_text(rest)} to go")
+    if left := expected_seconds_left(recorder, now):
+        parts.append(f"about {duration_text(left)} to go")
     return " · ".join(parts)
 
 
-def expected_rest(recorder: RunRecorder, now: float) -> float | None:
-    """Seconds until all rollouts are done, if they go on as they did; None before the first one of this session."""
-    ran = recorder.done - recorder.taken_over
+def expected_seconds_left(recorder: RunRecorder, now: float) -> float | None:
+    """Returns the seconds until all rollouts are finished, at the speed so far; None before the first one of this session."""
+    ran = recorder.done - recorder.reused
     return (recorder.planned_keys - recorder.done) * (now - recorder.began) / ran if ran > 0 else None
 
 
 def duration_text(seconds: float) -> str:
-    """`90 s`, `7 min`, `2 h 05 min`."""
+    """Formats a duration: `90 s`, `7 min`, `2 h 05 min`."""
     minutes = round(seconds / 60)
     if seconds < 120:
         return f"{seconds:.0f} s"

@@ -1,4 +1,7 @@
-"""Pytest's reports on tests: what a worker says in them, and what the controller counts, shortens and escapes."""
+"""Pytest's test reports: attributes that workers add, and how the controller counts, shortens and escapes reports.
+
+The constants below are names of attributes of a report.
+"""
 
 from __future__ import annotations
 
@@ -20,29 +23,29 @@ if TYPE_CHECKING:
     from pytest_agentbench.runs.run_file import Failure, OutcomeCounts
 
 
-BELOW = "agentbench_below"  # a threshold, where a gate decides
-QUARANTINED = "agentbench_quarantined"  # below a threshold too, of a scenario in quarantine
-IN_QUARANTINE = "agentbench_in_quarantine"  # every test of such a scenario, whatever came of it: [group, scenario]
-APPLIED = "agentbench_applied"  # a test that reads a rollout and thresholds, and has judged it: the group of its rollout
-UNMEASURED = "agentbench_unmeasured"  # nothing to judge: [what became of it, cause]
-OVER = "agentbench_over"  # no test of the session after this one can have anything to judge
+BELOW = "agentbench_below"  # True: a score is below its threshold, and the gate decides
+QUARANTINED = "agentbench_quarantined"  # True: a score is below its threshold, and the scenario is in quarantine
+IN_QUARANTINE = "agentbench_in_quarantine"  # on every test of a quarantined scenario, with any outcome: [group, scenario]
+APPLIED = "agentbench_applied"  # on a test that compared a rollout with thresholds: the group of its rollout
+UNMEASURED = "agentbench_unmeasured"  # on a test that had nothing to judge: [outcome of the rollout, cause]
+OVER = "agentbench_over"  # True: no later test of this session can have anything to judge
 
 
-KEPT = 200  # failures that are told one by one
-WIDTH = 1000  # characters of a failure's message
+KEPT = 200  # Number of failures that run.json lists
+WIDTH = 1000  # Characters kept of a failure's message
 
 
 class Outcomes:
-    """Counts test reports, in the controller."""
+    """Counts the test reports of a session, in the controller."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.wrong_files = 0  # that were not collected, for their suite cannot be used
-        self.failed = 0  # tests, errors included
-        self.unmeasured = 0  # of them, those that had nothing to judge
-        self.below = 0  # tests below a threshold where the gate decides
-        self.applied: set[str] = set()  # groups of which a test that reads thresholds has judged a rollout
-        self.cut_short = False  # whether the session ends because nothing more can run
+        self.wrong_files = 0  # Files that were not collected because their suite cannot be loaded
+        self.failed = 0  # Failed tests, errors included
+        self.unmeasured = 0  # Failed tests that had nothing to judge
+        self.below = 0  # Tests below a threshold that did not fail because the gate decides
+        self.applied: set[str] = set()  # Groups with a rollout that a test compared with thresholds
+        self.cut_short = False  # Whether the session ends early because nothing more can run
         self._counts = {"passed": 0, "failed": 0, "errors": 0, "skipped": 0}
         self._failures: list[Failure] = []
         self._quarantined: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -73,7 +76,7 @@ class Outcomes:
         return OutcomeCounts(**self._counts, failures=tuple(self._failures))
 
     def quarantined(self, group: str) -> Mapping[str, Mapping[str, int]]:
-        """Quarantined scenario of a suite under one variant -> `tests` that read its rollouts, and `passed` ones."""
+        """Returns, for each quarantined scenario of a group, the number of `tests` that read its rollouts, and of those that `passed`."""
         return {scenario: counts for (known, scenario), counts in self._quarantined.items() if known == group}
 
     def _failure(self, report: pytest.TestReport, outcome: str) -> Failure:
@@ -91,19 +94,22 @@ class Outcomes:
 
 
 def message(report: pytest.TestReport) -> str:
-    """What was wrong, without the traceback."""
+    """Returns the message of a failed test, without the traceback."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(report.longrepr if crash is None else crash.message)
 
 
 class Causes:
-    """What was shown in this session, in the controller: with xdist the only process that sees all reports."""
+    """Shortens reports of tests that fail with the same cause, so that it is printed in full only once.
+
+    It is used in the controller, because with xdist only the controller gets all reports.
+    """
 
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}  # cause -> the first test with it
 
     def shorten(self, report: pytest.TestReport) -> None:
-        """Leaves a line of the report of a test whose cause another test has shown."""
+        """Reduces a report to one line if an earlier test had the same cause."""
         if not hasattr(report, UNMEASURED):
             return
         outcome, cause = getattr(report, UNMEASURED)
@@ -113,50 +119,50 @@ class Causes:
             report.sections = []
 
     def summarize(self, report: pytest.TestReport) -> None:
-        """Leaves a line of a cause for pytest's short summary, which in CI repeats all of it; the section of the failure has the whole."""
+        """Shortens a cause to one line for pytest's short summary, which in CI repeats all of it. The failure's section stays complete."""
         crash = getattr(report.longrepr, "reprcrash", None)
         if hasattr(report, UNMEASURED) and crash is not None:
             crash.message = brief(crash.message)
 
 
 def mark_crash(report: pytest.TestReport) -> None:
-    """Makes what xdist reports of a worker that died an ERROR: nothing was judged."""
-    report.longrepr = f"{report.longrepr}: nothing was judged; no rollout is lost with it, and --agentbench-resume judges what there is"
+    """Turns xdist's report about a dead worker into an ERROR, because nothing was judged."""
+    report.longrepr = f"{report.longrepr}: nothing was judged; no rollout is lost, and --agentbench-resume judges the recorded ones"
     report.when = "setup"
     setattr(report, UNMEASURED, ["", report.longrepr])
 
 
 def escape_report(report: pytest.TestReport | pytest.CollectReport, *, colours: bool) -> None:
-    """Escapes what a report shows: why it failed, or was skipped or expected to fail, and its sections."""
+    """Escapes all texts that a report shows: the reason of its outcome, and its sections."""
     skipped = report.longrepr if isinstance(report.longrepr, tuple) else None
-    report.longrepr = (*skipped[:2], _folded(skipped[2])) if skipped else _escaped(report.longrepr, colours)
+    report.longrepr = (*skipped[:2], _fold(skipped[2])) if skipped else _escape(report.longrepr, colours)
     report.sections = [(block(title), block(text, colours=colours)) for title, text in report.sections]
     if why := getattr(report, "wasxfail", ""):
-        report.wasxfail = _folded(why)  # type: ignore[union-attr]  # pytest puts it there
+        report.wasxfail = _fold(why)  # type: ignore[union-attr]  # pytest sets this attribute
 
 
-def _folded(reason: str) -> str:
-    """A reason, which pytest breaks into lines of its own, perhaps within a word."""
+def _fold(reason: str) -> str:
+    """Returns a reason on one line and without `::`, because pytest wraps it and a line could then begin with a workflow command."""
     return one_line(reason).replace("::", ":\\:")
 
 
-def _escaped(value: Any, colours: bool) -> Any:
-    """The same with every text in it escaped: pytest's tree of tracebacks, or a text."""
+def _escape(value: Any, colours: bool) -> Any:
+    """Returns a text, or pytest's tree of tracebacks, with every text in it escaped."""
     if isinstance(value, str):
         return block(value, colours=colours)
     if isinstance(value, list | tuple):
-        return type(value)([_escaped(each, colours) for each in value])
+        return type(value)([_escape(each, colours) for each in value])
     if hasattr(value, "toterminal"):
         for name, each in vars(value).items():
-            setattr(value, name, _escaped(each, colours))
+            setattr(value, name, _escape(each, colours))
     return value
 
 
 class WorkflowCommands:
-    """A pytest plugin: GitHub takes no commands from the sections of failures and from ours, whatever stands in them."""
+    """A pytest plugin that stops GitHub from running workflow commands that occur in the terminal summary."""
 
     def __init__(self) -> None:
-        self._token = ""  # that makes GitHub listen again; nobody else can know it
+        self._token = ""  # Secret that makes GitHub accept commands again; empty if it does
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None]:
@@ -173,7 +179,7 @@ class WorkflowCommands:
             terminal.write_line(f"::stop-commands::{self._token}")
 
     def resume(self, terminal: Any) -> None:
-        """Before commands of our own, and at the end."""
+        """Makes GitHub accept commands again: before annotations are printed, and at the end."""
         if self._token:
             terminal.ensure_newline()
             terminal.write_line(f"::{self._token}::")

@@ -1,4 +1,4 @@
-"""What the session writes down while it runs: the journal, redacted, and the few numbers that live progress needs."""
+"""Records finished rollouts while a session runs: redacts them, writes them to the journal, and counts them for the progress line."""
 
 from __future__ import annotations
 
@@ -17,62 +17,68 @@ from pytest_agentbench.rollouts.protocol import RolloutFinished
 from pytest_agentbench.runs.journal import EarlierWork, Journal
 from pytest_agentbench.runs.sessions import with_earlier
 
-DURATIONS = "durations.json"  # beside the run directories: how long each rollout took last, for longest first
+DURATIONS = "durations.json"  # File beside the run directories with the last duration of each rollout; the longest ones run first
 
 
 class RunRecorder:
-    """Whom the pool reports to. `on_finished` gets each record as it was written; it is called in a thread."""
+    """Writes the rollouts of a session to the journal, and has the counts that progress and the summary need.
+
+    The controller calls it for messages of the pool. `on_finished` is called in that thread with each record as it was written.
+    """
 
     def __init__(self, directory: Path, redact: Callable[[str], str], on_finished: Callable[[bytes], None]) -> None:
         self.journal = Journal(directory)
         self.path = self.journal.path
         self._redact, self._on_finished = redact, on_finished
-        self.wanted = threading.Event()  # a test that needs the backend is known
-        self.stored = EarlierWork()  # of earlier sessions of this run
+        self.backend_needed = threading.Event()  # Set when a selected test needs the backend
+        self.stored = EarlierWork()  # Records of earlier sessions of this run
         self.planned_keys = 0
-        self.taken_over = 0  # of them, those that an earlier session ran
-        self.selected: Mapping[str, int] = {}  # suite under a variant -> selected tests that want a rollout, skipped ones included
-        self.began = 0.0  # seconds, time.monotonic(), when rollouts could run
+        self.reused = 0  # Planned rollouts that an earlier session ran
+        self.selected: Mapping[str, int] = {}  # suite under a variant -> selected tests that read a rollout, skipped ones included
+        self.began = 0.0  # Start of the rollouts in seconds, time.monotonic()
         self.done = 0
         self.in_journal = 0
         self._ended: dict[RolloutKey, str] = {}  # rollouts of this session -> status
-        self._came: dict[RolloutKey, bytes] = {}  # digests of records as the pool gave them
-        self.ran_again: set[RolloutKey] = set()  # of what an earlier session had recorded
+        self._digests: dict[RolloutKey, bytes] = {}  # Digests of records before redaction
+        self.ran_again: set[RolloutKey] = set()  # Rollouts that an earlier session had recorded and that ran again
         self.tokens = 0
         self.score_sums: dict[str, tuple[float, int]] = {}  # score -> sum, count
         self.durations: dict[str, float] = {}  # rollout -> seconds
 
     def planned(self, keys: int, stored: int, selected: Mapping[str, int]) -> None:
-        """So many rollouts are wanted, of which so many are there already."""
-        self.planned_keys, self.taken_over, self.selected, self.began = keys, stored, selected, time.monotonic()
+        """Sets the number of planned rollouts, of which `stored` were recorded by earlier sessions."""
+        self.planned_keys, self.reused, self.selected, self.began = keys, stored, selected, time.monotonic()
         self.done += stored
         if keys > stored:
-            self.wanted.set()
+            self.backend_needed.set()
 
     def added(self, keys: int, stored: int) -> None:
-        """So many more are wanted than tests ask for."""
+        """Adds rollouts that no test reads (further trial rounds), of which `stored` were recorded by earlier sessions."""
         self.planned_keys += keys
-        self.taken_over += stored
+        self.reused += stored
         self.done += stored
         if keys > stored:
-            self.wanted.set()
+            self.backend_needed.set()
 
-    def begun(self) -> None:
+    def rollouts_begin(self) -> None:
         self.began = time.monotonic()
 
     def finished(self, summary: RolloutFinished, line: bytes) -> bytes:
-        """Journals a rollout; returns the line as it was written. One that comes again, since a pool died over it, is not written twice."""
+        """Writes a rollout to the journal and returns the written line.
+
+        A record that a new pool sends again, because the old one died before it got the answer, is not written twice.
+        """
         key = summary.key
         digest = hashlib.blake2b(line, digest_size=8).digest()
-        if self._came.get(key) == digest:
+        if self._digests.get(key) == digest:
             return self.journal.line(key)
         line = self._redact(line.decode()).encode()
         if key in self.stored.again:
-            line = with_earlier(line, self._before(key))
+            line = with_earlier(line, self._earlier_line(key))
             self.ran_again.add(key)
         self.journal.append(key, line)
         self.in_journal += 1
-        self._came[key] = digest
+        self._digests[key] = digest
         if summary.kind == "scenario":
             self._ended[key] = summary.status
             self._count(summary)
@@ -81,18 +87,18 @@ class RunRecorder:
 
     @property
     def kept(self) -> dict[RolloutKey, str]:
-        """Rollouts of this run that stand, those of earlier sessions too -> their status."""
+        """Status of each rollout of this run that does not run again, earlier sessions included."""
         return {**self.stored.kept, **self._ended}
 
     def recorded(self, key: RolloutKey) -> bytes:
-        """The line of a finished rollout; raises KeyError when there is none, ValueError for one that something has damaged."""
+        """Returns the line of a finished rollout. Raises KeyError if it has no record, and ValueError if the record is damaged."""
         try:
             return self.journal.line(key)
         except ValueError as error:
             raise ValueError(f"the record of {key} in {self.path} is damaged: {error}; with --agentbench-resume it runs again") from error
 
-    def _before(self, key: RolloutKey) -> bytes:
-        """What an earlier session wrote; nothing where it was damaged since this one began."""
+    def _earlier_line(self, key: RolloutKey) -> bytes:
+        """Returns the line that an earlier session wrote, or an empty line if it was damaged since this session started."""
         try:
             return self.journal.earlier_record(key)
         except ValueError:
@@ -109,16 +115,16 @@ class RunRecorder:
 
 
 def known_durations(reports: Path, backend: str) -> dict[str, float]:
-    """Seconds that each rollout took the last time on this backend; empty when nothing is known."""
+    """Returns the seconds that each rollout took last time on this backend. Empty if the file is missing or invalid."""
     try:
         known = read_json_file(reports / DURATIONS)[backend]
         return {str(name): float(seconds) for name, seconds in known.items()}
     except (ConfigError, ValueError, LookupError, TypeError, AttributeError):
-        return {}  # only a help for the order of rollouts
+        return {}  # Durations only improve the order of rollouts.
 
 
 def remember_durations(reports: Path, backend: str, durations: dict[str, float]) -> None:
-    """Keeps the durations of this run for the next one."""
+    """Saves the durations of this run's rollouts for later sessions."""
     try:
         known = dict(read_json_file(reports / DURATIONS))
     except (ConfigError, ValueError, TypeError):

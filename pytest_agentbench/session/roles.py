@@ -1,4 +1,4 @@
-"""Checks of a suite's agents against the backend, before anything boots: roles, their keys, and the length of prompts."""
+"""Checks whether a suite's agents can run with the backend, before anything boots: roles, their API keys, and context length."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pytest_agentbench.rollouts.compile import CompiledSuite
 
 
-def played(suites: DiscoveredSuites, backend: Json, *, keys: bool) -> DiscoveredSuites:
-    """Returns the suites, without those that cannot run on a backend; `backend` describes it.
+def playable_suites(suites: DiscoveredSuites, backend: Json, *, keys: bool) -> DiscoveredSuites:
+    """Returns the suites, with those that cannot run on the backend marked as unavailable. `backend` is its description.
 
-    `keys` says whether the keys of roles have to be there, since rollouts run. Agents that bring code of their own are loaded where
-    their rollouts run, and a role that nobody plays is told there.
+    `keys` says whether API keys of roles must be set, because rollouts will run. The roles of agents with their own code are checked when
+    that code is loaded, in the process of their rollouts.
     """
     faults = {each.folder: why for each in suites.compiled if (why := next(filter(None, _mismatches(each, backend, keys)), ""))}
     faulty = {folder: unavailable_suite(folder, f"{folder / SUITE_FILE}: {why}") for folder, why in faults.items()}
@@ -28,28 +28,29 @@ def played(suites: DiscoveredSuites, backend: Json, *, keys: bool) -> Discovered
 
 
 def _mismatches(compiled: CompiledSuite, backend: Json, keys: bool) -> Iterator[str]:
-    """Yields a sentence for each agent that cannot work with the backend and for each of its roles that nobody plays."""
+    """Yields a sentence for each agent whose context does not fit the backend, and for each role that has no endpoint."""
     for variant, agent in compiled.agents.items():
-        if "arms" in backend and variant not in compiled.origins:  # -m leaves the suite out, so that it has no arms
+        if "arms" in backend and variant not in compiled.origins:  # -m excludes the suite, so it has no arms.
             continue
         own = backend["arms"][compiled.origins[variant].arm] if "arms" in backend else backend
         if why := too_long(needs_context(agent), context_length_of(own)):
             yield f"agent: {why}"
         for role in sorted(needs_roles(agent)):
-            if why := why_unplayed(role, compiled.suite, own, keys=keys):
-                yield f"agent: {compiled.suite.agent_of(variant)['kind']!r} asks the role {role!r}, and {why}"
+            if why := why_not_playable(role, compiled.suite, own, keys=keys):
+                yield f"agent: {compiled.suite.agent_of(variant)['kind']!r} needs the role {role!r}: {why}"
 
 
 def player_of(role: str, suite: Suite, backend: Json) -> Json | None:
-    """Returns the player of a role: that of the backend, else that of the suite, else None."""
+    """Returns the endpoint of a role from the backend's YAML, else from suite.yaml, else None."""
     player: Json | None = backend.get("roles", {}).get(role, suite.roles.get(role))
     return player
 
 
-def why_unplayed(role: str, suite: Suite, backend: Json, *, keys: bool) -> str:
-    """Returns the reason why a role cannot be played, or an empty text. `keys`: whether the key of its endpoint has to be set."""
+def why_not_playable(role: str, suite: Suite, backend: Json, *, keys: bool) -> str:
+    """Returns why a role cannot be used, or an empty text. `keys` says whether the API key of its endpoint must be set."""
     player = player_of(role, suite, backend)
     if player is None:
-        return f"nobody plays it: `roles` of suite.yaml or of the YAML of backend {backend.get('name')!r} has to name it"
-    is_backend = str(player.get("url", "")).rstrip("/") == str(backend.get("url")).rstrip("/")  # whose own key is used then
+        return f"no endpoint is configured for it; add it to `roles` in suite.yaml or in the YAML of backend {backend.get('name')!r}"
+    # A role at the URL of the backend uses the backend's own key.
+    is_backend = str(player.get("url", "")).rstrip("/") == str(backend.get("url")).rstrip("/")
     return missing_key(player) if keys and not is_backend else ""

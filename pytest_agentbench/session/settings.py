@@ -1,7 +1,8 @@
-"""The options as pytest has them: each has an ini twin, and the command line wins; and one of pytest-asyncio's.
+"""The pytest options of the plugin. Each can also be set in the ini file, and the command line overrides it.
 
-pytest-asyncio, which this package depends on, deprecates that its fixtures' loop scope is unset. Where warnings are errors, that
-would end the session. So the scope is set until all plugins are configured, and then unset again if the user has not set it.
+Also a workaround for pytest-asyncio, which this package depends on: it warns if the loop scope of its fixtures is not set, and a session
+in which warnings are errors would end. So the scope is set until all plugins are configured, and then unset again if the user has not
+set it.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ OPTIONS = tuple({option.name: option for options in FIELDS.values() for option i
 
 
 class PytestAgentbenchWarning(pytest.PytestWarning):
-    """Advice about a session that is right as it is. `filterwarnings` can silence it, but `error` does not make it end the session."""
+    """Advice about a valid session. `filterwarnings` can silence it, but the filter `error` does not make it end the session."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(RunOptions):
-    """What the user asked for, checked. A new option is a field of RunOptions."""
+    """The checked values of all options. To add an option, add a field to RunOptions."""
 
-    reports_directory: Path  # that run directories are written to
+    reports_directory: Path  # the parent of all run directories
 
     @property
     def insists(self) -> bool:
-        """Whether a verdict was asked for: then what cannot run is an ERROR, no SKIP."""
+        """Whether an option requests a verdict. Tests that cannot run are then an ERROR instead of a SKIP."""
         return bool(self.thresholds or self.gate or self.baseline)
 
     @property
     def suite_changes(self) -> list[tuple[str, Any]]:
-        """The parts of --agentbench-set that concern suite.yaml; `model` is the agent's."""
+        """The parts of --agentbench-set that change suite.yaml. `model` means `agent.model`."""
         return [
             ("agent.model" if path == "model" else path, value) for path, value in self.changes.items() if not path.startswith("backend.")
         ]
@@ -75,7 +76,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def read_settings(config: pytest.Config) -> Settings:
-    """Options over ini values; raises pytest.UsageError that names the option and what would work."""
+    """Reads all options and ini values. Raises pytest.UsageError with the option, its value and a correct one."""
     values: dict[str, Any] = {}
     for name, options in FIELDS.items():
         read = {key: _value(option, config) for key, option in options.items()}
@@ -95,28 +96,28 @@ def _value(option: Option, config: pytest.Config) -> Any:
 
 
 def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequence[str]) -> None:
-    """Raises pytest.UsageError for options that do not go together."""
+    """Raises pytest.UsageError for options that cannot be combined."""
     if settings.inline and workers:
         raise pytest.UsageError("--agentbench-inline runs rollouts in this process and cannot be used with -n; leave out one of them")
     if settings.inline and (settings.ab or settings.cache != CARRY):
         raise pytest.UsageError(
-            f"--{PREFIX}-inline runs rollouts when tests ask for them; --{PREFIX}-ab and --{PREFIX}-cache need blocks of them"
+            f"--{PREFIX}-inline runs each rollout in its test, but --{PREFIX}-ab and --{PREFIX}-cache need blocks of rollouts; leave it out"
         )
     if settings.rounds and (settings.ab or settings.inline):
-        other = "--agentbench-ab compares arms" if settings.ab else "--agentbench-inline runs what a test asks for"
-        raise pytest.UsageError(f"--{PREFIX}-trials=auto runs rounds of trials until a gate's verdict stands, and {other}; give a number")
+        other = "--agentbench-ab" if settings.ab else "--agentbench-inline"
+        raise pytest.UsageError(f"--{PREFIX}-trials=auto adds trials until a gate's verdict stands, which {other} cannot do; give a number")
     if config.getoption("agentbench_workers", None) is not None and config.getoption("numprocesses", None) is None:
-        raise pytest.UsageError(f"--{PREFIX}-workers says how many xdist workers start with -n; add -n N, or leave it out")
+        raise pytest.UsageError(f"--{PREFIX}-workers sets how many xdist workers start with -n; add -n N, or leave it out")
     if settings.ab_pairs and not settings.ab:
         raise pytest.UsageError(f"--{PREFIX}-ab-pairs compares all arms with each other; add --{PREFIX}-ab, or leave it out")
     for arm in settings.ab[:1]:
-        _refuse_what_arms_say(config, settings, arm)
+        _refuse_arm_options(config, settings, arm)
     if config.getoption("agentbench_resume_rerun", None) is not None and settings.resume is None:
-        raise pytest.UsageError(f"--{PREFIX}-resume-rerun says what a resumed run runs again; add --{PREFIX}-resume, or leave it out")
+        raise pytest.UsageError(f"--{PREFIX}-resume-rerun sets what a resumed run runs again; add --{PREFIX}-resume, or leave it out")
 
 
-def _refuse_what_arms_say(config: pytest.Config, settings: Settings, arm: Arm) -> None:
-    """Raises pytest.UsageError for an option that says for all arms what each has of its own."""
+def _refuse_arm_options(config: pytest.Config, settings: Settings, arm: Arm) -> None:
+    """Raises pytest.UsageError for an option that sets a value which each arm has of its own."""
     name = arm.path or {VARIANT: "variants"}.get(arm.kind, arm.kind)
     if config.getoption(f"{PREFIX}_{name}", None) is not None:
         raise pytest.UsageError(f"--{PREFIX}-ab names the {name if arm.path else f'{arm.kind}s'}; leave out --{PREFIX}-{name}")
@@ -125,8 +126,8 @@ def _refuse_what_arms_say(config: pytest.Config, settings: Settings, arm: Arm) -
             raise pytest.UsageError(f"--{PREFIX}-ab has arms for values of {arm.path}; leave out --{PREFIX}-set {path}")
 
 
-def bare_resume(args: list[str]) -> None:
-    """Gives `--agentbench-resume` its default value in a command line, so that it does not take the path that follows for one."""
+def complete_resume_option(args: list[str]) -> None:
+    """Adds the default value to `--agentbench-resume` without one, so that it does not take the path that follows as its value."""
     for place, word in enumerate(args):
         if word == "--":
             return
@@ -142,14 +143,14 @@ def suggest_options(parser: pytest.Parser, args: Sequence[str]) -> None:
             parser.extra_info[name] = f"there is no such option{meant}"
 
 
-RERUNS_READ = (
+RERUNS_ADVICE = (
     "--reruns: a test that is run again reads the same rollout, so its score cannot change; "
-    "--agentbench-trials runs each scenario several times, --agentbench-retries tries an infra_error again"
+    "use --agentbench-trials to run each scenario several times, or --agentbench-retries to repeat attempts that end as infra_error"
 )
 
 
-def reruns_asked_for(config: pytest.Config) -> bool:
-    """Whether pytest-rerunfailures is there and told to run failed tests again."""
+def reruns_requested(config: pytest.Config) -> bool:
+    """Returns whether pytest-rerunfailures is installed and set to run failed tests again."""
     if not config.pluginmanager.hasplugin("rerunfailures"):
         return False
     counts = (config.getoption("force_reruns", None), config.getoption("reruns", None), config.getini("reruns"))
@@ -161,7 +162,7 @@ def advise(config: pytest.Config, text: str) -> None:
     advice = PytestAgentbenchWarning(text)
     try:
         config.issue_config_time_warning(advice, stacklevel=2)
-    except PytestAgentbenchWarning:  # the user's filters make errors of warnings
+    except PytestAgentbenchWarning:  # The user's filters turn warnings into errors.
         message = warnings.WarningMessage(advice, PytestAgentbenchWarning, __file__, 0)
         facts = {"warning_message": message, "when": "config", "nodeid": "", "location": None}
         config.hook.pytest_warning_recorded.call_historic(kwargs=facts)
@@ -171,15 +172,15 @@ ASYNCIO_SCOPE = "asyncio_default_fixture_loop_scope"
 UNSET_SCOPE = pytest.StashKey[object]()
 
 
-def answer_asyncio_scope(config: pytest.Config) -> None:
-    """Called when all plugins of the environment are there."""
+def set_asyncio_scope(config: pytest.Config) -> None:
+    """Sets the loop scope of pytest-asyncio if the user has not. Called when all installed plugins are loaded."""
     if config.pluginmanager.hasplugin("asyncio") and not (unset := config.getini(ASYNCIO_SCOPE)):
         config.stash[UNSET_SCOPE] = unset
-        config._inicache[ASYNCIO_SCOPE] = "function"  # pytest has no public way to set a value
+        config._inicache[ASYNCIO_SCOPE] = "function"  # pytest has no public way to set an ini value.
 
 
-def take_back_asyncio_scope(config: pytest.Config) -> None:
-    """Called when all others have been configured."""
+def restore_asyncio_scope(config: pytest.Config) -> None:
+    """Unsets the loop scope that `set_asyncio_scope` has set. Called when all other plugins are configured."""
     if UNSET_SCOPE in config.stash:
         config._inicache[ASYNCIO_SCOPE] = config.stash[UNSET_SCOPE]
         del config.stash[UNSET_SCOPE]

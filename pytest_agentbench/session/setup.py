@@ -1,9 +1,10 @@
-"""What a session is asked to do: its suites, xdist workers, backend and gate, settled before anything boots; and what cannot be
-asked of a session, or needs more memory or threads than there are.
+"""Sets up a session before anything boots: chooses its suites, xdist workers, backend and gate.
 
-One xdist worker is enough for the tests of a suite, which usually only read rollouts. Measured with the banking suite: a worker costs
-0.9 s of CPU until it has collected, and 5 ms for each test (10 ms for one that fails). The controller needs as much for each test's
-record and report, so a second worker would only wait for it.
+It also refuses sessions that cannot work, for example because of too little memory.
+
+One xdist worker is enough for the tests of a suite, which usually only read rollouts. Measured with the banking suite: collecting takes a
+worker 0.9 s of CPU, and each test 5 ms (10 ms if it fails). The controller needs as much for each test's record and report, so a second
+worker would only wait for it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     from pytest_agentbench.session.settings import Settings
 
 
-#: Marks that pytest and widespread plugins act upon, and words of `-m`. A plugin that is not here today may be here tomorrow.
+#: Marks with a meaning for pytest or for widespread plugins, and operators of `-m`. Plugins count even if they are not installed, because
+#: they may be installed later.
 MARKS = frozenset(
     [
         *("skip", "skipif", "xfail", "parametrize", "parameterize", "parametrise", "parameterise", "usefixtures", "filterwarnings"),
@@ -56,40 +58,44 @@ MARKS = frozenset(
     ]
 )
 
-#: The markers that the user's ini file declares: words without a meaning of their own, until somebody gives them one.
+#: The marker lines of the user's ini file. Declaring a marker gives it no effect, so a suite may have its name.
 DECLARED = pytest.StashKey[tuple[str, ...]]()
 
 
-def refuse_distant(workers: Sequence[str]) -> None:
-    """The pool listens on loopback, so that whoever asks it for rollouts has to be on this machine."""
+def refuse_remote_workers(workers: Sequence[str]) -> None:
+    """Raises pytest.UsageError for workers on other machines, because the pool listens only on loopback."""
     for spec in workers:
         if not spec.startswith("popen") or "via=" in spec:
             raise pytest.UsageError(f"agentbench needs workers on this machine, not {spec}; use -n or --tx popen")
 
 
 def refuse_misspelt_hooks(config: pytest.Config) -> None:
-    """Pytest looks for hooks that do not exist when it collects: with xdist in the workers only, whose end need not fail the session."""
+    """Raises pytest.UsageError for implementations of hooks that do not exist.
+
+    Pytest checks this when it collects. With xdist only the workers collect, and their failure need not fail the session.
+    """
     try:
         config.pluginmanager.check_pending()
     except pluggy.PluginValidationError as error:
         raise pytest.UsageError(str(error)) from error
 
 
-def remember_declared(config: pytest.Config) -> None:
-    """Called before plugins and conftest files add their markers to those of the ini file."""
+def remember_declared_markers(config: pytest.Config) -> None:
+    """Stores the markers of the ini file. Called before plugins and conftest files add theirs."""
     config.stash[DECLARED] = tuple(config.getini("markers"))
 
 
-def meant_elsewhere(config: pytest.Config) -> frozenset[str]:
-    """Names of markers that mean something: those of pytest, and of every plugin and conftest.py of this session."""
+def reserved_marks(config: pytest.Config) -> frozenset[str]:
+    """Returns the names of markers that have a meaning: those of pytest, and of each plugin and conftest.py of this session."""
     lines = set(config.getini("markers")) - {*config.stash.get(DECLARED, ())}
     return MARKS | {line.partition(":")[0].partition("(")[0].strip() for line in lines}
 
 
-def refuse_marks(suites: DiscoveredSuites, marks: Collection[str]) -> DiscoveredSuites:
-    """A suite's name marks its tests: with a name like `xfail` they would be expected to fail, and all would be well.
+def refuse_reserved_names(suites: DiscoveredSuites, marks: Collection[str]) -> DiscoveredSuites:
+    """Returns the suites, with those whose name is one of `marks` marked as unavailable.
 
-    A suite that cannot run is known by its folder's name, which is no mark if it means something elsewhere.
+    A suite's name is a marker of its tests. If it were `xfail`, for example, all its tests would be expected to fail. A suite that cannot
+    be loaded has its folder's name, which is not used as a marker if it is one of `marks`.
     """
     unavailable = {
         folder: dataclasses.replace(each, marks=each.name not in marks and not each.name.startswith("_"))
@@ -103,57 +109,57 @@ def refuse_marks(suites: DiscoveredSuites, marks: Collection[str]) -> Discovered
     return DiscoveredSuites([each for each in suites.compiled if each.name not in marks], unavailable)
 
 
-def refuse_twins(compiled: Sequence[CompiledSuite]) -> None:
-    """A suite's name is its marker and part of every rollout's key, so no two may share it."""
+def refuse_duplicate_names(compiled: Sequence[CompiledSuite]) -> None:
+    """Raises pytest.UsageError if two suites have the same name, because it is their marker and part of each rollout's key."""
     folders: dict[str, Path] = {}
     for each in compiled:
-        if (twin := folders.setdefault(each.name, each.folder)) != each.folder:
-            raise pytest.UsageError(f"two suites are named {each.name!r}: {twin / 'suite.yaml'} and {each.folder / 'suite.yaml'}")
+        if (other := folders.setdefault(each.name, each.folder)) != each.folder:
+            raise pytest.UsageError(f"two suites are named {each.name!r}: {other / 'suite.yaml'} and {each.folder / 'suite.yaml'}")
 
 
-#: Bytes of address space that a session takes once its suites are loaded, for its threads and its reports.
+#: Bytes of address space that a session needs after its suites are loaded, for threads and reports.
 HEADROOM = 192 << 20
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Turns an error for want of memory, threads or open files into a pytest.UsageError."""
+def shortage_as_usage_error() -> Iterator[None]:
+    """Turns an error caused by too little memory or too few threads or open files into a pytest.UsageError."""
     try:
         yield
     except (MemoryError, ImportError, OSError, RuntimeError) as error:
-        if not (lacking := shortage(error)):
+        if not (reason := shortage(error)):
             raise
-        raise pytest.UsageError(f"agentbench cannot run: {lacking}") from None
+        raise pytest.UsageError(f"agentbench cannot run: {reason}") from None
 
 
 def refuse_short_memory() -> None:
-    """Raises pytest.UsageError if the limit of address space leaves too little for a session that has loaded its suites."""
+    """Raises pytest.UsageError if the limit of address space (`ulimit -v`) is too low for the rest of the session."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return
     needed = address_space() + HEADROOM
     if limit < needed:
         raise pytest.UsageError(
-            f"this session needs {needed >> 20} MiB of address space in a process, and {limit >> 20} MiB are allowed; "
+            f"this session needs {needed >> 20} MiB of address space in a process, but only {limit >> 20} MiB are allowed; "
             "raise the limit (`ulimit -v`), or load fewer plugins with -p no:NAME"
         )
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Of a session whose command line leads to suites. Nothing of it changes."""
+    """The setup of a session whose command line leads to suites. It is immutable."""
 
     config: pytest.Config
     settings: Settings
     started_at: datetime
-    concurrency: int  # rollouts in flight at most
+    concurrency: int  # largest number of rollouts in flight
     discovered: DiscoveredSuites
     backend: Backend
     gate: Gate | None
 
     @property
     def suites(self) -> Mapping[str, Suite]:
-        """The suites that can run, by their names."""
+        """The suites that can run, by name."""
         return {each.name: each.suite for each in self.discovered.compiled}
 
     @property
@@ -162,24 +168,24 @@ class Setup:
 
     @property
     def identity(self) -> Json:
-        """The backend's, how its cache is made ready, and how many rollouts each arm has in flight where arms differ in that."""
+        """The identity of the backend, the cache policy, and the concurrency of each arm if arms differ in it."""
         policy, own = self.settings.cache, concurrencies(self.settings.ab)
         return {**self.backend.identity, **({} if policy == CARRY else {"prefix_cache": policy}), **({"concurrency": own} if own else {})}
 
     @property
     def in_blocks(self) -> bool:
-        """Whether rollouts run in blocks, between which nothing runs."""
+        """Whether rollouts run in blocks of one arm, with nothing running between two blocks."""
         return bool(self.settings.ab) or self.settings.cache != CARRY
 
     @property
     def insists(self) -> bool:
-        """Whether somebody asked for this backend, or for a verdict: then a test that cannot run is an ERROR, no SKIP."""
+        """Whether options name the backend or request a verdict. Tests that cannot run are then an ERROR instead of a SKIP."""
         chosen = self.config.getoption("agentbench_backend", None) is not None or bool(self.settings.ab)
         return chosen or self.settings.insists
 
     @property
     def model_warnings(self) -> list[str]:
-        """A sentence for each model that a suite asks for and the backend, which has started, does not list."""
+        """A sentence for each model of a suite that the backend does not list. Available after the backend has started."""
         from pytest_agentbench.runs.provenance import unlisted_models
 
         agents = {RolloutKey(each.name, "", variant).group: each.suite.agent_of(variant)
@@ -189,14 +195,14 @@ class Setup:
 
     @property
     def secret_names(self) -> frozenset[str]:
-        """The environment variables that suites and backend name as the places of keys."""
+        """The environment variables that suites and backend name as sources of API keys."""
         from pytest_agentbench.lib.redact import named_secrets
 
         suites = [(suite.agent, suite.variants, suite.roles, suite.scorers) for suite in self.suites.values()]
         return frozenset(named_secrets((self.backend.description, suites)))
 
     def shown(self, path: Path) -> str:
-        """A path as the user can open it from where pytest was started."""
+        """Returns a path relative to the folder where pytest was started, or absolute if it is outside of the rootdir."""
         return os.path.relpath(path, self.config.invocation_params.dir) if path.is_relative_to(self.config.rootpath) else str(path)
 
 
@@ -212,23 +218,24 @@ def _refuse_misspelt_suites(config: pytest.Config) -> None:
 
 
 def find_suites(config: pytest.Config, settings: Settings) -> DiscoveredSuites:
-    """Compiles the suites that the command line leads to, and registers their markers."""
+    """Loads and compiles the suites that belong to the command line's paths, and registers their markers."""
     folders = suite_folders(config.args, config.rootpath, config.getini("norecursedirs"))
     _refuse_misspelt_suites(config)
     if not folders:
         return DiscoveredSuites((), {})
-    marks = meant_elsewhere(config)
-    suites = refuse_marks(_compile(config, settings, [*map(SuiteHead.of, folders)]), marks)
-    refuse_twins(suites.compiled)
+    marks = reserved_marks(config)
+    suites = refuse_reserved_names(_compile(config, settings, [*map(SuiteHead.of, folders)]), marks)
+    refuse_duplicate_names(suites.compiled)
     for name, folder in suites.markers:
         config.addinivalue_line("markers", f"{name}: tests of the agentbench suite in {folder.name}/")
     return suites
 
 
 def _compile(config: pytest.Config, settings: Settings, heads: Sequence[SuiteHead]) -> DiscoveredSuites:
-    """Compiles the suites whose tests run.
+    """Compiles the suites.
 
-    An agent, a setting, a variant or an arm of the command line is for those suites alone: it may not exist in others.
+    Options that change a suite (agent, setting, variant or arm) apply only to suites whose tests run, because others may not have that
+    agent, setting, variant or arm.
     """
     from pytest_agentbench.rollouts.compile import CompileOptions
 
@@ -236,25 +243,25 @@ def _compile(config: pytest.Config, settings: Settings, heads: Sequence[SuiteHea
     left_out = _left_out(config, [head.name for head in heads])
     options = {head.name: CompileOptions(trials=settings.trials) if head.name in left_out else chosen for head in heads}
     marks = config.getoption("markexpr", "")
-    unnamed = {head.folder: why for head in heads if (why := head.not_named(config.args, marks))}
-    found = discover([head for head in heads if head.folder not in unnamed], options, insists=settings.insists)
-    skipped = {folder: unavailable_suite(folder, why, skip=True) for folder, why in unnamed.items()}
-    for each in found.unavailable.values():
-        if each.skip:  # because data are missing
+    reasons = {head.folder: why for head in heads if (why := head.not_named(config.args, marks))}
+    discovered = discover([head for head in heads if head.folder not in reasons], options, insists=settings.insists)
+    skipped = {folder: unavailable_suite(folder, why, skip=True) for folder, why in reasons.items()}
+    for each in discovered.unavailable.values():
+        if each.skip:  # Its data are missing.
             advise(config, each.reason)
-    return DiscoveredSuites(found.compiled, {**found.unavailable, **skipped})
+    return DiscoveredSuites(discovered.compiled, {**discovered.unavailable, **skipped})
 
 
 def _left_out(config: pytest.Config, names: Collection[str]) -> set[str]:
-    """The names of suites that no test runs of, by -m."""
+    """Returns the names of suites that -m excludes."""
     marks = config.getoption("markexpr", "")
     return {name for name in names if marks and is_left_out(name, marks, names)}
 
 
-def settle(config: pytest.Config, settings: Settings, concurrency: int, discovered: DiscoveredSuites, started_at: datetime) -> Setup:
-    """Chooses backend and gate; raises pytest.UsageError where one cannot be had."""
+def make_setup(config: pytest.Config, settings: Settings, concurrency: int, discovered: DiscoveredSuites, started_at: datetime) -> Setup:
+    """Chooses backend and gate, and checks the suites against the backend. Raises pytest.UsageError if the options are invalid."""
     from pytest_agentbench.session.gate import make_gate
-    from pytest_agentbench.session.roles import played
+    from pytest_agentbench.session.roles import playable_suites
 
     try:
         backend = make_backend(config, settings)
@@ -265,7 +272,9 @@ def settle(config: pytest.Config, settings: Settings, concurrency: int, discover
             )
             for each in discovered.compiled
         ]
-        suites = played(DiscoveredSuites(compiled, discovered.unavailable), backend.description, keys=not config.getoption("collectonly"))
+        suites = playable_suites(
+            DiscoveredSuites(compiled, discovered.unavailable), backend.description, keys=not config.getoption("collectonly")
+        )
         return Setup(config, settings, started_at, concurrency, suites, backend, make_gate(suites.compiled, settings))
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
@@ -274,37 +283,37 @@ def settle(config: pytest.Config, settings: Settings, concurrency: int, discover
 class Workers(NamedTuple):
     """The xdist workers of a session."""
 
-    specs: Sequence[str]  # one for each worker, as --tx has it
-    reason: str = ""  # why there are so many; empty if --tx names each of them, or if there are none
+    specs: Sequence[str]  # the --tx spec of each worker
+    reason: str = ""  # reason for their number; empty if --tx names each of them, or if there are none
 
     @property
     def sentence(self) -> str:
-        """What the header says of them; empty without a reason."""
+        """The header line about the workers; empty without a reason."""
         count = len(self.specs)
         return f"{count} xdist worker{' starts' if count == 1 else 's start'}: {self.reason}" if self.reason else ""
 
 
-def choose_workers(config: pytest.Config, discovered: DiscoveredSuites, typed: Sequence[str], asked: int | None) -> Workers:
-    """Returns the workers to start. `typed` are those of the command line, as --tx has them; `asked` is --agentbench-workers.
+def choose_workers(config: pytest.Config, discovered: DiscoveredSuites, typed: Sequence[str], requested: int | None) -> Workers:
+    """Returns the workers to start. `typed` has the --tx specs of the command line, `requested` is --agentbench-workers.
 
-    If suites and paths ask for different numbers, the largest counts: a suite asks for its `xdist_workers`, or one, and a path that does
-    not lie in the folder of a suite asks for as many as -n says.
+    Without --agentbench-workers the number is the largest of these: `xdist_workers` of each suite (default: 1), and the number of -n if a
+    path is not in the folder of a suite.
     """
-    if not typed or not config.getoption("numprocesses", None):  # --tx without -n names each of them
+    if not typed or not config.getoption("numprocesses", None):  # --tx without -n names each worker.
         return Workers(typed)
-    if asked is not None:
-        return Workers([typed[0]] * asked, "--agentbench-workers says so")
+    if requested is not None:
+        return Workers([typed[0]] * requested, "set by --agentbench-workers")
     if config.getoption("dist") == "each":
-        return Workers(typed, "-n says so, and with --dist=each every one of them runs all tests")
+        return Workers(typed, "set by -n; with --dist=each every worker runs all tests")
     reasons = {1: "every path is in the folder of a suite (--agentbench-workers=N starts N)"}
     marks, names = config.getoption("markexpr", ""), discovered.names
     for each in (each for each in discovered.compiled if not is_left_out(each.name, marks, names)):
         if each.suite.xdist_workers:
-            reasons[each.suite.xdist_workers] = f"xdist_workers in {_shown(each.folder / SUITE_FILE)} says so"
+            reasons[each.suite.xdist_workers] = f"set by xdist_workers in {_shown(each.folder / SUITE_FILE)}"
     folders = {*discovered.folders}
     for path in map(argument_path, config.args):
         if folders.isdisjoint((path, *path.parents)):
-            reasons[len(typed)] = f"-n says so, and {_shown(path)} is not in the folder of a suite (--agentbench-workers=N starts N)"
+            reasons[len(typed)] = f"set by -n, because {_shown(path)} is not in the folder of a suite (--agentbench-workers=N starts N)"
     count = max(reasons)
     return Workers([typed[0]] * count, reasons[count])
 
@@ -314,7 +323,7 @@ def _shown(path: Path) -> str:
 
 
 def make_backend(config: pytest.Config, settings: Settings) -> Backend:
-    """What the first hook that knows it makes; raises ConfigError for what none of them knows."""
+    """Makes the backend with the first hook that accepts its name (for an A/B session, one per arm). Raises ConfigError if none does."""
 
     def make(name: str, changes: Sequence[tuple[str, Any]] = ()) -> Backend:
         changes = (*settings.backend_changes, *changes)

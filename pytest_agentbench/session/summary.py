@@ -1,4 +1,4 @@
-"""The end of a session: a Run is computed from its journal and the files of its run directory, and the gate judges it."""
+"""Computes the Run of a finished session from its journal and the files of its run directory, and has the gate judge it."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ class MainScore(NamedTuple):
 
 @dataclass
 class JournalContents:
-    """The contents of a journal after one pass over it."""
+    """The data that one pass over a journal collects."""
 
     read: RunReader = field(default_factory=RunReader)
-    client: Client = field(default_factory=Client)  # of this session, as its backend's counters are
-    damaged: list[str] = field(default_factory=list)  # sentences on lines of the journal that are no records
-    trials: list[Trial] = field(default_factory=list)  # for a gate and a comparison of arms; none without these
+    client: Client = field(default_factory=Client)  # Calls of this session only, because the backend's counters cover only this session
+    damaged: list[str] = field(default_factory=list)  # a sentence for each damaged line
+    trials: list[Trial] = field(default_factory=list)  # for a gate or a comparison of arms; empty without them
 
 
 def read_rollouts(
@@ -94,9 +94,9 @@ def read_rollouts(
     Args:
         directory: The run's directory.
         mains: The main score of each suite under each variant.
-        session: The session that ends; its calls are compared with the counters of the backend.
+        session: Number of the session that ends. Its calls are compared with the counters of the backend.
         with_trials: Whether a gate or a comparison of arms needs the trials.
-        also: Is given each rollout of a scenario as well.
+        also: Called with each rollout of a scenario.
     """
     contents = JournalContents()
     for rollout in read_journal(directory, contents.damaged.append):
@@ -111,7 +111,7 @@ def read_rollouts(
 
 
 def serving(looks: Looks | None, directory: Path, calls: Sequence[Span], client: Client) -> ServingSummary | None:
-    """Returns the metrics of the stack, and where they differ from what the tap saw; None if the stack has none."""
+    """Returns the metrics of the stack and their differences from the tap's measurements, or None if the stack has no metrics."""
     if looks is None:
         return None
     stats = summary(tally(read_samples(directory, NAMES), timeline.outer(calls)))
@@ -119,9 +119,9 @@ def serving(looks: Looks | None, directory: Path, calls: Sequence[Span], client:
 
 
 def compute(facts: SessionFacts, suites: Sequence[PlannedSuite], journal: JournalContents) -> Run:
-    """Returns the run of a session that is over, without the comparison of its arms and the verdict of its gate.
+    """Returns the run of a finished session, without the comparison of its arms and the verdict of its gate.
 
-    What the journal tells takes the place of what `facts` has of it: rollouts of each session, damage and models.
+    Rollouts per session, damaged lines and models come from the journal and replace those in `facts`.
     """
     part = journal.read.frame.scenarios()
     counts = Counter(part.rollouts["session"].tolist())
@@ -143,53 +143,54 @@ FRAME = "pytest_agentbench.metrics.frame_reader"
 
 
 class SessionFindings(NamedTuple):
-    """What takes a while to be found out of a session that is over."""
+    """The results of a finished session that take a while to compute."""
 
     journal: JournalContents
     shown: ShownRollouts
     stopwatch: Stopwatch
-    serving: ServingSummary | None  # of this session
+    serving: ServingSummary | None  # metrics of the stack during this session
     environment: Environment
 
 
 class ShownRollouts:
-    """What the page and the terminal show of single rollouts, so that they need not read the journal again."""
+    """Collects single rollouts for report.html and the terminal, so that they need not read the journal again."""
 
     def __init__(self, pass_thresholds: Mapping[str, PassThreshold | None], verbosity: int) -> None:
-        """`pass_thresholds`: suite, or `suite-variant` -> what a rollout has to reach to pass. The terminal shows some with a verbosity."""
-        # None if a rollout could not be packed: the page then fails alone.
+        """`pass_thresholds` has the pass threshold of each suite or `suite-variant`. The terminal gets lines only if `verbosity` > 0."""
+        # None if a rollout could not be added. The page then reads the journal itself.
         self.page: PackedRollouts | None = PackedRollouts(pass_thresholds)
         self.lines: list[str] = []
         self._verbosity = verbosity
 
     def add(self, rollout: Rollout) -> None:
-        """Takes a rollout of a scenario."""
+        """Adds a rollout of a scenario."""
         if self._verbosity > 0:
             self.lines += rollout_lines(rollout, with_tools=self._verbosity > 1)
         self._pack(lambda page: page.add(rollout))
 
     def add_frame(self, frame: Frame) -> None:
-        """Takes the frame of all rollouts."""
+        """Adds the distributions of all rollouts."""
         self._pack(lambda page: page.distributions.add(frame))
 
     def _pack(self, step: Callable[[PackedRollouts], None]) -> None:
         if self.page is not None:
             try:
                 step(self.page)
-            except Exception:  # the page reads the journal itself, and says why it cannot be written
+            except Exception:  # The page reads the journal itself, and reports why it cannot be written.
                 self.page = None
 
 
 def gather(opened: OpenSession) -> SessionFindings:
-    """Ends the services and reads the journal; may run in a thread, for it calls no hooks."""
+    """Ends the services and reads the journal. May run in a thread, because it calls no hooks."""
     setup, services, losses = opened.setup, opened.services, opened.losses
-    with suppress(RuntimeError):  # without a thread it is imported later
-        daemon(importlib.import_module, FRAME, name="frame")  # numpy with it, in the time that services take to end
-    with losses.step("services did not end in order"):
+    # Import numpy while the services end. If no thread can be started, it is imported later.
+    with suppress(RuntimeError):
+        daemon(importlib.import_module, FRAME, name="frame")
+    with losses.step("services did not stop cleanly"):
         services.finish()
     if not opened.directory.is_dir():
         put_back(opened)
-    with losses.step(f"{JOURNAL} may not be whole on the disk"):
+    with losses.step(f"{JOURNAL} may be incomplete on the disk"):
         opened.recorder.journal.close()
     shown = ShownRollouts(pass_thresholds_of(setup.discovered.compiled), setup.config.get_verbosity())
     needs_trials = setup.gate is not None or bool(setup.settings.ab)
@@ -205,15 +206,17 @@ def gather(opened: OpenSession) -> SessionFindings:
         contents,
         shown,
         stopwatch,
-        losses.value("what the stack told of itself is left out", look, None),
-        losses.value("what the session ran on is left out", opened.environment.result, unknown_environment(platform.python_version())),
+        losses.value("the metrics of the stack are left out", look, None),
+        losses.value(
+            "the facts about code and machine are left out", opened.environment.result, unknown_environment(platform.python_version())
+        ),
     )
 
 
 def put_back(opened: OpenSession) -> None:
-    """Makes a run directory again that somebody has removed while the session ran, with what is known of it."""
+    """Creates the run directory again after it was removed during the session, and writes the journal and session lines into it."""
     directory = opened.directory
-    removed = FileNotFoundError(f"somebody removed the run directory {directory.name} while the session ran")
+    removed = FileNotFoundError(f"run directory {directory.name} was removed during the session")
     opened.losses.add(f"logs and samples are lost, {JOURNAL} is not", removed)
     directory.mkdir(PRIVATE, parents=True)
     opened.recorder.journal.restore_file()
@@ -221,36 +224,36 @@ def put_back(opened: OpenSession) -> None:
         append_session(directory, session, opened.hooks.redacted)
 
 
-def conclude(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, *, interrupted: bool) -> Run:
-    """The run of a session that is over, without its exit status and the verdict that follows from it."""
-    setup, journal, losses = opened.setup, gathered.journal, opened.losses
+def conclude(opened: OpenSession, tests: Outcomes, findings: SessionFindings, *, interrupted: bool) -> Run:
+    """Returns the run of a finished session, without its exit status and final verdict."""
+    setup, journal, losses = opened.setup, findings.journal, opened.losses
     planned = [*_plans_of(opened, tests, journal.read)]
-    facts = _facts(opened, tests, gathered, resume=resume_command(opened, journal.read, planned, interrupted=interrupted))
+    facts = _facts(opened, tests, findings, resume=resume_command(opened, journal.read, planned, interrupted=interrupted))
     run = compute(facts, planned, journal)
     run = replace(run, identity=run_identity(run, _setups(setup, planned), setup.backend.identity, setup.backend.facts))
-    if turns := opened.services.turns if setup.settings.ab else None:
+    if arm_switcher := opened.services.arm_switcher if setup.settings.ab else None:
         suites = {each.name: SuiteInArms(each.suite.every_scale, each.origins) for each in setup.discovered.compiled}
-        run = replace(run, ab=compare_arms(run, journal, suites, turns.facts(opened.services.failure)))
+        run = replace(run, ab=compare_arms(run, journal, suites, arm_switcher.facts(opened.services.failure)))
     if setup.gate and not opened.services.missing:
-        with losses.step("the gate has not judged"):
+        with losses.step("the gate gave no verdict"):
             run = replace(run, gate=setup.gate.judge(run, journal.trials, tests.below))
-    with losses.step("earlier runs of this setup are not counted"):
+    with losses.step("earlier runs of this setup were not counted"):
         return replace(run, earlier=earlier_runs(run, setup.settings.reports_directory))
     return run
 
 
 def _plans_of(opened: OpenSession, tests: Outcomes, read: RunReader) -> Iterator[PlannedSuite]:
-    """The suites of a session, under the variants of which there is something."""
+    """Yields each suite and variant that has selected tests or records."""
     gate = opened.setup.gate
     for compiled, variant, name in groups(opened.setup.discovered.compiled):
         if name in opened.recorder.selected or read.suites[name].statuses:
             population = gate.population(name) if gate else ()
-            asked = name, compiled.suite, variant, compiled.thresholds
-            yield plan_suite(*asked, quarantined=tests.quarantined(name), population=population)
+            arguments = name, compiled.suite, variant, compiled.thresholds
+            yield plan_suite(*arguments, quarantined=tests.quarantined(name), population=population)
 
 
 def _setups(setup: Setup, planned: Sequence[PlannedSuite]) -> dict[str, SuiteSetup]:
-    """Returns what each suite brings to the run under each variant."""
+    """Returns the setup of each planned suite and variant, which is part of the run's identity."""
     names, rounds = {each.name for each in planned}, setup.settings.rounds
     return {
         name: suite_setup(each.suite, variant, f"auto:{rounds}" if rounds else each.trials)
@@ -259,8 +262,8 @@ def _setups(setup: Setup, planned: Sequence[PlannedSuite]) -> dict[str, SuiteSet
     }
 
 
-def _facts(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, resume: str | None) -> SessionFacts:
-    """What the session knows of its run beside the rollouts."""
+def _facts(opened: OpenSession, tests: Outcomes, findings: SessionFindings, resume: str | None) -> SessionFacts:
+    """Returns the facts about the run that do not come from its rollouts."""
     recorder, services, settings = opened.recorder, opened.services, opened.setup.settings
     return SessionFacts(
         id=opened.directory.name,
@@ -272,14 +275,14 @@ def _facts(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, resu
         repeated=recorder.journal.index.repeated + len(recorder.ran_again),
         resume=resume,
         settings=_options(opened.setup),
-        environment=_environment(opened, gathered.environment),
+        environment=_environment(opened, findings.environment),
         backend=_backend(opened),
         rounds=opened.rounds.summary if opened.rounds else None,
         interruptions=read_record(Interruptions, services.interruptions),
         labels=read_record(LabelCounts, plain(services.labels)) if services.labels.labelled else None,
         plan=Plan(recorder.planned_keys, recorder.done, max(0, recorder.planned_keys - recorder.done)),
-        stopwatch=gathered.stopwatch,
-        serving=gathered.serving,
+        stopwatch=findings.stopwatch,
+        serving=findings.serving,
         processes={name: read_record(ProcessCost, cost) for name, cost in services.costs.items()},
         tests=tests.summary(),
         cache=cache_state(services, settings.cache),
@@ -292,7 +295,7 @@ def _options(setup: Setup) -> RunOptions:
 
 
 def _environment(opened: OpenSession, known: Environment) -> Environment:
-    """With what plugins know of it; without that where one of them fails."""
+    """Returns the environment with the additions of plugins, or unchanged if a plugin fails."""
     environment = plain(known)
     with opened.losses.step("pytest_agentbench_update_environment failed"):
         opened.hooks.update_environment(environment)
@@ -304,49 +307,49 @@ def _backend(opened: OpenSession) -> BackendUse:
     backend, services = opened.setup.backend, opened.services
     own = {
         "served_model": services.endpoint.model if services.endpoint else None,
-        "models": [],  # the journal tells them
+        "models": [],  # They come from the journal.
         "warnings": opened.setup.model_warnings,
         "failure": services.failure,
     }
-    unknown = dict.fromkeys(("reused", "passed_over", "reaped", "boot", "restarts"))  # of what is no stack
+    unknown = dict.fromkeys(("reused", "passed_over", "reaped", "boot", "restarts"))  # Fields that only stacks have
     return read_record(BackendUse, {"name": backend.name, "note": backend.note, **unknown, **backend.description, **own}, "backend")
 
 
 def cache_state(services: Services, policy: str) -> Cache:
-    """How the prefix cache was made ready, block by block where it was."""
-    turns = services.turns
-    return Cache(policy, tuple(turns.blocks), turns.why_salted) if turns else Cache(policy)
+    """Returns how the prefix cache was prepared, for each block if rollouts ran in blocks."""
+    arm_switcher = services.arm_switcher
+    return Cache(policy, tuple(arm_switcher.blocks), arm_switcher.why_salted) if arm_switcher else Cache(policy)
 
 
 def looks_of(sampler: Sampler | None) -> Looks | None:
-    """Returns how the metrics of the services were looked at; None if they were not."""
+    """Returns how the metrics of the services were sampled, or None if they were not."""
     if sampler is None:
         return None
     return Looks(notes=tuple(sampler.notes), looks=sampler.rounds, every_s=sampler.every_s, cpu_s=sampler.cpu_s)
 
 
 def pass_thresholds_of(compiled: Sequence[CompiledSuite]) -> dict[str, PassThreshold | None]:
-    """Returns what a rollout of each suite under each variant has to reach to pass."""
+    """Returns the pass threshold of each suite and variant, None for suites without one."""
     return {
         group: pass_threshold_of(each.suite.score_names, each.thresholds, each.suite.every_scale) for each, _, group in groups(compiled)
     }
 
 
 def main_scores(compiled: Sequence[CompiledSuite]) -> dict[str, MainScore]:
-    """Returns the main score of each suite under each variant."""
+    """Returns the main score of each suite and variant."""
     suites = ((group, each.suite) for each, _, group in groups(compiled))
     return {group: MainScore(name := suite.score_names[0], suite.scale(name)) for group, suite in suites}
 
 
 def groups(compiled: Sequence[CompiledSuite]) -> Iterator[tuple[CompiledSuite, str, str]]:
-    """(suite, variant, the name of both) of everything that may have run; an earlier session may have run other variants."""
+    """Yields (suite, variant, name of both) for each variant that may have run. An earlier session may have run other variants."""
     for each in compiled:
         for variant in dict.fromkeys((*each.variants, "default", *each.suite.variants)):
             yield each, variant, RolloutKey(each.name, "", variant).group
 
 
 def resume_command(opened: OpenSession, read: RunReader, planned: Sequence[PlannedSuite], *, interrupted: bool) -> str | None:
-    """The command that goes on with a run that has something left to do; None where nothing is left."""
+    """Returns the command that resumes an incomplete run, or None if nothing is left to run."""
     setup, recorder = opened.setup, opened.recorder
     failed = any(read.suites[each.name].statuses[status] for each in planned for status in setup.settings.resume_rerun)
     if opened.services.missing or not (interrupted or failed or recorder.planned_keys > recorder.done):

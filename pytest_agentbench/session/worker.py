@@ -1,6 +1,6 @@
-"""The worker's role: it makes tests of scenarios, sends the plan of selected rollouts, and waits for them on a test's behalf.
+"""The worker: creates tests from scenarios, sends the plan of selected rollouts to the pool, and waits for the rollout of each test.
 
-It reads no YAML and no data set, and imports no asyncio and no HTTP library.
+It reads no YAML and no data set, and imports neither asyncio nor an HTTP library.
 """
 
 from __future__ import annotations
@@ -37,73 +37,80 @@ from pytest_agentbench.suites.suite import is_task_directory
 if TYPE_CHECKING:
     from pytest_agentbench.session.open_session import OpenSession
 
-KEY = "_rollout_key"  # the fixture that parametrizes a test with rollouts
+KEY = "_rollout_key"  # Name of the fixture that parametrizes a test with rollouts
 
 PytestReport = pytest.TestReport
 
-UNJUDGED = ("infra_error", "cancelled")  # statuses of rollouts that a test cannot judge
+UNJUDGED = ("infra_error", "cancelled")  # Statuses of rollouts that a test cannot judge
 
 ROLLOUT = pytest.StashKey[Rollout]()
-TROUBLE = pytest.StashKey[tuple[str, str]]()  # why there is nothing to judge, and the status
+TROUBLE = pytest.StashKey[tuple[str, str]]()  # Reason why there is nothing to judge, and status of the rollout
 
 
 class Unmeasured(pytest.fail.Exception):  # type: ignore[name-defined, misc]  # pytest declares it as a variable
-    """Ends a test as an ERROR: there is nothing to judge. Tests that fail for one reason have the same `cause`."""
+    """Ends a test as an ERROR because it has nothing to judge. Tests with the same reason have the same `cause`."""
 
     def __init__(self, cause: str, outcome: str = "") -> None:
-        """`outcome` says what became of which rollout."""
+        """`outcome` names the rollout and its status, or is empty."""
         super().__init__(f"{outcome}: {cause}" if outcome else cause, pytrace=False)
         self.cause, self.outcome = cause, outcome
 
 
-Unmeasured.__module__ = "builtins"  # as those of pytest have it, so that summaries name it without its place
+Unmeasured.__module__ = "builtins"  # As for pytest's own exceptions, so that summaries show the name without the module
 
 
 class InlineController(Protocol):
-    """The controller, where tests run in its own process."""
+    """The part of the controller that a worker in the same process uses."""
 
     @property
     def worker_input(self) -> WorkerInput: ...
 
     @property
     def opened(self) -> OpenSession | None:
-        """The session, where it runs rollouts."""
+        """The open session, or None if no rollouts run."""
 
 
 class Worker:
-    """A pytest plugin: one in each process that runs tests."""
+    """The pytest plugin in each process that runs tests. Without xdist this is the process of the controller.
+
+    1. Collection: `pytest_generate_tests` parametrizes tests with the rollouts of their suite.
+    2. `pytest_runtestloop` sends the keys of all selected rollouts to the pool, in the order of the tests.
+    3. `pytest_runtest_protocol` waits for a test's rollout before the test starts. The test reads it through the `rollout` fixture.
+
+    With --agentbench-inline there is no waiting: the rollout runs in the fixture.
+    """
 
     def __init__(self, config: pytest.Config, source: InlineController | WorkerInput) -> None:
         self.config, self._source = config, source
-        self._over = ""  # why no test of this session will have anything to judge any more
-        self._faults: dict[str, str] = {}  # why a suite cannot run -> the test file whose collection error says so
+        self._stop_reason = ""  # Reason why no later test of this session can have anything to judge
+        self._faults: dict[str, str] = {}  # reason why a suite cannot run -> test file whose collection error has it
         if isinstance(source, WorkerInput):
             for suite in (each for each in self.suites.values() if each.marks):
                 config.addinivalue_line("markers", f"{suite.name}: tests of an agentbench suite")
 
     @cached_property
     def input(self) -> WorkerInput:
-        """What the controller says; in its own process it is asked when the session has started."""
+        """The input from the controller. In the controller's own process it is available after the session has started."""
         return self._source if isinstance(self._source, WorkerInput) else self._source.worker_input
 
     @cached_property
     def suites(self) -> Mapping[str, WorkerSuite | UnavailableSuite]:
-        """Folder -> suite."""
+        """Suites by folder."""
         return self.input.every_suite
 
     @cached_property
     def pool(self) -> PoolConnection:
-        """The connection to the pool. Without a pool it fails the test that asks."""
+        """The connection to the pool. If there is no pool, reading it fails the test."""
         if self.input.pool is None:
             pytest.fail("no backend was started: no suite of this session can be loaded", pytrace=False)
         return PoolConnection(self.input.pool, self._failure)
 
     def suite_of(self, path: Path) -> WorkerSuite | UnavailableSuite | None:
-        """The suite whose folder a file lies in."""
+        """Returns the suite whose folder contains a file, or None."""
         return next((self.suites[str(folder)] for folder in path.parents if str(folder) in self.suites), None)
 
     def pytest_sessionstart(self) -> None:
-        """A controller does the same when it has opened its session."""
+        """Freezes the garbage collector's objects in a worker process. The controller does the same after it has opened its session."""
         if isinstance(self._source, WorkerInput) and self.suites:
             gc.freeze()
 
@@ -111,9 +118,9 @@ class Worker:
         if KEY not in metafunc.fixturenames:
             return
         suite = self.suite_of(metafunc.definition.path)
-        if suite is None:  # somebody else's parameter has this name
+        if suite is None:  # A fixture of another project has this name.
             return
-        reason = self._not_run(suite, metafunc.definition.path)
+        reason = self._skip_reason(suite, metafunc.definition.path)
         if reason or isinstance(suite, UnavailableSuite):
             key = RolloutKey(suite.name, "not_run")
             metafunc.parametrize(KEY, [pytest.param(key, marks=pytest.mark.skip(reason))], indirect=True, ids=[key.id])
@@ -124,13 +131,13 @@ class Worker:
         metafunc.parametrize(KEY, parameters, indirect=True, ids=[one_line(key.id) for key in keys])
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Test files of a task are its verifier's, and run where it is carried out."""
+        """Ignores test files in the folders of tasks. They belong to the task's verifier, which runs in the sandbox."""
         return True if is_task_directory(collection_path) and self.suite_of(collection_path) is not None else None
 
-    def _not_run(self, suite: WorkerSuite | UnavailableSuite, test_file: Path) -> str:
+    def _skip_reason(self, suite: WorkerSuite | UnavailableSuite, test_file: Path) -> str:
         """Returns why the tests of a file are skipped, or an empty text if they run.
 
-        Raises why a suite cannot run as the collection error of the first file that asks. The others are told where it stands.
+        If a suite cannot run, its first file gets the reason as a collection error, and the others are skipped with a reference to it.
         """
         if isinstance(suite, UnavailableSuite) and suite.skip:
             return suite.reason
@@ -143,40 +150,43 @@ class Worker:
         raise pytest.Collector.CollectError(fault)
 
     def _misplaced_hook(self, test_file: Path) -> str:
-        """A hook of ours in a conftest.py that the controller may never load is never called; this says where it belongs."""
+        """Returns an error if a conftest.py below the rootdir implements a hook of this package, or an empty text.
+
+        The controller may not load such a file, and would then never call the hook.
+        """
         for plugin in self.config.pluginmanager.get_plugins():
             conftest = Path(getattr(plugin, "__file__", None) or "")
             hooks = [name for name in dir(plugin) if name.startswith("pytest_agentbench_")] if conftest.name == "conftest.py" else []
             if hooks and conftest.parent in test_file.parents and not self.config.rootpath.is_relative_to(conftest.parent):
                 place = self.config.rootpath / "conftest.py"
-                return f"{conftest}: {hooks[0]} runs in the controller, which need not load this file; move it to {place}"
+                return f"{conftest}: {hooks[0]} runs in the controller, which may not load this file; move it to {place}"
         return ""
 
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
-        """A suite's name marks its tests, once for all tests of a file."""
+        """Marks the tests of a suite with its name, once for each file."""
         if isinstance(collector, pytest.File) and (suite := self.suite_of(collector.path)) is not None and suite.marks:
             collector.add_marker(suite.name)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # when all others have selected, --lf and --sw included
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # Runs after all other plugins have deselected tests, --lf and --sw included.
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
-        """Takes the first scenarios of what is left; every test process of a session comes to the same ones."""
+        """Applies --agentbench-limit to the tests that are still selected. All workers of a session select the same tests."""
         result = yield
         if self.input.limit is not None:
             keys = {item: rollout_key(item) for item in items if has_key(item)}
             ids = {suite.name: suite.info.ids if isinstance(suite, WorkerSuite) else () for suite in self.suites.values()}
             first = first_scenarios(keys.values(), ids, self.input.limit)
-            beyond = [item for item, key in keys.items() if (key.group, key.scenario) not in first]
-            if beyond:
-                self.config.hook.pytest_deselected(items=beyond)
-                left_out = set(beyond)
+            deselected = [item for item, key in keys.items() if (key.group, key.scenario) not in first]
+            if deselected:
+                self.config.hook.pytest_deselected(items=deselected)
+                left_out = set(deselected)
                 items[:] = [item for item in items if item not in left_out]
         return result
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Tells the pool what is wanted, in the order of the tests."""
+        """Sends the keys of the selected rollouts to the pool, in the order of the tests."""
         if self.input.pool is None or (session.testsfailed and not self.config.getoption("continue_on_collection_errors")):
-            return  # in the second case pytest is about to stop: some files could not be collected
+            return  # In the second case pytest is about to stop because some files could not be collected.
         items = [item for item in session.items if wants_rollout(item)]
         selected: dict[str, int] = {}
         for item in items:
@@ -185,16 +195,16 @@ class Worker:
             self._plan([rollout_key(item) for item in items if not is_skipped(item)], selected)
 
     def _plan(self, keys: list[RolloutKey], selected: dict[str, int]) -> None:
-        if self.input.inline:  # the pool runs none of them, but they are counted as if it did
+        if self.input.inline:  # The pool does not run these rollouts, so they are counted here.
             recorder = self._opened_here().recorder
             recorder.planned(len(set(keys)), len(recorder.stored.kept.keys() & set(keys)), selected)
         else:
-            with suppress(InfraError):  # the tests are told why when they ask for their rollouts
+            with suppress(InfraError):  # The tests get the reason when they request their rollouts.
                 self.pool.ask(PlanSelected(tuple(keys), selected))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Waits before the test begins, so that the wait is nobody's test time and no timeout of a test sees it."""
+        """Waits for the rollout before the test starts, so that the wait counts neither as test time nor for the test's timeout."""
         if wants_rollout(item) and not is_skipped(item) and self.input.pool and not self.input.inline:
             self._wait(item)
             self._stop_early(item)
@@ -202,10 +212,10 @@ class Worker:
             return (yield)
         finally:
             if ROLLOUT in item.stash:
-                del item.stash[ROLLOUT]  # pytest keeps every item to the end of the session
+                del item.stash[ROLLOUT]  # Free memory: pytest keeps every item until the end of the session.
 
     def rollout(self, item: pytest.Item) -> Rollout:
-        """The rollout of a test; ends the test as an ERROR when there is nothing to judge."""
+        """Returns the rollout of a test. Ends the test as an ERROR or a SKIP if there is nothing to judge."""
         if ROLLOUT not in item.stash and TROUBLE not in item.stash:
             (self._run_here if self.input.inline else self._wait)(item)
         if TROUBLE in item.stash:
@@ -213,7 +223,7 @@ class Worker:
         return item.stash[ROLLOUT]
 
     def _run_here(self, item: pytest.Item) -> None:
-        """Runs the rollout of a test in this process, and keeps it or why there is none."""
+        """Runs the rollout of a test in this process, and stores it, or the reason why there is none, in the item's stash."""
         from pytest_agentbench.session.inline import run_inline
 
         opened = self._opened_here()
@@ -227,12 +237,12 @@ class Worker:
             item.stash[TROUBLE] = str(error), "infra_error"
 
     def _wait(self, item: pytest.Item) -> None:
-        """Waits until the pool has run the rollout of a test, and keeps it or why there is none."""
+        """Waits until the pool has run the rollout of a test, and stores it, or the reason why there is none, in the item's stash."""
         try:
             answer, line = self.pool.ask(GetRollout(rollout_key(item)))
         except InfraError as error:
             item.stash[TROUBLE] = str(error), "infra_error"
-            self._over = one_line(brief(str(error))) if isinstance(error, PoolLost) else self._over
+            self._stop_reason = one_line(brief(str(error))) if isinstance(error, PoolLost) else self._stop_reason
             return
         match answer:
             case RecordedRollout():
@@ -242,10 +252,10 @@ class Worker:
             case _:
                 assert_never(answer)
         if answer.over:
-            self._over = one_line(brief(answer.shared_cause or reason))
+            self._stop_reason = one_line(brief(answer.shared_cause or reason))
 
     def _read(self, item: pytest.Item, line: bytes, shared_cause: str | None) -> str:
-        """Keeps the rollout in a line of the journal; returns its reason."""
+        """Parses a line of the journal, stores the rollout in the item's stash, and returns its reason."""
         try:
             rollout = rollout_of(line)
         except ValueError as error:
@@ -261,12 +271,12 @@ class Worker:
             item.stash[TROUBLE] = cause, rollout.status
 
     def _stop_early(self, item: pytest.Item) -> None:
-        """Ends the session with this test, where all that are left could only say the same; tests without a rollout are run."""
-        if self._over and all(map(wants_rollout, item.session.items)):
-            item.session.shouldfail = f"agentbench: nothing more can run: {self._over}"
+        """Ends the session after this test if nothing more can run. If any test of the session reads no rollout, all tests run."""
+        if self._stop_reason and all(map(wants_rollout, item.session.items)):
+            item.session.shouldfail = f"agentbench: nothing more can run: {self._stop_reason}"
 
     def _opened_here(self) -> OpenSession:
-        """The session that runs rollouts in its tests: there are no other processes for them then."""
+        """Returns the open session of an inline run, which is in this process."""
         assert not isinstance(self._source, WorkerInput)
         assert self._source.opened is not None
         return self._source.opened
@@ -277,7 +287,7 @@ class Worker:
         return opened.services.failure if opened else ""
 
     def _scales(self, rollout: Rollout) -> Mapping[str, str]:
-        """Score of a rollout -> its scale in words."""
+        """Returns the scale of each score of a rollout, in words."""
         return next((each.scales for each in self.input.suites.values() if each.name == rollout.suite), {})
 
     @pytest.hookimpl(wrapper=True)
@@ -286,18 +296,18 @@ class Worker:
         rollout = item.stash.get(ROLLOUT, None)
         error = call.excinfo.value if report.failed and call.excinfo is not None else None
         if isinstance(error, (Unmeasured, ScorerFailed)):
-            report.when = "setup"  # what fails there is an ERROR for pytest, JUnit and everybody else: nothing was judged
+            report.when = "setup"  # Nothing was judged. pytest, JUnit and other tools show a failed setup as an ERROR.
             setattr(report, UNMEASURED, [error.outcome, error.cause])
         if rollout is not None and call.when == "call":
             report.duration += rollout.duration_s
-        if call.when != "setup" or report.failed:  # JUnit reads the teardown's, other reports that of the failure
+        if call.when != "setup" or report.failed:  # JUnit reads the properties from the teardown, other tools from the failure.
             trouble = item.stash.get(TROUBLE, None)
             report.user_properties.extend(
                 properties(rollout, self._scales(rollout)) if rollout else [("status", trouble[1])] if trouble else []
             )
         if rollout is not None and report.failed:
             report.sections.append((f"agentbench {rollout.key}", rollout_section(rollout)))
-        if self._over and item.session.shouldfail:
+        if self._stop_reason and item.session.shouldfail:
             setattr(report, OVER, True)
         quarantined = self._quarantined(item)
         if quarantined and (call.when == "call" or (call.when == "setup" and report.failed)):
@@ -307,7 +317,7 @@ class Worker:
         return report
 
     def _judge(self, item: pytest.Item, report: PytestReport, error: BaseException | None, quarantined: str) -> None:
-        """Marks the report of a test that compared a score with a threshold, and excuses its failure if the threshold does not decide."""
+        """Marks the report of a test that compared a score with a threshold. A failure is excused in quarantine, or if the gate decides."""
         if not quarantined:
             setattr(report, APPLIED, rollout_key(item).group)
         if isinstance(error, AssertionError):
@@ -317,43 +327,43 @@ class Worker:
                 excuse(report, BELOW, "below its threshold, the gate decides", error)
 
     def _quarantined(self, item: pytest.Item) -> str:
-        """Until when the scenario of a test that reads its rollout is in quarantine, and why; empty where it is not."""
+        """Returns end and reason of the quarantine of a test's scenario; empty if it is not in quarantine or the test reads no rollout."""
         suite = self.suite_of(item.path) if wants_rollout(item) else None
         return suite.info.quarantined.get(rollout_key(item).scenario, "") if isinstance(suite, WorkerSuite) else ""
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
-        """`assert rollout.score("tsq") >= 0.5` says what the score is made of."""
+        """Adds the score's explanation to the failure of `assert rollout.score("tsq") >= 0.5`."""
         for score in (left, right):
             if isinstance(score, Score) and score.explanation:
                 return [f"{left!r} {op} {right!r}", one_line(score.explanation)]
         return None
 
     def pytest_sessionfinish(self) -> None:
-        if "pool" in vars(self):  # something has been asked
+        if "pool" in vars(self):  # The connection was used.
             self.pool.close()
 
 
 def reads_thresholds(item: pytest.Item) -> bool:
-    """Returns whether a test compares a score with a threshold. If it fails, it does not fail for what must hold in every scenario."""
+    """Returns whether a test reads `rollout` and `thresholds`. Its failure means a low score, not a broken rule for every scenario."""
     return wants_rollout(item) and "thresholds" in getattr(item, "fixturenames", ())
 
 
 def excuse(report: pytest.TestReport, mark: str, why: str, error: BaseException) -> None:
-    """Makes a failure an expected one, for JUnit, --lf, -x and everybody else."""
-    report.outcome = "skipped"  # with a reason it is what an expected failure is
+    """Turns a failure into an expected failure (xfail), so that JUnit, --lf, -x and others do not count it."""
+    report.outcome = "skipped"  # `skipped` with `wasxfail` is an expected failure.
     report.wasxfail = f"{why}: {str(error).partition(chr(10))[0]}"
     setattr(report, mark, True)
 
 
 def refuse(cause: str, status: str, rollout: str = "") -> NoReturn:
-    """Ends a test that cannot measure: a SKIP when this machine lacks something, else an ERROR."""
+    """Ends a test that has nothing to judge: as a SKIP if this machine lacks something, else as an ERROR."""
     if status == "missing":
         pytest.skip(cause)
     raise Unmeasured(cause, f"{rollout}: {status}" if rollout else "")
 
 
 def suite_keys(suite: WorkerSuite) -> list[RolloutKey]:
-    """The rollouts of a suite, in data set order; later trials and other variants follow."""
+    """Returns the keys of a suite's rollouts: by variant, then by trial, then in the order of the data set."""
     return [
         RolloutKey(suite.name, scenario, variant, trial)
         for variant in suite.info.variants
@@ -363,27 +373,27 @@ def suite_keys(suite: WorkerSuite) -> list[RolloutKey]:
 
 
 def rollout_key(item: pytest.Item) -> RolloutKey:
-    key: RolloutKey = item.callspec.params[KEY]  # type: ignore[attr-defined]  # has_key looked
+    key: RolloutKey = item.callspec.params[KEY]  # type: ignore[attr-defined]  # has_key has checked it.
     return key
 
 
 def wants_rollout(item: pytest.Item) -> bool:
-    """Whether a test reads a rollout; one that only looks at its scenario does not."""
+    """Returns whether a test reads a rollout. Tests that only read `scenario` do not."""
     return "rollout" in getattr(item, "fixturenames", ()) and has_key(item)
 
 
 def has_key(item: pytest.Item) -> bool:
-    """Whether a test is one of a scenario's."""
+    """Returns whether a test is parametrized with a rollout key."""
     return KEY in getattr(getattr(item, "callspec", None), "params", ())
 
 
 def is_skipped(item: pytest.Item) -> bool:
-    """Whether marks say that a test will not run. A condition given as text is left to pytest."""
+    """Returns whether marks prevent a test from running. Conditions given as text are left to pytest."""
     return any(map(_skips, item.iter_markers()))
 
 
 def _skips(mark: pytest.Mark) -> bool:
-    """Whether a mark keeps a test from running: without a condition it does, of several one is enough."""
+    """Returns whether a mark prevents a test from running. It does without conditions, or if at least one of them is true."""
     if mark.name == "skip":
         return True
     if not (mark.name == "skipif" or (mark.name == "xfail" and mark.kwargs.get("run") is False)):

@@ -168,16 +168,16 @@ def test_an_arm_that_does_not_boot(project: Project, way: tuple[str, ...], dead:
 
     assert 3 == result.parseoutcomes()["passed"]
     of_pytest = result.stdout.str().partition("= agentbench =")[0]
-    assert 1 == of_pytest.count(": infra_error: arm gone: the backend 'url' is not there: ")  # others say that it is the same
+    assert 1 == of_pytest.count(": infra_error: arm gone: the backend 'url' is not available: ")  # others say that it is the same
     run = project.run_json
     assert "NOT MEASURED" == run["verdict"]
-    assert run["ab"]["arms"][dead]["failure"].startswith("arm gone: the backend 'url' is not there: ")
+    assert run["ab"]["arms"][dead]["failure"].startswith("arm gone: the backend 'url' is not available: ")
     assert {"inconclusive"} == {each["finding"] for each in run["ab"]["comparisons"]}
-    assert all("arm gone: the backend 'url' is not there" in each["reason"] for each in run["ab"]["comparisons"])
+    assert all("arm gone: the backend 'url' is not available" in each["reason"] for each in run["ab"]["comparisons"])
     report = report_of(project.directory, Level.FULL)
     assert [["gone"]] == [[arm.name for arm in ab.arms if arm.failure] for (ab,) in said(report, gate_phrases.lost_arms)]
     assert [] == said(report, gate_phrases.comparison)
-    result.stdout.fnmatch_lines(["shop[[]shop-?-gone[]]: infra_error: arm gone: the backend 'url' is not there: *"])
+    result.stdout.fnmatch_lines(["shop[[]shop-?-gone[]]: infra_error: arm gone: the backend 'url' is not available: *"])
 
 
 def test_an_arm_that_dies(project: Project) -> None:
@@ -203,7 +203,7 @@ def test_no_arm_at_all(project: Project) -> None:
     result = project.run("--agentbench-ab=a=http://127.0.0.1:9/v1,b=http://127.0.0.1:9/v1")
 
     result.assert_outcomes(errors=1)
-    assert all(f"arm {arm}: the backend 'url' is not there" in project.run_json["backend"]["failure"] for arm in "ab")
+    assert all(f"arm {arm}: the backend 'url' is not available" in project.run_json["backend"]["failure"] for arm in "ab")
 
 
 def test_it_goes_on(project: Project) -> None:
@@ -254,7 +254,7 @@ def test_one_of_three_does_not_boot(project: Project, way: tuple[str, ...]) -> N
     run = project.run_json
     tsq = {each["new_arm"]: each for each in run["ab"]["comparisons"] if each["metric"] == "tsq"}
     assert ("inconclusive", "no difference shown") == (tsq["gone"]["finding"], tsq["b"]["finding"])
-    assert tsq["gone"]["reason"].startswith("arm gone: the backend 'url' is not there: ")
+    assert tsq["gone"]["reason"].startswith("arm gone: the backend 'url' is not available: ")
     assert 0.95 == tsq["b"]["confidence"]
     assert "NOT MEASURED" == run["verdict"]
     assert 1 == len(said(report_of(project.directory, Level.FIRST_PAGE), gate_phrases.lost_arms))
@@ -416,10 +416,10 @@ def test_arms_that_are_variants(project: Project) -> None:
         ),
         (["--agentbench-ab-pairs"], "*--agentbench-ab-pairs compares all arms with each other; add --agentbench-ab, or leave it out"),
         (["--agentbench-ab=set:backend.odd=1|2"], "*embedded.yaml: unknown key 'odd'; known keys: *"),
-        (["--agentbench-cache=cold", "--agentbench-inline"], "*--agentbench-inline runs rollouts when tests ask for them; *"),
+        (["--agentbench-cache=cold", "--agentbench-inline"], "*--agentbench-inline runs each rollout in its test, *"),
         (
             ["--agentbench-ab=a=embedded,b=embedded", "--agentbench-gate=tsq.mean >= 0.5"],
-            "*gates and baselines are for sessions of one backend",
+            "*leave out --agentbench-gate and --agentbench-baseline",
         ),
         (["--agentbench-cache=warm"], "*--agentbench-cache warm: should be cold, primed or carry"),
         (["--agentbench-ab=embedded,nothing"], "*no backend 'nothing'; known: *"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_agentbench.agents.react import NOTHING_SAID
+from pytest_agentbench.agents.react import EMPTY_ANSWER
 from pytest_agentbench.records import Json
 from tests.project import Project
 
@@ -26,12 +26,15 @@ def test_answers_of_nothing(project: Project) -> None:
 
     result.assert_outcomes(passed=2, failed=5, errors=2)
     rollouts = {rollout.key.id: rollout for rollout in project.rollouts}
-    nothing = ("agent_error", "the model answered with nothing: no text and no tool call", [None])
+    nothing = ("agent_error", "the model's answer is empty: no text and no tool call", [None])
     for id in ("shop-0", "shop-1", "shop-0-whole", "shop-1-whole"):
         assert nothing == (rollouts[id].status, rollouts[id].reason, [call.error_kind for call in rollouts[id].calls])
     for id in ("shop-2", "shop-2-whole"):
         assert ("infra_error", ["empty"]) == (rollouts[id].status, [call.error_kind for call in rollouts[id].calls])
     assert ("ok", "Final Answer: yes", 2) == (rollouts["patient-0"].status, rollouts["patient-0"].answer, rollouts["patient-0"].turns)
     assert ("ok", "yes", 2) == (rollouts["text-0"].status, rollouts["text-0"].answer, rollouts["text-0"].turns)
-    assert ("agent_error", f"the model's answer is no ReAct: {NOTHING_SAID}") == (rollouts["text-1"].status, rollouts["text-1"].reason)
-    assert NOTHING_SAID == rollouts["text-0"].messages[-2]["content"]
+    assert ("agent_error", f"the model's answer is not in ReAct format: {EMPTY_ANSWER}") == (
+        rollouts["text-1"].status,
+        rollouts["text-1"].reason,
+    )
+    assert EMPTY_ANSWER == rollouts["text-0"].messages[-2]["content"]

@@ -97,7 +97,7 @@ def test_inconclusive(gated: Project, option: tuple[str, ...], status: int) -> N
     assert status == result.ret
     result.stdout.fnmatch_lines(
         [
-            "agentbench: shop: `tsq.mean >= -0.05 vs baseline` is a margin too small for 20 scenarios with 1 trial: *=4 can",
+            "agentbench: shop: the margin of `tsq.mean >= -0.05 vs baseline` is too small for 20 scenarios with 1 trial: *=4",
         ]
     )
     assert "INCONCLUSIVE" == gate_of(first_page(gated)).verdict

@@ -43,7 +43,7 @@ def test_going_on_with_a_name(project: Project) -> None:
 
     assert (4, 0) == (refused.ret, resumed.ret)
     refused.stderr.fnmatch_lines(
-        [f"ERROR: --agentbench-name other: the run {named.name} that is to be gone on with is called shop-kv; leave it out"]
+        [f"ERROR: --agentbench-name other: the resumed run {named.name} is called shop-kv; leave out --agentbench-name"]
     )
     run = json.loads((named / "run.json").read_text())
     assert ("shop-kv", None, [1, 1]) == (run["name"], run["settings"]["name"], [each["rollouts"] for each in run["sessions"]])

@@ -56,7 +56,7 @@ def test_none_in_the_place_of_another(hle: Project, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", str(Path(shutil.which("env") or "").parent / "nowhere"))
     without_bubblewrap = hle.run("scenarios/hle", VARIANT, BACKEND)
 
-    without_image.stdout.fnmatch_lines(["*`image` names the image, which has python3, of `code_sandbox: docker`*"])
+    without_image.stdout.fnmatch_lines(["*`image`, an image with python3, is required with `code_sandbox: docker`*"])
     without_engine.assert_outcomes(errors=12)
     without_engine.stdout.fnmatch_lines(["*no Docker Engine answers at unix:///nowhere/docker.sock*"])
     without_bubblewrap.assert_outcomes(errors=12)

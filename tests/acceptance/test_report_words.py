@@ -98,7 +98,7 @@ def test_the_report_of_two_arms(project: Project) -> None:
     assert [] == python_in(project)
     project.run("--agentbench-ab=a=good,gone=http://127.0.0.1:9/v1")
 
-    assert [] == [line for line in python_in(project) if "the backend 'url' is not there" not in line]
+    assert [] == [line for line in python_in(project) if "the backend 'url' is not available" not in line]
 
 
 @pytest.mark.slow

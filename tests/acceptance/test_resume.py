@@ -53,7 +53,7 @@ def test_only_what_is_missing_runs(project: Project) -> None:
     assert [2, 1, 3] == sessions(project)
     result.stdout.fnmatch_lines(
         [
-            "agentbench: session 3 of this run: 3 rollouts are kept, 0 failed and run again when a test wants them",
+            "agentbench: session 3 of this run: reusing 3 rollouts; 0 failed ones will run again if a test needs them",
         ]
     )
     for level in (Level.FIRST_PAGE, Level.VERBOSE):
@@ -200,7 +200,7 @@ def test_a_changed_scenario_is_refused(project: Project) -> None:
     [
         (("--agentbench-resume",), "there is no run in * to resume; leave out --agentbench-resume to start one"),
         (("--agentbench-resume=monday",), "no run 'monday'; known: * (in *); a run that can be resumed contains *"),
-        (("--agentbench-resume-rerun=none",), "--agentbench-resume-rerun says what a resumed run runs again; add --agentbench-resume*"),
+        (("--agentbench-resume-rerun=none",), "--agentbench-resume-rerun sets what a resumed run runs again; add --agentbench-resume*"),
         (("--agentbench-resume", "--agentbench-resume-rerun=failed"), "--agentbench-resume-rerun failed: should be statuses separated by*"),
     ],
 )
@@ -276,7 +276,7 @@ def test_damage_is_reported(project: Project) -> None:
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(
         [
-            "agentbench: session 2 of this run: 2 rollouts are kept, 0 failed *; a record of 500 bytes was torn by a kill, and is cut off",
+            "agentbench: session 2 of this run: reusing 2 rollouts; 0 failed *; an incomplete last record of 500 bytes was removed",
             "agentbench: line 2 of */rollouts.jsonl is damaged: it contains no record and is ignored: *",
         ]
     )

@@ -98,8 +98,8 @@ def test_a_verdict_that_never_stands(gated: Project) -> None:
     assert {1: 20, 2: 20, 3: 20} == trials_of(gated)
     result.stdout.fnmatch_lines(
         [
-            "agentbench: shop: `tsq.mean >= -0.05 vs baseline` is a margin too small for 20 scenarios with 3 trials: *",
-            "agentbench: round 3 of 3: INCONCLUSIVE, the last one",
+            "agentbench: shop: the margin of `tsq.mean >= -0.05 vs baseline` is too small for 20 scenarios with 3 trials: *",
+            "agentbench: round 3 of 3: INCONCLUSIVE, this was the last round",
         ]
     )
     assert ("INCONCLUSIVE", (3, 3, False, 0)) == told(report_of(gated.directory, Level.FIRST_PAGE))
@@ -243,10 +243,10 @@ def test_a_time_limit(gated: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--agentbench-trials=auto"], "*runs rounds of trials until a rule about a score or a pass rate is decided, and there is none*"),
+        (["--agentbench-trials=auto"], "*runs rounds of trials until a rule about a score or a pass rate is decided, but there is none*"),
         (
             ["--agentbench-trials=auto", "--agentbench-gate=ttft.p95 <= 5s"],
-            "*a rule about a score or a pass rate is decided, and there is none*",
+            "*a rule about a score or a pass rate is decided, but there is none*",
         ),
         (
             ["--agentbench-trials=auto:1"],
@@ -254,8 +254,8 @@ def test_a_time_limit(gated: Project) -> None:
         ),
         (["--agentbench-trials=auto:"], "*--agentbench-trials auto:: should be `auto`, or `auto:N` with *"),
         (["--agentbench-trials=often"], "*should be a whole number from 1 to 1000, or `auto`, or `auto:N` with at most N rounds of them"),
-        (["--agentbench-trials=auto", "--agentbench-ab=embedded,other=embedded"], "*--agentbench-ab compares arms; give a number*"),
-        (["--agentbench-trials=auto", "--agentbench-inline"], "*--agentbench-inline runs what a test asks for; give a number*"),
+        (["--agentbench-trials=auto", "--agentbench-ab=embedded,other=embedded"], "*--agentbench-ab cannot do; give a number*"),
+        (["--agentbench-trials=auto", "--agentbench-inline"], "*--agentbench-inline cannot do; give a number*"),
     ],
 )
 def test_what_cannot_be_asked(project: Project, arguments: list[str], sentence: str) -> None:

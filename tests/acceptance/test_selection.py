@@ -47,9 +47,9 @@ def test_a_misspelt_suite(project: Project, way: tuple[str, ...]) -> None:
     assert (5, 5) == (result.ret, quiet.ret)
     assert [] == [*(project.root / "reports").glob("2*")]
     lines = result.stdout.get_lines_after("*run directory reports/*")
-    result.stdout.fnmatch_lines(["agentbench: no rollout was asked for, so there is no run directory reports/2*"])
+    result.stdout.fnmatch_lines(["agentbench: no rollout was requested, so the run directory reports/2* was removed"])
     told = [line for line in lines if "agentbench: -m" in line]
-    why = "is no suite of this session and no registered marker; suites: bank, shop"
+    why = "is neither a suite of this session nor a registered marker; suites: bank, shop"
     assert [f"agentbench: -m: 'shpo' {why}", f"agentbench: -m: 'slow' {why}"] == told
     assert "agentbench: " not in quiet.stdout.str()
 

@@ -137,7 +137,7 @@ def test_options_that_mean_nothing(project: Project, options: tuple[str, ...], n
     result = project.run(*(f"--agentbench-{option}" for option in options), "scenarios/shop")
 
     result.assert_outcomes(passed=1, warnings=len(named))
-    assert sorted(named) == sorted(re.findall(r"--agentbench-(\S+) means nothing here: it is about ", result.stdout.str()))
+    assert sorted(named) == sorted(re.findall(r"--agentbench-(\S+) has no effect: it applies to ", result.stdout.str()))
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_variables_that_nothing_reads(project: Project, monkeypatch: pytest.Monk
     result = project.run("scenarios/shop")
 
     result.assert_outcomes(passed=1, warnings=1)
-    result.stdout.fnmatch_lines(["*the environment variable AGENTBENCH_BAKEND is set, and agentbench does not read it; it reads *_ENVS, *"])
+    result.stdout.fnmatch_lines(["*the environment variable AGENTBENCH_BAKEND is set, but agentbench does not read it; it reads *_ENVS, *"])
 
 
 @pytest.mark.slow

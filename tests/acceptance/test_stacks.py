@@ -137,7 +137,7 @@ def test_a_boot_that_fails(small: Project) -> None:
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
         [
-            "*the backend 'small' is not there: engine ended with exit code 3: `*service.py --port *`",
+            "*the backend 'small' is not available: engine ended with exit code 3: `*service.py --port *`",
             "the end of *engine.log:",
             "    Traceback: out of luck",
         ]

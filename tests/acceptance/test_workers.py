@@ -49,7 +49,7 @@ def test_the_literal_number(project: Project) -> None:
 
     literal = ran(project, "-n", "2", "--agentbench-workers=3", "scenarios/shop", passed=4)
     assert (3, 2) == (started(literal), in_flight(literal))
-    assert ["3 xdist workers start: --agentbench-workers says so"] == reasons(literal)
+    assert ["3 xdist workers start: set by --agentbench-workers"] == reasons(literal)
 
 
 @pytest.mark.slow
@@ -60,11 +60,11 @@ def test_the_number_of_a_suite(project: Project) -> None:
 
     one = ran(project, "-n", "4", "scenarios/shop", passed=2)
     assert (2, 4) == (started(one), in_flight(one))
-    assert ["2 xdist workers start: xdist_workers in scenarios/shop/suite.yaml says so"] == reasons(one)
+    assert ["2 xdist workers start: set by xdist_workers in scenarios/shop/suite.yaml"] == reasons(one)
 
     both = ran(project, "-n", "4", "scenarios/shop", "scenarios/chat", passed=4)
     assert (3, 4) == (started(both), in_flight(both))
-    assert ["3 xdist workers start: xdist_workers in scenarios/chat/suite.yaml says so"] == reasons(both)
+    assert ["3 xdist workers start: set by xdist_workers in scenarios/chat/suite.yaml"] == reasons(both)
 
 
 @pytest.mark.slow
@@ -76,7 +76,9 @@ def test_tests_beside_the_suites(project: Project) -> None:
     result = ran(project, "-n", "2", "scenarios/shop/test_shop.py::test_tools", ".", passed=3)
 
     assert (2, 2) == (started(result), in_flight(result))
-    assert ["2 xdist workers start: -n says so, and . is not in the folder of a suite (--agentbench-workers=N starts N)"] == reasons(result)
+    assert ["2 xdist workers start: set by -n, because . is not in the folder of a suite (--agentbench-workers=N starts N)"] == reasons(
+        result
+    )
 
 
 @pytest.mark.slow
@@ -86,7 +88,7 @@ def test_the_literal_number_wants_n(project: Project) -> None:
 
     refused = project.run("--agentbench-workers=2", "scenarios/shop")
     assert pytest.ExitCode.USAGE_ERROR == refused.ret
-    refused.stderr.fnmatch_lines(["*--agentbench-workers says how many xdist workers start with -n; add -n N, or leave it out"])
+    refused.stderr.fnmatch_lines(["*--agentbench-workers sets how many xdist workers start with -n; add -n N, or leave it out"])
 
 
 @pytest.mark.slow

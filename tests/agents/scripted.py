@@ -1,4 +1,4 @@
-"""Agents at work on a real engine, in the test's own process, that answers from a script."""
+"""Runs agents in the test's own process with a real engine that answers from a script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCENARIO = Scenario("s-0", (QUESTION,), (FIND, ORDER))
 
 
 class Stage:
-    """A model that follows a script, the tools, and what the model was asked."""
+    """A model that follows a script, the tools, and the requests that the model got."""
 
     def __init__(self, llm: LLM, log: Path) -> None:
         self.llm, self.tools = llm, Toolbox(SCENARIO.tools)
@@ -40,7 +40,7 @@ class Stage:
 
 @asynccontextmanager
 async def staged(folder: Path, answers: Sequence[Json], **sampling: Any) -> AsyncIterator[Stage]:
-    """An engine that gives one answer after the other."""
+    """An engine that gives the answers of a list one after the other."""
     script, log = folder / "script.json", folder / "requests.jsonl"
     script.write_text(json.dumps(in_turn(answers)))
     engine = Engine(EngineConfig(policy="script", script=str(script), request_log=str(log)))
@@ -49,6 +49,6 @@ async def staged(folder: Path, answers: Sequence[Json], **sampling: Any) -> Asyn
 
 
 def in_turn(answers: Sequence[Json]) -> list[Json]:
-    """Rules that give one answer after the other, whatever is asked; the last one again and again."""
+    """Returns rules that give one answer after the other to any request. The last one is repeated."""
     first = [{"match": {"call": number}, **answer} for number, answer in enumerate(answers, start=1)]
     return [*first, {**answers[-1]}]

@@ -1,4 +1,4 @@
-"""Agents that are programs: what they are told, what is made of what they do, and that nothing of them is left behind."""
+"""Agents that are programs: their input, the record of their work, and their complete removal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCENARIO = Scenario("s-0", (QUESTION,), (FIND,), ({"tool": "find", "parameters":
 
 
 class Ran:
-    """A program that ran."""
+    """A finished run of a program."""
 
     def __init__(self, *said: Json) -> None:
         self.tools, self.said = Toolbox(SCENARIO.tools), list(said)
@@ -61,7 +61,7 @@ def calling(*calls: tuple[str, str], text: str = "") -> Json:
 
 @pytest.mark.parametrize("source", ["sys.stdin", "open(os.environ['AGENTBENCH_SCENARIO'])"])
 async def test_a_program_is_told_the_scenario(tmp_path: Path, source: str) -> None:
-    """On stdin and in a file: the model, sampling, messages and tools with what they answer; no label and no id."""
+    """The program gets the model, sampling, messages and tools with sample responses, on stdin and in a file, but no label and no id."""
     told = json.loads(await printed(tmp_path, f"import os, sys; print({source}.read())"))
 
     tool = {"name": "find", "description": "Finds things.", "parameters": FIND.parameters, "response": sample_response(FIND)}
@@ -69,7 +69,7 @@ async def test_a_program_is_told_the_scenario(tmp_path: Path, source: str) -> No
 
 
 async def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's, with the addresses of the tap; nothing of the test run, no secret that is not named, and no proxy for loopback."""
+    """The user's environment with the tap's addresses, without test variables, secrets that are not in `keys`, and proxies for loopback."""
     given = {"MINE": "1", "COV_CORE": "1", "PYTEST_X": "1", "MY_API_KEY": "secret", "HF_TOKEN": "secret", "SEARCH_KEY": "for the search"}
     for name, value in {**given, "OPENAI_API_KEY": "secret", "NO_PROXY": "example.org", "PYTHONPATH": "here"}.items():
         monkeypatch.setenv(name, value)
@@ -95,7 +95,7 @@ async def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_where_it_runs(tmp_path: Path) -> None:
-    """In the suite's folder, or in one below it."""
+    """The program runs in the suite's folder or in one below it."""
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "agent.sh").write_text("#!/bin/sh\npwd\n")
     (tmp_path / "inner" / "agent.sh").chmod(0o755)
@@ -106,7 +106,7 @@ async def test_where_it_runs(tmp_path: Path) -> None:
 
 
 async def test_an_interpreter(tmp_path: Path) -> None:
-    """`python` puts the commands of an environment first."""
+    """`python` puts the commands of an environment first in the PATH."""
     here = make_agent({"kind": "command", "program": ["python", "-c", "import sys; print(sys.prefix)"], "python": "agentbench"}, tmp_path)
 
     assert sys.prefix == (await here.run(SCENARIO, Ran().llm, Toolbox(()))).text
@@ -128,7 +128,7 @@ async def test_an_interpreter(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_cannot_be(tmp_path: Path, options: Json, sentence: str) -> None:
-    """What cannot run is found when the suite is looked at, before anything boots."""
+    """A program that cannot run is an error of the suite, before anything boots."""
     with pytest.raises(ConfigError) as caught:
         make_agent({"kind": "command", **options}, tmp_path)
 
@@ -146,12 +146,12 @@ def test_settings_that_cannot_be(tmp_path: Path, options: Json, sentence: str) -
     ],
 )
 async def test_the_answer(tmp_path: Path, code: str, answer: str) -> None:
-    """It is what the program prints, or what it writes into the file for it."""
+    """The answer is the program's output, or the content of the answer file."""
     assert answer == await printed(tmp_path, code)
 
 
 async def test_a_program_that_prints_much(tmp_path: Path) -> None:
-    """Half a megabyte of its beginning and as much of its end are kept, and what is between is counted; so is the file with an answer."""
+    """Of a long output or answer file, half a megabyte of the beginning and of the end are kept, and the bytes between are counted."""
     code = "print('begin'); [print('x' * (1 << 20)) for _ in range(5)]; print('the end')"
     file = "import os, sys; sys.stdout = open(os.environ['AGENTBENCH_ANSWER'], 'w'); "
     for text in (await printed(tmp_path, code), await printed(tmp_path, file + code)):
@@ -162,7 +162,7 @@ async def test_a_program_that_prints_much(tmp_path: Path) -> None:
 
 
 async def test_the_record_of_a_run(tmp_path: Path) -> None:
-    """The exit code, the time and the CPU of all its processes, those that it did not wait for included."""
+    """The record has the exit code, time and CPU of all its processes, including those that it did not wait for."""
     ran = Ran()
     burn = "import time; begun = time.process_time()\\nwhile time.process_time() < begun + 0.3: pass"
     await ran.python(tmp_path, f'import subprocess, sys; subprocess.run([sys.executable, "-c", "{burn}"]); print("done")')
@@ -184,7 +184,7 @@ async def test_the_record_of_a_run(tmp_path: Path) -> None:
     ],
 )
 async def test_a_program_that_fails(tmp_path: Path, code: str, reason: str) -> None:
-    """It is the agent's fault, with the end of what it wrote to stderr; its calls are kept."""
+    """A failed program is an agent error with the end of its stderr. Its calls are kept."""
     ran = Ran(calling(("find", "{}")))
     with pytest.raises(AgentError, match=r"agent\.py") as caught:
         await ran.python(tmp_path, code)
@@ -195,7 +195,7 @@ async def test_a_program_that_fails(tmp_path: Path, code: str, reason: str) -> N
 
 
 async def test_tool_calls_are_read(tmp_path: Path) -> None:
-    """Every call that the model asked for is recorded as what it is, with the number of the answer; the transcript has them all."""
+    """Every tool call of the model is recorded with the number of its answer, and is in the transcript."""
     ran = Ran(calling(("find", '{"n": 1}'), ("find", '{"n": "x"}')), calling(("lose", "{}"), ("find", "{")), calling(text="Done."))
     await ran.python(tmp_path, "print('Done.')")
 
@@ -210,7 +210,7 @@ async def test_tool_calls_are_read(tmp_path: Path) -> None:
 
 
 async def test_tools_of_the_framework(tmp_path: Path) -> None:
-    """Calls of the framework's own tools are in the transcript, and are no calls of the scenario's; what was printed is the answer."""
+    """Calls of the framework's own tools are in the transcript, but are not recorded as the scenario's calls. The output is the answer."""
     ran = Ran(calling(("find", "{}")), calling(("final_answer", '{"answer": "Yes."}')))
     await ran.python(tmp_path, "print('Yes.')", own_tools=["final_answer"])
 
@@ -220,7 +220,7 @@ async def test_tools_of_the_framework(tmp_path: Path) -> None:
 
 
 async def test_turns_of_the_user(tmp_path: Path) -> None:
-    """The program runs once for each message of the user, on the conversation so far; its calls are counted for what they answer."""
+    """The program runs once for each message of the user, with the conversation so far. Its calls belong to that message."""
     (tmp_path / "agent.py").write_text("import json, sys; print(' / '.join(str(m['content']) for m in json.load(sys.stdin)['messages']))")
     agent = make_agent({"kind": "command", "program": [sys.executable, "agent.py"]}, tmp_path)
     ran = Ran(calling(("find", "{}")))
@@ -233,7 +233,7 @@ async def test_turns_of_the_user(tmp_path: Path) -> None:
 
 
 async def test_an_agent_that_wraps_a_program(tmp_path: Path) -> None:
-    """What judges a program's work sees its calls, run by run, and the record has every run."""
+    """A judge sees the calls of each run of the program, and the record contains every run."""
     first = Ran(calling(("find", "{}")))
     fresh = first.tools.fresh()
     kept, first.tools = first.tools, fresh
@@ -245,13 +245,13 @@ async def test_an_agent_that_wraps_a_program(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Wrapping:
-    """An agent that wraps another."""
+    """An agent that wraps another agent."""
 
     inner: Any = field(metadata=AN_AGENT)
 
 
 def test_who_is_a_black_box(tmp_path: Path) -> None:
-    """A command is one, and so is what wraps it; the tap then keeps what the model says."""
+    """A command and an agent that wraps it are black boxes, so the tap keeps the model's messages."""
     command = make_agent({"kind": "command", "program": [sys.executable]}, tmp_path)
 
     assert [True, True, False, False] == [
@@ -288,13 +288,13 @@ def assert_gone(pids: Sequence[int]) -> None:
 
 
 async def test_a_program_that_leaves_others_behind(tmp_path: Path) -> None:
-    """What it started ends with it, wherever it went."""
+    """Processes that the program started end with it, even detached ones."""
     assert "begun" == await printed(tmp_path, FAMILY)
     assert_gone(pids_in(tmp_path))
 
 
 async def test_a_budget_that_is_used_up(tmp_path: Path) -> None:
-    """The program and all that it started are killed; what it did so far is recorded."""
+    """At the end of its time the program and all its processes are killed. Its work so far is recorded."""
     ran = Ran(calling(("find", "{}")))
     running = asyncio.create_task(ran.python(tmp_path, FOREVER))
     pids = await asyncio.to_thread(pids_in, tmp_path)
@@ -307,7 +307,7 @@ async def test_a_budget_that_is_used_up(tmp_path: Path) -> None:
 
 
 async def test_a_program_that_ends_when_told(tmp_path: Path) -> None:
-    """SIGTERM comes first, so that a program can put things in order."""
+    """The program gets SIGTERM first, so that it can clean up."""
     code = """
         import pathlib, signal, sys, time
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("tidy")))
@@ -334,7 +334,7 @@ asyncio.run(Ran().python(Path(sys.argv[1]), FOREVER))
 
 
 def test_a_pool_that_is_killed(tmp_path: Path) -> None:
-    """Whoever runs a program may be killed without a word: the program and all that it started end all the same."""
+    """If the process that runs a program is killed, the program and all its processes end, too."""
     root = Path(__file__).parents[2]
     pool = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
     pids = pids_in(tmp_path)
@@ -345,7 +345,7 @@ def test_a_pool_that_is_killed(tmp_path: Path) -> None:
 
 
 async def test_a_supervisor_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program itself ends with what keeps hold of it, and the rollout is tried again."""
+    """If the supervisor dies, the program ends, and the rollout is retried."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # the supervisor cannot clean up any more
     code = """
         import os, pathlib, time
@@ -357,6 +357,6 @@ async def test_a_supervisor_that_is_killed(tmp_path: Path, monkeypatch: pytest.M
     (supervisor,) = await asyncio.to_thread(wait_for, lambda: [*tmp_path.glob("*.pid")], "the program")
     os.kill(int(supervisor.stem), signal.SIGKILL)
 
-    with pytest.raises(InfraError, match="is gone"):
+    with pytest.raises(InfraError, match=r"the supervisor process of .* died"):
         await running
     wait_for(lambda: not lives(int((tmp_path / "own").read_text())), "the end of the program")

@@ -1,4 +1,4 @@
-"""A function as an agent: what it gets, what its options are, and what it may return."""
+"""Functions as agents: their arguments, options and return values."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ def first(scenario, /): ...
 """
 
 GENERAL = ", ".join((*SAMPLING, UPGRADE))
-KNOWN = "known: scenario, tools, llm, client; its options are keyword-only, behind a `*`"
+KNOWN = "known: scenario, tools, llm, client; its options are keyword-only, after a `*`"
 
 
 @pytest.fixture
 def folder(forgotten_modules: Path) -> Path:
-    """A suite's folder with code of its own."""
+    """A suite's folder with its own code."""
     (forgotten_modules / "code.py").write_text(CODE)
     return forgotten_modules
 
 
 async def ran(folder: Path, name: str, **options: Any) -> tuple[str, LLM, Toolbox, list[Any]]:
-    """(answer, what it was given, what it noted) of an agent in the suite's code."""
+    """Runs an agent from the suite's code. Returns its answer, its arguments and its notes."""
     llm, tools = LLM("http://127.0.0.1:9/r/1/v1", "served"), Toolbox(SCENARIO.tools)
     answer = await work(make_agent({"kind": f"./code.py:{name}", **options}, folder), SCENARIO, llm, tools)
     (module,) = [module for name, module in sys.modules.items() if name.startswith("agentbench_code")]
@@ -82,7 +82,7 @@ async def ran(folder: Path, name: str, **options: Any) -> tuple[str, LLM, Toolbo
 
 
 async def test_an_async_function_gets_what_it_names(folder: Path) -> None:
-    """Scenario, tools, LLM and an async openai client that speaks through the tap, in any order; None is an answer without text."""
+    """A function gets scenario, tools, LLM and an async openai client of the tap, in any order. None means an answer without text."""
     text, llm, tools, [(client, given_tools, given_llm, scenario, thread)] = await ran(folder, "everything")
 
     assert ("", tools, llm, SCENARIO) == (text, given_tools, given_llm, scenario)
@@ -92,7 +92,7 @@ async def test_an_async_function_gets_what_it_names(folder: Path) -> None:
 
 
 async def test_a_blocking_function_gets_a_thread_and_a_blocking_client(folder: Path) -> None:
-    """A plain `def` runs beside the loop; its client is the one for code that blocks."""
+    """A plain `def` runs in a thread and gets the blocking client."""
     text, _, _, [(client, _, thread)] = await ran(folder, "blocking")
 
     assert ("from a thread", "OpenAI", "agentbench-blocking") == (text, type(client).__name__, thread.name)
@@ -103,18 +103,18 @@ async def test_a_blocking_function_gets_a_thread_and_a_blocking_client(folder: P
     ("name", "text"), [("nothing", "at all"), ("Blocking", "find is done."), ("called", "s-0"), ("later", "s-0, later")]
 )
 async def test_whatever_can_be_called(folder: Path, name: str, text: str) -> None:
-    """Without parameters, as a class with a plain `def run`, as an object that is called, as a function that returns an awaitable."""
+    """Other forms work: no parameters, a class with a plain `def run`, a callable object, a function that returns an awaitable."""
     assert text == (await ran(folder, name))[0]
 
 
 async def test_an_answer_that_is_none(folder: Path) -> None:
-    """What is no Answer, no text and not None is the agent's fault."""
+    """A return value other than an Answer, a text or None is an agent error."""
     with pytest.raises(AgentError, match=r"^the agent returned '5' \(int\), not an Answer, a text or None$"):
         await ran(folder, "number")
 
 
 async def test_options(folder: Path) -> None:
-    """Keyword-only parameters are options; their defaults are recorded."""
+    """Keyword-only parameters are options. Their defaults are recorded."""
     settings: Json = {"kind": "./code.py:options", "size": 3, "colour": "blue", "temperature": 0.5}
     agent = make_agent(settings, folder)
 
@@ -136,14 +136,14 @@ async def test_options(folder: Path) -> None:
         *(
             (
                 {"kind": f"./code.py:{name}"},
-                f"agent: './code.py:{name}' has a parameter that nobody fills: {parameter}; {KNOWN}",
+                f"agent: './code.py:{name}' has an unknown parameter: {parameter}; {KNOWN}",
             )
             for name, parameter in [("wrong", "model"), ("many", "*scenarios"), ("named", "**options"), ("first", "scenario")]
         ),
     ],
 )
 def test_wrong_parameters_and_options(folder: Path, settings: Json, sentence: str) -> None:
-    """What a function cannot be given is said before it runs, with what it can be given."""
+    """An unknown parameter is an error before the function runs, with the known parameters."""
     with pytest.raises(ConfigError) as caught:
         make_agent(settings, folder)
 
@@ -151,5 +151,5 @@ def test_wrong_parameters_and_options(folder: Path, settings: Json, sentence: st
 
 
 def test_whose_code_an_agent_is(tmp_path: Path) -> None:
-    """An import path is the suite's own code; known kinds are not, and nothing is imported to find out."""
+    """An import path means the suite's own code, a built-in kind does not. Nothing is imported to decide that."""
     assert (True, False) == tuple(brings_code({"kind": kind}, tmp_path) for kind in ("./gone.py:run", "tool_calling"))

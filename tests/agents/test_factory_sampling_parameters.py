@@ -1,4 +1,4 @@
-"""What the sampling parameters of an agent may be."""
+"""Sampling parameters of agents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INFINITE, NAN = float("inf"), float("nan")
 
 
 def test_every_parameter_is_known() -> None:
-    """The table has what the settings of an agent may have."""
+    """The table contains all sampling parameters."""
     assert {*SAMPLING} == {*PARAMETERS}
 
 
@@ -28,7 +28,7 @@ def test_every_parameter_is_known() -> None:
     ],
 )
 def test_what_goes_into_requests(settings: dict[str, object]) -> None:
-    """Numbers within their ranges are sent as they are written; the agent's other settings are not."""
+    """Numbers within their ranges are sent as they are written. Other settings of the agent are not sent."""
     assert settings == sampling_of({"kind": "tool_calling", "max_turns": 3, **settings})
 
 
@@ -43,7 +43,7 @@ def test_what_goes_into_requests(settings: dict[str, object]) -> None:
     ],
 )
 def test_values_that_no_server_takes(name: str, values: tuple[object, ...], words: str) -> None:
-    """A value of another type or out of range is refused with what would work, also in the settings of an agent's own code."""
+    """A value of the wrong type or out of range is refused with the allowed values, also for agents with their own code."""
     for value in values:
         for kind in ("tool_calling", "react"):
             with pytest.raises(ConfigError) as caught:
@@ -53,8 +53,8 @@ def test_values_that_no_server_takes(name: str, values: tuple[object, ...], word
 
 
 def test_sampling_of_a_wrapped_agent() -> None:
-    """A rollout has one set of sampling parameters; those within an agent that another one wraps would be nobody's."""
+    """Sampling parameters of a wrapped agent are refused, because a rollout has only one set of them."""
     with pytest.raises(ConfigError) as caught:
         make_agent({"kind": "self_evaluating", "wraps": {"kind": "tool_calling", "temperature": 0.5}}, Path())
 
-    assert "agent: wraps: 'temperature' is of all requests of the rollout; put it beside 'wraps'" == str(caught.value)
+    assert "agent: wraps: 'temperature' applies to all requests of the rollout; put it beside 'wraps'" == str(caught.value)

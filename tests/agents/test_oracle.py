@@ -29,7 +29,7 @@ def scenario(task: Path) -> Scenario:
 
 
 async def test_oracle(tmp_path: Path) -> None:
-    """The solution runs in the sandbox with its own variables, as one tool call; what it prints is the answer."""
+    """The solution runs in the sandbox with its own variables, as one tool call. Its output is the answer."""
     task = write_task(tmp_path, files={"solution/solve.sh": "echo $WORD > hello; cat hello\n"})
     tools = Toolbox((), LocalSandbox(inside(tmp_path)))
 
@@ -38,7 +38,7 @@ async def test_oracle(tmp_path: Path) -> None:
 
 
 async def test_solutions_that_are_none(tmp_path: Path) -> None:
-    """A solution that fails says why, and so does one that is not there."""
+    """A failed or missing solution is an agent error with the reason."""
     failing = write_task(tmp_path, "failing", {"solution/solve.sh": "echo no disk; exit 3\n"})
     without = write_task(tmp_path, "without", without=["solution/solve.sh"])
     tools = Toolbox((), LocalSandbox(inside(tmp_path)))
@@ -50,7 +50,7 @@ async def test_solutions_that_are_none(tmp_path: Path) -> None:
 
 
 async def test_nothing(tmp_path: Path) -> None:
-    """It leaves no call and no answer."""
+    """The agent `nothing` makes no call and gives an empty answer."""
     tools = Toolbox((), LocalSandbox(tmp_path))
 
     assert Answer("") == await Nothing().run(scenario(write_task(tmp_path)), NOBODY, tools)

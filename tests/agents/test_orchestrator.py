@@ -1,4 +1,4 @@
-"""The orchestrator on a model that follows a script, with experts, a retriever on a real socket, and bash in a folder."""
+"""The orchestrator with a scripted model, experts, a retriever on a real socket, and bash in a folder."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ALL = [SEARCH, {"text": f"<query>{'seven ' * 100}</query>"}, REASON, {"text": PR
 
 
 class Retriever:
-    """Answers each question alike."""
+    """Gives the same answer to each question."""
 
     def __init__(self, status: int, documents: Any) -> None:
         self.status, self.documents = status, documents
@@ -63,7 +63,7 @@ async def retrieving(documents: Any = (DOCUMENTS,), status: int = 200) -> AsyncI
 
 
 class Played:
-    """What came of an agent's work."""
+    """The result of an agent's work."""
 
     def __init__(self, tools: Toolbox) -> None:
         self.tools = tools
@@ -73,12 +73,12 @@ class Played:
         self.roles: list[str] = []
 
     def told(self, request: int) -> str:
-        """The last message of a request."""
+        """Returns the last message of a request."""
         return str(self.requests[request]["messages"][-1]["content"])
 
 
 async def play(folder: Path, answers: Sequence[Json], **options: Any) -> Played:
-    """The agent and its experts on one model, which gives these answers one after the other."""
+    """Runs the agent and its experts with one model, which gives these answers one after the other."""
     (folder / "work").mkdir()
     async with staged(folder, answers) as stage:
         played = Played(Toolbox((), LocalSandbox(folder / "work")))
@@ -98,7 +98,7 @@ async def play(folder: Path, answers: Sequence[Json], **options: Any) -> Played:
 
 
 async def test_a_problem_is_solved(tmp_path: Path) -> None:
-    """Experts search, compute and answer; each is given what is known so far, and each tool call is recorded with its time."""
+    """Experts search, compute and answer. Each gets the results so far, and each tool call is recorded with its time."""
     async with retrieving() as retriever:
         played = await play(tmp_path, ALL, retriever=retriever.url, topk=2, roles={"answer-math-1": "mathematician"})
 
@@ -123,7 +123,7 @@ async def test_a_problem_is_solved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("context", "grows"), [("rebuild", False), ("transcript", True)])
 async def test_what_the_model_is_sent(tmp_path: Path, context: str, grows: bool) -> None:
-    """`transcript` only adds to what was sent before, so that a cached prefix stays one; `rebuild` tells it all anew in two messages."""
+    """`transcript` only appends, so that a cached prefix stays valid. `rebuild` sends everything again in two messages."""
     async with retrieving() as retriever:
         played = await play(tmp_path, ALL, retriever=retriever.url, context=context)
     rounds = [each["messages"] for each in played.requests if each["messages"][0]["role"] == "system"]
@@ -135,7 +135,7 @@ async def test_what_the_model_is_sent(tmp_path: Path, context: str, grows: bool)
 
 
 async def test_a_transcript_that_is_too_long(tmp_path: Path) -> None:
-    """Whole rounds are left out, the oldest first, and so many at once that the next ones fit without another cut."""
+    """The oldest rounds are dropped, and enough of them that the next rounds fit without another drop."""
     rounds = [each for _ in range(6) for each in (REASON, {"text": f"```python\nprint('{'x' * 400}')\n```"})]
     played = await play(tmp_path, [*rounds, ANSWER, {"text": "42"}], context="transcript", context_tokens=1500)
     sent = [each["messages"] for each in played.requests if each["messages"][0]["role"] == "system"]
@@ -149,7 +149,7 @@ async def test_a_transcript_that_is_too_long(tmp_path: Path) -> None:
 
 
 async def test_rounds_that_come_to_nothing(tmp_path: Path) -> None:
-    """An expert or a tool that is none, an answer without a call: each is a round, recorded where there was a call."""
+    """An unknown expert or tool and an answer without a call are rounds of their own. Calls are recorded."""
     both = {"tool_calls": [*calls("answer", "x")["tool_calls"], *ANSWER["tool_calls"]]}
     wrong = [calls("answer", "gpt"), calls("sing", "search-1"), {"text": "Hm."}, both]
     played = await play(tmp_path, [*wrong, {"text": "42"}], run_code=False)
@@ -160,7 +160,7 @@ async def test_rounds_that_come_to_nothing(tmp_path: Path) -> None:
 
 
 async def test_rounds_are_used_up(tmp_path: Path) -> None:
-    """The rollout then ends at a limit, with what it did so far."""
+    """After the last round the rollout ends at its limit, with its work so far."""
     played = await play(tmp_path, [REASON, {"text": PROGRAM}, {"text": "Hm."}], max_rounds=2)
 
     assert "rounds: 2 were not enough" == str(played.refusal)
@@ -168,20 +168,20 @@ async def test_rounds_are_used_up(tmp_path: Path) -> None:
 
 
 async def test_code_that_does_not_run(tmp_path: Path) -> None:
-    """Without `run_code` programs are written and not run, which is what the model is told."""
+    """Without `run_code` programs are written but not run, and the model is told so."""
     played = await play(tmp_path, [REASON, {"text": PROGRAM}, ANSWER, {"text": "42"}], run_code=False)
 
     assert "```output\n(not run)\n```" in played.told(2)
 
 
 def test_a_retriever_is_a_url() -> None:
-    """What is no address of a server is refused before anything boots."""
+    """An invalid retriever address is refused before anything boots."""
     with pytest.raises(ValueError, match=r"retriever should start with http:// or https://, not "):
         Orchestrator(retriever="127.0.0.1:1401")
 
 
 def test_code_needs_a_sandbox() -> None:
-    """An orchestrator whose programs run works in a sandbox, which is checked before anything boots."""
+    """An orchestrator that runs programs needs a sandbox, which is checked before anything boots."""
     assert (True, False) == tuple(needs_task(make_agent({"kind": "orchestrator", "run_code": run}, Path())) for run in (True, False))
 
 
@@ -189,12 +189,12 @@ def test_code_needs_a_sandbox() -> None:
     ("status", "documents", "sentence"),
     [
         (500, {"error": "boom"}, "answered HTTP 500"),
-        (200, {"no": "list"}, "which is no list of documents"),
-        (200, [[{}]], "which is no list"),
+        (200, {"no": "list"}, "which is not a list of documents"),
+        (200, [[{}]], "which is not a list"),
     ],
 )
 async def test_a_retriever_that_fails(tmp_path: Path, status: int, documents: Any, sentence: str) -> None:
-    """It is no fault of the agent's: nothing was measured."""
+    """A failed retriever is an infra_error, because it is not the agent's fault."""
     async with retrieving(documents, status) as retriever:
         played = await play(tmp_path, ALL, retriever=retriever.url)
 
@@ -204,7 +204,7 @@ async def test_a_retriever_that_fails(tmp_path: Path, status: int, documents: An
 
 
 async def test_nothing_to_search_for(tmp_path: Path) -> None:
-    """A query that says nothing is not asked, and what is known already is not told again."""
+    """A query that is too short is not sent, and known documents are not returned again."""
     answers = [SEARCH, {"text": "<query>x</query>"}, SEARCH, {"text": "a good query"}, SEARCH, {"text": "the same"}, ANSWER, {"text": "42"}]
     async with retrieving() as retriever:
         played = await play(tmp_path, answers, retriever=retriever.url, context="transcript")
@@ -215,7 +215,7 @@ async def test_nothing_to_search_for(tmp_path: Path) -> None:
 
 
 def test_a_notebook_leaves_out_whole_pieces() -> None:
-    """The newest code and documents that fit are told, documents under their own numbers; nothing is cut in the middle."""
+    """The context has the newest code and documents that fit, documents with their own numbers. No text is cut."""
     notebook = Notebook("p" * 40, 20)
     notebook.add_documents([letter * 20 for letter in "abcd"])
     notebook.add_documents(["d" * 20, "e" * 30])
@@ -232,7 +232,7 @@ def test_a_notebook_leaves_out_whole_pieces() -> None:
 
 
 def test_experts_that_do_not_exist() -> None:
-    """A role for a name that no tool takes is refused, with the names that there are."""
+    """A role for an unknown expert is refused, with the known names."""
     with pytest.raises(ConfigError, match=r"roles: no expert 'gpt'; known: .*search-1, search-2"):
         make_agent({"kind": "orchestrator", "roles": {"gpt": "search"}}, Path())
 
@@ -248,7 +248,7 @@ def test_experts_that_do_not_exist() -> None:
     ],
 )
 def test_how_much_an_expert_is_given(tool: str, context_length: int | None, expected: tuple[int, int]) -> None:
-    """What is known fits into the expert's model with the answer that is asked for; a short model gets the same shares of less."""
+    """The notebook fits into the expert's context together with its answer. A shorter context gets the same shares of it."""
     given = budget(tool, context_length)
 
     assert expected == (given.all, given.code)

@@ -1,4 +1,4 @@
-"""The agent `react`: its contract with the model, what it does with wrong answers, and where it ends."""
+"""The agent `react`: its text format, invalid answers, and limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.agents.react import MISSING_ACTION, MISSING_INPUT, NOTHING_SAID, React
+from pytest_agentbench.agents.react import EMPTY_ANSWER, MISSING_ACTION, MISSING_INPUT, React
 from pytest_agentbench.agents.run import work
 from pytest_agentbench.errors import AgentError, LimitReached
 from pytest_agentbench.records import Answer, Json
@@ -20,7 +20,7 @@ HM: Json = {"text": "Thought: I should look."}
 
 
 async def test_a_conversation(tmp_path: Path) -> None:
-    """The model gets contract, tools and question, then its own words and the result of each action; no tools go with the request."""
+    """The model gets format, tools and question, then its own text and the result of each action. The request has no `tools`."""
     async with staged(tmp_path, [FIND_LAMP, DONE]) as stage:
         answer = await React().run(SCENARIO, stage.llm, stage.tools)
         first, second = stage.requests
@@ -34,14 +34,14 @@ async def test_a_conversation(tmp_path: Path) -> None:
     assert f"\nfind_item: Finds an item. Arguments must fit this JSON schema: {schema}\norder_item: " in system["content"]
     assert "Action: one of [find_item, order_item]\n" in system["content"]
     assert "Previous conversation history:\n\n\nQuestion: Is there a lamp?" == question["content"]
-    said = {"role": "assistant", "content": FIND_LAMP["text"]}
+    message = {"role": "assistant", "content": FIND_LAMP["text"]}
     result = {"role": "user", "content": "Observation: find_item is done."}
-    assert [*first["messages"], said, result] == second["messages"]
+    assert [*first["messages"], message, result] == second["messages"]
     assert [*second["messages"], {"role": "assistant", "content": DONE["text"]}] == stage.llm.transcript
 
 
 async def test_results_that_the_model_makes_up(tmp_path: Path) -> None:
-    """Of several cycles in one answer the first one counts; the others are not carried out, and the model does not see them again."""
+    """Only the first cycle of an answer counts. The others are neither carried out nor sent back to the model."""
     dream = f"{FIND_LAMP['text']}\nObservation: one\nThought: order it\nAction: order_item\nAction Input: {{}}\nFinal Answer: Ordered."
     async with staged(tmp_path, [{"text": dream}, DONE]) as stage:
         await React(stop=()).run(SCENARIO, stage.llm, stage.tools)
@@ -53,7 +53,7 @@ async def test_results_that_the_model_makes_up(tmp_path: Path) -> None:
 
 
 async def test_wrong_answers_are_told_and_forgotten(tmp_path: Path) -> None:
-    """The error goes back with the answer it is about, and both are gone when the model has got it right."""
+    """The model gets its invalid answer and the error. Both are removed after a valid answer."""
     async with staged(tmp_path, [HM, {"text": "Action: find_item"}, FIND_LAMP, DONE]) as stage:
         await React(parse_agent_response_max_retries=2).run(SCENARIO, stage.llm, stage.tools)
         first, second, third, fourth = (request["messages"] for request in stage.requests)
@@ -65,26 +65,26 @@ async def test_wrong_answers_are_told_and_forgotten(tmp_path: Path) -> None:
 
 
 async def test_an_answer_of_white_space(tmp_path: Path) -> None:
-    """A model that says nothing is told how to end; its nothing is not repeated to it."""
+    """After an empty answer the model is told how to end. The empty answer is not sent back."""
     async with staged(tmp_path, [{"text": " \n"}, DONE]) as stage:
         await React().run(SCENARIO, stage.llm, stage.tools)
         first, second = (request["messages"] for request in stage.requests)
 
-    assert [*first, {"role": "user", "content": NOTHING_SAID}] == second
+    assert [*first, {"role": "user", "content": EMPTY_ANSWER}] == second
 
 
 @pytest.mark.parametrize(
     ("options", "requests"), [({}, 3), ({"parse_agent_response_max_retries": 0}, 2), ({"retry_agent_response_parsing_errors": False}, 2)]
 )
 async def test_a_model_that_stays_wrong(tmp_path: Path, options: Json, requests: int) -> None:
-    """After the last retry it is the agent's error, or the answer where that is asked for; the tool before it does not run again."""
+    """After the last retry it is an agent error, or the answer if so configured. Earlier tools do not run again."""
     for number, raises in enumerate((True, False)):
         folder = tmp_path / str(number)
         folder.mkdir()
         async with staged(folder, [FIND_LAMP, HM]) as stage:
             run = React(**options, raise_on_parsing_failure=raises).run(SCENARIO, stage.llm, stage.tools)
             if raises:
-                with pytest.raises(AgentError, match="the model's answer is no ReAct: Invalid Format: Missing 'Action:'"):
+                with pytest.raises(AgentError, match="the model's answer is not in ReAct format: Invalid Format: Missing 'Action:'"):
                     await run
             else:
                 assert Answer(f"{MISSING_ACTION}\n{HM['text']}") == await run
@@ -96,7 +96,7 @@ async def test_a_model_that_stays_wrong(tmp_path: Path, options: Json, requests:
 
 
 async def test_the_last_tool_call(tmp_path: Path) -> None:
-    """Weakness 8: after `max_tool_calls` the model may still answer; one call more is the limit, which is scored, and is not made."""
+    """Weakness 8: after `max_tool_calls` the model may still answer. One more call is not made and ends the rollout at its limit."""
     for number, (answers, limited) in enumerate((([FIND_LAMP, FIND_LAMP, DONE], False), ([FIND_LAMP], True))):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -112,16 +112,16 @@ async def test_the_last_tool_call(tmp_path: Path) -> None:
 
 
 async def test_an_answer_that_is_cut(tmp_path: Path) -> None:
-    """An answer that ends at its limit of tokens is not read: what it says may be half of what it was to say."""
+    """A truncated answer is not parsed, because it may be incomplete."""
     async with staged(tmp_path, [FIND_LAMP], max_tokens=14) as stage:
-        with pytest.raises(LimitReached, match="tokens: the answer was cut after 14"):
+        with pytest.raises(LimitReached, match="tokens: the answer was truncated after 14"):
             await React().run(SCENARIO, stage.llm, stage.tools)
 
     assert [] == stage.called
 
 
 async def test_faulty_calls_are_recorded_and_told(tmp_path: Path) -> None:
-    """A tool that does not exist, arguments that do not fit, and none where some are needed: each is a call, and the model hears of it."""
+    """Unknown tools and invalid or missing arguments are recorded as calls, and the model gets the error."""
     answers: list[Json] = [
         {"text": "Action: find_lamp\nAction Input: {}"},
         {"text": 'Action: find_item\nAction Input: {"item": 5}'},
@@ -142,7 +142,7 @@ async def test_faulty_calls_are_recorded_and_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("repair", "problem"), [(True, None), (False, "malformed_arguments")])
 async def test_quotes(tmp_path: Path, repair: bool, problem: str | None) -> None:
-    """An input in single quotes is understood and marked; without `normalize_tool_input_quotes` it is malformed."""
+    """An input in single quotes is repaired and marked. Without `normalize_tool_input_quotes` it is malformed."""
     async with staged(tmp_path, [{"text": "Action: find_item\nAction Input: {'item': \"Ann's\", }"}, DONE]) as stage:
         await React(normalize_tool_input_quotes=repair).run(SCENARIO, stage.llm, stage.tools)
 
@@ -165,7 +165,7 @@ EARLIER: tuple[Json, ...] = (
 
 @pytest.mark.parametrize(("kept", "lines"), [(15, 7), (4, 7), (3, 6), (2, 1), (0, 0)])
 async def test_earlier_messages(tmp_path: Path, kept: int, lines: int) -> None:
-    """What was said before is the history, in the contract's words; the question is all that the user said last."""
+    """Earlier messages are the history, in ReAct format. The question is the user's last messages."""
     async with staged(tmp_path, [DONE]) as stage:
         await React(max_history=kept).run(dataclasses.replace(SCENARIO, messages=EARLIER), stage.llm, stage.tools)
         (request,) = stage.requests
@@ -178,7 +178,7 @@ async def test_earlier_messages(tmp_path: Path, kept: int, lines: int) -> None:
 
 
 async def test_a_user_with_more_to_say(tmp_path: Path) -> None:
-    """The next message of the user is the next question, and what was said before it is history."""
+    """The user's next message is the next question, and the conversation before it is history."""
     later = dataclasses.replace(SCENARIO, turns=(({"role": "user", "content": "And a table?"},),))
     async with staged(tmp_path, [FIND_LAMP, DONE, {"text": "Final Answer: No."}]) as stage:
         answer = await work(React(), later, stage.llm, stage.tools)
@@ -189,7 +189,7 @@ async def test_a_user_with_more_to_say(tmp_path: Path) -> None:
 
 
 async def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
-    """The tools go where the prompt wants them, other braces stay, instructions follow, and schemas may be left out."""
+    """Tools replace their placeholders, other braces stay, instructions are appended, and schemas can be left out."""
     agent = React(
         system_prompt='{tools}|{tool_names}|{"a": {}}',
         additional_instructions="Be brief.",
@@ -206,8 +206,8 @@ async def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"system_prompt": "{tools}"}, "system_prompt should contain {tool_names}, where the tools are put"),
-        ({"system_prompt": "{tool_names}"}, "system_prompt should contain {tools}, where the tools are put"),
+        ({"system_prompt": "{tools}"}, "system_prompt should contain {tool_names}, which is replaced by the tools"),
+        ({"system_prompt": "{tool_names}"}, "system_prompt should contain {tools}, which is replaced by the tools"),
         ({"system_prompt": None}, "system_prompt must be a text, not None"),
         ({"additional_instructions": 5}, "additional_instructions must be a text, not 5"),
         ({"max_tool_calls": 0}, "max_tool_calls must be a whole number from 1 up, not 0"),
@@ -219,7 +219,7 @@ async def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options(options: dict[str, Any], sentence: str) -> None:
-    """An option that cannot be meant is told by its name."""
+    """An invalid option is refused by its name."""
     with pytest.raises((TypeError, ValueError)) as caught:
         React(**options)
 

@@ -1,4 +1,4 @@
-"""What a ReAct speaker says, read: the parser faults of other agents are not ours, and no text makes the parser fall over."""
+"""Parsing of ReAct answers: no parser faults of other agents, and no text that crashes the parser."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.agents.react import (
     AT_LINE,
+    EMPTY_ANSWER,
     MISSING_ACTION,
     MISSING_ANSWER,
     MISSING_INPUT,
-    NOTHING_SAID,
     Action,
     FinalAnswer,
     ReactTextError,
@@ -63,11 +63,11 @@ CYCLE = 'Thought: look first\nAction: find\nAction Input: {"item": "lamp"}'
     ],
 )
 def test_actions(text: str, tool: str, given: str) -> None:
-    """Weakness 8 of the NeMo toolkit: the first action is read, however it is dressed; what looks like a label in its JSON is none."""
-    said = read_answer(text)
+    """Weakness 8 of the NeMo toolkit: the first action is parsed, however it is formatted. Labels inside its JSON are ignored."""
+    parsed = read_answer(text)
 
-    assert isinstance(said, Action)
-    assert (tool, given) == (said.tool, said.input)
+    assert isinstance(parsed, Action)
+    assert (tool, given) == (parsed.tool, parsed.input)
 
 
 @pytest.mark.parametrize(
@@ -88,17 +88,17 @@ def test_actions(text: str, tool: str, given: str) -> None:
     ],
 )
 def test_final_answers(text: str, answer: str) -> None:
-    """The text behind the marker, without the marker's bold; a text without any label is an answer as well."""
+    """A final answer is the text after the label, without its bold markers, or a text without any label."""
     assert FinalAnswer(answer) == read_answer(text)
 
 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", NOTHING_SAID),
-        (" \n", NOTHING_SAID),
-        ("<think>What now?", NOTHING_SAID),
-        ("<think>What now?</think>", NOTHING_SAID),
+        ("", EMPTY_ANSWER),
+        (" \n", EMPTY_ANSWER),
+        ("<think>What now?", EMPTY_ANSWER),
+        ("<think>What now?</think>", EMPTY_ANSWER),
         ("Thought: I should look", MISSING_ACTION),
         ("Action:\nAction Input: {}", MISSING_ACTION),
         ("Action: find", MISSING_INPUT),
@@ -109,7 +109,7 @@ def test_final_answers(text: str, answer: str) -> None:
     ],
 )
 def test_what_is_no_react(text: str, error: str) -> None:
-    """An answer without action, input or text is told what it lacks."""
+    """The error for an incomplete answer says what is missing."""
     with pytest.raises(ReactTextError) as caught:
         read_answer(text)
 
@@ -117,11 +117,11 @@ def test_what_is_no_react(text: str, error: str) -> None:
 
 
 def test_what_is_kept_of_an_answer() -> None:
-    """What follows the first action is not part of what was said: the model does not see results that it made up."""
-    said = read_answer(f"<think>hm</think>\n{CYCLE} I guess\nObservation: found\nFinal Answer: yes")
+    """Text after the first action is dropped, so the model does not see results that it invented."""
+    parsed = read_answer(f"<think>hm</think>\n{CYCLE} I guess\nObservation: found\nFinal Answer: yes")
 
-    assert isinstance(said, Action)
-    assert CYCLE == said.said
+    assert isinstance(parsed, Action)
+    assert CYCLE == parsed.text
 
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,15}", fullmatch=True)
@@ -132,18 +132,18 @@ ANY_TEXT = st.text() | st.lists(PIECES | st.text(max_size=3), max_size=25).map("
 
 @given(ANY_TEXT)
 def test_any_text(text: str) -> None:
-    """No text makes it raise anything but its own error, and no tool or answer it reads is empty."""
+    """The parser raises only its own error for any text, and never returns an empty tool or answer."""
     try:
-        said = read_answer(text)
+        parsed = read_answer(text)
     except ReactTextError:
         return
 
-    assert said.tool and said.tool in text if isinstance(said, Action) else said.text and said.text in text
+    assert parsed.tool and parsed.tool in text if isinstance(parsed, Action) else parsed.text and parsed.text in text
 
 
 @pytest.mark.parametrize("piece", [" ", "\n", "*", "* ", "Action:", "action ", "action 1", "{", "<think>", "final answer ", '\\"', "```\n"])
 def test_a_model_that_stutters(piece: str) -> None:
-    """A text in which a model repeats itself without end is read in time that grows with its length."""
+    """Parsing a text with endless repetitions takes time proportional to its length."""
     with pytest.raises(ReactTextError):
         read_answer(f"Thought: hm\nAction: {piece * 30_000}")
 
@@ -174,7 +174,7 @@ def test_a_cycle_comes_back(thought: str, tool: str, arguments: Json, rest: str,
     assume("think>" not in (thought + rest).lower())
     assume(not AT_LINE.search(f"{thought}\n"))
     written = json.dumps(arguments, indent=indent)
-    said = read_answer(f"{thought}\n{form[0] % tool}{written}{form[1]}{rest}")
+    parsed = read_answer(f"{thought}\n{form[0] % tool}{written}{form[1]}{rest}")
 
-    assert isinstance(said, Action)
-    assert (tool, written) == (said.tool, said.input)
+    assert isinstance(parsed, Action)
+    assert (tool, written) == (parsed.tool, parsed.input)

@@ -1,4 +1,4 @@
-"""The agent that is judged and tries again: drafts are kept apart, one of them counts, and no verdict is made up."""
+"""The self-evaluating agents: separate drafts, one of which counts, and verdicts of the judge."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def verdict(is_sufficient: Any = True, confidence: Any = 0.9, **more: Any) -> st
 
 
 class Engine:
-    """A real engine that answers agent and judge from a script, and what it was asked. It stands in for the tap, too."""
+    """A real engine that answers agent and judge from a script and keeps the requests. It also replaces the tap."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.children = folder, list[Child]()
@@ -71,7 +71,7 @@ class Engine:
 
     @property
     def judged(self) -> list[str]:
-        """The prompts that the judge got."""
+        """Returns the prompts that the judge got."""
         return [text for body in self.requests if JUDGE in (text := body["messages"][-1]["content"])]
 
 
@@ -84,13 +84,13 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def judging(*verdicts: str) -> list[Json]:
-    """Rules: the judge's n-th answer, the last one for all later ones."""
+    """Returns rules with the judge's answers. The last one is repeated."""
     rules: list[Json] = [{"match": {"contains": JUDGE, "call": number}, "text": text} for number, text in enumerate(verdicts[:-1], 1)]
     return [*rules, {"match": {"contains": JUDGE}, "text": verdicts[-1]}]
 
 
 def calling(*names: str) -> list[Json]:
-    """Rules: the agent's n-th draft calls the n-th tool, and then says so; between two drafts the judge asks once."""
+    """Returns rules in which the agent's n-th draft calls the n-th tool and then says so, with one judgement between drafts."""
     rules: list[Json] = []
     for number, name in enumerate(names):
         rules.append({"match": {"turn": 0, "call": 2 * number + 1}, "tool_calls": [{"name": name}]})
@@ -108,12 +108,12 @@ async def ran(agent: SelfEvaluating, engine: Engine, scenario: Scenario = SCENAR
 
 
 def told(rollout: Rollout) -> list[tuple[list[str], str, bool, bool]]:
-    """Tools, answer, accepted, chosen of each draft."""
+    """Returns tools, answer, accepted and chosen of each draft."""
     return [([call.name for call in each.tool_calls], each.answer, each.accepted, each.chosen) for each in rollout.drafts]
 
 
 async def test_a_draft_that_is_accepted(engine: Engine) -> None:
-    """The first draft that the judge is content with ends the work; who judged, and by what, is in the record."""
+    """The first accepted draft ends the work. The record has the judge's identity."""
     engine.start(*judging(verdict(confidence=0.7)), *calling("order", "find"))
 
     rollout = await ran(SelfEvaluating(), engine)
@@ -130,7 +130,7 @@ async def test_a_draft_that_is_accepted(engine: Engine) -> None:
 
 
 async def test_drafts_are_kept_apart(engine: Engine) -> None:
-    """Weakness 3 of the NeMo toolkit: the judge sees one draft's calls, and the score is of the accepted draft's alone, not of all."""
+    """Weakness 3 of the NeMo toolkit: the judge sees only the draft's calls, and only the accepted draft is scored."""
     engine.start(*judging(verdict(False), verdict()), *calling("find", "order"))
 
     rollout = await ran(SelfEvaluating(), engine)
@@ -144,7 +144,7 @@ async def test_drafts_are_kept_apart(engine: Engine) -> None:
 
 
 async def test_no_label_reaches_the_judge(engine: Engine) -> None:
-    """The judge of an agent knows what the agent could know: neither labels, goals, metadata nor ids."""
+    """An agent's judge gets only what the agent can know: no labels, goals, metadata or ids."""
     engine.start(*judging(verdict(False), verdict()), *ORDERING)
     labels: Json = {"tool": "order", "parameters": {"item": "SECRET"}, "goal": "SECRET"}
     scenario = Scenario("SECRET", SCENARIO.messages, TOOLS, (labels,), {"user_goals": ["SECRET"]})
@@ -164,7 +164,7 @@ async def test_no_label_reaches_the_judge(engine: Engine) -> None:
     ids=["sufficient, if not surely", "the least surely insufficient", "the first of equals"],
 )
 async def test_none_is_accepted(engine: Engine, verdicts: list[str], chosen: int) -> None:
-    """The best-judged draft counts; a judge who is sure that a draft is bad does not make it the best. The last one is judged, too."""
+    """The best-judged draft counts, and high confidence in a bad draft does not make it the best. The last draft is judged, too."""
     engine.start(*judging(*verdicts), *calling("find", "order", "send"))
 
     rollout = await ran(SelfEvaluating(), engine)
@@ -177,7 +177,7 @@ async def test_none_is_accepted(engine: Engine, verdicts: list[str], chosen: int
 
 @pytest.mark.parametrize("agent", [SelfEvaluating(max_retries=1), SelfEvaluatingWithFeedback(max_retries=1)])
 async def test_feedback(engine: Engine, agent: SelfEvaluating) -> None:
-    """Only the one with feedback tells the agent what the judge said; the judge is asked about the bare request each time."""
+    """Only the agent with feedback passes the judge's words on. The judge always gets the request without feedback."""
     engine.start(*judging(verdict(False, missing_steps=["order {it}"]), verdict()), *calling("find", "order"))
 
     await ran(agent, engine)
@@ -190,7 +190,7 @@ async def test_feedback(engine: Engine, agent: SelfEvaluating) -> None:
 
 
 async def test_templates_of_ones_own(engine: Engine) -> None:
-    """Templates may have other braces, and words of the customer that look like a name in braces are left alone."""
+    """Other braces in templates and placeholders in the customer's message are left unchanged."""
     template = JUDGE + ' as {"ok": {tool_calls}} on {question}, {} {0}'
     engine.start(*judging(verdict(False), verdict()), *calling("find", "order"))
 
@@ -205,7 +205,7 @@ async def test_templates_of_ones_own(engine: Engine) -> None:
     "nonsense", ["YES!", verdict(confidence="high"), verdict(confidence=None), verdict("perhaps"), verdict(confidence=7)]
 )
 async def test_a_judge_who_talks_nonsense(engine: Engine, nonsense: str) -> None:
-    """It is told once what is wrong; when that does not help the rollout was not measured, and has no score."""
+    """A judge with an invalid answer gets the error once. If the next answer is invalid, too, the rollout has no score."""
     again = {"match": {"contains": "That cannot be used", "call": 2}, "text": nonsense}
     engine.start(again, {"match": {"contains": "That cannot be used"}, "text": verdict()}, *judging(nonsense), *ORDERING)
 
@@ -217,7 +217,7 @@ async def test_a_judge_who_talks_nonsense(engine: Engine, nonsense: str) -> None
 
 
 async def test_texts_for_numbers(engine: Engine) -> None:
-    """`"0.9"` is 0.9, and `"false"` is no yes."""
+    """`"0.9"` counts as 0.9, and `"false"` as false."""
     engine.start(*judging(verdict("false", "0.9"), verdict("true", "0.9")), *calling("find", "order"))
 
     rollout = await ran(SelfEvaluating(), engine)
@@ -226,7 +226,7 @@ async def test_texts_for_numbers(engine: Engine) -> None:
 
 
 async def test_a_judge_without_structured_output(engine: Engine) -> None:
-    """A server that refuses response_format is asked without it, and not again with it, also in later rollouts."""
+    """If a server refuses response_format, requests omit it from then on, also in later rollouts."""
     refusal = {"match": {"contains": JUDGE, "call": 1}, "status": 400, "message": "response_format: json_schema is not supported"}
     engine.start(refusal, *judging("-", verdict(False), verdict()), *ORDERING)
 
@@ -251,7 +251,7 @@ async def test_a_judge_without_structured_output(engine: Engine) -> None:
     ],
 )
 async def test_a_judge_who_is_away(engine: Engine, fault: Json, reason: str) -> None:
-    """No verdict is made up: the rollout is an infra_error, also where the judge's context is full."""
+    """A failed judge makes the rollout an infra_error, also if the judge's context is full. No verdict is invented."""
     engine.start({"match": {"contains": JUDGE}, **fault}, *ORDERING)
 
     rollout = await ran(SelfEvaluating(), engine)
@@ -264,7 +264,7 @@ Work = Callable[[Toolbox], Awaitable[str]]
 
 @dataclass(frozen=True)
 class Doing:
-    """An agent that does something else each time."""
+    """An agent that does something different in each draft."""
 
     works: list[Work]
     heard: list[Scenario] = field(default_factory=list)
@@ -286,7 +286,7 @@ def does(name: str, error: Exception | None = None) -> Work:
 
 
 async def test_a_draft_that_fails_is_a_draft(engine: Engine) -> None:
-    """An agent's fault or limit ends its draft only. A limit is judged, for it would be scored; a fault is not."""
+    """An agent error or a limit ends only the draft. A draft with a limit is judged, because it can be scored; one with an error is not."""
     engine.start(*judging(verdict(False), verdict()))
     wrapped = Doing([does("find", AgentError("lost")), does("send", LimitReached("turns")), does("order")])
 
@@ -308,7 +308,7 @@ async def test_a_draft_that_fails_is_a_draft(engine: Engine) -> None:
     ],
 )
 async def test_no_draft_is_whole(engine: Engine, errors: list[Exception], status: str, reason: str, tools: list[str]) -> None:
-    """The rollout ends as its best draft does; infrastructure that fails, and bugs of an agent, end it at once."""
+    """The rollout gets the status of its best draft. Infrastructure failures and bugs of the agent end it at once."""
     engine.start(*judging(verdict(False)))
 
     rollout = await ran(
@@ -320,7 +320,7 @@ async def test_no_draft_is_whole(engine: Engine, errors: list[Exception], status
 
 @pytest.mark.parametrize(("verdicts", "kept"), [((verdict(False),), ["find"]), ((), ["find"])], ids=["in the second", "in the first"])
 async def test_the_time_is_over(engine: Engine, verdicts: tuple[str, ...], kept: list[str]) -> None:
-    """Whenever the end comes, the toolbox holds the best draft so far, or what was begun where there is none."""
+    """Whenever the rollout is interrupted, the toolbox has the best draft so far, or the unfinished first one."""
     engine.start(*judging(*(verdicts or ("-",))))
     begun = asyncio.Event()
 
@@ -343,7 +343,7 @@ async def test_the_time_is_over(engine: Engine, verdicts: tuple[str, ...], kept:
 
 
 async def test_the_state_of_a_first_try_that_is_cut_off(engine: Engine) -> None:
-    """The calls of a try that is cut off are the rollout's, and so is what they have made of the tools' state."""
+    """The calls of an interrupted first draft are the rollout's, and so is the state of the tools."""
 
     class Shop:
         def __init__(self) -> None:
@@ -382,7 +382,7 @@ def judge_at(engine: Engine) -> Callable[[str, Json | None], Awaitable[LLM]]:
 
 
 async def test_a_user_who_goes_on(engine: Engine) -> None:
-    """Each message of a user gets drafts of its own; what was done for the earlier ones stays."""
+    """Each message of the user gets its own drafts. The work for earlier messages stays."""
     engine.start(*judging(verdict(), verdict(False), verdict()))
     scenario = Scenario("s-0", SCENARIO.messages, TOOLS, ({"tool": "order"},), turns=(({"role": "user", "content": "Send it."},),))
 
@@ -397,7 +397,7 @@ async def test_a_user_who_goes_on(engine: Engine) -> None:
 
 
 def test_defaults_are_those_of_the_originals() -> None:
-    """Both kinds have the keys and defaults of NVIDIA's agents."""
+    """Both kinds have the options and defaults of NVIDIA's agents."""
     names = ("max_retries", "min_confidence_threshold", "pass_feedback_to_agent")
 
     assert [(2, 0.7, False), (3, 0.85, True)] == [
@@ -408,7 +408,7 @@ def test_defaults_are_those_of_the_originals() -> None:
 
 @pytest.mark.parametrize("wraps", ["tool_calling", {"kind": "tool_calling", "max_turns": 3}])
 def test_it_wraps_any_agent(wraps: Any) -> None:
-    """`wraps` is a kind, or an agent's settings."""
+    """`wraps` is a kind or an agent's settings."""
     agent = make_agent({"kind": "self_evaluating", "wraps": wraps}, Path())
 
     assert isinstance(agent, SelfEvaluating)
@@ -423,7 +423,7 @@ def test_it_wraps_any_agent(wraps: Any) -> None:
         ({"min_confidence_threshold": "0.7"}, "min_confidence_threshold must be a number from 0 to 1, not '0.7'"),
         ({"pass_feedback_to_agent": "no"}, "pass_feedback_to_agent must be true or false, not 'no'"),
         ({"feedback_template": None}, "feedback_template must be a text, not None"),
-        ({"evaluation_prompt_template": "Good?"}, "evaluation_prompt_template must be a text with {tool_calls} in it"),
+        ({"evaluation_prompt_template": "Good?"}, "evaluation_prompt_template must be a text that contains {tool_calls}"),
         ({"evaluator_llm": {"url": "http://x"}}, "evaluator_llm must be {url, model}, with api_key the name of an environment variable"),
         ({"evaluator_llm": {"url": "http://x", "model": "m", "key": "k"}}, "evaluator_llm must be {url, model}, with api_key"),
         ({"wraps": "tool_callin"}, "wraps: no agent 'tool_callin' (did you mean 'tool_calling'?); known: "),
@@ -432,7 +432,7 @@ def test_it_wraps_any_agent(wraps: Any) -> None:
     ],
 )
 def test_wrong_settings(settings: Json, sentence: str) -> None:
-    """What cannot be meant is a sentence before anything runs."""
+    """Invalid settings are an error before anything runs."""
     with pytest.raises(ConfigError) as caught:
         make_agent({"kind": "self_evaluating", **settings}, Path())
 
@@ -441,7 +441,7 @@ def test_wrong_settings(settings: Json, sentence: str) -> None:
 
 @pytest.mark.parametrize("wraps", ["./agent.py:Mine", {"kind": "./agent.py:Mine"}, {"kind": "self_evaluating", "wraps": "./agent.py:Mine"}])
 def test_a_check_imports_no_wrapped_code(tmp_path: Path, wraps: Any) -> None:
-    """An agent that the suite brings is imported in other processes only, also where it is wrapped."""
+    """The suite's own agent is imported only in other processes, even if it is wrapped."""
     mine = "class Mine:\n    async def run(self, scenario, llm, tools): ...\n"
     (tmp_path / "agent.py").write_text(f"import os\nassert os.getpid() != {os.getpid()}\n{mine}")
     data = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1)
@@ -450,7 +450,7 @@ def test_a_check_imports_no_wrapped_code(tmp_path: Path, wraps: Any) -> None:
 
 
 def test_merit() -> None:
-    """Sure and sufficient is best, sure and insufficient worst; what nobody judged is in the middle, and an own fault below all."""
+    """Surely sufficient is best, surely insufficient worst, not judged in between, and an agent error below all."""
     drafts = [Draft(1, "ok", verdict=json.loads(verdict(*each))) for each in ((True, 1.0), (True, 0.1), (False, 0.1), (False, 1.0))]
     drafts.insert(2, Draft(1, "limit"))
     drafts.append(Draft(1, "agent_error"))

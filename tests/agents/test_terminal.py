@@ -1,4 +1,4 @@
-"""The agent `terminal` on bash in a folder, and on a model that follows a script."""
+"""The agent `terminal` with bash in a folder and a scripted model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DONE: Json = {"name": "done", "arguments": {"summary": "It says hello."}}
 
 
 class Played:
-    """What came of an agent's work in `folder/work`."""
+    """The result of an agent's work in `folder/work`."""
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
@@ -38,12 +38,12 @@ class Played:
         return [call.arguments["command"] for call in self.tools.calls if not call.problem]
 
     def told(self, request: int) -> str:
-        """The last message of a request."""
+        """Returns the last message of a request."""
         return str(self.requests[request]["messages"][-1]["content"])
 
 
 async def play(folder: Path, answers: Sequence[Json], played: Played | None = None, **options: Any) -> Played:
-    """The agent on a model that gives these answers one after the other."""
+    """Runs the agent with a model that gives these answers one after the other."""
     played = played or Played()
     (folder / "work").mkdir()
     async with staged(folder, answers) as stage:
@@ -56,7 +56,7 @@ async def play(folder: Path, answers: Sequence[Json], played: Played | None = No
 
 
 async def test_by_tool(tmp_path: Path) -> None:
-    """The model calls `bash`, sees exit code and output, and ends by calling `done`; each command is a timed tool call."""
+    """The model calls `bash`, gets exit code and output, and ends by calling `done`. Each command is a timed tool call."""
     played = await play(tmp_path, [{"tool_calls": [WRITE]}, {"tool_calls": [DONE]}])
 
     assert Answer("It says hello.") == played.answer
@@ -72,7 +72,7 @@ async def test_by_tool(tmp_path: Path) -> None:
 
 
 async def test_by_text(tmp_path: Path) -> None:
-    """Without tools the model writes blocks, which run one after the other, and ends by a line that says so."""
+    """In the style `text` the model writes blocks, which run one after the other, and ends with a line that says so."""
     blocks = "First\n```bash\necho one\n```\nthen\n```bash\nls nothing\n```"
     played = await play(tmp_path, [{"text": blocks}, {"text": "TASK_COMPLETE"}], style="text")
 
@@ -93,7 +93,7 @@ async def test_by_text(tmp_path: Path) -> None:
     ],
 )
 async def test_nothing_to_run(tmp_path: Path, style: str, idle: Json, end: Json, words: str) -> None:
-    """Who says neither what to run nor that it is done is told so, and goes on; a call that is none is recorded as such."""
+    """A model that neither runs anything nor ends is told so. Invalid calls are recorded as such."""
     played = await play(tmp_path, [idle, end], style=style)
 
     assert played.answer is not None
@@ -103,7 +103,7 @@ async def test_nothing_to_run(tmp_path: Path, style: str, idle: Json, end: Json,
 
 
 async def test_limits(tmp_path: Path) -> None:
-    """A command that takes too long is killed and the model is told; an output loses its middle; iterations are counted."""
+    """A slow command is killed and the model is told. A long output loses its middle. Iterations are limited."""
     loud = {"name": "bash", "arguments": {"command": "printf 'a%.0s' {1..300}"}}
     long = {"name": "bash", "arguments": {"command": "sleep 600"}}
     played = Played()
@@ -119,7 +119,7 @@ async def test_limits(tmp_path: Path) -> None:
 
 
 async def test_the_end_comes_first(tmp_path: Path) -> None:
-    """What is called behind `done` in one answer is not carried out."""
+    """Calls after `done` in the same answer are not carried out."""
     played = await play(tmp_path, [{"tool_calls": [DONE, WRITE]}])
 
     assert Answer("It says hello.") == played.answer
@@ -127,13 +127,13 @@ async def test_the_end_comes_first(tmp_path: Path) -> None:
 
 
 async def test_an_empty_answer(tmp_path: Path) -> None:
-    """A model that says nothing at all is at fault."""
-    with pytest.raises(AgentError, match="answered with nothing"):
+    """An empty answer is an agent error."""
+    with pytest.raises(AgentError, match="answer is empty"):
         await play(tmp_path, [{"text": " "}], style="text")
 
 
 async def test_time_in_the_middle_of_a_command(tmp_path: Path) -> None:
-    """A command in whose middle the agent's time is over is one of its calls all the same."""
+    """A command that is interrupted by the agent's time limit is recorded."""
     played = Played()
     begin = {"name": "bash", "arguments": {"command": "touch begun; sleep 600"}}
     playing = asyncio.ensure_future(play(tmp_path, [{"tool_calls": [begin]}], played))
@@ -148,8 +148,8 @@ async def test_time_in_the_middle_of_a_command(tmp_path: Path) -> None:
 
 
 async def test_no_task() -> None:
-    """Without a task there is nothing to work in."""
-    with pytest.raises(ConfigError, match="scenario 'plain' is no task"):
+    """A scenario without a task is an error."""
+    with pytest.raises(ConfigError, match="scenario 'plain' is not a task"):
         await Terminal().run(Scenario("plain", (INSTRUCTION,)), LLM("http://127.0.0.1:9/v1", "none"), Toolbox(()))
 
 
@@ -163,6 +163,6 @@ async def test_no_task() -> None:
     ],
 )
 def test_options(options: Json, words: str) -> None:
-    """What cannot be meant is refused before anything runs."""
+    """Invalid settings are refused before anything runs."""
     with pytest.raises(ValueError, match=words):
         Terminal(**options)

@@ -1,10 +1,10 @@
-"""Blocks of commands in an answer."""
+"""Parsing of command blocks in an answer."""
 
 from __future__ import annotations
 
 import pytest
 
-from pytest_agentbench.agents.terminal import FencedAnswer, read_speech
+from pytest_agentbench.agents.terminal import FencedAnswer, read_fenced_answer
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ from pytest_agentbench.agents.terminal import FencedAnswer, read_speech
     ],
 )
 def test_commands(text: str, commands: tuple[str, ...]) -> None:
-    """Closed blocks of a shell are commands, in their order; other blocks, and those that were only thought, are not."""
-    assert FencedAnswer(commands, done=False) == read_speech(text)
+    """Closed shell blocks are commands, in their order. Other blocks, and those inside thoughts, are not."""
+    assert FencedAnswer(commands, done=False) == read_fenced_answer(text)
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def test_commands(text: str, commands: tuple[str, ...]) -> None:
     ],
 )
 def test_done(text: str, done: bool) -> None:
-    """Who is done says it in a line of its own."""
-    assert done == read_speech(text).done
+    """The end of the task is a line of its own."""
+    assert done == read_fenced_answer(text).done
 
 
 def test_a_command_comes_first() -> None:
-    """Who says both has not seen the output yet, and is not done."""
-    assert FencedAnswer(("ls",), done=False) == read_speech("```bash\nls\n```\nTASK_COMPLETE")
+    """An answer with both a command and the end is not done, because the model has not seen the output."""
+    assert FencedAnswer(("ls",), done=False) == read_fenced_answer("```bash\nls\n```\nTASK_COMPLETE")

@@ -1,4 +1,4 @@
-"""The agent `tool_calling`: one call at a time, answers that were cut, answers that say nothing."""
+"""The agent `tool_calling`: single calls, truncated answers and empty answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DONE: Json = {"text": "There is one in the shop for you."}
 
 @pytest.mark.parametrize(("parallel", "called"), [(True, ["lamp", "table"]), (False, ["lamp"])])
 async def test_one_by_one(tmp_path: Path, parallel: bool, called: list[str]) -> None:
-    """With `parallel: false` a request says so, and of a model that does not listen the first call counts; the others never were."""
+    """With `parallel: false` the request says so. If the model still makes several calls, only the first one counts."""
     async with staged(tmp_path, [{"tool_calls": [LAMP, TABLE]}, DONE]) as stage:
         await ToolCalling(parallel=parallel).run(SCENARIO, stage.llm, stage.tools)
         first, second = stage.requests
@@ -33,7 +33,7 @@ async def test_one_by_one(tmp_path: Path, parallel: bool, called: list[str]) -> 
 
 
 async def test_one_by_one_of_no_tools(tmp_path: Path) -> None:
-    """Without tools a request says nothing of parallel calls, which servers refuse."""
+    """Without tools a request does not mention parallel calls, because servers refuse that."""
     async with staged(tmp_path, [DONE]) as stage:
         await ToolCalling(parallel=False).run(Scenario("s-0", (QUESTION,)), stage.llm, type(stage.tools)(()))
         (request,) = stage.requests
@@ -53,11 +53,11 @@ async def test_one_by_one_of_no_tools(tmp_path: Path) -> None:
     ],
 )
 async def test_answers_that_are_cut(tmp_path: Path, retry: Json, limits: list[int]) -> None:
-    """An answer cut at its limit of tokens is asked for again with a higher one; without a try left that is the limit."""
+    """A request with a truncated answer is repeated with a higher limit. After the last retry the rollout ends at its limit."""
     async with staged(tmp_path, [DONE], max_tokens=2) as stage:
         run = ToolCalling(truncation_retry=retry).run(SCENARIO, stage.llm, stage.tools)
         if limits[-1] < 9:
-            with pytest.raises(LimitReached, match=f"tokens: the answer was cut after {limits[-1]}$"):
+            with pytest.raises(LimitReached, match=f"tokens: the answer was truncated after {limits[-1]}$"):
                 await run
         else:
             assert Answer(DONE["text"]) == await run
@@ -68,9 +68,9 @@ async def test_answers_that_are_cut(tmp_path: Path, retry: Json, limits: list[in
 
 
 async def test_calls_that_are_cut(tmp_path: Path) -> None:
-    """The calls of an answer that was cut are not carried out: their arguments may be half of what they were to be."""
+    """The calls of a truncated answer are not carried out, because their arguments may be incomplete."""
     async with staged(tmp_path, [{"tool_calls": [LAMP], "finish_reason": "length"}]) as stage:
-        with pytest.raises(LimitReached, match="tokens: the answer was cut after"):
+        with pytest.raises(LimitReached, match="tokens: the answer was truncated after"):
             await ToolCalling().run(SCENARIO, stage.llm, stage.tools)
 
     assert [] == stage.called
@@ -78,11 +78,11 @@ async def test_calls_that_are_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("retries", [0, 1, 2])
 async def test_answers_that_say_nothing(tmp_path: Path, retries: int) -> None:
-    """An answer of nothing is asked for again, and is never the answer: in the end it is the agent's error."""
+    """A request with an empty answer is repeated. After the last retry it is an agent error."""
     async with staged(tmp_path, [{"text": " \n"}, {"text": ""}, DONE]) as stage:
         run = ToolCalling(max_empty_response_retries=retries).run(SCENARIO, stage.llm, stage.tools)
         if retries < 2:
-            with pytest.raises(AgentError, match="the model answered with nothing: no text and no tool call"):
+            with pytest.raises(AgentError, match="the model's answer is empty: no text and no tool call"):
                 await run
         else:
             assert Answer(DONE["text"]) == await run
@@ -118,7 +118,7 @@ async def test_answers_that_say_nothing(tmp_path: Path, retries: int) -> None:
     ],
 )
 def test_wrong_options(options: dict[str, Any], sentence: str) -> None:
-    """An option that cannot be meant is told by its name."""
+    """An invalid option is refused by its name."""
     with pytest.raises((TypeError, ValueError)) as caught:
         ToolCalling(**options)
 

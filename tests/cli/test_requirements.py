@@ -163,7 +163,9 @@ def test_roles_that_a_backend_names(project: Project, planned: Any) -> None:
         "role reasoner (plain): nobody",
         "role reasoner (wise): wise at http://127.0.0.1:9/v1",
     ] == [line for line in said if line.startswith("role ")]
-    assert said[-1].startswith("  role reasoner (plain): nobody plays it: `roles` of suite.yaml or of the YAML of backend 'embedded'")
+    assert said[-1].startswith(
+        "  role reasoner (plain): no endpoint is configured for it; add it to `roles` in suite.yaml or in the YAML of backend 'embedded'"
+    )
 
 
 def test_code_of_the_suite_is_not_loaded(project: Project, planned: Any) -> None:

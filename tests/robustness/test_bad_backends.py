@@ -93,7 +93,7 @@ def test_a_port_that_is_taken(project: Project, way: tuple[str, ...]) -> None:
     assert 1 <= result.parseoutcomes().get("errors", 1) <= (3 if way else 1)
     assert 6 == result.ret
     result.stdout.fnmatch_lines(
-        ["shop*: infra_error: the backend 'embedded' is not there: *", f"* cannot listen on port {port} of 127.0.0.1: *"]
+        ["shop*: infra_error: the backend 'embedded' is not available: *", f"* cannot listen on port {port} of 127.0.0.1: *"]
     )
     run = project.run_json
     assert ("NOT MEASURED", 6, None) == (run["verdict"], run["exit_status"], run["suites"]["shop"]["scores"]["tsq"]["mean"])
@@ -120,7 +120,7 @@ def test_an_engine_that_dies_before_it_is_ready(project: Project, script: str | 
     assert 6 == result.ret
     result.stdout.fnmatch_lines(
         [
-            "*is not there: `python -m pytest_agentbench.engine` died before it was ready (exit code 2); the end of engine.log:",
+            "*is not available: `python -m pytest_agentbench.engine` died before it was ready (exit code 2); the end of engine.log:",
             f"    {sentence}",
         ]
     )
@@ -170,7 +170,7 @@ def test_a_url_that_is_no_model_server(project: Project, status: int, body: byte
 
     result.assert_outcomes(errors=1)
     assert 6 == result.ret
-    result.stdout.fnmatch_lines([f"*the backend 'remote' is not there: *{url}* {sentence.split(' ', maxsplit=1)[0]} *"])
+    result.stdout.fnmatch_lines([f"*the backend 'remote' is not available: *{url}* {sentence.split(' ', maxsplit=1)[0]} *"])
     assert sentence in result.stdout.str()
 
 
@@ -187,7 +187,7 @@ def test_a_url_where_nothing_listens(project: Project) -> None:
 
     for result, why in ((spoke, "*220 mail*"), (silent, "*refused*")):
         result.assert_outcomes(errors=1)
-        result.stdout.fnmatch_lines([f"*the backend 'url' is not there: GET http://127.0.0.1:{port}/v1/models got no answer: {why}"])
+        result.stdout.fnmatch_lines([f"*the backend 'url' is not available: GET http://127.0.0.1:{port}/v1/models got no answer: {why}"])
 
 
 def _greet(server: socket.socket) -> None:
@@ -210,4 +210,4 @@ def test_a_key_or_certificate_that_is_not_there(project: Project, monkeypatch: p
     keyed.assert_outcomes(errors=1)
     keyed.stdout.fnmatch_lines(["*backend 'keyed' needs its key in the environment variable SHOP_KEY, which is not set"])
     signed.assert_outcomes(errors=1)
-    signed.stdout.fnmatch_lines(["*the backend 'signed' is not there: *missing.pem*"])
+    signed.stdout.fnmatch_lines(["*the backend 'signed' is not available: *missing.pem*"])

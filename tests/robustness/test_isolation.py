@@ -172,7 +172,7 @@ UNLOADABLE = {
     "crashing": ("import os; os.kill(os.getpid(), 11)", "the process that imports the suite's code was ended by SIGSEGV"),
     "wrong": (
         "def run(model): ...",
-        "agent: './agent.py:run' has a parameter that nobody fills: model; known: scenario, tools, llm, client",
+        "agent: './agent.py:run' has an unknown parameter: model; known: scenario, tools, llm, client",
     ),
 }
 

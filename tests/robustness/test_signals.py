@@ -123,7 +123,7 @@ def test_ctrl_c_while_tests_have_not_begun(project: Project, start: Start) -> No
     os.kill(background.process.pid, signal.SIGINT)
 
     assert 2 == background.ended()
-    assert "= 1 rollout recorded, no test was over in " in background.output
+    assert "= 1 rollout recorded, no test finished in " in background.output
 
 
 def test_ctrl_c_in_the_first_test(project: Project, start: Start) -> None:
@@ -138,7 +138,7 @@ def test_ctrl_c_in_the_first_test(project: Project, start: Start) -> None:
     os.kill(background.process.pid, signal.SIGINT)
 
     assert 2 == background.ended()
-    assert "= 1 rollout recorded, no test was over in " in background.output
+    assert "= 1 rollout recorded, no test finished in " in background.output
 
 
 @WAYS

@@ -148,7 +148,7 @@ UNUSABLE = {
         "its method `run` should take (scenario, llm, tools) in this order",
     ),
     "idle": ("class Agent: ...", "agent: './agent.py:Agent' has no method `run(self, scenario, llm, tools)`; it is Agent"),
-    "function": ("def Agent(scenario, model): ...", "has a parameter that nobody fills: model; known: scenario, tools, llm, client;"),
+    "function": ("def Agent(scenario, model): ...", "has an unknown parameter: model; known: scenario, tools, llm, client;"),
     "keyword": ("def Agent(scenario, *, colour): ...", "agent './agent.py:Agent': the option 'colour' is missing"),
     "refusing": (
         "class Agent:\n    def __init__(self, colour): ...",

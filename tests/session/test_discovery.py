@@ -1,4 +1,4 @@
-"""Which suites the command line leads to, and what becomes of them."""
+"""Discovery of suites from the paths and marks on the command line, and loading them."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def shop(**keys: Any) -> CompiledSuite:
     [("shop", False), ("bank", True), ("bank or inn", True), ("bank or shop", False), ("slow", False), ("not shop", False)],
 )
 def test_suites_that_marks_leave_out(marks: str, answer: bool) -> None:
-    """Only an expression of other suites' names leaves a suite out for certain: any other mark may be on one of its tests."""
+    """A -m expression excludes a suite only if it consists of other suites' names, because any other mark may be on one of its tests."""
     assert answer == is_left_out("shop", marks, ("shop", "bank", "inn"))
 
 
 def folders(root: Path, *args: str) -> list[str]:
-    """Suite folders, relative to the root, that arguments lead to; arguments are relative to it too."""
+    """Returns the suite folders for some arguments. Folders and arguments are relative to the root."""
     paths = suite_folders([str(root / arg) for arg in args], root, SKIPPED)
     return [str(path.relative_to(root)) for path in paths]
 
 
 def test_suites_below(tmp_path: Path) -> None:
-    """A folder leads to all suites in and below it, in the order of their names, nested ones too."""
+    """A folder selects all suites in and below it, in the order of their names, nested ones included."""
     touch(tmp_path, *(f"scenarios/{name}/suite.yaml" for name in ("b", "a", "a/inner")), "scenarios/c/other.yaml")
 
     assert ["scenarios/a", "scenarios/a/inner", "scenarios/b"] == folders(tmp_path, ".")
@@ -66,7 +66,7 @@ def test_suites_below(tmp_path: Path) -> None:
 
 
 def test_a_large_suite_has_to_be_named(tmp_path: Path) -> None:
-    """With `only_when_named` a path to or into the folder runs it, and its name in -m; a path above it and other names do not."""
+    """A suite with `only_when_named` runs if a path to or into its folder is given, or its name in -m. A path above it is not enough."""
     folder = tmp_path / "scenarios/big"
     touch(tmp_path, "scenarios/big/suite.yaml", "scenarios/big/test_big.py")
     (folder / "suite.yaml").write_text("name: big\nonly_when_named: true\n")
@@ -82,7 +82,7 @@ def test_a_large_suite_has_to_be_named(tmp_path: Path) -> None:
 
 
 def test_suites_above(tmp_path: Path) -> None:
-    """A test file, and a test in it, lead to the suites whose folders it lies in, nearest first, up to the root and no further."""
+    """A test file, or a test in it, selects the suites whose folders contain it, nearest first, up to the root."""
     touch(tmp_path, "suite.yaml", "root/suite.yaml", "root/a/suite.yaml", "root/a/deep/er/test_a.py", "root/b/suite.yaml")
     root = tmp_path / "root"
 
@@ -92,14 +92,14 @@ def test_suites_above(tmp_path: Path) -> None:
 
 
 def test_several_arguments(tmp_path: Path) -> None:
-    """A suite that several arguments lead to is there once; the arguments' order is kept."""
+    """A suite that several arguments select is returned once. The order of the arguments is kept."""
     touch(tmp_path, "b/suite.yaml", "b/test_b.py", "a/suite.yaml")
 
     assert ["b", "a"] == folders(tmp_path, "b/test_b.py", "a", "b", ".")
 
 
 def test_folders_that_pytest_skips(tmp_path: Path) -> None:
-    """Folders of the given names and virtual environments of any name are passed over, unless they are asked for."""
+    """Folders with the given names and virtual environments are not searched, unless an argument names them."""
     touch(tmp_path, *(f"{name}/suite.yaml" for name in (".hidden", "node_modules/x", "venv", "my-env/lib", "a")), "my-env/pyvenv.cfg")
 
     assert ["a"] == folders(tmp_path, ".")
@@ -107,7 +107,7 @@ def test_folders_that_pytest_skips(tmp_path: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    """Paths that do not exist, and folders without a suite, lead to none; a folder named suite.yaml is none."""
+    """Paths that do not exist and folders without a suite select nothing. A folder named suite.yaml is not a suite."""
     touch(tmp_path, "a/suite.yaml/file")
 
     assert [] == folders(tmp_path, "missing", "missing/test_a.py::test", "a")
@@ -115,7 +115,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def test_arguments_are_relative_to_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arguments are as the user typed them in the current directory."""
+    """Arguments are relative to the current directory."""
     touch(tmp_path, "a/suite.yaml", "b/suite.yaml")
     monkeypatch.chdir(tmp_path / "a")
 
@@ -137,7 +137,7 @@ def discovered(folder: Path, *, insists: bool = False) -> DiscoveredSuites:
 
 
 def test_a_fault_is_kept(tmp_path: Path) -> None:
-    """What is wrong with a suite becomes its error, under its folder's name; the others are not concerned."""
+    """An invalid suite is unavailable under its folder's name, with the reason. Other suites are not affected."""
     for name, keys in (("a", {"scorers": ["tqs"]}), ("b", {}), ("c", {"nme": "x"})):
         (tmp_path / name).mkdir()
         suite_file(tmp_path / name, **{"name": name, **keys})
@@ -154,7 +154,7 @@ def test_a_fault_is_kept(tmp_path: Path) -> None:
 
 
 def test_missing_data_are_no_fault(tmp_path: Path) -> None:
-    """A suite whose data are not on this machine is skipped, unless somebody insists on a verdict."""
+    """A suite whose data are not on this machine is skipped, unless `insists` is set."""
     suite_file(tmp_path, dataset={"format": "hle", "file": "hle.jsonl"})
 
     assert [True] == [each.skip for each in discovered(tmp_path).unavailable.values()]
@@ -163,7 +163,7 @@ def test_missing_data_are_no_fault(tmp_path: Path) -> None:
 
 
 def test_what_a_worker_gets() -> None:
-    """Test processes get names and numbers; no data and no labels."""
+    """Workers get names and numbers of a suite, but no data and no labels."""
     whole = replace(shop(description="A shop."), trials=2)
     info = SuiteInfo(
         name="shop",
@@ -181,7 +181,7 @@ def test_what_a_worker_gets() -> None:
 
 
 def test_thresholds_override_each_other() -> None:
-    """The command line beats backend.yaml, which beats suite.yaml, each name for itself; other suites' limits do not matter."""
+    """For each name the command line overrides backend.yaml, which overrides suite.yaml. Thresholds of other suites are ignored."""
     suite = shop(thresholds={"tsq": 0.5, "tsq.mean": 0.8}, scorers=("tsq", "calls"))
     backend = {"shop": {"tsq": 0.1, "tsq.mean": 0.2, "calls": 0.3}, "bank": {"tsq": 0.9, "unknown": 1.0}}
 
@@ -194,7 +194,7 @@ def test_thresholds_override_each_other() -> None:
 
 @pytest.mark.parametrize(("backend", "chosen"), [({"shop": {"tsq": 2}}, {}), ({}, {"tsq": 2})])
 def test_thresholds_nobody_reaches(backend: dict[str, dict[str, float]], chosen: dict[str, float]) -> None:
-    """A threshold that no score can reach is refused, wherever it was given."""
+    """A threshold that no score can reach is refused, wherever it comes from."""
     with pytest.raises(ConfigError) as caught:
         merged_thresholds(shop(scorers={"tsq": {}}), backend, chosen)
 
@@ -203,7 +203,7 @@ def test_thresholds_nobody_reaches(backend: dict[str, dict[str, float]], chosen:
 
 @pytest.mark.parametrize(("backend", "chosen"), [({"shop": {"tqs.mean": 0.5}}, {}), ({}, {"tqs.mean": 0.5})])
 def test_thresholds_nobody_measures(backend: dict[str, dict[str, float]], chosen: dict[str, float]) -> None:
-    """A threshold for a score that the suite does not measure is refused, wherever it was given."""
+    """A threshold for a score that the suite does not measure is refused, wherever it comes from."""
     with pytest.raises(ConfigError) as caught:
         merged_thresholds(shop(scorers=("tsq", "calls")), backend, chosen)
 

@@ -1,4 +1,4 @@
-"""Which scenarios a limit takes."""
+"""The scenarios that --agentbench-limit selects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pytest_agentbench.session.discovery import first_scenarios
 
 
 def test_the_first_ones_of_each_suite_and_variant() -> None:
-    """In the order of the data set, whatever the order of the tests; trials of a scenario stay together."""
+    """The first scenarios in the order of the data set are selected, with all their trials, whatever the order of the tests."""
     keys = [
         RolloutKey("shop", "c"),
         RolloutKey("shop", "b", trial=2),
@@ -23,5 +23,5 @@ def test_the_first_ones_of_each_suite_and_variant() -> None:
 
 
 def test_a_suite_that_does_not_run() -> None:
-    """The one test that says why a suite does not run is left as it is."""
+    """The single test of a suite that does not run stays selected."""
     assert {("shop", "not_run")} == first_scenarios([RolloutKey("shop", "not_run")], {"shop": []}, 1)

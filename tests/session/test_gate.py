@@ -1,4 +1,4 @@
-"""The gate of a session: which rules are asked of which suite, with which baseline, and the exit status that follows."""
+"""The gate of a session: which rules apply to which suite, with which baseline, and the exit status."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def found(
     scorers: tuple[str, ...] = ("tsq", "repeated"),
     passes: bool = False,
 ) -> CompiledSuite:
-    """A suite with these rules."""
+    """Returns a compiled suite with these rules."""
     each = tuple(Scenario(str(number), ()) for number in range(scenarios))
     data = DatasetInfo(name, "f", "data.json", "0" * 64, "hand", scenarios)
     suite = Suite(name, Path(f"scenarios/{name}"), each, dataset=data, scorers={name: {} for name in scorers}, scales=SCALES, gate=gate)
@@ -40,7 +40,7 @@ def found(
 
 @pytest.fixture
 def asking(pytester: pytest.Pytester) -> Any:
-    """The settings of a command line."""
+    """Returns a function that makes the settings of a command line."""
 
     def settings(*options: str) -> Settings:
         pytester.makeini("[pytest]\n")
@@ -60,21 +60,21 @@ def texts(gate: Gate) -> list[tuple[str, str, bool]]:
 
 
 def baseline(settings: Settings, n: int = 20, **keys: Any) -> Path:
-    """The promoted baseline of shop."""
+    """Writes the promoted baseline of the suite shop."""
     return write_baseline(
         evidence([trial(i, **keys) for i in range(n)], run="before"), "shop", default_baseline("shop", settings.reports_directory)
     )
 
 
 def test_nobody_asks(asking: Any) -> None:
-    """Without a rule and a baseline there is no gate, and a baseline that lies there asks nothing."""
+    """Without rules and a baseline option there is no gate, even if a promoted baseline exists."""
     baseline(asking())
 
     assert make_gate([found()], asking()) is None
 
 
 def test_rules_of_the_command_line(asking: Any) -> None:
-    """They are asked of every suite that measures it, and take the place of those in suite.yaml that are about the same."""
+    """A rule of the command line applies to all suites that measure its metric, and replaces rules of suite.yaml about the same value."""
     suites = [found("tsq.mean >= 0.5", "tsq.mean >= -0.1 vs baseline"), found(name="bank", scorers=("exact",))]
     gate = made(suites, asking("--agentbench-gate=tsq.mean >= 0.8", "--agentbench-gate", "infra_error.rate <= 1%"))
 
@@ -90,13 +90,13 @@ def test_rules_of_the_command_line(asking: Any) -> None:
     ("rule", "sentence"), [("exact.mean >= 0.5", "no metric 'exact.mean' .*; known: .*tsq.mean"), ("tsq", "should be METRIC >= LIMIT")]
 )
 def test_a_rule_that_nobody_measures(asking: Any, rule: str, sentence: str) -> None:
-    """It is refused, not passed over."""
+    """A rule about an unknown metric is refused, not ignored."""
     with pytest.raises(ConfigError, match=sentence):
         make_gate([found()], asking(f"--agentbench-gate={rule}"))
 
 
 def test_pass_rates(asking: Any) -> None:
-    """A rule about them is asked of suites with a floor for their main score; it is refused where none has one."""
+    """A rule about pass rates applies to suites with a threshold for their main score, and is refused if no suite has one."""
     floored = replace(found(), thresholds={"tsq": 0.5})
     other = replace(found(name="bank"), thresholds={"tsq.mean": 0.5, "repeated": 0})
     asked = asking("--agentbench-gate=pass^3 >= 0.7")
@@ -109,17 +109,17 @@ def test_pass_rates(asking: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trials", "said"), [(1, ["shop: `pass^3 >= 0.7` takes 3 trials of each scenario: --agentbench-trials=3"]), (3, [])]
+    ("trials", "said"), [(1, ["shop: `pass^3 >= 0.7` needs 3 trials of each scenario; use --agentbench-trials=3"]), (3, [])]
 )
 def test_a_pass_rate_takes_trials(asking: Any, trials: int, said: list[str]) -> None:
-    """The start of a session says how many."""
+    """If a pass rate needs more trials, a warning at the start says how many."""
     suites = [replace(found("pass^3 >= 0.7", trials=trials, passes=True), thresholds={"tsq": 0.5})]
 
     assert said == [*made(suites, asking()).warnings(suites, None)]
 
 
 def test_a_baseline_alone(asking: Any) -> None:
-    """It asks what it is there for: whether the suite's main score has dropped by 0.05."""
+    """A baseline without rules adds the rule that the main score must not drop by more than 0.05."""
     path = baseline(asking())
     gate = made([found()], asking(f"--agentbench-baseline={path}"))
 
@@ -128,7 +128,7 @@ def test_a_baseline_alone(asking: Any) -> None:
 
 
 def test_a_promoted_baseline(asking: Any) -> None:
-    """A rule `vs baseline` finds it under reports/baselines; the suite is then judged by the gate, unless the tests decide."""
+    """A rule `vs baseline` uses the baseline in reports/baselines. The gate then decides instead of thresholds, unless the tests decide."""
     baseline(asking())
     suites = [found("tsq.mean >= -0.1 vs baseline")]
 
@@ -138,17 +138,17 @@ def test_a_promoted_baseline(asking: Any) -> None:
 
 
 def test_no_baseline(asking: Any) -> None:
-    """A rule `vs baseline` stays, for the verdict to say that there is none."""
+    """A rule `vs baseline` without a baseline stays, so that the verdict can report it."""
     gate = made([found("tsq.mean >= -0.1 vs baseline")], asking())
 
     assert (1, {}, set()) == (len(gate.rules), gate.baselines, gate.compared)
 
 
 def test_a_baseline_of_other_suites(asking: Any) -> None:
-    """It is a mistake that is told at once."""
+    """A baseline of other suites is a usage error."""
     path = baseline(asking())
 
-    with pytest.raises(ConfigError, match="is one of shop; this session has bank"):
+    with pytest.raises(ConfigError, match="has results of shop, but this session has bank"):
         make_gate([found(name="bank")], asking(f"--agentbench-baseline={path}"))
 
 
@@ -164,24 +164,24 @@ def test_a_baseline_of_other_suites(asking: Any) -> None:
     ],
 )
 def test_warnings(asking: Any, rule: str, trials: int, warned: bool) -> None:
-    """A margin that no run of 20 scenarios can clear is told before hours are spent on it, with what can."""
+    """A margin with which no run of 20 scenarios can pass is a warning at the start, with the number of trials that is enough."""
     suites = [found(rule, trials=trials)]
     warnings = [*made(suites, asking()).warnings(suites, None)]
 
     assert warned == bool(warnings)
     if warned:
-        enough = "cannot pass below 0.185; --agentbench-trials=7 can", "nor with more trials; more scenarios can, or `of suite`"
+        enough = "below 0.185; use --agentbench-trials=7", "however many trials; add scenarios, or use `of suite`"
         assert any(each in warnings[0] for each in enough)
 
 
 def test_warnings_know_the_baselines_spread(asking: Any) -> None:
-    """Where the trials of a baseline vary, a margin that an unchanged run is not likely to clear is told, too."""
+    """If the trials of a baseline vary, there is also a warning about a margin with which an unchanged run is unlikely to pass."""
     suites = [found("tsq.mean >= -0.2 vs baseline", scenarios=40)]
     noisy = [trial(i, float((i + k) % 2), number=k) for i in range(40) for k in (1, 2, 3)]
     write_baseline(evidence(noisy, run="before"), "shop", default_baseline("shop", asking().reports_directory))
 
     (warning,) = made(suites, asking()).warnings(suites, None)
-    assert "with the baseline's noise they pass 4 times out of 5 from 0." in warning
+    assert "with the baseline's noise, unchanged runs pass 4 times out of 5 only with a margin of 0." in warning
     quiet = [trial(i, number=k) for i in range(40) for k in (1, 2, 3)]
     write_baseline(evidence(quiet, run="before"), "shop", default_baseline("shop", asking().reports_directory))
     assert [] == [*made(suites, asking()).warnings(suites, None)]
@@ -191,7 +191,7 @@ MEANS = {"tsq": 0.5, "tsq.mean": 0.8, "repeated.mean": 0.25}
 
 
 def test_thresholds_of_means_are_rules(asking: Any) -> None:
-    """`tsq.mean: 0.8` is a rule of its own, `of run`, upper where less is better; a floor is none. One about the same takes its place."""
+    """`tsq.mean: 0.8` is a rule `of run`, an upper bound if lower is better; `tsq: 0.5` is not. A rule on the same value replaces it."""
     suite = replace(found("tsq.mean >= 0.7"), thresholds=MEANS)
 
     assert [
@@ -207,7 +207,7 @@ def test_thresholds_of_means_are_rules(asking: Any) -> None:
 
 
 def test_arms_keep_their_thresholds(asking: Any) -> None:
-    """Of an A/B session only what is a fact about each arm is asked: the arms are compared with each other."""
+    """In an A/B session only rules `of run` apply to each arm, because the arms are compared with each other."""
     suite = replace(found("tsq.mean >= 0.7", "infra_error.rate <= 2%"), thresholds=MEANS)
 
     gate = made([suite], asking("--agentbench-ab=agent.temperature=0,1"))
@@ -217,7 +217,7 @@ def test_arms_keep_their_thresholds(asking: Any) -> None:
 
 @pytest.mark.parametrize(("decides", "expected"), [(True, ("FAIL", 2)), (False, ("FAIL", 1))])
 def test_facts_always_decide(decides: bool, expected: tuple[str, int]) -> None:
-    """With `--agentbench-verdict=tests` rules are only shown, but those that are facts about this run, as thresholds of means are."""
+    """With `--agentbench-verdict=tests` rules are only shown, except rules `of run`, such as thresholds of means."""
     fact = rule_result("tsq.mean >= 0.8 of run", "FAIL", 0.7, of="run")
     gate = gate_result("FAIL", rule_result("tsq.mean >= 0.8", "FAIL", 0.7, of="suite"), fact, decides=decides)
 
@@ -256,7 +256,7 @@ def status_of(pytests: int, verdict: str, what: dict[str, Any], inconclusive: st
 
 @pytest.mark.parametrize(("pytests", "verdict", "what", "inconclusive", "expected"), STATUSES)
 def test_exit_statuses(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str, expected: int) -> None:
-    """A regression is 1, what could not be measured 6, what could not be told 7 where that is asked for, and all else pytest's own."""
+    """The exit status is 1 for a regression, 6 if the run was not measured, 7 if INCONCLUSIVE should fail, and else pytest's own."""
     assert expected == status_of(pytests, verdict, what, inconclusive)
 
 
@@ -267,7 +267,7 @@ def test_exit_statuses(pytests: int, verdict: str, what: dict[str, Any], inconcl
     st.sampled_from(["pass", "fail"]),
 )
 def test_green_is_green(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str) -> None:
-    """The status is 0 only if pytest's is, nothing failed, and the verdict is no FAIL; a FAIL is always 1."""
+    """The status is 0 only if pytest's is 0, no service failed, and the verdict is not FAIL. A FAIL is always 1."""
     status = status_of(pytests, verdict, what, inconclusive)
 
     assert (status == 1) or verdict != "FAIL"

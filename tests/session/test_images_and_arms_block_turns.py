@@ -1,4 +1,4 @@
-"""What a session asks of its backend between two blocks is asked of all kinds alike."""
+"""Block switches with a backend that has no arms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENDPOINT = Endpoint("http://127.0.0.1:8000/v1", "m", "lab")
 
 
 class LabMachine(Backend):
-    """As a hook makes one: it has what docs/hooks.md asks for, and knows of no arms."""
+    """A backend from a hook: it has the members that docs/hooks.md requires, and no arms."""
 
     def __init__(self) -> None:
         self.name, self.note = "lab", ""
@@ -34,11 +34,11 @@ class LabMachine(Backend):
         return None
 
     def stop(self) -> None:
-        """Nothing was started."""
+        """Does nothing, because nothing was started."""
 
 
 def test_a_backend_that_knows_of_no_arms() -> None:
-    """It is always where it was started, its metrics are those of every arm, and nothing of it is lost but with the session."""
+    """A backend without arms keeps its endpoint, has the same metrics for every arm, and can fail only as a whole."""
     backend = LabMachine()
     turns = ArmSwitcher(backend, CARRY)
 

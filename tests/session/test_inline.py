@@ -1,4 +1,4 @@
-"""What a test in whose process a rollout ran is told when the pool cannot answer."""
+"""Refusals of the pool while a rollout runs inside its test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pytest_agentbench.errors import InfraError, MissingError
 from pytest_agentbench.records import Access, Rollout, RolloutKey
 from pytest_agentbench.rollouts.worker_protocol import QuestionRefused
-from pytest_agentbench.session.inline import PooledTap, submitted
+from pytest_agentbench.session.inline import PooledTap, submit
 from pytest_agentbench.session.pool_connection import PoolConnection
 from tests.session.test_pool_connection import answers, pool
 
@@ -27,12 +27,12 @@ async def opened(connection: PoolConnection) -> None:
 
 
 async def written(connection: PoolConnection) -> None:
-    submitted(connection, Rollout("shop", "shop-0", "default", 1, "ok"))
+    submit(connection, Rollout("shop", "shop-0", "default", 1, "ok"))
 
 
 @pytest.mark.parametrize("question", [closed, told, opened, written], ids=["close", "said", "open", "submit"])
 @pytest.mark.parametrize(("status", "error"), [("infra_error", InfraError), ("missing", MissingError)])
 async def test_a_refusal_is_no_answer(question: Callable[[PoolConnection], Awaitable[None]], status: str, error: type[Exception]) -> None:
-    """Calls that nobody can tell are not an empty list of calls, and a record that was not written is not empty: it is an error."""
+    """A refusal raises an error. It is never taken for an empty list of calls or an empty record."""
     with pool(answers(QuestionRefused("the pool is full", status))) as connection, pytest.raises(error, match="the pool is full"):
         await question(connection)

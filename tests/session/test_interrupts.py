@@ -1,4 +1,4 @@
-"""A signal may come between any two instructions, which pytest has to be able to report."""
+"""A signal can arrive between any two instructions, and pytest must be able to report it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def interrupted() -> None:
 
 
 def test_an_instruction_without_a_line() -> None:
-    """Pytest cannot show such a step of a traceback; without it the other ones are shown."""
+    """Pytest cannot show a traceback entry without a line. After its removal it shows the others."""
     units = len(interrupted.__code__.co_code) // 2
     interrupted.__code__ = interrupted.__code__.replace(co_linetable=NO_LINES * (units // 8 + 1))
     with pytest.raises(KeyboardInterrupt) as caught:
         interrupted()
-    with pytest.raises(TypeError, match="NoneType"):  # once pytest can, nothing has to be left out any more
+    with pytest.raises(TypeError, match="NoneType"):  # If pytest can show it one day, the workaround can go.
         caught.getrepr()
 
     leave_out_steps_without_a_line(caught)

@@ -17,19 +17,19 @@ from pytest_agentbench.rollouts.worker_protocol import BackendReady, GetBackend,
 from pytest_agentbench.session.pool_connection import PoolConnection, PoolLost
 
 READY = BackendReady(Endpoint("http://127.0.0.1:9/v1", "m"))
-Answering = Callable[[socket.socket, int], None]  # what a pool does with a connection that has introduced itself, and its number
+Answering = Callable[[socket.socket, int], None]  # handles an accepted connection; gets its number
 
 
 @contextmanager
 def pool(answering: Answering) -> Iterator[PoolConnection]:
-    """A connection to a process that does with each of its connections what `answering` says, and then closes it."""
+    """A connection to a server that calls `answering` for each of its connections and then closes it."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         for number in range(1000):
             try:
                 accepted, _ = listener.accept()
-            except OSError:  # the test is over
+            except OSError:  # The test has ended.
                 return
             with accepted, suppress(OSError):
                 wire.receive(accepted)
@@ -48,7 +48,7 @@ def pool(answering: Answering) -> Iterator[PoolConnection]:
 
 
 def answers(*messages: object) -> Answering:
-    """Answers one question after another."""
+    """Answers one question after the other."""
 
     def answering(accepted: socket.socket, _: int) -> None:
         for message in messages:
@@ -59,14 +59,14 @@ def answers(*messages: object) -> Answering:
 
 
 def test_an_answer() -> None:
-    """A question is answered with its answer and the frame's body, and the next one goes over the same connection."""
+    """`ask` returns the answer and its body, and the next question uses the same connection."""
     with pool(answers(READY, READY)) as connection:
         assert [(READY, b"body")] * 2 == [connection.ask(GetBackend()) for _ in range(2)]
 
 
 @pytest.mark.parametrize(("status", "error"), [("infra_error", InfraError), ("cancelled", InfraError), ("missing", MissingError)])
 def test_a_refusal(status: str, error: type[Exception]) -> None:
-    """A refusal is an error with its reason, and the connection stays usable."""
+    """A refusal raises an error with its reason, and the connection stays usable."""
     with pool(answers(QuestionRefused("no GPU", status), READY)) as connection:
         with pytest.raises(error, match=r"^no GPU$") as raised:
             connection.ask(GetBackend())
@@ -76,7 +76,7 @@ def test_a_refusal(status: str, error: type[Exception]) -> None:
 
 
 def test_an_answer_that_cannot_be_read() -> None:
-    """The answer to another question, or of another shape, ends the test that asked and no other one."""
+    """An invalid answer fails the test that asked, and no other test."""
     with pool(answers(PlanAccepted(), {"op": "backend"}, READY)) as connection:
         for sentence in (r"'PlanAccepted' is unknown", r"is no message"):
             with pytest.raises(InfraError, match=rf"^the pool's answer to GetBackend cannot be read: .*{sentence}") as raised:
@@ -87,7 +87,7 @@ def test_an_answer_that_cannot_be_read() -> None:
 
 
 def test_pools_that_die() -> None:
-    """A question goes to the next pool when one closes the connection without an answer."""
+    """If a pool closes the connection without an answer, the question goes to the next pool."""
 
     def answering(accepted: socket.socket, number: int) -> None:
         if number < 3:
@@ -101,7 +101,7 @@ def test_pools_that_die() -> None:
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_pool_of_another_version(waits: bool) -> None:
-    """Its refusal ends the asking at once, also if it closes the connection before the question is sent."""
+    """A pool of another version is not asked again, even if it closes the connection before the question is sent."""
     accepted_connections: list[int] = []
 
     def answering(accepted: socket.socket, number: int) -> None:

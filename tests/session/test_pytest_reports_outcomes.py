@@ -1,4 +1,4 @@
-"""What the controller counts of the tests of a session."""
+"""The controller's counts of test outcomes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def report(outcome: Any, **marks: Any) -> pytest.TestReport:
 
 
 def test_what_failed_is_counted() -> None:
-    """Failed tests are counted whether or not a number of them ends the session, for a line in a log says how many there are."""
+    """Failed tests are always counted, not only under --maxfail, because lines in a log show their number."""
     tests = Outcomes(Path())
 
     for each in (report("passed"), report("failed"), report("failed", **{UNMEASURED: ["", "gone"]}), report("skipped", **{BELOW: True})):
@@ -25,7 +25,7 @@ def test_what_failed_is_counted() -> None:
 
 
 def test_the_session_is_cut_short() -> None:
-    """After a test with which nothing more can run, the session stays one that was cut short."""
+    """A session is cut short after a report says that nothing more can run, whatever later reports say."""
     tests = Outcomes(Path())
 
     tests.add(report("failed", **{OVER: True}))

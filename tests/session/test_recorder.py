@@ -1,4 +1,4 @@
-"""What the session writes down while it runs."""
+"""The run recorder: journal, counts and durations."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pytest_agentbench.session.recorder import DURATIONS, RunRecorder, known_dur
 
 
 class HushedRecorder:
-    """A inner that redacts a word, and what it told the hooks."""
+    """A RunRecorder that redacts the word `hush`, and the lines that its hooks got."""
 
     def __init__(self, directory: Path) -> None:
         self.told: list[bytes] = []
         self.inner = RunRecorder(directory, lambda text: text.replace("hush", "[redacted]"), self.told.append)
 
     def finish(self, name: str, answer: str = "", **keys: Any) -> bytes:
-        """A rollout arrives from the pool."""
+        """Records a rollout as if it came from the pool."""
         record = Rollout("shop", name, "default", 1, status="ok", answer=answer)
         finished = RolloutFinished(record.key, "scenario", "ok", {}, tokens=0, calls=0, duration_s=0.0)
         summary = dataclasses.replace(finished, **keys)
@@ -40,7 +40,7 @@ def recorder(tmp_path: Path) -> Iterator[HushedRecorder]:
 
 
 def test_records_are_redacted_first(recorder: HushedRecorder, tmp_path: Path) -> None:
-    """The journal, the hooks and the test that asked get the same line, without what must not be written."""
+    """The journal, the hooks and the test get the same redacted line."""
     line = recorder.finish("a", "hush!")
 
     assert "[redacted]!" == rollout_of(line).answer
@@ -51,20 +51,20 @@ def test_records_are_redacted_first(recorder: HushedRecorder, tmp_path: Path) ->
 
 
 def test_rounds_that_no_test_asks_for(recorder: HushedRecorder) -> None:
-    """They are counted with the others; the backend is wanted where one of their rollouts is not there yet, and not before."""
+    """Additional rollouts are counted with the others. The backend is needed only if one of them is not recorded yet."""
     inner = recorder.inner
     inner.planned(2, 2, {"shop": 2})
     inner.added(2, 2)
-    assert not inner.wanted.is_set()
+    assert not inner.backend_needed.is_set()
 
     inner.added(2, 1)
 
-    assert inner.wanted.is_set()
-    assert (6, 5, 5) == (inner.planned_keys, inner.taken_over, inner.done)
+    assert inner.backend_needed.is_set()
+    assert (6, 5, 5) == (inner.planned_keys, inner.reused, inner.done)
 
 
 def test_progress_is_counted(recorder: HushedRecorder) -> None:
-    """Rollouts, tokens and scores are summed up; only evaluable rollouts tell how long a scenario takes."""
+    """Rollouts, tokens and scores are summed up. Only evaluable rollouts have a duration."""
     recorder.inner.planned(4, 0, {"shop": 5})
     recorder.finish("a", scores={"tsq": 0.5, "calls": 2.0}, tokens=10, duration_s=1.5)
     recorder.finish("b", scores={"tsq": 1.0}, tokens=5, duration_s=2.5, status="limit")
@@ -77,7 +77,7 @@ def test_progress_is_counted(recorder: HushedRecorder) -> None:
 
 
 def test_calls_by_hand_do_not_count(recorder: HushedRecorder) -> None:
-    """What a test called by hand is in the journal and in no count."""
+    """Calls by hand are in the journal and in no count."""
     recorder.finish("a", kind="adhoc", tokens=10, duration_s=1.5, scores={"tsq": 1.0})
 
     assert (1, 0, 0, {}, {}) == (
@@ -91,7 +91,7 @@ def test_calls_by_hand_do_not_count(recorder: HushedRecorder) -> None:
 
 
 def test_durations_are_remembered_by_backend(tmp_path: Path) -> None:
-    """Each backend has durations of its own; newer ones replace older ones of the same rollout and keep the others."""
+    """Each backend has its own durations. New durations replace old ones of the same rollout; the others stay."""
     remember_durations(tmp_path, "embedded", {"shop[a]": 1.00004, "shop[b]": 2.0})
     remember_durations(tmp_path, "vllm", {"shop[a]": 9.0})
     remember_durations(tmp_path, "embedded", {"shop[b]": 3.0, "shop[c]": 4.0})
@@ -106,7 +106,7 @@ def test_durations_are_remembered_by_backend(tmp_path: Path) -> None:
     "broken", [None, "", "{", "[1]", "5", '{"embedded": [1]}', '{"embedded": {"a": "long"}}', '{"embedded": null}', b"\xff"]
 )
 def test_broken_durations_are_no_trouble(tmp_path: Path, broken: str | bytes | None) -> None:
-    """The file only helps the order of rollouts: whatever stands in it, it is read as nothing and written anew."""
+    """An invalid file counts as empty and is replaced, because it only improves the order of rollouts."""
     if broken is not None:
         (tmp_path / DURATIONS).write_bytes(broken if isinstance(broken, bytes) else broken.encode())
 
@@ -118,7 +118,7 @@ def test_broken_durations_are_no_trouble(tmp_path: Path, broken: str | bytes | N
 
 
 def test_a_record_that_comes_twice(recorder: HushedRecorder, tmp_path: Path) -> None:
-    """One that a pool hands over again is written, counted and told of once, and answered as before; another one is written."""
+    """A record that a pool sends twice is written and counted once and gets the same answer. A different record is written."""
     assert recorder.finish("a", "hush") == recorder.finish("a", "hush")
     assert (1, 1, 1) == (len(recorder.told), recorder.inner.done, recorder.inner.in_journal)
     assert {RolloutKey("shop", "a"): "ok"} == recorder.inner.kept

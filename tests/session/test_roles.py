@@ -1,4 +1,4 @@
-"""An agent that needs roles, and suites and backends that have them or not."""
+"""Agents that need roles, with suites and backends that configure them or do not."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ FAR = {"url": "http://127.0.0.1:9/v1", "model": "expert", "api_key": "EXPERTS_KE
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({}, "asks the role 'answer', and nobody plays it: `roles` of suite.yaml or of the YAML of backend 'embedded' has to name it"),
-        ({"roles": {"answer": {}}}, "asks the role 'reasoner', and nobody plays it: *"),
+        (
+            {},
+            (
+                "needs the role 'answer': no endpoint is configured for it; "
+                "add it to `roles` in suite.yaml or in the YAML of backend 'embedded'"
+            ),
+        ),
+        ({"roles": {"answer": {}}}, "needs the role 'reasoner': no endpoint is configured for it; *"),
         (
             {"roles": {"answer": FAR, "reasoner": {}}},
-            "asks the role 'answer', and http://127.0.0.1:9/v1 wants a key: the environment variable EXPERTS_KEY is not set",
+            "needs the role 'answer': http://127.0.0.1:9/v1 wants a key: the environment variable EXPERTS_KEY is not set",
         ),
     ],
     ids=["none", "one", "no key"],
 )
 def test_a_role_is_missing(project: Project, keys: dict[str, Any], why: str) -> None:
-    """Each test of the suite is an ERROR that says it, and nothing boots."""
+    """If a role is missing, the suite is an ERROR with the reason, and nothing boots."""
     project.suite(agent=ORCHESTRATOR, scenarios=1, **keys)
 
     result = project.run("scenarios/shop")
@@ -36,18 +42,18 @@ def test_a_role_is_missing(project: Project, keys: dict[str, Any], why: str) -> 
 
 
 def test_a_role_at_the_backends_own_address(project: Project) -> None:
-    """It is the backend that plays it, with the backend's key: the role's own is not asked for."""
+    """A role at the backend's URL uses the backend's key, so its own key need not be set."""
     project.suite(agent=ORCHESTRATOR, scenarios=1, roles={"answer": FAR, "reasoner": {}})
     project.write("backends/far.yaml", "kind: url\nurl: http://127.0.0.1:9/v1/\n")
 
     result = project.run("scenarios/shop", "--agentbench-backend=far")
 
     result.stdout.no_fnmatch_line("*wants a key*")
-    result.stdout.fnmatch_lines(["*the backend 'far' is not there: *"])
+    result.stdout.fnmatch_lines(["*the backend 'far' is not available: *"])
 
 
 def test_tests_are_collected_without_keys(project: Project) -> None:
-    """Whoever only looks at what there is needs no key, and is told of a role that nobody plays all the same."""
+    """--collect-only needs no keys, but a role without an endpoint is an error."""
     project.suite(agent=ORCHESTRATOR, scenarios=1, roles={"answer": FAR, "reasoner": {}})
     keyless = project.run("scenarios/shop", "--collect-only")
     project.suite(agent=ORCHESTRATOR, scenarios=1)
@@ -58,7 +64,7 @@ def test_tests_are_collected_without_keys(project: Project) -> None:
 
 @pytest.mark.parametrize("keys", [{"context_length": 16384}, {"max_model_len": 16384}])
 def test_prompts_that_can_never_fit(project: Project, keys: dict[str, Any]) -> None:
-    """An agent whose prompts may have more tokens than the model takes is refused before anything boots, with both numbers."""
+    """An agent whose prompt budget exceeds the model's context length is refused before anything boots, with both numbers."""
     project.suite(agent=ORCHESTRATOR, scenarios=1, roles={"answer": {}, "reasoner": {}})
     project.backend([{"text": "Nothing to do."}], **keys)
 
@@ -71,7 +77,7 @@ def test_prompts_that_can_never_fit(project: Project, keys: dict[str, Any]) -> N
 
 @pytest.mark.slow
 def test_backend_and_arms(project: Project) -> None:
-    """What a backend's YAML says of its roles counts, also before what the suite says; of two arms the one without them is named."""
+    """Roles of the backend's YAML override those of the suite. In an A/B session each arm is checked."""
     project.suite(agent=ORCHESTRATOR, scenarios=1, roles={"answer": FAR})
     project.backend([{"text": "Nothing to do."}], roles={"answer": {}, "reasoner": {}})
     project.backend([{"text": "Nothing to do."}], name="bare")
@@ -80,13 +86,13 @@ def test_backend_and_arms(project: Project) -> None:
     both = project.run("scenarios/shop", "--agentbench-ab=embedded,bare")
 
     assert "limit" == project.rollouts[0].status, alone.stdout.str()
-    both.stdout.fnmatch_lines(["*asks the role 'answer', and http://127.0.0.1:9/v1 wants a key: *EXPERTS_KEY is not set"])
+    both.stdout.fnmatch_lines(["*needs the role 'answer': http://127.0.0.1:9/v1 wants a key: *EXPERTS_KEY is not set"])
     both.assert_outcomes(errors=1)
 
 
 @pytest.mark.slow
 def test_a_suite_that_the_arms_leave_out(project: Project) -> None:
-    """In an A/B session a suite that -m leaves out has no arms, and its agent is not asked what it needs."""
+    """In an A/B session a suite that -m excludes has no arms, and the roles of its agent are not checked."""
     project.suite(scenarios=1)
     project.suite("bank", scenarios=1)
 
@@ -96,7 +102,7 @@ def test_a_suite_that_the_arms_leave_out(project: Project) -> None:
 
 
 def test_thresholds_are_for_suites_that_run(project: Project) -> None:
-    """A threshold of the command line is not asked of a suite that -m leaves out, also if a suite that -m names cannot run."""
+    """A threshold of the command line does not apply to a suite that -m excludes, even if a suite that -m names cannot run."""
     project.suite(scenarios=1)
     project.suite("broken", scenarios=1, scorers=["tqs"])
     project.suite("bank", scenarios=1, scorers=["exact"], thresholds={})

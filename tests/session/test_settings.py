@@ -1,4 +1,4 @@
-"""Options, their ini twins, and what is said about faulty ones."""
+"""Options, their ini keys, and errors about invalid ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # noqa: F401  # here, because pytester forgets what tests import, and half of yaml does not survive that
+import yaml  # noqa: F401  # pytester unloads modules that tests import, and yaml breaks if it is partly unloaded.
 
 from pytest_agentbench.runs.option import Option
 from pytest_agentbench.session.settings import OPTIONS, Settings, read_settings
@@ -65,7 +65,7 @@ FIELDS = (
 
 
 def read(pytester: pytest.Pytester, *arguments: str, **ini: str) -> Settings:
-    """The settings of a command line and an ini file."""
+    """Returns the settings of a command line and an ini file."""
     pytester.makeini("\n".join(["[pytest]", *(f"agentbench_{name} = {value}" for name, value in ini.items())]))
     return read_settings(pytester.parseconfig(*arguments))
 
@@ -84,14 +84,14 @@ def flag(option: str, value: str) -> str:
 
 
 def test_every_option_is_tried_here() -> None:
-    """The table above knows every option, and every setting comes from one."""
+    """The table above contains every option, and every setting comes from an option."""
     assert {option.name for option in OPTIONS} == set(VALUES)
-    known = {"rounds", *(FIELDS.get(name, name.replace("-", "_")) for name in VALUES)}  # rounds are of --agentbench-trials, too
+    known = {"rounds", *(FIELDS.get(name, name.replace("-", "_")) for name in VALUES)}  # `rounds` comes from --agentbench-trials, too.
     assert {*known, "reports"} == {field.name for field in dataclasses.fields(Settings)}
 
 
 def test_defaults(pytester: pytest.Pytester) -> None:
-    """Without options: the embedded backend, the suite's own agent, two retries, reports beside the tests."""
+    """The defaults: the embedded backend, the suite's own agent, two retries, reports in the rootdir."""
     expected = Settings(
         backend="embedded",
         ab=(),
@@ -134,7 +134,7 @@ def test_defaults(pytester: pytest.Pytester) -> None:
 
 
 def test_rounds_of_trials(pytester: pytest.Pytester) -> None:
-    """`auto` is up to five rounds, `auto:N` up to N; tests are made of one trial then. A number of trials has no rounds."""
+    """`auto` means up to five trial rounds, `auto:N` up to N, and tests read the first one. A number of trials means no rounds."""
     assert (1, 5) == _trials(read(pytester, "--agentbench-trials=auto"))
     assert (1, 7) == _trials(read(pytester, trials="auto:7"))
     assert (3, None) == _trials(read(pytester, "--agentbench-trials=3", trials="auto"))
@@ -146,7 +146,7 @@ def _trials(settings: Settings) -> tuple[int | None, int | None]:
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_every_option_has_an_ini_twin(pytester: pytest.Pytester, option: Option) -> None:
-    """An option may stand in the ini file; the command line wins over it."""
+    """Each option can be set in the ini file. The command line overrides it."""
     given, in_ini, from_command_line, from_ini = VALUES[option.name]
     key = option.name.replace("-", "_")
 
@@ -157,14 +157,14 @@ def test_every_option_has_an_ini_twin(pytester: pytest.Pytester, option: Option)
 
 @pytest.mark.parametrize("name", ["concurrency", "limit", "trials", "variants", "set", "threshold", "slo", "time-limit"])
 def test_an_empty_ini_value_is_none(pytester: pytest.Pytester, name: str) -> None:
-    """An ini key without a value is as if it were not there."""
+    """An ini key without a value has no effect."""
     key = name.replace("-", "_")
 
     assert value_of(read(pytester), name, pytester.path) == value_of(read(pytester, **{key: ""}), name, pytester.path)
 
 
 def test_several_values(pytester: pytest.Pytester) -> None:
-    """--agentbench-set and --agentbench-threshold may be given several times, or one per line; the last of a name wins."""
+    """--agentbench-set and --agentbench-threshold can be repeated, in the ini file one per line. The last value of a name counts."""
     given = read(
         pytester, "--agentbench-set=a.b=1", "--agentbench-set=a.c=[1, x]", "--agentbench-threshold=tsq=0.1", "--agentbench-threshold=tsq=.5"
     )
@@ -175,14 +175,14 @@ def test_several_values(pytester: pytest.Pytester) -> None:
 
 
 def test_a_later_change_is_made_later(pytester: pytest.Pytester) -> None:
-    """A path that is given again is changed where it stands last: what was given in between does not undo it."""
+    """A repeated path is changed at its last position, so that changes in between do not undo it."""
     again = read(pytester, "--agentbench-set=agent.seed=1", "--agentbench-set=agent={kind: react}", "--agentbench-set=agent.seed=2")
 
     assert [("agent", {"kind": "react"}), ("agent.seed", 2)] == again.suite_changes
 
 
 def test_changes_know_where_they_belong(pytester: pytest.Pytester) -> None:
-    """`backend.` leads to the backend's YAML, everything else to suite.yaml; `model` is the agent's."""
+    """Paths with `backend.` change the backend's YAML, all others suite.yaml. `model` means `agent.model`."""
     values = ("model=big", "backend.model=small", "agent.seed=1", "thresholds.tsq=0.5", "description=a=b")
     settings = read(pytester, *(f"--agentbench-set={value}" for value in values))
 
@@ -194,18 +194,18 @@ def test_changes_know_where_they_belong(pytester: pytest.Pytester) -> None:
     ("text", "seconds"), [("90s", 90.0), ("150m", 9000.0), ("2h", 7200.0), ("1.5h", 5400.0), ("30", 30.0), (" 5 m ", 300.0)]
 )
 def test_times(pytester: pytest.Pytester, text: str, seconds: float) -> None:
-    """A time has a unit; without one it is seconds."""
+    """A time has a unit. Without one it is in seconds."""
     assert seconds == read(pytester, f"--agentbench-time-limit={text}").time_limit
 
 
 @pytest.mark.parametrize("name", ["concurrency", "limit", "trials"])
 def test_one_is_enough(pytester: pytest.Pytester, name: str) -> None:
-    """The least of what is counted is one."""
+    """The smallest allowed count is one."""
     assert 1 == value_of(read(pytester, flag(name, "1")), name, pytester.path)
 
 
 def test_pdb_runs_inline(pytester: pytest.Pytester) -> None:
-    """A debugger wants the rollout in its own call stack."""
+    """--pdb runs rollouts inline, so that the debugger sees the agent."""
     assert read(pytester, "--pdb").inline
 
 
@@ -265,7 +265,7 @@ def test_pdb_runs_inline(pytester: pytest.Pytester) -> None:
     ],
 )
 def test_faulty_options(pytester: pytest.Pytester, arguments: str, sentence: str) -> None:
-    """A fault is a usage error: the option, what was given, and what would work."""
+    """An invalid value is a usage error with the option, the value and a correct one."""
     with pytest.raises(pytest.UsageError) as caught:
         read(pytester, f"--agentbench-{arguments}")
 
@@ -273,7 +273,7 @@ def test_faulty_options(pytester: pytest.Pytester, arguments: str, sentence: str
 
 
 def test_help_names_the_ini_key(pytester: pytest.Pytester) -> None:
-    """Each option's help says how it is called in the ini file."""
+    """Each option's help names its ini key."""
     (group,) = (each for each in pytester.parseconfig()._parser._groups if each.name == "agentbench")
 
     for option, entry in zip(OPTIONS, group.options, strict=True):
@@ -282,20 +282,20 @@ def test_help_names_the_ini_key(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.parametrize("text", ["30m", ":", "2h:30m", "1m:1m", "soon:later"])
 def test_a_window_that_is_none(pytester: pytest.Pytester, text: str) -> None:
-    """It needs a colon, and one time at least; a second one is later than the first."""
+    """A window needs a colon and at least one time. The second time must be later than the first."""
     with pytest.raises(pytest.UsageError, match=f"--agentbench-window {text}: should be START:END, two times after the first call"):
         read(pytester, f"--agentbench-window={text}")
 
 
 @pytest.mark.parametrize("name", ["2x", "a/b", "..", "latest", "a b", "a" * 81, "-x", "A,B"])
 def test_a_name_that_is_none(pytester: pytest.Pytester, name: str) -> None:
-    """It has to be a directory's name, one that is told from a date, and is not that of the newest run."""
+    """A run's name must be valid as part of a directory name, must not look like a date, and must not be `latest`."""
     with pytest.raises(pytest.UsageError, match="should be a letter, and then at most 79 letters, digits, dots, dashes or underscores"):
         read(pytester, f"--agentbench-name={name}")
 
 
 @pytest.mark.parametrize("text", ["0s", "50ms", "2h", "often"])
 def test_an_interval_that_nobody_keeps(pytester: pytest.Pytester, text: str) -> None:
-    """A look takes time, and one that never comes shows nothing."""
+    """A sample interval must be neither too short nor too long."""
     with pytest.raises(pytest.UsageError, match=f"--agentbench-sample-interval {text}: should be a time"):
         read(pytester, f"--agentbench-sample-interval={text}")

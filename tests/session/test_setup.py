@@ -1,4 +1,4 @@
-"""What a session is asked to do is read once."""
+"""Files and rules of a session are read once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.project import Project
 
 
 def test_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the command line to the gate a suite.yaml is parsed once, so is each of its rules, and each agent is made once."""
+    """During setup each suite.yaml and each rule is parsed once, and each agent is made once."""
     file = project.suite(scenarios=2, gate=["tsq.mean >= 0.1", "infra_error.rate <= 50%"])
     counts: Counter[object] = Counter()
 

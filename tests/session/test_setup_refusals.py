@@ -1,4 +1,4 @@
-"""When a group of rollouts is given up, because the server takes no call of it."""
+"""A group of rollouts is given up if the server refuses all its calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ended(name: str, *calls: LLMCall, suite: str = "shop", trial: int = 1) -> Ro
 
 
 def test_two_scenarios_are_enough() -> None:
-    """The second scenario that is refused ends the group, in the server's words."""
+    """The second refused scenario ends the group, with the server's message as the reason."""
     refusals = Refusals()
 
     assert "" == refusals.after(ended("a", REFUSED), PLAN, [])
@@ -31,7 +31,7 @@ def test_two_scenarios_are_enough() -> None:
 
 
 def test_trials_of_one_scenario_are_not() -> None:
-    """What is refused of one scenario may be its own fault, unless it is all that there is."""
+    """Refusals of one scenario may be caused by that scenario, unless it is the only one."""
     refusals = Refusals()
 
     assert "" == refusals.after(ended("a", REFUSED), PLAN, [])
@@ -40,7 +40,7 @@ def test_trials_of_one_scenario_are_not() -> None:
 
 
 def test_what_runs_may_still_be_answered() -> None:
-    """Rollouts that were under way at the second refusal are waited for; those that began later are not."""
+    """The decision waits for rollouts that were running at the second refusal, not for those that began later."""
     refusals = Refusals()
     refusals.after(ended("a", REFUSED), PLAN, [])
 
@@ -50,7 +50,7 @@ def test_what_runs_may_still_be_answered() -> None:
 
 
 def test_one_answer_is_enough() -> None:
-    """A group of which a call was answered is never given up, whenever that was."""
+    """A group with at least one answered call is never given up."""
     early, late = Refusals(), Refusals()
     early.after(ended("a", GOOD), PLAN, [])
     late.after(ended("a", REFUSED), PLAN, [key("c")])
@@ -62,7 +62,7 @@ def test_one_answer_is_enough() -> None:
 
 
 def test_groups_are_apart() -> None:
-    """What is refused of one suite says nothing of another."""
+    """Refusals in one suite do not affect another suite."""
     refusals = Refusals()
 
     assert ["", ""] == [refusals.after(ended(name, REFUSED, suite=suite), PLAN, []) for name, suite in (("a", "shop"), ("b", "bank"))]

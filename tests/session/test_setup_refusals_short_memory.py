@@ -6,28 +6,28 @@ import resource
 
 import pytest
 
-from pytest_agentbench.session.setup import explained
+from pytest_agentbench.session.setup import shortage_as_usage_error
 from tests.project import Project
 from tests.robustness.processes import limited
 
 
 @pytest.mark.parametrize("error", [MemoryError(), ImportError("x.so: failed to map segment from shared object")], ids=["memory", "import"])
 def test_want_of_memory_is_explained(error: Exception) -> None:
-    """A lack of memory becomes a usage error, wherever it shows."""
-    with pytest.raises(pytest.UsageError, match="there is too little memory"), explained():
+    """An error caused by too little memory becomes a usage error."""
+    with pytest.raises(pytest.UsageError, match="there is too little memory"), shortage_as_usage_error():
         raise error
 
 
 def test_other_errors_stay() -> None:
-    """A module that does not exist is not a lack of memory."""
-    with pytest.raises(ImportError, match="No module named 'x'"), explained():
+    """A missing module is not reported as too little memory."""
+    with pytest.raises(ImportError, match="No module named 'x'"), shortage_as_usage_error():
         raise ImportError("No module named 'x'")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mib", "sentence"), [(56, "too little memory"), (160, "MiB of address space"), (200, "MiB of address space")])
 def test_too_little_address_space(project: Project, mib: int, sentence: str) -> None:
-    """A session that does not fit into `ulimit -v` ends in one sentence before anything boots."""
+    """A session that needs more than `ulimit -v` ends with one sentence before anything boots."""
     project.suite(scenarios=1)
 
     done = limited(project, resource.RLIMIT_AS, mib << 20)
@@ -39,7 +39,7 @@ def test_too_little_address_space(project: Project, mib: int, sentence: str) -> 
 
 
 def test_very_few_open_files(project: Project) -> None:
-    """A session that may open only sixteen files ends in one sentence."""
+    """A session that may open only sixteen files ends with one sentence."""
     project.suite(scenarios=1)
 
     done = limited(project, resource.RLIMIT_NOFILE, 16)

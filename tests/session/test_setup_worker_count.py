@@ -1,4 +1,4 @@
-"""How many xdist workers start, and how many rollouts are in flight; tests/acceptance/test_workers.py has whole sessions."""
+"""The number of xdist workers and of rollouts in flight. tests/acceptance/test_workers.py tests whole sessions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from xdist.plugin import pytest_cmdline_main
 
 from pytest_agentbench.plugin import xdist_workers
-from pytest_agentbench.rollouts import rollout  # noqa: F401  # before any pytester, which forgets modules and would load it for each test
+from pytest_agentbench.rollouts import rollout  # noqa: F401  # Imported once here, because pytester unloads modules after each test.
 from pytest_agentbench.session.controller import Controller
 from pytest_agentbench.session.settings import read_settings
 from pytest_agentbench.session.setup import Workers, choose_workers, find_suites
@@ -14,9 +14,9 @@ from tests.project import Project
 
 
 def chosen(project: Project, *arguments: str) -> tuple[Workers, int]:
-    """Workers that would start with this command line, and rollouts that would be in flight."""
+    """Returns the numbers of workers and of rollouts in flight for a command line."""
     config = project.pytester.parseconfig(*arguments)
-    pytest_cmdline_main(config)  # xdist's own: it makes --tx of -n
+    pytest_cmdline_main(config)  # xdist's hook, which derives --tx from -n
     settings, typed = read_settings(config), xdist_workers(config)
     workers = choose_workers(config, find_suites(config, settings), typed, settings.workers)
     return workers, Controller(config, settings, typed).concurrency
@@ -59,7 +59,7 @@ def test_ways_to_ask(
     arguments: tuple[str, ...],
     numbers: tuple[int, int],
 ) -> None:
-    """However -n is given, and however tests are distributed; --tx without -n names its workers, which start."""
+    """The numbers follow from -n, --dist and other options. --tx without -n starts the workers that it names."""
     project.suite(scenarios=2)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -67,7 +67,7 @@ def test_ways_to_ask(
     assert numbers == counted(project, *arguments, "scenarios/shop")
 
 
-#: Paths, and other words -> workers that start of the four that -n says.
+#: Arguments -> number of workers that start with -n 4.
 PATHS = {
     "a suite": (("scenarios/shop",), 1),
     "a file of a suite": (("scenarios/shop/test_shop.py",), 1),
@@ -88,7 +88,7 @@ PATHS = {
 
 @pytest.mark.parametrize(("arguments", "started"), PATHS.values(), ids=PATHS)
 def test_paths_and_suites(project: Project, arguments: tuple[str, ...], started: int) -> None:
-    """One worker starts if every path lies in a suite's folder, else as many as -n says; a suite may ask for more. The largest counts."""
+    """One worker starts if every path is in a suite's folder, else as many as -n. A suite can require more; the largest number counts."""
     project.suite(scenarios=1)
     project.suite("chat", scenarios=1, xdist_workers=2)
     if "scenarios/slow" in arguments:
@@ -100,7 +100,7 @@ def test_paths_and_suites(project: Project, arguments: tuple[str, ...], started:
 
 
 def test_without_a_path(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a path `testpaths` decides, and if there is none, the folder that pytest was started in."""
+    """Without a path on the command line `testpaths` counts, and without that the folder in which pytest was started."""
     project.suite(scenarios=1)
     project.write("tests/test_own.py", "def test_own(): pass\n")
     assert (2, 2) == counted(project, "-n2")
@@ -114,14 +114,14 @@ def test_without_a_path(project: Project, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_suite_that_cannot_run(project: Project) -> None:
-    """A path in the folder of a broken suite is in the folder of a suite; what its file says of workers is unknown."""
+    """A path in the folder of a broken suite counts as being in a suite's folder. The suite's `xdist_workers` is ignored."""
     project.suite(scenarios=1, xdist_workers=3, scorers=["tqs"])
 
     assert (1, 2) == counted(project, "-n2", "scenarios/shop")
 
 
 def test_the_ini_file_waits_for_n(project: Project) -> None:
-    """--agentbench-workers in the ini file is for sessions with -n."""
+    """--agentbench-workers in the ini file applies only to sessions with -n."""
     project.suite(scenarios=1)
     project.pytester.makeini("[pytest]\naddopts = --import-mode=importlib\nagentbench_workers = 2\n")
 
@@ -129,15 +129,15 @@ def test_the_ini_file_waits_for_n(project: Project) -> None:
     assert (2, 3) == counted(project, "-n3", "scenarios/shop")
 
 
-#: Arguments -> what the header says.
+#: Arguments -> header line about the workers.
 REASONS = {
     ("-n4", "scenarios/shop"): "1 xdist worker starts: every path is in the folder of a suite (--agentbench-workers=N starts N)",
-    ("-n4", "--agentbench-workers=3", "scenarios/shop"): "3 xdist workers start: --agentbench-workers says so",
-    ("-n4", "scenarios/chat"): "2 xdist workers start: xdist_workers in scenarios/chat/suite.yaml says so",
+    ("-n4", "--agentbench-workers=3", "scenarios/shop"): "3 xdist workers start: set by --agentbench-workers",
+    ("-n4", "scenarios/chat"): "2 xdist workers start: set by xdist_workers in scenarios/chat/suite.yaml",
     ("-n4", "scenarios/shop", "tests"): (
-        "4 xdist workers start: -n says so, and tests is not in the folder of a suite (--agentbench-workers=N starts N)"
+        "4 xdist workers start: set by -n, because tests is not in the folder of a suite (--agentbench-workers=N starts N)"
     ),
-    ("-n2", "--dist=each", "scenarios/shop"): "2 xdist workers start: -n says so, and with --dist=each every one of them runs all tests",
+    ("-n2", "--dist=each", "scenarios/shop"): "2 xdist workers start: set by -n; with --dist=each every worker runs all tests",
     ("--tx", "2*popen", "--dist=load", "scenarios/shop"): "",
     ("scenarios/shop",): "",
 }
@@ -145,7 +145,7 @@ REASONS = {
 
 @pytest.mark.parametrize(("arguments", "sentence"), REASONS.items(), ids=map(" ".join, REASONS))
 def test_reasons(project: Project, arguments: tuple[str, ...], sentence: str) -> None:
-    """The header says how many start, and which path, option or file decided it."""
+    """The header has the number of workers, and the path, option or file that decided it."""
     project.suite(scenarios=1)
     project.suite("chat", scenarios=1, xdist_workers=2)
     project.write("tests/test_own.py", "def test_own(): pass\n")
