@@ -27,10 +27,10 @@ class Log:
         self._half = limit // 2
         self._head, self._tail = io.StringIO(), io.StringIO()
         self._written = 0  # characters
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
-        with self._one_at_a_time:
+        with self._lock:
             room = self._half - self._head.tell()
             self._head.write(text[:room])
             self._tail.write(text[max(room, len(text) - self._half) :])
@@ -47,7 +47,7 @@ class Log:
     @property
     def text(self) -> str:
         """All of it that is kept; a line in the middle says how much is not."""
-        with self._one_at_a_time:
+        with self._lock:
             head, tail = self._head.getvalue(), self._tail.getvalue()[-self._half :]
             left_out = self._written - len(head) - len(tail)
         return f"{head}\n{mark(left_out, 'characters')}\n{tail}" if left_out else head + tail
@@ -90,15 +90,15 @@ class _Handler(logging.Handler):
 class _Stream(io.TextIOBase):
     """Sends a write to the current rollout's log, or on to the stream it stands before."""
 
-    def __init__(self, behind: TextIO) -> None:
-        self.behind = behind
+    def __init__(self, original: TextIO) -> None:
+        self._original = original
 
     def write(self, text: str) -> int:
         log = _current.get()
-        return log.write(text) if log is not None else self.behind.write(text)
+        return log.write(text) if log is not None else self._original.write(text)
 
     def flush(self) -> None:
-        self.behind.flush()
+        self._original.flush()
 
 
 def install(level: str) -> None:

@@ -152,12 +152,12 @@ class _FunctionText:
         self.names[name] = value
         return name
 
-    def later(self, kind: Any, made_by: Callable[[Any], Callable[..., Any]]) -> str:
+    def later(self, kind: Any, generate: Callable[[Any], Callable[..., Any]]) -> str:
         """Returns the name of a function for another type, which is generated when it is first called."""
         name = self.name(None)
 
         def first(*arguments: Any) -> Any:
-            function = self.names[name] = made_by(kind)
+            function = self.names[name] = generate(kind)
             return function(*arguments)
 
         self.names[name] = first
@@ -243,7 +243,7 @@ def _decode_record(kind: type, source: _FunctionText) -> None:
     closed = [part for part in parts if not part.open]
     shape = list if is_array(kind) else dict
     check = source.name(_as_list if is_array(kind) else _as_dict)
-    completed = source.name(functools.partial(_completed_array if is_array(kind) else _completed, kind))
+    completed = source.name(functools.partial(_array_with_defaults if is_array(kind) else _with_defaults, kind))
     source.lines += [f"    if v.__class__ is not {shape.__name__}: v = {check}(v)"]
     if len(closed) == len(parts):
         source.lines += [f"    if len(v) != {len(parts)}: v = {completed}(v, r)"]
@@ -369,21 +369,21 @@ def _check_length(values: list[Any], length: int) -> None:
         raise WrongValue(f" has {len(values)} elements, not {length}")
 
 
-def _completed(kind: type, data: Json, reading: Reading) -> Any:
+def _with_defaults(kind: type, data: Json, reading: Reading) -> Any:
     """Returns data with the defaults of fields that are missing; of a record with open fields also the entries that belong there."""
     parts = parts_of(kind)
     known = {part.name: part for part in parts if not part.open}
     more = {name: value for name, value in data.items() if name not in known}
     missing = [part for name, part in known.items() if name not in data]
-    if lacking := [part.name for part in missing if reading.message or part.default is None]:
-        raise WrongValue(" is missing", at=lacking[0])
+    if absent := [part.name for part in missing if reading.message or part.default is None]:
+        raise WrongValue(" is missing", at=absent[0])
     if more and len(known) == len(parts):
         raise WrongValue(f" is unknown; known are: {', '.join(known)}", at=next(iter(more)))
     whole = {**data, **{part.name: encoder(part.kind)(part.default(), {}) for part in missing if part.default}}
     return whole if len(known) == len(parts) else (whole, more)
 
 
-def _completed_array(kind: type, data: list[Any], reading: Reading) -> list[Any]:
+def _array_with_defaults(kind: type, data: list[Any], reading: Reading) -> list[Any]:
     """Returns an array with the defaults of elements that are missing at its end."""
     parts = parts_of(kind)
     missing = parts[len(data) :]

@@ -24,10 +24,10 @@ def shortage(error: BaseException) -> str:
     code = error.errno if isinstance(error, OSError) else None
     words = str(error).lower()
     if "can't start new thread" in words or code == errno.EAGAIN:
-        return f"there are too few threads or processes: {_of_memory() if _is_full() else _of_threads()}"
+        return f"there are too few threads or processes: {_memory_limit() if _is_address_space_full() else _thread_limit()}"
     unmapped = isinstance(error, ImportError) and any(each in words for each in UNMAPPED)
     if unmapped or isinstance(error, MemoryError) or code == errno.ENOMEM:
-        return f"there is too little memory: {_of_memory()}"
+        return f"there is too little memory: {_memory_limit()}"
     if code == errno.EMFILE:
         return f"there are too few open files: {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} are allowed to a process (`ulimit -n`)"
     return ""
@@ -42,14 +42,14 @@ def address_space() -> int:
     return int(pages) * resource.getpagesize()
 
 
-def _is_full() -> bool:
+def _is_address_space_full() -> bool:
     """Returns whether the limit of address space leaves no room for a thread, or for a second one behind it."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     return limit != resource.RLIM_INFINITY and limit - address_space() < 2 * (STACK if stack == resource.RLIM_INFINITY else stack)
 
 
-def _of_memory() -> str:
+def _memory_limit() -> str:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return "no limit is set for a process, so the machine or its control group has no more"
@@ -58,7 +58,7 @@ def _of_memory() -> str:
     return f"{limit >> 20} MiB of address space are allowed to a process{known}; raise the limit (`ulimit -v`)"
 
 
-def _of_threads() -> str:
+def _thread_limit() -> str:
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     allowed = [] if limit == resource.RLIM_INFINITY else [f"{limit} are allowed to this user (`ulimit -u`)"]
     try:
@@ -80,30 +80,30 @@ class Losses:
         self._redact = redact
 
     @contextmanager
-    def step(self, lost: str) -> Iterator[None]:
+    def step(self, consequence: str) -> Iterator[None]:
         """A step of the end, whose errors end here; `lost` says what is amiss where it fails, e.g. `report.md is not written`."""
         try:
             yield
         except Exception as error:
-            self.add(lost, error)
+            self.add(consequence, error)
 
-    def value(self, lost: str, compute: Callable[[], T], otherwise: T) -> T:
+    def value(self, consequence: str, compute: Callable[[], T], otherwise: T) -> T:
         """What is computed, or where that fails `otherwise`."""
-        with self.step(lost):
+        with self.step(consequence):
             return compute()
         return otherwise
 
-    def add(self, lost: str, error: BaseException) -> None:
+    def add(self, consequence: str, error: BaseException) -> None:
         """The same thing is named once, however often it is tried."""
-        sentence = self._redact(f"{lost}: {cause(error)}")
+        sentence = self._redact(f"{consequence}: {cause(error)}")
         if sentence not in self.sentences:
             self.sentences.append(sentence)
 
 
 def cause(error: BaseException) -> str:
     """Returns an error in a few words: what the system lacks, its own words, or those of any other error with the line that raised it."""
-    if lacking := shortage(error):
-        return lacking
+    if resource_shortage := shortage(error):
+        return resource_shortage
     if isinstance(error, OSError):
         return str(error)
     places = traceback.extract_tb(error.__traceback__)
@@ -111,7 +111,7 @@ def cause(error: BaseException) -> str:
 
 
 #: Folders with code that is not the user's: this package, the standard library and installed packages.
-OTHERS = (str(Path(__file__).parents[1]), *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+FOREIGN_FOLDERS = (str(Path(__file__).parents[1]), *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 _PLACE = re.compile(r" \(([^()]+\.py:\d+)\)$")
 
@@ -122,7 +122,7 @@ def with_place(text: str, error: BaseException) -> str:
     The place is the last frame in a file of the user. The text is unchanged if no frame is in such a file.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename.endswith(".py") and not frame.filename.startswith(OTHERS)]
+    own = [frame for frame in frames if frame.filename.endswith(".py") and not frame.filename.startswith(FOREIGN_FOLDERS)]
     if not own:
         return text
     first, newline, rest = text.partition("\n")

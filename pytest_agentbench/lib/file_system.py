@@ -31,8 +31,8 @@ def lock(file: int | IO[bytes] | IO[str], *, wait: bool = False, shared: bool = 
 
 def folder() -> Path:
     """Where the locks are: AGENTBENCH_LOCKS, or below /tmp whatever TMPDIR says, for other users have another TMPDIR."""
-    named = os.environ.get("AGENTBENCH_LOCKS")
-    return Path(named) if named else Path("/tmp/pytest-agentbench-locks")  # noqa: S108 - the place that all users share
+    chosen = os.environ.get("AGENTBENCH_LOCKS")
+    return Path(chosen) if chosen else Path("/tmp/pytest-agentbench-locks")  # noqa: S108 - the place that all users share
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def take(name: str, purpose: str) -> Lock | str:
     if not lock(file):
         holder = os.pread(file, 4096, 0)
         os.close(file)
-        return _said(holder)
+        return _holder_text(holder)
     with contextlib.suppress(OSError):  # a full disk, or a file that another user made and kept for himself: the lock counts all the same
         os.ftruncate(file, 0)
         os.pwrite(file, _note(purpose), 0)
@@ -108,7 +108,7 @@ def _note(purpose: str) -> bytes:
     return json.dumps({"pid": os.getpid(), "user": user, "for": purpose, "since": time.time()}).encode()
 
 
-def _said(holder: bytes) -> str:
+def _holder_text(holder: bytes) -> str:
     """Who holds a lock, from what he wrote into its file."""
     try:
         note = json.loads(holder)

@@ -79,7 +79,7 @@ class ForeignOutput:
 
 KIB, MIB = 1 << 10, 1 << 20  # bytes
 LEAST = KIB  # bytes; the smallest size that may be set
-ROOM = 256  # bytes that a cut text stays below its size, or a quarter of a small size, so that a few more words do not have it cut again
+SLACK = 256  # bytes that a cut text stays below its size, or a quarter of a small size, so that a few more words do not have it cut again
 
 _PART = MIB  # characters that are encoded at once when the bytes of a text are counted
 _UTF8 = "utf-8", "surrogatepass"  # Texts of agents may contain halves of characters.
@@ -112,7 +112,7 @@ def cut(text: str, most: int) -> str:
     size = size_of(text)
     if size <= most:
         return text
-    end = (most - min(ROOM, most // 4)) // 2
+    end = (most - min(SLACK, most // 4)) // 2
     first = text[:end].encode(*_UTF8)[:end].decode("utf-8", "ignore")
     last = text[-end:].encode(*_UTF8)[-end:].decode("utf-8", "ignore")
     return f"{first}\n{mark(size - size_of(first) - size_of(last))}\n{last}"

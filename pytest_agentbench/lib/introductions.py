@@ -11,13 +11,13 @@ from pytest_agentbench.lib.messages import Hello, Messages, Refused, refusal
 HELLO = 4096  # bytes of a first frame
 PATIENCE = 5.0  # seconds until it is there
 HELLOS: Messages[Hello] = Messages(Hello)
-MOST = 256  # connections that may be silent at the same time; one more, and the oldest is closed
+MOST_SILENT = 256  # connections that may be silent at the same time; one more, and the oldest is closed
 
 
 class Introductions:
     """The door of a server whose connections begin with a frame that holds its token."""
 
-    def __init__(self, token: str, patience: float = PATIENCE, most: int = MOST) -> None:
+    def __init__(self, token: str, patience: float = PATIENCE, most: int = MOST_SILENT) -> None:
         """`patience` in seconds."""
         self._token, self._patience, self._most = token.encode(), patience, most
         self._silent: dict[asyncio.StreamWriter, None] = {}  # the oldest first
@@ -41,7 +41,7 @@ class Introductions:
             timer.cancel()
             self._silent.pop(writer, None)
         match header:
-            case ["Hello", {"token": str(token), "protocol": protocol}] if self._knows(token):
+            case ["Hello", {"token": str(token), "protocol": protocol}] if self._is_valid_token(token):
                 pass
             case _:
                 return None
@@ -62,5 +62,5 @@ class Introductions:
         if writer in self._silent:
             writer.transport.abort()
 
-    def _knows(self, token: str) -> bool:
+    def _is_valid_token(self, token: str) -> bool:
         return secrets.compare_digest(token.encode(errors="surrogatepass"), self._token)

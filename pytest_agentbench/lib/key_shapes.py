@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 
 _WORDS = "KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL"
 #: Last words of a name that says where a secret is, or of which kind, and is none: SSL_KEY_FILE.
-_ABOUT = "FILE|PATH|DIR|NAME|TYPE|URL|URI|HOST|PORT|USER|SOCK|TTL|SIZE|LIMIT|LENGTH|VERSION|ALGORITHM|MODE"
+_NOT_SECRET = "FILE|PATH|DIR|NAME|TYPE|URL|URI|HOST|PORT|USER|SOCK|TTL|SIZE|LIMIT|LENGTH|VERSION|ALGORITHM|MODE"
 
 #: Names of environment variables that hold secrets: API_KEY, PGPASSWORD, GIT_AUTH, and SECRET_KEY_BASE or STRIPE_KEY_LIVE.
 SECRET_NAME = re.compile(
-    rf"({_WORDS}|(?<![^_])(PASS|PAT|AUTH))S?(_?\d+)?$|(?<![^_])(API)?({_WORDS})S?_(?!(.*_)?({_ABOUT})$)", re.IGNORECASE
+    rf"({_WORDS}|(?<![^_])(PASS|PAT|AUTH))S?(_?\d+)?$|(?<![^_])(API)?({_WORDS})S?_(?!(.*_)?({_NOT_SECRET})$)", re.IGNORECASE
 )
 
 #: What stands before a key: no letter or digit, or one that is the rest of an escape.
@@ -77,48 +77,48 @@ _SHAPES = [
 #: Keys of makers, wherever they begin: a key that stands directly behind another secret has no start of its own.
 _BARE = [(beginning, re.compile(shape.pattern.removeprefix(_START))) for beginning, shape in _SHAPES if shape.pattern.startswith(_START)]
 #: A key of a maker that a text was cut in.
-_CUT_KEY = re.compile(rf"{_START}(?:{'|'.join(re.escape(beginning) for beginning, _ in _BARE)})[A-Za-z0-9_.-]{{3,256}}\Z")
-_GOES_ON = re.compile(r"[A-Za-z0-9_.-]")  # letters of such keys
-_BACK = 64  # characters of a secret in which the next one may have begun, because its first letters fit the shape of the first one
+_TRUNCATED_KEY = re.compile(rf"{_START}(?:{'|'.join(re.escape(beginning) for beginning, _ in _BARE)})[A-Za-z0-9_.-]{{3,256}}\Z")
+_KEY_CHARACTER = re.compile(r"[A-Za-z0-9_.-]")  # letters of such keys
+_OVERLAP = 64  # characters of a secret in which the next one may have begun, because its first letters fit the shape of the first one
 
 _BASIC = re.compile(r"[Bb](?:asic|ASIC) {1,4}([A-Za-z0-9+/_-]{4,}+={0,2})")
 
 
 def places_of_keys(text: str, others: Iterable[tuple[int, int]] = ()) -> Iterator[tuple[int, int]]:
     """Yields where keys of known shapes are: start, and end. `others`: places of other secrets, directly behind which a key may begin."""
-    found = [*others]
+    places = [*others]
     for beginning, pattern in _SHAPES:
         at = text.find(beginning)
         while at >= 0:
             key = pattern.match(text, at)
             if key:
-                found.append(key.span(pattern.groups))
-                yield found[-1]
+                places.append(key.span(pattern.groups))
+                yield places[-1]
             at = text.find(beginning, key.end() if key else at + 1)
     yield from _logins(text)
     ends: set[int] = set()
-    while found:
-        place = found.pop()
+    while places:
+        place = places.pop()
         if place[1] not in ends:
             ends.add(place[1])
-            if (following := _behind(text, *place)) is not None:
+            if (following := _adjacent_key(text, *place)) is not None:
                 yield following
-                found.append(following)
+                places.append(following)
 
 
-def place_of_cut_key(text: str, end: int) -> tuple[int, int] | None:
+def place_of_truncated_key(text: str, end: int) -> tuple[int, int] | None:
     """Returns the place of the beginning of a key that the text has up to `end`, where it was cut."""
     window = text[max(0, end - 300) : end]
-    found = _CUT_KEY.search(window)
-    return None if found is None else (end - len(window) + found.start(), end)
+    match = _TRUNCATED_KEY.search(window)
+    return None if match is None else (end - len(window) + match.start(), end)
 
 
-def _behind(text: str, start: int, end: int) -> tuple[int, int] | None:
+def _adjacent_key(text: str, start: int, end: int) -> tuple[int, int] | None:
     """The place of a key that begins in a secret, or where it ends, and ends after it."""
-    if not _GOES_ON.match(text, end):
+    if not _KEY_CHARACTER.match(text, end):
         return None
     place = end, end
-    first = max(start + 1, end - _BACK)
+    first = max(start + 1, end - _OVERLAP)
     for beginning, pattern in _BARE:
         at = text.find(beginning, first, end + len(beginning))
         while at >= 0:
@@ -131,10 +131,10 @@ def _behind(text: str, start: int, end: int) -> tuple[int, int] | None:
 
 def _logins(text: str) -> Iterator[tuple[int, int]]:
     """Where a user and a password stand behind `Basic`, however short they are: base64 of a printable text with a colon."""
-    for found in _BASIC.finditer(text) if "asic " in text or "ASIC " in text else ():
+    for match in _BASIC.finditer(text) if "asic " in text or "ASIC " in text else ():
         try:
-            login = base64.urlsafe_b64decode(found[1].replace("+", "-").replace("/", "_")).decode()
+            login = base64.urlsafe_b64decode(match[1].replace("+", "-").replace("/", "_")).decode()
         except ValueError:
             continue
         if ":" in login and login.isprintable():
-            yield found.span(1)
+            yield match.span(1)

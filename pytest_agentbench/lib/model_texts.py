@@ -18,15 +18,15 @@ from pytest_agentbench.records import Json
 
 def tagged(text: str, tag: str) -> list[str]:
     """Returns each text from `<tag>` to the next `</tag>`, without them. Ignores case, and tags that are not closed."""
-    found: list[str] = []
+    texts: list[str] = []
     start: int | None = None
     for mark in re.finditer(rf"<(/?){re.escape(tag)}>", text, re.IGNORECASE):
         if not mark[1]:
             start = mark.end() if start is None else start
         elif start is not None:
-            found.append(text[start : mark.start()])
+            texts.append(text[start : mark.start()])
             start = None
-    return found
+    return texts
 
 
 #: A string, a sign, white space, or a word. A quotation mark of its own opens a string that never ends.

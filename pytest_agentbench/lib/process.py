@@ -108,7 +108,7 @@ class Child:
             code: int | None = self.process.wait(5)
         except subprocess.TimeoutExpired:
             code = None
-        sigkill = f"; {known}" if not by_us and (known := killed(code)) else ""
+        sigkill = f"; {known}" if not by_us and (known := kill_hint(code)) else ""
         return f"`python -m {self.module}` {why} (exit code {code}){sigkill}; the end of {self.log.name}:\n{indented(tail(self.log))}"
 
     def cost(self) -> dict[str, float] | None:
@@ -224,7 +224,7 @@ def end_text(code: int) -> str:
     return f"was ended by {names.get(-code, f'signal {-code}')}"  # real-time signals have no names
 
 
-def killed(code: int | None) -> str:
+def kill_hint(code: int | None) -> str:
     """What to think of an exit code that means SIGKILL; empty for any other."""
     if code not in _SIGKILL:
         return ""
@@ -357,7 +357,7 @@ def end_marked(variable: str, value: str, *, settle: float = SETTLE_SECONDS, gra
 
 
 def _pids(variable: str, value: str) -> list[int]:
-    return [pid for pid, its in with_variable(variable) if its == value]
+    return [pid for pid, each in with_variable(variable) if each == value]
 
 
 def _remain(variable: str, value: str, seconds: float) -> bool:

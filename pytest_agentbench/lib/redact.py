@@ -18,13 +18,13 @@ from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
 from pytest_agentbench.lib.cut_marks import cuts
-from pytest_agentbench.lib.key_shapes import SECRET_NAME, place_of_cut_key, places_of_keys
+from pytest_agentbench.lib.key_shapes import SECRET_NAME, place_of_truncated_key, places_of_keys
 
 MARK = "[redacted]"
 
 _NAMING = ("api_key_env", "api_key", "secrets", "keys")  # keys of our YAML files whose values are names of such variables
 _SHORTEST = 8  # characters; a shorter value would blank out ordinary text
-_LEAST = 6  # characters of a value that are replaced where a text was cut within it
+_SHORTEST_PART = 6  # characters of a value that are replaced where a text was cut within it
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _LONGEST_WORD = 16  # letters
 _DEPTH = 4  # JSON within JSON: the arguments of a tool call, in a message, in a message, in a record
@@ -46,12 +46,12 @@ _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*+")(\s*+:)?|[\[\]{}]', re.DOTALL)
 
 
 #: Secrets that are in no environment variable, such as the password of a URL of the command line.
-_kept: set[str] = set()
+_kept_secrets: set[str] = set()
 
 
 def keep_secret(*values: str) -> None:
     """Has every later Redactor of this process replace these values."""
-    _kept.update(values)
+    _kept_secrets.update(values)
 
 
 def is_telling(value: str) -> bool:
@@ -92,8 +92,8 @@ class Redactor:
         self._public = sorted(
             name for name, value in searched.items() if json.dumps(value.strip(), ensure_ascii=False)[1:-1] in public.texts
         )
-        self._in_texts = _all_forms([*searched.values(), *_kept])
-        self._in_records = _all_forms([*(value for name, value in searched.items() if name not in self._public), *_kept])
+        self._in_texts = _all_forms([*searched.values(), *_kept_secrets])
+        self._in_records = _all_forms([*(value for name, value in searched.items() if name not in self._public), *_kept_secrets])
         self._as_bytes = [form.encode(errors="surrogateescape").decode("latin-1") for form in self._in_texts]
         self._labels = {public.labels[start:end] for start, end in places_of_keys(public.labels)}
 
@@ -159,7 +159,7 @@ class Redactor:
         content: str = json.loads(quoted, strict=False)
         if kind is _Kind.PASSWORD:
             return quoted if content in self._labels else json.dumps(MARK)
-        values = [] if kind is _Kind.NAME else [*_places(content, self._in_records), *_halves(content, self._in_records)]
+        values = [] if kind is _Kind.NAME else [*_places(content, self._in_records), *_truncated_values(content, self._in_records)]
         keys = [(start, end) for start, end in places_of_keys(content, values) if content[start:end] not in self._labels]
         clean = _replaced(content, [*keys, *values])
         return quoted if clean == content else json.dumps(clean)
@@ -195,8 +195,8 @@ def named_secrets(settings: object) -> Iterator[str]:
 
 def _all_forms(values: Iterable[str]) -> list[str]:
     """The forms of several values, the longest first."""
-    written = {each for value in values for each in (value, value.strip(), " ".join(value.split()))}
-    return sorted({form for each in written for form in _forms(each)}, key=len, reverse=True)
+    variants = {each for value in values for each in (value, value.strip(), " ".join(value.split()))}
+    return sorted({form for each in variants for form in _forms(each)}, key=len, reverse=True)
 
 
 def _forms(value: str) -> Iterator[str]:
@@ -224,8 +224,8 @@ def _python_forms(value: str, data: bytes) -> Iterator[str]:
 def _all_places(text: str, values: Iterable[str]) -> list[tuple[int, int]]:
     """Where any of the values is, or what a cut has left of it, and where keys of known shapes are."""
     values = [*values]
-    found = [*_places(text, values), *_halves(text, values)]
-    return [*found, *places_of_keys(text, found)]
+    places = [*_places(text, values), *_truncated_values(text, values)]
+    return [*places, *places_of_keys(text, places)]
 
 
 def _places(text: str, values: Iterable[str]) -> Iterator[tuple[int, int]]:
@@ -237,24 +237,24 @@ def _places(text: str, values: Iterable[str]) -> Iterator[tuple[int, int]]:
             at = text.find(value, at + 1)
 
 
-def _halves(text: str, values: Collection[str]) -> Iterator[tuple[int, int]]:
+def _truncated_values(text: str, values: Collection[str]) -> Iterator[tuple[int, int]]:
     """Where the beginning of a value or of a key stands before the mark of a cut, and the end of a value behind one."""
     for mark in cuts(text):
-        if (key := place_of_cut_key(text, mark.start())) is not None:
+        if (key := place_of_truncated_key(text, mark.start())) is not None:
             yield key
         for value in values:
             start = max(0, mark.start() - len(value))
-            before, behind = text[start : mark.start()], text[mark.end() : mark.end() + len(value)]
-            at = before.find(value[:_LEAST])
+            before, after = text[start : mark.start()], text[mark.end() : mark.end() + len(value)]
+            at = before.find(value[:_SHORTEST_PART])
             while at >= 0 and not value.startswith(before[at:]):
-                at = before.find(value[:_LEAST], at + 1)
+                at = before.find(value[:_SHORTEST_PART], at + 1)
             if at >= 0:
                 yield start + at, mark.start()
-            at = behind.rfind(value[-_LEAST:])
-            while at >= 0 and not value.endswith(behind[: at + _LEAST]):
-                at = behind.rfind(value[-_LEAST:], 0, at + _LEAST - 1)
+            at = after.rfind(value[-_SHORTEST_PART:])
+            while at >= 0 and not value.endswith(after[: at + _SHORTEST_PART]):
+                at = after.rfind(value[-_SHORTEST_PART:], 0, at + _SHORTEST_PART - 1)
             if at >= 0:
-                yield mark.end(), mark.end() + at + _LEAST
+                yield mark.end(), mark.end() + at + _SHORTEST_PART
 
 
 def _merged(places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:

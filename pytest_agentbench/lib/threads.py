@@ -70,11 +70,11 @@ async def in_thread(function: Callable[P, Any], *args: P.args, **kwargs: P.kwarg
     if _inline.get():
         result = function(*args, **kwargs)
     else:
-        result = await _waited_for(functools.partial(function, *args, **kwargs))
+        result = await _call_in_thread(functools.partial(function, *args, **kwargs))
     return await result if inspect.isawaitable(result) else result
 
 
-async def _waited_for(function: Callable[[], T]) -> T:
+async def _call_in_thread(function: Callable[[], T]) -> T:
     import asyncio  # here: a worker, which has no loop, does not load it
 
     loop = asyncio.get_running_loop()
@@ -106,11 +106,11 @@ def blocking(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """A coroutine function of the loop that runs here, as one that blocks: for code in other threads."""
     import asyncio
 
-    loop, its_thread = asyncio.get_running_loop(), threading.get_ident()
+    loop, loop_thread = asyncio.get_running_loop(), threading.get_ident()
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        if threading.get_ident() != its_thread:
+        if threading.get_ident() != loop_thread:
             return asyncio.run_coroutine_threadsafe(function(*args, **kwargs), loop).result()
         with ThreadPoolExecutor(1) as threads:  # of `no_threads`: this loop waits, so the coroutine has one of its own
             return threads.submit(contextvars.copy_context().run, asyncio.run, function(*args, **kwargs)).result()
@@ -137,7 +137,7 @@ def run_apart(work: Callable[[], Awaitable[T]]) -> T:
 
     from pytest_agentbench.lib.bounded import end_of
 
-    over, interrupted = threading.Event(), threading.Event()
+    finished, interrupted = threading.Event(), threading.Event()
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
     ends: list[End[T]] = []
 
@@ -148,16 +148,16 @@ def run_apart(work: Callable[[], Awaitable[T]]) -> T:
         if interrupted.is_set():
             task.cancel()
         ends.append(await end_of(work))
-        over.set()
+        finished.set()
 
     try:
         daemon(asyncio.run, main(), name="apart")  # Starting a thread waits too, so Ctrl-C may come here.
-        over.wait()
+        finished.wait()
     except KeyboardInterrupt:
         interrupted.set()
         for loop, task in running:
             loop.call_soon_threadsafe(task.cancel)
-        over.wait()
+        finished.wait()
         raise
     (end,) = ends
     return end.result()

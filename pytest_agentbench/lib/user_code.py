@@ -72,12 +72,12 @@ def load_object(what: str, name: str, known: Mapping[str, str], folder: Path) ->
     module_name, _, attribute = path.partition(":")
     try:
         module = _file_module(folder / module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
-        if (there := getattr(module, attribute, module)) is not module:
-            return there
+        if (value := getattr(module, attribute, module)) is not module:
+            return value
     except (KeyboardInterrupt, TimeIsOver):
         raise
     except BaseException as error:  # an import runs the user's code, which may raise anything
-        raise ConfigError(f"{what} {name!r} cannot be loaded: {_where_it_failed(error)}") from error
+        raise ConfigError(f"{what} {name!r} cannot be loaded: {_import_error_text(error)}") from error
     raise ConfigError(f"{what} {name!r} cannot be loaded: there is no {attribute!r} in it; it defines: {_names_in(module)}")
 
 
@@ -87,7 +87,7 @@ def _names_in(module: ModuleType) -> str:
     return f"{', '.join(names[:NAMES]) or 'nothing'}{', ...' * (len(names) > NAMES)}"
 
 
-def _where_it_failed(error: BaseException) -> str:
+def _import_error_text(error: BaseException) -> str:
     """An exception of an import in one line, with the line of the user's code that it came from."""
     if isinstance(error, SyntaxError):
         text, place = error.msg, f" ({Path(error.filename or '').name}:{error.lineno})"

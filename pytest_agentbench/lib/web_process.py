@@ -28,9 +28,9 @@ def run_service(where: str, service: Callable[[Any], Coroutine[Any, Any, None]])
     try:
         asyncio.run(service(json.loads(sys.argv[1]) if sys.argv[1:] else read_line()))
     except json.JSONDecodeError as error:
-        return _refused(f"{where}: {'the argument should be' if sys.argv[1:] else 'stdin should begin with'} a line of JSON: {error}")
+        return _report_error(f"{where}: {'the argument should be' if sys.argv[1:] else 'stdin should begin with'} a line of JSON: {error}")
     except AgentbenchError as error:
-        return _refused(str(error))
+        return _report_error(str(error))
     return 0
 
 
@@ -59,6 +59,6 @@ async def _listen(site: web.TCPSite, refusal: str) -> None:
         raise ConfigError(f"{refusal}: {error.strerror}") from None
 
 
-def _refused(sentence: str) -> int:
+def _report_error(sentence: str) -> int:
     sys.stderr.write(f"{sentence}\n")
     return 2

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 #: Of a rollout that names no roles.
-NOBODY: Mapping[str, Json] = {}
+NO_ROLES: Mapping[str, Json] = {}
 
 
 class ModelAddress(NamedTuple):
@@ -43,7 +43,7 @@ class Tap(Protocol):
         """Ends the token; the LLM calls made under it."""
 
 
-class Lines:
+class ModelAddresses:
     """The tokens of one attempt."""
 
     def __init__(
@@ -52,8 +52,8 @@ class Lines:
         key: RolloutKey,
         session: aiohttp.ClientSession | None,
         unstructured: set[str] | None = None,
-        roles: Mapping[str, Json] = NOBODY,
-        limits: Mapping[str, Json] = NOBODY,
+        roles: Mapping[str, Json] = NO_ROLES,
+        limits: Mapping[str, Json] = NO_ROLES,
     ) -> None:
         """`roles` has what the suite says of each role by name, `limits` what the agent and its roles may spend together."""
         self._tap, self._key, self._session, self._roles = tap, key, session, roles
@@ -61,7 +61,7 @@ class Lines:
         self._unstructured = set() if unstructured is None else unstructured  # endpoints that take no schema; attempts tell each other
         self._agent: str | None = None
         self._open: dict[tuple[str, str], tuple[str, LLM]] = {}  # role and what is said of its endpoint -> token and client
-        self._one_at_a_time = asyncio.Lock()  # tasks of one agent may ask for a role at once, and a second token would never be closed
+        self._lock = asyncio.Lock()  # tasks of one agent may ask for a role at once, and a second token would never be closed
 
     async def agent(self, access: Access, sampling: Json) -> LLM:
         """The agent's; raises InfraError when there is no backend to speak to."""
@@ -78,7 +78,7 @@ class Lines:
         """
         facts = self._roles.get(name) if endpoint is None else endpoint
         known = name, repr(sorted((facts or {}).items()))
-        async with self._one_at_a_time:
+        async with self._lock:
             if known not in self._open:
                 account = {} if name == JUDGE else self._account
                 at = await self._tap.open(self._key, Access(upgrade=True, role=name, endpoint=facts, **account))
@@ -91,18 +91,18 @@ class Lines:
         assert self._agent is not None
         return await self._tap.said(self._agent)
 
-    async def agent_is_done(self) -> tuple[LLMCall, ...]:
+    async def close_agent(self) -> tuple[LLMCall, ...]:
         """Ends the agent's address and those of its roles; their calls. Raises InfraError when the tap cannot be asked."""
         assert self._agent is not None
         id, self._agent = self._agent, None
         calls = await self._tap.close(id)
-        return _in_order([*calls, *await self._closed([known for known in self._open if known[0] != JUDGE])])
+        return _in_order([*calls, *await self._close_roles([known for known in self._open if known[0] != JUDGE])])
 
-    async def judges_are_done(self) -> tuple[LLMCall, ...]:
+    async def close_judges(self) -> tuple[LLMCall, ...]:
         """Ends the judges' addresses; their calls. Raises InfraError when the tap cannot be asked."""
-        return _in_order(await self._closed([*self._open]))
+        return _in_order(await self._close_roles([*self._open]))
 
-    async def _closed(self, which: Iterable[tuple[str, str]]) -> list[LLMCall]:
+    async def _close_roles(self, which: Iterable[tuple[str, str]]) -> list[LLMCall]:
         calls: list[LLMCall] = []
         for known in which:
             id, llm = self._open.pop(known)
@@ -110,7 +110,7 @@ class Lines:
             calls += await self._tap.close(id)
         return calls
 
-    async def hang_up(self) -> None:
+    async def close_all(self) -> None:
         """Ends whatever is still open; nobody wants the calls."""
         ids = [id for id, _ in self._open.values()] + ([self._agent] if self._agent else [])
         self._open, self._agent = {}, None

@@ -82,10 +82,10 @@ class ModelFacts:
 
     def fitted(self, body: Json) -> Json:
         """Returns the request with the accepted field names, and with limits that leave room for the prompt."""
-        taken = {name: self.request_fields.get(name, name) for name in body}
-        named = {new: body[name] for name, new in taken.items() if new is not None and (new == name or new not in body)}
-        bounds = [self.longest_answer, *(self._room(named, limit) for limit in _limits(named).values())]
-        return _with_limit(named, min((bound for bound in bounds if bound is not None), default=None))
+        names = {name: self.request_fields.get(name, name) for name in body}
+        fields = {new: body[name] for name, new in names.items() if new is not None and (new == name or new not in body)}
+        bounds = [self.longest_answer, *(self._room(fields, limit) for limit in _limits(fields).values())]
+        return _with_limit(fields, min((bound for bound in bounds if bound is not None), default=None))
 
     def _room(self, body: Json, limit: int) -> int | None:
         """Returns the length of the longest possible answer, in tokens, if the requested length certainly does not fit, else None.
@@ -105,7 +105,7 @@ class ModelFacts:
         """
         if status not in REFUSALS:
             return None
-        message = _words(content)
+        message = _error_text(content)
         if (room := self._room_by(message)) is not None:
             return Correction("length", _with_limit(body, room)) if room > 0 else None
         refused = _FIELD.search(message)
@@ -134,7 +134,7 @@ def estimated_tokens(text: str) -> int:
     return -(-len(text) // CHARACTERS)
 
 
-def _words(content: bytes) -> str:
+def _error_text(content: bytes) -> str:
     answer = json_text.json_object(content)
     return error_message(answer) if is_error(answer) else content.decode(errors="replace")
 
@@ -250,7 +250,7 @@ class LLM:
 
         Raises InfraError for a role that nobody plays, and when it cannot be asked.
         """
-        return await self._played(name, None)
+        return await self._role_client(name, None)
 
     async def judge(self, endpoint: Json | None = None) -> LLM:
         """Calls a model that judges: its calls are recorded as a judge's, and are no part of the agent's work.
@@ -258,9 +258,9 @@ class LLM:
         `endpoint` is {url, model, api_key}, the last one the name of an environment variable; without it the judge is the suite's, or
         where that names none the backend under test. Raises InfraError when it cannot be asked.
         """
-        return await self._played(JUDGE, endpoint)
+        return await self._role_client(JUDGE, endpoint)
 
-    async def _played(self, role: str, endpoint: Json | None) -> LLM:
+    async def _role_client(self, role: str, endpoint: Json | None) -> LLM:
         await refuse_abandoned()
         if self._roles is None:
             raise InfraError(f"nobody plays the role {role!r} here")
@@ -321,21 +321,21 @@ class LLM:
         """Returns the server's answer. A refused request is corrected by the server's error message, once for each fault."""
         corrected: set[str] = set()
         while True:
-            sent = json_text.dumps(body)
-            status, content = await self._sent(session, sent, called)
+            request = json_text.dumps(body)
+            status, content = await self._send(session, request, called)
             if status == 200:
                 break
-            again = self.facts.corrected(body, status, content)
-            if again is None or again.fault in corrected or again.body == body:
-                raise failure(status, content, sent)
-            corrected.add(again.fault)
-            body, called = again.body, time.monotonic_ns()
+            correction = self.facts.corrected(body, status, content)
+            if correction is None or correction.fault in corrected or correction.body == body:
+                raise failure(status, content, request)
+            corrected.add(correction.fault)
+            body, called = correction.body, time.monotonic_ns()
         try:
             return json_text.readable(json_text.loads(content))
         except ValueError as error:
             raise InfraError(f"the answer is not JSON: {beginning(content, 200)!r}") from error
 
-    async def _sent(self, session: aiohttp.ClientSession, body: bytes, called: int) -> tuple[int, bytes]:
+    async def _send(self, session: aiohttp.ClientSession, body: bytes, called: int) -> tuple[int, bytes]:
         """(status, content) of the answer to one request."""
         import aiohttp  # here: a controller that only looks the agents up has no use for it
 

@@ -63,9 +63,9 @@ def identity(judge: LLM, template: str, form: Form, parameters: Mapping[str, flo
     return {"model": judge.model, "prompt_sha256": prompt, "parameters": dict(parameters)}
 
 
-def filled(template: str, values: Mapping[str, str]) -> str:
+def fill_template(template: str, values: Mapping[str, str]) -> str:
     """The template with `{name}` replaced for each of the values; other braces stay, and what is put in is not looked at again."""
-    return re.sub(r"\{(" + "|".join(map(re.escape, values)) + r")\}", lambda found: values[found[1]], template)
+    return re.sub(r"\{(" + "|".join(map(re.escape, values)) + r")\}", lambda candidate: values[candidate[1]], template)
 
 
 def numbered(lines: Iterable[str]) -> str:
@@ -88,14 +88,14 @@ def read(text: str, form: Form) -> Json:
     A number or a truth value that was written as a text is taken as what it says. Raises JudgeError with what is wrong.
     """
     fault = "there is no JSON object in it"
-    for found in reversed([*_objects(text.rpartition("</think>")[2][-LONGEST:])]):
-        mended: Json = _mended(found, form.schema)
+    for candidate in reversed([*_objects(text.rpartition("</think>")[2][-LONGEST:])]):
+        corrected: Json = _corrected(candidate, form.schema)
         try:
-            validator(form.text)(mended)
+            validator(form.text)(corrected)
         except fastjsonschema.JsonSchemaValueException as error:
             fault = str(error.message)
         else:
-            return mended
+            return corrected
     raise JudgeError(f"{fault}; the judge said {beginning(text, SHOWN)!r}")
 
 
@@ -119,8 +119,8 @@ def _objects(text: str) -> Iterator[Json]:
     at = text.find("{")
     while at >= 0:
         try:
-            found, end = decoder.raw_decode(text, at)
-            yield found
+            candidate, end = decoder.raw_decode(text, at)
+            yield candidate
         except (ValueError, RecursionError):
             end = at + 1
         at = text.find("{", end)
@@ -130,11 +130,11 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _mended(value: Any, schema: Json) -> Any:
+def _corrected(value: Any, schema: Json) -> Any:
     """The value as the schema has it, where there is no doubt what was meant: without unknown keys, and no `"0.9"` for 0.9."""
     kind = schema.get("type")
     if kind == "object" and isinstance(value, dict):
-        return {name: _mended(value[name], each) for name, each in schema["properties"].items() if name in value}
+        return {name: _corrected(value[name], each) for name, each in schema["properties"].items() if name in value}
     if not isinstance(value, str):
         return value
     if kind == "boolean":

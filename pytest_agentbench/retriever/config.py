@@ -101,7 +101,7 @@ def _below(folder: Path, text: str) -> str:
     return text if text.startswith("$") else str(folder / Path(text).expanduser())
 
 
-def filled_in(text: str, key: str) -> str:
+def expand_variables(text: str, key: str) -> str:
     """The text of a setting with the values of the environment variables that it names; raises ConfigError for one that is not set."""
 
     def value(match: re.Match[str]) -> str:

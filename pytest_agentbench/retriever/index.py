@@ -15,7 +15,7 @@ from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.json_file import json_in, read_json_file, read_text
 from pytest_agentbench.records import Json
-from pytest_agentbench.retriever.config import EmbeddingsSpec, filled_in
+from pytest_agentbench.retriever.config import EmbeddingsSpec, expand_variables
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,7 +75,7 @@ class Embedder(Protocol):
 
 def embedder(spec: EmbeddingsSpec) -> Embedder:
     """The one that the settings describe; raises ConfigError where its key or its package is not there."""
-    return Server(spec) if spec.url else InProcess(filled_in(spec.model, "embeddings.model"))
+    return Server(spec) if spec.url else InProcess(expand_variables(spec.model, "embeddings.model"))
 
 
 class Server:

@@ -28,14 +28,14 @@ from pytest_agentbench.retriever.config import RetrieverConfig, TavilySpec
 from pytest_agentbench.retriever.index import Embedder, Index, text_of
 
 
-def where_it_is() -> Json:
+def log_location() -> Json:
     """Returns the path of the log as `log`, or an empty dictionary in a process that was started by hand."""
     path = os.environ.get(LOG)
     return {"log": path} if path else {}
 
 
 @contextmanager
-def logged() -> Iterator[Json]:
+def log_request() -> Iterator[Json]:
     """Writes a line when the block has ended: the time when it began, the seconds that it took, and what was put into the dictionary."""
     facts: Json = {}
     time_of_day, began = datetime.now(UTC), time.monotonic()
@@ -60,7 +60,7 @@ class Tavily:
     def __init__(self, spec: TavilySpec) -> None:
         self._spec, self._key = spec, os.environ.get(spec.api_key, "")
 
-    def wanted(self, documents: int) -> bool:
+    def is_needed(self, documents: int) -> bool:
         """Whether it is to be asked where so many documents were near enough."""
         return bool(self._key) and documents < self._spec.below
 
@@ -116,13 +116,13 @@ class Retriever:
         """For each query {document, score, source}, the nearest first."""
         vectors = await self._embedder.vectors([f"{self._config.embeddings.query_prefix}{query}" for query in request.queries])
         nearest = await asyncio.to_thread(self._index.nearest, vectors, self._config.candidates)
-        return [await self._of(query, found, request) for query, found in zip(request.queries, nearest, strict=True)]
+        return [await self._hits_of_query(query, documents, request) for query, documents in zip(request.queries, nearest, strict=True)]
 
-    async def _of(self, query: str, nearest: list[tuple[float, Json]], request: RetrievalRequest) -> list[Json]:
+    async def _hits_of_query(self, query: str, nearest: list[tuple[float, Json]], request: RetrievalRequest) -> list[Json]:
         near = [
             {"document": document, "score": score, "source": "local"} for score, document in nearest if self._fits(score, document, request)
         ]
-        if self._tavily and self._tavily.wanted(len(near)):
+        if self._tavily and self._tavily.is_needed(len(near)):
             near += await self._tavily.search(query)
         return near[: request.topk]
 
@@ -132,10 +132,10 @@ class Retriever:
         return score > self._config.least_score and len(text_of(document)) > self._config.least_characters
 
     async def _health(self, _: web.Request) -> web.Response:
-        return _json({"status": "ok", "documents": len(self._index.documents), **where_it_is()})
+        return _json({"status": "ok", "documents": len(self._index.documents), **log_location()})
 
     async def _retrieve(self, http: web.Request) -> web.Response:
-        with logged() as facts:
+        with log_request() as facts:
             try:
                 request = validate(RetrievalRequest, orjson.loads(await http.read()), "request")
                 facts |= {"scenario": request.eid, "queries": len(request.queries)}

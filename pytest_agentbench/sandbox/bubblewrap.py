@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.abandoned import refuse_abandoned
-from pytest_agentbench.sandbox.command import KILL, Clip, unusable
+from pytest_agentbench.sandbox.command import KILL, Clip, rejected_command
 from pytest_agentbench.sandbox.sandbox import BUBBLEWRAP, CodePlace, CommandResult
 
 PROCESSES = 128  # at once, threads included
@@ -70,19 +70,19 @@ class Bubblewrap:
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
         await refuse_abandoned()
-        if why := unusable(command):
+        if why := rejected_command(command):
             return why
         began, clip = time.monotonic(), Clip()
         report = BubblewrapReport()
         try:
-            words = _words(self._place, report.writer, seconds, workdir or HOME, env or {})
-            process = await self._started([*words, command], report.writer)
+            words = _command_line(self._place, report.writer, seconds, workdir or HOME, env or {})
+            process = await self._start_process([*words, command], report.writer)
             report.close_writer()
             self._running.add(process)
             try:
                 ended = await _read(process, clip, seconds)
             finally:
-                await _killed(process, report, clip)
+                await _kill(process, report, clip)
                 self._running.discard(process)
             code = report.fact("exit-code") if ended else None
         finally:
@@ -91,11 +91,11 @@ class Bubblewrap:
             raise InfraError(f"{self._what} cannot be made: {_last_line(clip.text) or 'bubblewrap was killed'}; {_ADVICE}")
         return CommandResult(code, clip.text, clip.omitted, time.monotonic() - began)
 
-    async def _started(self, words: list[str], report_fd: int) -> Process:
-        nobody: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    async def _start_process(self, words: list[str], report_fd: int) -> Process:
+        identity: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         try:
             return await asyncio.create_subprocess_exec(
-                *words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env={}, cwd="/", pass_fds=[report_fd], start_new_session=True, **nobody
+                *words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env={}, cwd="/", pass_fds=[report_fd], start_new_session=True, **identity
             )
         except OSError as error:
             raise InfraError(f"{self._what} cannot be made: {error}") from error
@@ -110,7 +110,7 @@ class Bubblewrap:
 _ADVICE = "bubblewrap 0.8 or later and a kernel that lets users make namespaces are needed; or choose `code_sandbox: docker`"
 
 
-def _words(place: CodePlace, report_fd: int, seconds: float, workdir: str, env: Mapping[str, str]) -> list[str]:
+def _command_line(place: CodePlace, report_fd: int, seconds: float, workdir: str, env: Mapping[str, str]) -> list[str]:
     """The command line, up to the command that runs inside; what becomes of it is written to `report_fd`."""
     program = shutil.which("bwrap")
     if program is None:
@@ -146,7 +146,7 @@ async def _read(process: Process, clip: Clip, seconds: float) -> bool:
     return True
 
 
-async def _killed(process: Process, report: BubblewrapReport, clip: Clip) -> None:
+async def _kill(process: Process, report: BubblewrapReport, clip: Clip) -> None:
     """Returns when nothing of it runs any more: its output is closed by the last process that could write there."""
     assert process.stdout is not None
     with suppress(ProcessLookupError):
@@ -166,14 +166,14 @@ class BubblewrapReport:
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
         os.set_blocking(self._reader, False)
-        self._said = b""
+        self._output = b""
 
     def fact(self, name: str) -> int | None:
         """`child-pid`, the first process inside by its number outside, or `exit-code`; None where it was not said."""
         with suppress(BlockingIOError):
             while piece := os.read(self._reader, 1 << 12):
-                self._said += piece
-        facts = {name: value for line in self._said.splitlines() for name, value in json.loads(line).items()}
+                self._output += piece
+        facts = {name: value for line in self._output.splitlines() for name, value in json.loads(line).items()}
         value: int | None = facts.get(name)
         return value
 

@@ -29,9 +29,9 @@ class Clip:
         room = self._half - len(self._head)
         self._head += piece[:room]
         self._tail += piece[room:]
-        if (over := len(self._tail) - self._half) > 0:
-            self.omitted += over
-            del self._tail[:over]
+        if (excess := len(self._tail) - self._half) > 0:
+            self.omitted += excess
+            del self._tail[:excess]
 
     @property
     def text(self) -> str:
@@ -48,7 +48,7 @@ LONGEST = 128 * 1024 - 1  # bytes of an argument, which the kernel limits
 CANNOT_RUN = 126  # the exit code that a shell gives to what it cannot execute
 KILL = 20.0  # seconds that killing may take
 _SIGKILL = 128 + signal.SIGKILL
-_SETTLED = 5.0  # seconds between the end of a command's output and its exit code
+_SETTLE = 5.0  # seconds between the end of a command's output and its exit code
 
 #: Exits with 0 when nothing runs but itself and the first process, which may take a while to see on a busy machine that others are dead.
 #: `kill` is bash's own, and spares who calls it.
@@ -68,18 +68,18 @@ for round in 1 2 3 4 5; do
     { read -r -d '' line <"$folder/stat"; } 2>/dev/null
     [[ $line ]] || continue
     set -- ${line##*) }
-    guilty=; [[ $killed == *" $2 "* || $killed == *" $4 "* ]] && guilty=1
-    if [[ ! $guilty ]]; then
-      while IFS= read -r -d '' variable; do [[ $variable == "$mark" ]] && guilty=1; done 2>/dev/null <"$folder/environ"
+    related=; [[ $killed == *" $2 "* || $killed == *" $4 "* ]] && related=1
+    if [[ ! $related ]]; then
+      while IFS= read -r -d '' variable; do [[ $variable == "$mark" ]] && related=1; done 2>/dev/null <"$folder/environ"
     fi
-    [[ $guilty ]] && kill -9 "$pid" 2>/dev/null && killed+="$pid " && new=1
+    [[ $related ]] && kill -9 "$pid" 2>/dev/null && killed+="$pid " && new=1
   done
   [[ $new ]] || exit 0
 done
 """
 
 
-def unusable(command: str) -> CommandResult | None:
+def rejected_command(command: str) -> CommandResult | None:
     """What becomes of a command that no shell can be given; None of any other."""
     if (size := len(command.encode(errors="replace"))) <= LONGEST and "\0" not in command:
         return None
@@ -102,7 +102,7 @@ class Execution:
 
     def run(self, command: str, seconds: float) -> CommandResult:
         """Runs it for so many seconds at most."""
-        if why := unusable(command):
+        if why := rejected_command(command):
             return why
         clip, began = Clip(), time.monotonic()
         execution = self._create(
@@ -112,7 +112,7 @@ class Execution:
         code = self._exit_code(execution) if ended else None
         if not ended:
             self._run(KILL_MARKED + KILL_ALL, f"{VARIABLE}={self._mark}")
-        elif code in (None, _SIGKILL) and self._run(":") != 0 and not self._there():
+        elif code in (None, _SIGKILL) and self._run(":") != 0 and not self._is_running():
             raise InfraError("the sandbox ended while a command ran")
         return CommandResult(code, clip.text, clip.omitted, time.monotonic() - began)
 
@@ -124,8 +124,8 @@ class Execution:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def _create(self, words: list[str], user: str, env: Mapping[str, str]) -> str:
-        made = self._api.exec_create(self._container, words, user=user, workdir=self._workdir, environment=dict(env))
-        return str(made["Id"])
+        response = self._api.exec_create(self._container, words, user=user, workdir=self._workdir, environment=dict(env))
+        return str(response["Id"])
 
     def _read(self, execution: str, clip: Clip, deadline: float) -> bool:
         """Whether it ended before the deadline (monotonic seconds)."""
@@ -144,15 +144,15 @@ class Execution:
             return True
 
     def _exit_code(self, execution: str) -> int | None:
-        end = time.monotonic() + _SETTLED
+        end = time.monotonic() + _SETTLE
         while (facts := self._api.exec_inspect(execution))["Running"] and time.monotonic() < end and not self._abandoned:
             time.sleep(0.02)
         code = facts["ExitCode"]
         return None if code is None else int(code)
 
-    def _there(self) -> bool:
+    def _is_running(self) -> bool:
         """Whether the sandbox is up, though nothing could be started in it: its memory may be full. One that ends takes a moment."""
-        end = time.monotonic() + _SETTLED
+        end = time.monotonic() + _SETTLE
         while up := bool(self._api.inspect_container(self._container)["State"]["Running"]):
             if time.monotonic() > end:
                 break

@@ -30,7 +30,7 @@ WITHOUT_A_FILTER = (
     'say network_mode = \'no-network\' in task.toml, or open all addresses with `private_addresses: ["0.0.0.0/0", "::/0"]` in suite.yaml'
 )
 
-_LOOK = 0.2  # seconds between two looks at a lock
+_POLL = 0.2  # seconds between two looks at a lock
 _LAST_LINES = 20  # of a build that failed
 
 
@@ -49,14 +49,14 @@ def make_image(task: Task, on_progress: Callable[[str], None]) -> bool:
             fetch(task.image, "missing", on_progress)
         return missing
     source = {"path": str(Path(task.folder, "environment"))}
-    return _made(image_of(task), f"the image of {Path(task.folder).name}", source, task.build_timeout_s, on_progress)
+    return _ensure_image(image_of(task), f"the image of {Path(task.folder).name}", source, task.build_timeout_s, on_progress)
 
 
 def make_filter_image(on_progress: Callable[[str], None]) -> bool:
     """The same for FILTER_IMAGE."""
     source = {"fileobj": io.BytesIO(FILTER_DOCKERFILE.encode())}
     try:
-        return _made(FILTER_IMAGE, f"the image {FILTER_IMAGE}", source, FILTER_BUILD_S, on_progress)
+        return _ensure_image(FILTER_IMAGE, f"the image {FILTER_IMAGE}", source, FILTER_BUILD_S, on_progress)
     except InfraError as error:
         raise InfraError(
             f"private addresses cannot be closed to sandboxes with the network `public`: {error}; build it where there is internet "
@@ -65,7 +65,7 @@ def make_filter_image(on_progress: Callable[[str], None]) -> bool:
         ) from error
 
 
-def _made(name: str, what: str, source: Mapping[str, Any], seconds: float, on_progress: Callable[[str], None]) -> bool:
+def _ensure_image(name: str, what: str, source: Mapping[str, Any], seconds: float, on_progress: Callable[[str], None]) -> bool:
     """Builds an image from a `source` that the engine's client understands, unless there is one; whether there was none."""
     from pytest_agentbench.backends.stack.docker_engine import size_of
 
@@ -85,7 +85,7 @@ def _lock(name: str, what: str, on_progress: Callable[[str], None]) -> file_syst
     with infra():
         while isinstance(lock := file_system.take(f"image-{name}", "building an image"), str):
             on_progress(f"{what}: {lock}")
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
     return lock
 
 
@@ -128,7 +128,7 @@ def infra(what: str = "") -> Iterator[None]:
         raise InfraError(str(error)) from error
 
 
-async def beside(what: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def call_engine(what: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What a function that speaks to an engine returns; it has a thread of its own."""
     with infra(what):
         result: T = await in_thread(work, *args, **kwargs)
@@ -160,7 +160,7 @@ def labels(run: str, key: RolloutKey, deadline: float) -> dict[str, str]:
 @cache
 def owner() -> str:
     """This process: machine, process id and start time, for process ids are used again."""
-    return f"{_machine()}:{os.getpid()}:{started(os.getpid())}"
+    return f"{_machine()}:{os.getpid()}:{start_time(os.getpid())}"
 
 
 def _machine() -> str:
@@ -169,7 +169,7 @@ def _machine() -> str:
     return f"{os.uname().nodename}/{namespace.stat().st_ino if namespace.exists() else 0}"
 
 
-def started(pid: int) -> str:
+def start_time(pid: int) -> str:
     """When a process began, as its system counts; empty where it has ended, which a zombie has too: not every PID 1 collects it soon."""
     import psutil
 
@@ -183,12 +183,12 @@ def started(pid: int) -> str:
         return ""
 
 
-def is_left(labels: DockerLabels, now: float | None = None) -> bool:
+def is_leftover(labels: DockerLabels, now: float | None = None) -> bool:
     """Whether nobody is there any more for a sandbox with these labels: its owner has ended, or its deadline is over."""
     if float(labels.get(DEADLINE, 0)) < (time.time() if now is None else now):
         return True
-    machine, pid, begun = labels[OWNER].rsplit(":", 2)
-    return machine == _machine() and started(int(pid)) != begun
+    machine, pid, start = labels[OWNER].rsplit(":", 2)
+    return machine == _machine() and start_time(int(pid)) != start
 
 
 PIDS = 512  # processes and threads at once
@@ -206,7 +206,7 @@ QUOTAS = (BTRFS, "overlay2", "zfs")
 KIND, UNLIMITED_KIND = "docker", "docker, where Docker's storage driver has no quotas"
 
 
-def kept_up(programs: OwnPrograms, seconds: float) -> list[str]:
+def first_process(programs: OwnPrograms, seconds: float) -> list[str]:
     """Returns the first process. The kernel reaps for it, no signal from inside reaches it, and with its end everything inside ends."""
     return [*programs.words("bash"), "-c", f"trap '' CHLD; exec {shlex.join(programs.words('sleep'))} {max(seconds, 1):.0f}"]
 
@@ -277,7 +277,7 @@ def clean_up() -> list[str]:
 
     Raises InfraError where an engine answers and some cannot be found or removed; the others are removed all the same.
     """
-    return _remove(is_left)
+    return _remove(is_leftover)
 
 
 def end_run(run: str) -> list[str]:

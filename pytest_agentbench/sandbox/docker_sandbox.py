@@ -25,18 +25,27 @@ from pytest_agentbench.sandbox.containers import (
     KIND,
     PUBLIC,
     WITHOUT_A_FILTER,
-    beside,
+    call_engine,
     client,
     create,
+    first_process,
     image_of,
-    kept_up,
     labels,
     make_filter_image,
     make_image,
     remove,
 )
-from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, TESTS, CommandResult, File, first_file, packed, packed_tests
-from pytest_agentbench.sandbox.tampering import DELETED, PRELOAD, Change, OwnPrograms, empty_preload, names_in, of_the_verifier, programs_of
+from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, TESTS, CommandResult, File, first_file, tar_of, tar_of_tests
+from pytest_agentbench.sandbox.tampering import (
+    DELETED,
+    PRELOAD,
+    Change,
+    OwnPrograms,
+    empty_preload,
+    names_in,
+    programs_of,
+    verifier_changes,
+)
 from pytest_agentbench.suites.suite import Task
 
 AddressRange = IPv4Network | IPv6Network
@@ -63,7 +72,7 @@ def name_servers(resolv_conf: str) -> tuple[str, ...]:
 def needs_filter(task: Task) -> bool:
     """Whether any private address is closed to programs in the sandbox of a task that have a network."""
     allowed = [ip_network(each) for each in task.private_addresses]
-    return task.network == PUBLIC and not all(_covered(ip_network(each), allowed) for each in CLOSED)
+    return task.network == PUBLIC and not all(_is_covered(ip_network(each), allowed) for each in CLOSED)
 
 
 def close(engine: Any, container: Any, task: Task, servers: Sequence[str]) -> None:
@@ -99,9 +108,9 @@ def close(engine: Any, container: Any, task: Task, servers: Sequence[str]) -> No
             remove=True,
         )
     except ContainerError as error:
-        said = (error.stderr or b"").decode(errors="replace").strip()
+        output = (error.stderr or b"").decode(errors="replace").strip()
         raise InfraError(
-            f"private addresses cannot be closed to a sandbox with the network `public`: nft says: {said}; {WITHOUT_A_FILTER}"
+            f"private addresses cannot be closed to a sandbox with the network `public`: nft says: {output}; {WITHOUT_A_FILTER}"
         ) from error
 
 
@@ -136,21 +145,21 @@ def _subnets(networks: Iterable[Mapping[str, Any]]) -> list[AddressRange]:
     return [ip_interface(f"{address}/{length}").network for address, length in found if address]
 
 
-def _covered(network: AddressRange, by: Iterable[AddressRange]) -> bool:
+def _is_covered(network: AddressRange, by: Iterable[AddressRange]) -> bool:
     return any(each.version == network.version and network.subnet_of(each) for each in by)  # type: ignore[arg-type]
 
 
 _FOLDER = 1 << 31  # the bit of a folder in a file mode of Go
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """For those who do not wait for its end."""
 
 
 class DockerSandbox:
     """One container, from `start` to `end`."""
 
-    def __init__(self, run: str, key: RolloutKey, task: Task, seconds: float, on_end: Callable[[], None] = _nothing) -> None:
+    def __init__(self, run: str, key: RolloutKey, task: Task, seconds: float, on_end: Callable[[], None] = _do_nothing) -> None:
         """`seconds` after its start it ends by itself; `on_end` is called when it has ended."""
         self._run, self._key, self._task, self._seconds, self._on_end = run, key, task, seconds, on_end
         self._what = f"the sandbox of {key}"
@@ -167,7 +176,7 @@ class DockerSandbox:
 
     async def start(self) -> None:
         """Returns when it takes commands; raises InfraError."""
-        starting = asyncio.ensure_future(beside(self._what, self._start))
+        starting = asyncio.ensure_future(call_engine(self._what, self._start))
         try:
             await asyncio.shield(starting)
         except BaseException:
@@ -184,7 +193,7 @@ class DockerSandbox:
         self._workdir = image.attrs["Config"].get("WorkingDir") or "/"
         self._programs = programs_of(self._engine, image)
         marks = labels(self._run, self._key, time.time() + self._seconds)
-        first = kept_up(self._programs, self._seconds)
+        first = first_process(self._programs, self._seconds)
         self._container, self.kind = create(self._engine, image, self._task, marks, first)
         self._users = self._listed_users()
         self._programs.put(self._container)
@@ -211,22 +220,22 @@ class DockerSandbox:
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
         await refuse_abandoned()
-        container, workdir = self._there(), workdir or self._task.workdir or self._workdir
+        container, workdir = self._running_container(), workdir or self._task.workdir or self._workdir
         shell = self._programs.words("bash") if self._trusted and self._programs else ["bash"]
         execution = Execution(self._engine.api, container.id, user=user or self._user, workdir=workdir, env=env or {}, shell=shell)
         try:
-            done: CommandResult = await beside(self._what, execution.run, command, seconds)
+            done: CommandResult = await call_engine(self._what, execution.run, command, seconds)
             return done
         except asyncio.CancelledError:
             execution.abandon()
             raise
 
     async def put(self, source: Path, target: str) -> None:
-        with packed(source, target) as tar:
-            await beside(f"{self._what}: {target}", self._there().put_archive, "/", tar)
+        with tar_of(source, target) as tar:
+            await call_engine(f"{self._what}: {target}", self._running_container().put_archive, "/", tar)
 
     async def get(self, source: str, *, most: int = LARGEST_FILE) -> File:
-        file: File | str | None = await beside(self._what, self._get, source, most)
+        file: File | str | None = await call_engine(self._what, self._get, source, most)
         if file is None:
             raise FileNotFoundError(f"there is no {source} in the sandbox")
         if isinstance(file, str):
@@ -237,7 +246,7 @@ class DockerSandbox:
         from docker.errors import NotFound
 
         try:
-            pieces, _ = self._there().get_archive(source)
+            pieces, _ = self._running_container().get_archive(source)
         except NotFound as error:
             if "No such container" in str(error):
                 raise
@@ -245,13 +254,13 @@ class DockerSandbox:
         return first_file(pieces, most)
 
     async def end_processes(self) -> None:
-        await beside(f"{self._what} cannot be started again", self._start_again)
+        await call_engine(f"{self._what} cannot be started again", self._start_again)
         self._trusted = True
 
     def _start_again(self) -> None:
         """With what is put in from outside while nothing runs inside, so that no process of an agent can be in the way."""
         assert self._programs is not None
-        container = self._there()
+        container = self._running_container()
         container.stop(timeout=60)  # so long the engine waits for the death of all that runs in there
         self._changes = [Change(each["Path"], each["Kind"]) for each in container.diff() or ()]
         self._programs.put(container)
@@ -261,26 +270,26 @@ class DockerSandbox:
         close(self._engine, container, self._task, self._name_servers)
 
     async def halt(self) -> None:
-        await beside(f"{self._what} cannot be stopped", self._there().stop, timeout=60)
+        await call_engine(f"{self._what} cannot be stopped", self._running_container().stop, timeout=60)
 
-    async def changed(self, tests: Path) -> tuple[str, ...]:
+    async def changed_files(self, tests: Path) -> tuple[str, ...]:
         names = await in_thread(names_in, tests)
-        return await beside(self._what, self._changed, names)
+        return await call_engine(self._what, self._list_changed_files, names)
 
-    def _changed(self, names: frozenset[str]) -> tuple[str, ...]:
-        return of_the_verifier(self._changes, names, self._is_folder)
+    def _list_changed_files(self, names: frozenset[str]) -> tuple[str, ...]:
+        return verifier_changes(self._changes, names, self._is_folder)
 
     def _is_folder(self, path: str) -> bool:
         """Of a path that is there; the engine says so in a header, without its content."""
         api = self._engine.api
-        answer = api.head(f"{api.base_url}/v{api.api_version}/containers/{self._there().id}/archive", params={"path": path})
+        answer = api.head(f"{api.base_url}/v{api.api_version}/containers/{self._running_container().id}/archive", params={"path": path})
         facts = json.loads(base64.b64decode(answer.headers.get("X-Docker-Container-Path-Stat", "e30=")))
         return bool(facts.get("mode", 0) & _FOLDER)
 
     async def bring_tests(self, tests: Path, user: str | None) -> int:
         number = self._number_of(user or self._user)
-        with packed_tests(tests, number) as tar:
-            await beside(f"{self._what}: {TESTS}", self._there().put_archive, "/", tar)
+        with tar_of_tests(tests, number) as tar:
+            await call_engine(f"{self._what}: {TESTS}", self._running_container().put_archive, "/", tar)
         return number
 
     def _number_of(self, user: str) -> int:
@@ -301,7 +310,7 @@ class DockerSandbox:
         await other.start()
         return other
 
-    def _there(self) -> Any:
+    def _running_container(self) -> Any:
         if self._container is None:
             raise InfraError(f"{self._what} has ended")
         return self._container
@@ -311,7 +320,7 @@ class DockerSandbox:
         self._container = self._engine = None
         try:
             if container is not None:
-                await asyncio.shield(beside(f"{self._what} cannot be removed", remove, container))
+                await asyncio.shield(call_engine(f"{self._what} cannot be removed", remove, container))
         finally:
             if engine is not None:
                 engine.close()

@@ -22,8 +22,8 @@ from pytest_agentbench.sandbox.sandbox import BUBBLEWRAP, CodePlace, CommandRunn
 from pytest_agentbench.suites.suite import HARBOR, Task
 
 MOST = 24  # unless it is said otherwise
-_LOOK = 0.1  # seconds between two looks for a free one
-_SAID = 5.0  # seconds after which the user is told what is waited for
+_POLL = 0.1  # seconds between two looks for a free one
+_NOTICE_AFTER = 5.0  # seconds after which the user is told what is waited for
 
 
 def default_count() -> int:
@@ -47,24 +47,24 @@ class Slot:
 class Slots:
     """The slots of a host, `count` of them as far as this session is concerned."""
 
-    def __init__(self, count: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, count: int, notify: Callable[[str], None]) -> None:
         """`tell` is given a sentence, once, where somebody waits for long."""
-        self._count, self._tell = count, tell
+        self._count, self._notify_user = count, notify
         self._queue = asyncio.Lock()  # one looks, the others wait behind him
-        self._told = False
+        self._notified = False
 
     async def take(self) -> Slot:
         """Waits until one is free; raises InfraError where locks cannot be used."""
         async with self._queue:
             began = time.monotonic()
             while (slot := self._free()) is None:
-                if time.monotonic() - began > _SAID and not self._told:
-                    self._told = True
-                    self._tell(
+                if time.monotonic() - began > _NOTICE_AFTER and not self._notified:
+                    self._notified = True
+                    self._notify_user(
                         f"{self._count} sandbox{'es run' if self._count > 1 else ' runs'} on this machine at once, and others wait; "
                         "--agentbench-sandboxes=N allows N"
                     )
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_POLL)
             return slot
 
     def _free(self) -> Slot | None:
@@ -133,7 +133,7 @@ async def sandbox_for(key: RolloutKey, task: Task | None, seconds: float | None,
         return
     if task.broken:
         raise InfraError(task.broken)
-    async with _ended(await opening.task(key, task, seconds)) as sandbox:
+    async with _until_exit(await opening.task(key, task, seconds)) as sandbox:
         yield sandbox
 
 
@@ -145,12 +145,12 @@ async def code_place_for(
     if place is None:
         yield None
         return
-    async with _ended(await opening.code(key, place, seconds)) as commands:
+    async with _until_exit(await opening.code(key, place, seconds)) as commands:
         yield commands
 
 
 @asynccontextmanager
-async def _ended(opened: Opened) -> AsyncIterator[Opened]:
+async def _until_exit(opened: Opened) -> AsyncIterator[Opened]:
     try:
         yield opened
     finally:
@@ -161,18 +161,18 @@ async def _ended(opened: Opened) -> AsyncIterator[Opened]:
 class Sandboxes:
     """Those of one session: so many at once on the whole host, and of images that could be made."""
 
-    def __init__(self, run: str, count: int, say: Callable[[str], None]) -> None:
+    def __init__(self, run: str, count: int, notify: Callable[[str], None]) -> None:
         """`run` is what they are labelled with; `say` is given sentences for the user."""
-        self._run, self._say = run, say
-        self._slots = Slots(count, say)
-        self._clearing: asyncio.Task[None] | None = None
+        self._run, self._notify_user = run, notify
+        self._slots = Slots(count, notify)
+        self._cleanup: asyncio.Task[None] | None = None
         self.unbuilt: Mapping[str, str] = {}  # image -> why there is none
 
     async def task(self, key: RolloutKey, task: Task, seconds: float | None) -> Sandbox:
         """Waits for a slot, which the sandbox has until it ends; raises InfraError."""
         if why := self.unbuilt.get(image_of(task)):
             raise InfraError(why)
-        await self._cleared()
+        await self._clean_up_once()
         return await self._with_slot(lambda release: open_sandbox(key, task, seconds, self._run, release))
 
     async def code(self, key: RolloutKey, place: CodePlace, seconds: float | None) -> CommandRunner:
@@ -189,16 +189,16 @@ class Sandboxes:
             slot.release()
             raise
 
-    async def _cleared(self) -> None:
-        self._clearing = self._clearing or asyncio.create_task(self._clear(), context=contextvars.Context())
-        await asyncio.shield(self._clearing)
+    async def _clean_up_once(self) -> None:
+        self._cleanup = self._cleanup or asyncio.create_task(self._clean_up(), context=contextvars.Context())
+        await asyncio.shield(self._cleanup)
 
-    async def _clear(self) -> None:
+    async def _clean_up(self) -> None:
         """Removes what sessions, and pools of this one, have left that were killed."""
         try:
             removed = await in_thread(clean_up)
         except InfraError as error:  # it is in nobody's way: a rollout gets a sandbox, or says itself why not
-            self._say(str(error))
+            self._notify_user(str(error))
             return
         if removed:
-            self._say(f"removed what was left of a session that was killed: {'; '.join(removed)}")
+            self._notify_user(f"removed what was left of a session that was killed: {'; '.join(removed)}")

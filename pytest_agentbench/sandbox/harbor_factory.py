@@ -28,7 +28,7 @@ from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.harbor_sandbox import HarborSandbox
 from pytest_agentbench.suites.suite import HARBOR, Task
 
-NEEDED = "harbor"
+PACKAGE = "harbor"
 OLDEST = (3, 12)  # Python that it takes
 
 #: Harbor tells its makers what is run, unless this says no. Who has set it keeps what it says.
@@ -38,7 +38,7 @@ TELEMETRY = "HARBOR_TELEMETRY"
 def check_harbor(what: str) -> None:
     """Raises ConfigError, with what to install, where `what` takes the package and it is not here."""
     os.environ.setdefault(TELEMETRY, "0")
-    if importlib.util.find_spec(NEEDED) is not None:
+    if importlib.util.find_spec(PACKAGE) is not None:
         return
     python = ".".join(map(str, OLDEST))
     here = f"; this is Python {sys.version_info.major}.{sys.version_info.minor}" if sys.version_info < OLDEST else ""
@@ -106,14 +106,14 @@ def _check_ready(sandbox: str) -> None:
 
     name = sandbox.removeprefix(HARBOR)
     try:
-        EnvironmentFactory.run_preflight(*_chosen(name))
+        EnvironmentFactory.run_preflight(*_environment_type(name))
     except (Exception, SystemExit) as error:
         raise InfraError(f"{sandbox}: {error}") from error
-    if name == COMPOSE and (why := without_compose()):
+    if name == COMPOSE and (why := compose_problem()):
         raise InfraError(f"{sandbox}: {why}")
 
 
-def without_compose() -> str:
+def compose_problem() -> str:
     """What is missing for Harbor's environment `docker`; empty where nothing is."""
     try:
         done = subprocess.run(["docker", "compose", "version", "--short"], capture_output=True, text=True, timeout=60, check=False)
@@ -124,7 +124,7 @@ def without_compose() -> str:
     return "Harbor's `docker` takes Docker Compose of version 2 (`docker compose`), which is missing here; Debian has it from trixie on"
 
 
-def _chosen(name: str) -> tuple[Any, str | None]:
+def _environment_type(name: str) -> tuple[Any, str | None]:
     """(type, import path) as Harbor has them, one of which is None."""
     from harbor.models.environment_type import EnvironmentType
 
@@ -138,7 +138,7 @@ def _environment(key: RolloutKey, task: Task, folder: Path) -> Any:
     from harbor.models.trial.config import EnvironmentConfig as Choice
     from harbor.models.trial.paths import TrialPaths
 
-    type, import_path = _chosen(task.sandbox.removeprefix(HARBOR))
+    type, import_path = _environment_type(task.sandbox.removeprefix(HARBOR))
     config = EnvironmentConfig(
         docker_image=task.image or None,
         build_timeout_sec=task.build_timeout_s,

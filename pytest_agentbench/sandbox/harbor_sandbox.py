@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.cut_marks import ending
-from pytest_agentbench.sandbox.command import IN_ORDER, KILL, KILL_MARKED, Clip, unusable
-from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, CommandResult, File, bring_tests, packed
+from pytest_agentbench.sandbox.command import IN_ORDER, KILL, KILL_MARKED, Clip, rejected_command
+from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, CommandResult, File, bring_tests, tar_of
 
 T = TypeVar("T")
 
@@ -32,17 +32,17 @@ VARIABLE = "AGENTBENCH_HARBOR_COMMAND"
 GRACE = 30.0  # seconds beyond its own time in which a command's end has to be told
 COPY = 600.0  # seconds for a file on its way
 _KILLED = 128 + signal.SIGKILL
-_NOTHING_THERE = 44  # an exit code of ours
+_NO_FILE = 44  # an exit code of ours
 
 _UPLOAD = "/.agentbench-upload.tar"
 
 #: What a path is, without following a link: mode in hexadecimal digits, user id, bytes.
-_STAT = f'if [ -e "$1" ] || [ -L "$1" ]; then exec stat -c "%f %u %s" -- "$1"; else exit {_NOTHING_THERE}; fi'
+_STAT = f'if [ -e "$1" ] || [ -L "$1" ]; then exec stat -c "%f %u %s" -- "$1"; else exit {_NO_FILE}; fi'
 
 _KINDS: Mapping[int, str] = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe"}
 
 #: Whose processes these are: the boot of a kernel, and the namespace of process ids.
-WHOSE = "cat /proc/sys/kernel/random/boot_id; readlink /proc/self/ns/pid"
+NAMESPACE = "cat /proc/sys/kernel/random/boot_id; readlink /proc/self/ns/pid"
 
 #: The processes that are there, each with its start time, for process ids are used again.
 PROCESSES = r"""
@@ -99,10 +99,10 @@ class HarborSandbox:
 
     async def settle(self) -> None:
         """Takes down which processes keep it up, before anybody uses it; raises InfraError where it shares them with this machine."""
-        whose = (await self._inside(WHOSE)).split()
-        if whose == await _whose_here():
+        namespace = (await self._run_checked(NAMESPACE)).split()
+        if namespace == await _own_namespace():
             raise InfraError(f"{self._what} shares its processes with this machine, so those of an agent could not be ended")
-        self._kept = " ".join((await self._inside(PROCESSES)).split())
+        self._kept = " ".join((await self._run_checked(PROCESSES)).split())
 
     async def exec(
         self,
@@ -115,10 +115,10 @@ class HarborSandbox:
     ) -> CommandResult:
         await refuse_abandoned()
         words = shlex.join(("timeout", "-s", "KILL", f"{seconds:.3f}", "bash", "-c", IN_ORDER, "bash", "-c", command))
-        if why := unusable(words):
+        if why := rejected_command(words):
             return why
         mark, began = secrets.token_hex(8), time.monotonic()
-        told = self._environment.exec(
+        execution = self._environment.exec(
             words,
             cwd=workdir,
             env={**(env or {}), VARIABLE: mark},
@@ -127,7 +127,7 @@ class HarborSandbox:
         )
         try:
             async with asyncio.timeout(seconds + 2 * GRACE):
-                done = await self._asked("a command", told)
+                done = await self._call_harbor("a command", execution)
         except TimeoutError:
             raise InfraError(f"{self._what} does not say that a command has ended, {2 * GRACE:g} s after its time was over") from None
         took, clip = time.monotonic() - began, Clip()
@@ -138,16 +138,16 @@ class HarborSandbox:
         return CommandResult(done.return_code, clip.text, clip.omitted, took)
 
     async def put(self, source: Path, target: str) -> None:
-        with packed(source, target) as tar, tempfile.NamedTemporaryFile(prefix="agentbench-", suffix=".tar") as file:
+        with tar_of(source, target) as tar, tempfile.NamedTemporaryFile(prefix="agentbench-", suffix=".tar") as file:
             while piece := tar.read(1 << 20):
                 file.write(piece)
             file.flush()
-            await self._asked(target, self._environment.upload_file(Path(file.name), _UPLOAD))
-        await self._inside(f"tar -xpf {_UPLOAD} --same-owner -C / && rm -f {_UPLOAD}", seconds=COPY)
+            await self._call_harbor(target, self._environment.upload_file(Path(file.name), _UPLOAD))
+        await self._run_checked(f"tar -xpf {_UPLOAD} --same-owner -C / && rm -f {_UPLOAD}", seconds=COPY)
 
     async def get(self, source: str, *, most: int = LARGEST_FILE) -> File:
         code, output = await self._run(_STAT, source)
-        if code == _NOTHING_THERE:
+        if code == _NO_FILE:
             raise FileNotFoundError(f"there is no {source} in the sandbox")
         if code != 0:
             raise OSError(f"{source} in the sandbox: {ending(output.strip(), 300)}")
@@ -158,7 +158,7 @@ class HarborSandbox:
             raise OSError(f"{source} in the sandbox: it has {size} bytes, and {most} is the most that is read")
         with tempfile.TemporaryDirectory(prefix="agentbench-") as folder:
             copy = Path(folder, "file")
-            await self._asked(source, self._environment.download_file(source, copy))
+            await self._call_harbor(source, self._environment.download_file(source, copy))
             return File(copy.read_bytes(), int(owner))  # noqa: ASYNC240 - no more than `most`
 
     async def end_processes(self) -> None:
@@ -169,7 +169,7 @@ class HarborSandbox:
     async def halt(self) -> None:
         await self.end_processes()
 
-    async def changed(self, tests: Path) -> None:  # noqa: ARG002 - no environment of Harbor's lists what differs from an image
+    async def changed_files(self, tests: Path) -> None:  # noqa: ARG002 - no environment of Harbor's lists what differs from an image
         return None
 
     async def bring_tests(self, tests: Path, user: str | None) -> int:
@@ -188,11 +188,11 @@ class HarborSandbox:
             return
         self._ended = True
         try:
-            await asyncio.shield(self._asked("its end", self._environment.stop(delete=True)))
+            await asyncio.shield(self._call_harbor("its end", self._environment.stop(delete=True)))
         finally:
             self._on_end()
 
-    async def _inside(self, script: str, seconds: float = KILL) -> str:
+    async def _run_checked(self, script: str, seconds: float = KILL) -> str:
         """What a script of ours prints, as root; raises InfraError where it fails."""
         code, output = await self._run(script, seconds=seconds)
         if code != 0:
@@ -201,11 +201,11 @@ class HarborSandbox:
 
     async def _run(self, script: str, *arguments: str, user: str | None = "root", seconds: float = KILL) -> tuple[int, str]:
         words = shlex.join(("bash", "-c", script, "bash", *arguments))
-        told = self._environment.exec(words, cwd="/", timeout_sec=math.ceil(seconds), user=user)
-        done = await self._asked("a command", told)
+        execution = self._environment.exec(words, cwd="/", timeout_sec=math.ceil(seconds), user=user)
+        done = await self._call_harbor("a command", execution)
         return done.return_code, f"{done.stdout or ''}{done.stderr or ''}"
 
-    async def _asked(self, what: str, answer: Awaitable[T]) -> T:
+    async def _call_harbor(self, what: str, answer: Awaitable[T]) -> T:
         """What Harbor answers; whatever it raises is an infra error, for the agent is not in there."""
         if self._ended and what != "its end":
             raise InfraError(f"{self._what} has ended")
@@ -217,8 +217,8 @@ class HarborSandbox:
             raise InfraError(f"{self._what}: {what}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
-async def _whose_here() -> list[str]:
+async def _own_namespace() -> list[str]:
     """WHOSE of this process; nothing where this system does not say."""
-    process = await asyncio.create_subprocess_exec("sh", "-c", WHOSE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
+    process = await asyncio.create_subprocess_exec("sh", "-c", NAMESPACE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
     output, _ = await process.communicate()
     return output.decode().split()

@@ -77,7 +77,7 @@ class Sandbox(CommandRunner, Protocol):
     async def halt(self) -> None:
         """Kills everything that runs inside. Files can be read afterwards; it may take no more commands."""
 
-    async def changed(self, tests: Path) -> tuple[str, ...] | None:
+    async def changed_files(self, tests: Path) -> tuple[str, ...] | None:
         """Returns the files these tests may use that an agent had changed at `end_processes`; None where that cannot be told."""
 
     async def bring_tests(self, tests: Path, user: str | None) -> int:
@@ -119,7 +119,7 @@ _IN_MEMORY = 8 << 20  # bytes of a tar; a larger one is a file
 _KINDS = {tarfile.DIRTYPE: "a folder", tarfile.SYMTYPE: "a link", tarfile.FIFOTYPE: "a pipe"}
 
 
-def packed(source: Path, target: str) -> IO[bytes]:
+def tar_of(source: Path, target: str) -> IO[bytes]:
     """A file, or a folder with all that is in it, as it is to be in a sandbox: it belongs to root, modes and links stay."""
     tar = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - it is the caller's
     with tarfile.open(fileobj=tar, mode="w") as archive:
@@ -134,7 +134,7 @@ def _of_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def packed_tests(tests: Path, user: int) -> IO[bytes]:
+def tar_of_tests(tests: Path, user: int) -> IO[bytes]:
     """Returns a tar that makes LOGS, for this user and root alone, and TESTS, which all users may read, in place of what is there.
 
     Where a folder may be, a file comes first: an engine removes a folder for a file, with all that is in it.
@@ -181,19 +181,19 @@ def first_file(pieces: Iterable[bytes], most: int) -> File | str:
             return File(file.read(), entry.uid)
 
 
-ALWAYS = "/logs/artifacts"  # Harbor's own place for them
+ARTIFACTS = "/logs/artifacts"  # Harbor's own place for them
 LARGEST = 256 << 20  # bytes of all of it
 PACK = 120.0  # seconds
 PACKED = "/agentbench-artifacts.tar"
 _NO_PROGRAM = 127  # what a shell exits with for a program that it does not find
 
 
-async def handed_over(source: Sandbox, target: Sandbox, paths: Sequence[str]) -> None:
+async def copy_artifacts(source: Sandbox, target: Sandbox, paths: Sequence[str]) -> None:
     """Copies regular files and folders to the same paths, in place of what is there; symbolic links, pipes and devices are left out.
 
     A symbolic link would show a verifier its own tests as if an agent had made them. Raises AgentError for what cannot be copied.
     """
-    names = [path.strip("/") for path in dict.fromkeys((*paths, ALWAYS))]
+    names = [path.strip("/") for path in dict.fromkeys((*paths, ARTIFACTS))]
     done = await source.exec(_pack(names), seconds=PACK, user="root", workdir="/")
     if done.exit_code == _NO_PROGRAM:
         raise InfraError("artifacts are copied with tar, which this image does not have")
@@ -209,11 +209,11 @@ async def handed_over(source: Sandbox, target: Sandbox, paths: Sequence[str]) ->
         unpack(tar.content, Path(folder))
         for name in names:
             if (copy := Path(folder, name)).exists():
-                await _removed(target, name)
+                await _remove(target, name)
                 await target.put(copy, f"/{name}")
 
 
-async def _removed(sandbox: Sandbox, name: str) -> None:
+async def _remove(sandbox: Sandbox, name: str) -> None:
     """What the image has at that path, of which the agent may have deleted something."""
     done = await sandbox.exec(f"rm -rf -- {shlex.quote(name)}", seconds=PACK, user="root", workdir="/")
     if done.exit_code != 0:
@@ -222,8 +222,8 @@ async def _removed(sandbox: Sandbox, name: str) -> None:
 
 def _pack(names: Sequence[str]) -> str:
     listed = " ".join(map(shlex.quote, names))
-    there = f'names=(); for name in {listed}; do if [ -e "$name" ]; then names+=("$name"); fi; done'
-    return f'rm -rf {PACKED}; {there}; [ ${{#names[@]}} = 0 ] || tar -cf {PACKED} -- "${{names[@]}}"'
+    existing = f'names=(); for name in {listed}; do if [ -e "$name" ]; then names+=("$name"); fi; done'
+    return f'rm -rf {PACKED}; {existing}; [ ${{#names[@]}} = 0 ] || tar -cf {PACKED} -- "${{names[@]}}"'
 
 
 def unpack(tar: bytes, folder: Path) -> None:
@@ -255,7 +255,7 @@ def _files_and_folders(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 READY = 60.0  # seconds for what is done before the tests
 
 #: Runs as root, with nothing of the agent running. A link or a file where a folder should be is replaced.
-_CLEARED = f"""set -e
+_PREPARE = f"""set -e
 rm -rf {TESTS} {LOGS}
 if [ -L /logs ] || [ ! -d /logs ]; then rm -rf /logs; mkdir /logs; fi
 chown 0:0 /logs
@@ -268,22 +268,22 @@ _READY = f"chmod -R a+rX {TESTS} && chmod a+x {SCRIPT} && chown {{user}} {LOGS}"
 
 async def bring_tests(sandbox: Sandbox, tests: Path, user: str | None) -> int:
     """Puts the tests where nothing of the agent's is, and returns the number of the user as whom they run."""
-    await _done(sandbox, _CLEARED)
+    await _run_as_root(sandbox, _PREPARE)
     await sandbox.put(tests, TESTS)
     answer = await sandbox.exec("id -u", seconds=READY, user=user, workdir="/")
     if not answer.output.strip().isdecimal():
-        raise _unusable(answer)
+        raise _not_ready(answer)
     number = int(answer.output)
-    await _done(sandbox, _READY.format(user=number))
+    await _run_as_root(sandbox, _READY.format(user=number))
     return number
 
 
-async def _done(sandbox: Sandbox, command: str) -> None:
+async def _run_as_root(sandbox: Sandbox, command: str) -> None:
     done = await sandbox.exec(command, seconds=READY, user="root", workdir="/")
     if done.exit_code != 0:
-        raise _unusable(done)
+        raise _not_ready(done)
 
 
-def _unusable(command: CommandResult) -> InfraError:
+def _not_ready(command: CommandResult) -> InfraError:
     why = ending(command.output.strip(), 300) or f"exit code {command.exit_code}"
     return InfraError(f"the sandbox is left in a state in which the verifier cannot be started: {why}")

@@ -65,7 +65,7 @@ def empty_preload(container: Any) -> None:
     container.put_archive("/", tar.getvalue())
 
 
-_known: dict[str, OwnPrograms] = {}
+_programs: dict[str, OwnPrograms] = {}
 _lock = threading.Lock()
 
 
@@ -80,12 +80,12 @@ def _folder() -> Path:
 def programs_of(engine: Any, image: Any) -> OwnPrograms:
     """Returns the programs of an image, collected once in a process. Raises InfraError where it has no bash or no coreutils."""
     with _lock:
-        if image.id not in _known:
-            _known[image.id] = _collected(engine, image)
-        return _known[image.id]
+        if image.id not in _programs:
+            _programs[image.id] = _collect(engine, image)
+        return _programs[image.id]
 
 
-def _collected(engine: Any, image: Any) -> OwnPrograms:
+def _collect(engine: Any, image: Any) -> OwnPrograms:
     container = engine.containers.create(
         image.id, entrypoint=["bash", "-c", _COLLECT], command=[], user="0", network_mode="none", working_dir="/"
     )
@@ -101,18 +101,18 @@ def _collected(engine: Any, image: Any) -> OwnPrograms:
         collected = b"".join(pieces)
     finally:
         container.remove(force=True, v=True)
-    return _packed(collected)
+    return _repack(collected)
 
 
-def _packed(collected: bytes) -> OwnPrograms:
+def _repack(collected: bytes) -> OwnPrograms:
     """The tar begins with a file where the folder goes: an engine removes a folder for it, with all that an agent has put there."""
     file = Path(_folder(), hashlib.sha256(collected).hexdigest())
     dynamic = False
-    with closing(io.BytesIO(collected)) as source, tarfile.open(fileobj=source) as found, tarfile.open(file, "w") as tar:
+    with closing(io.BytesIO(collected)) as source, tarfile.open(fileobj=source) as archive, tarfile.open(file, "w") as tar:
         tar.addfile(tarfile.TarInfo(PLACE.strip("/")))
-        for entry in found:
+        for entry in archive:
             dynamic = dynamic or f"/{entry.name}" == LOADER
-            tar.addfile(entry, found.extractfile(entry) if entry.isreg() else None)
+            tar.addfile(entry, archive.extractfile(entry) if entry.isreg() else None)
     return OwnPrograms(file, dynamic)
 
 
@@ -147,20 +147,20 @@ def names_in(tests: Path) -> frozenset[str]:
     return frozenset(word for each in files for word in re.findall(r"[A-Za-z0-9_.+-]+", each.read_text(errors="replace")))
 
 
-def of_the_verifier(changes: Sequence[Change], names: Collection[str], is_folder: Callable[[str], bool]) -> tuple[str, ...]:
+def verifier_changes(changes: Sequence[Change], names: Collection[str], is_folder: Callable[[str], bool]) -> tuple[str, ...]:
     """Returns the changed paths that a verifier with these names in its files may use, sorted.
 
     A file that was modified or deleted counts in every folder of programs and libraries. One that was added counts if it takes the place
     of a program or module that is named, or if Python, pytest or the loader reads it unasked.
     """
     above = {str(parent) for each in changes for parent in PurePosixPath(each.path).parents}
-    found = []
+    paths = []
     for path, kind in changes:
         if (kind == MODIFIED and path in above) or "/__pycache__" in path:
             continue
         if _counts(PurePosixPath(path), kind, names) and not (kind == MODIFIED and is_folder(path)):
-            found.append(path)
-    return tuple(sorted(found))
+            paths.append(path)
+    return tuple(sorted(paths))
 
 
 def _counts(path: PurePosixPath, kind: int, names: Collection[str]) -> bool:

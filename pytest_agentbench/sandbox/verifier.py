@@ -20,7 +20,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.cut_marks import beginning, ending
 from pytest_agentbench.lib.foreign import cut
 from pytest_agentbench.records.rollout import LARGEST_SCORE, Verification, is_score
-from pytest_agentbench.sandbox.sandbox import LOGS, SCRIPT, CommandResult, Sandbox, handed_over
+from pytest_agentbench.sandbox.sandbox import LOGS, SCRIPT, CommandResult, Sandbox, copy_artifacts
 from pytest_agentbench.sandbox.tampering import CACHE
 from pytest_agentbench.suites.suite import FAIL, Task
 
@@ -34,7 +34,7 @@ _SKIPPED = re.compile(
 )
 _SKIPPED_NAME = re.compile(r"^SKIPPED \[\d+\] (?P<reason>.+)$|^(?=\S+?::\S)(?P<name>\S+) SKIPPED\b", re.MULTILINE)
 
-NOT_MADE = frozenset({"skipped", "pending"})  # statuses of CTRF
+NOT_RUN = frozenset({"skipped", "pending"})  # statuses of CTRF
 
 
 class Checks(NamedTuple):
@@ -48,9 +48,9 @@ def read_checks(ctrf: bytes | None, output: str) -> Checks:
     """By the CTRF report (`ctrf.json`) where there is one that can be read, else by the verifier's output."""
     tests = [*_reported_tests(ctrf)]
     if not tests:
-        return _printed(output)
-    failed = next((name for name, status in tests if status not in NOT_MADE and status != "passed"), "")
-    return Checks(failed, next((name for name, status in tests if status in NOT_MADE), ""))
+        return _printed_checks(output)
+    failed = next((name for name, status in tests if status not in NOT_RUN and status != "passed"), "")
+    return Checks(failed, next((name for name, status in tests if status in NOT_RUN), ""))
 
 
 def _reported_tests(ctrf: bytes | None) -> Iterator[tuple[str, str]]:
@@ -63,7 +63,7 @@ def _reported_tests(ctrf: bytes | None) -> Iterator[tuple[str, str]]:
         return  # what a report of another form says is in the output as well
 
 
-def _printed(output: str) -> Checks:
+def _printed_checks(output: str) -> Checks:
     failed = _FAILED.search(output) or _ERROR.search(output)
     name = next((text for text in failed.groups() if text), "") if failed else ""
     if (count := _SKIPPED.search(output)) is None:
@@ -133,7 +133,7 @@ def _text(value: Any) -> str:
 CTRF = "ctrf.json"
 READY = 60.0  # seconds for what is done before the tests
 TAIL = 300  # characters of the output of one that gave no reward
-ROOM = 8 << 20  # bytes that an agent leaves on the disk of a shared verifier, if it is not to blame for one that gives no reward
+FREE_SPACE = 8 << 20  # bytes that an agent leaves on the disk of a shared verifier, if it is not to blame for one that gives no reward
 OUTPUT = 16_000  # bytes of the verifier's output that are kept
 MOST_CHANGED = 50  # changed files that are kept
 SEPARATE = "separate"
@@ -142,7 +142,7 @@ SIGNAL = 128  # exit codes above it are of a program that a signal ended
 _SHELL = re.compile(rb"#! *(?:/usr)?/bin/(?:env +)?(bash|sh)\b")
 
 
-class Sabotaged(InfraError):
+class TamperedOutput(InfraError):
     """A verification that an agent has made impossible after the verifier was started."""
 
 
@@ -155,39 +155,41 @@ async def verify(sandbox: Sandbox, task: Task) -> Verification:
         await sandbox.end_processes()
         user = 0 if task.separate_verifier else await sandbox.bring_tests(_tests(task), task.verifier_user)
     except InfraError as error:
-        return await _blamed(sandbox, task, error)
+        return await _tampered_or_raise(sandbox, task, error)
     if task.separate_verifier:
-        return await _separately(sandbox, task)
-    return await _verified(sandbox, task, user, _Left(await sandbox.changed(_tests(task)), await _has_room(sandbox, task)))
+        return await _verify_separately(sandbox, task)
+    return await _run_verifier(
+        sandbox, task, user, _SandboxState(await sandbox.changed_files(_tests(task)), await _has_space(sandbox, task))
+    )
 
 
-async def _separately(sandbox: Sandbox, task: Task) -> Verification:
+async def _verify_separately(sandbox: Sandbox, task: Task) -> Verification:
     fresh = await sandbox.fresh()
     try:
-        await handed_over(sandbox, fresh, task.artifacts)
+        await copy_artifacts(sandbox, fresh, task.artifacts)
         user = await fresh.bring_tests(_tests(task), task.verifier_user)
-        return dataclasses.replace(await _verified(fresh, task, user, _Left()), mode=SEPARATE)
+        return dataclasses.replace(await _run_verifier(fresh, task, user, _SandboxState()), mode=SEPARATE)
     finally:
         await fresh.end()
 
 
 @dataclass(frozen=True)
-class _Left:
+class _SandboxState:
     """What an agent has left of the sandbox in which its work is verified."""
 
     changed: tuple[str, ...] | None = ()  # files of the verifier; None: not compared
-    room: bool = True  # there is space on the disk
+    space: bool = True  # there is space on the disk
 
 
-async def _has_room(sandbox: Sandbox, task: Task) -> bool:
+async def _has_space(sandbox: Sandbox, task: Task) -> bool:
     """Whether the verifier can write ROOM bytes, or a quarter of what a smaller disk has."""
-    size = min(ROOM, task.storage_mb << 18)
+    size = min(FREE_SPACE, task.storage_mb << 18)
     write = f"printf -v room '%{size}s' ''; : <<< \"$room\""  # Bash writes it to a file of TMPDIR, which it removes at once.
     answer = await sandbox.exec(write, seconds=READY, user=task.verifier_user, workdir="/", env={"TMPDIR": LOGS})
     return answer.exit_code != 1  # With which bash says so. Another one is of a shell that was killed.
 
 
-async def _blamed(sandbox: Sandbox, task: Task, error: InfraError) -> Verification:
+async def _tampered_or_raise(sandbox: Sandbox, task: Task, error: InfraError) -> Verification:
     """Returns a reward of 0 for a sandbox that is not ready for its verifier if a new one for the same task is; else raises InfraError."""
     began = time.monotonic_ns()
     try:
@@ -199,11 +201,11 @@ async def _blamed(sandbox: Sandbox, task: Task, error: InfraError) -> Verificati
     except InfraError:
         raise error from None
     why = f"the agent left a sandbox in which no verifier can be started, and in a new one it can: {error}"
-    found = Verification(0.0, tampered=why, started_ns=began, ended_ns=time.monotonic_ns(), sandbox=sandbox.kind)
-    return dataclasses.replace(found, mode=SEPARATE) if task.separate_verifier else found
+    verification = Verification(0.0, tampered=why, started_ns=began, ended_ns=time.monotonic_ns(), sandbox=sandbox.kind)
+    return dataclasses.replace(verification, mode=SEPARATE) if task.separate_verifier else verification
 
 
-async def _verified(sandbox: Sandbox, task: Task, user: int, left: _Left) -> Verification:
+async def _run_verifier(sandbox: Sandbox, task: Task, user: int, state: _SandboxState) -> Verification:
     """Runs the verifier as the user of this number."""
     started = time.monotonic_ns()
     workdir = await _workdir(sandbox, task)
@@ -216,38 +218,38 @@ async def _verified(sandbox: Sandbox, task: Task, user: int, left: _Left) -> Ver
         env=env,
     )
     await sandbox.halt()  # no program writes any more
-    found = Verification(
+    verification = Verification(
         reward=0.0,
         exit_code=command.exit_code,
         output=cut(command.output, OUTPUT),
         started_ns=started,
         ended_ns=time.monotonic_ns(),
         sandbox=sandbox.kind,
-        changed=None if left.changed is None else left.changed[:MOST_CHANGED],
+        changed=None if state.changed is None else state.changed[:MOST_CHANGED],
     )
     try:
         if command.exit_code is None:
             raise InfraError(f"the verifier took longer than its {task.verifier_timeout_s:g} s and was killed, so nothing was measured")
-        files = {name: content for name in (JSON, TEXT, CTRF) if (content := await _written(sandbox, name, user)) is not None}
-        found = dataclasses.replace(found, rewards=read_rewards(files))
-        return _judged(found, task, read_checks(files.get(CTRF), command.output))
+        files = {name: content for name in (JSON, TEXT, CTRF) if (content := await _read_output(sandbox, name, user)) is not None}
+        verification = dataclasses.replace(verification, rewards=read_rewards(files))
+        return _with_reward(verification, task, read_checks(files.get(CTRF), command.output))
     except InfraError as error:
         why = f"{error}; its output ends with: {ending(command.output.strip(), TAIL) or '(it printed nothing)'}"
-        if sabotage := _sabotage(error, command, left):
-            return dataclasses.replace(found, tampered=f"{sabotage}: {why}")
+        if tampering := _tampering(error, command, state):
+            return dataclasses.replace(verification, tampered=f"{tampering}: {why}")
         raise InfraError(why) from error
 
 
-def _judged(found: Verification, task: Task, checks: Checks) -> Verification:
+def _with_reward(verification: Verification, task: Task, checks: Checks) -> Verification:
     """Returns a verification with its reward, by the rewards that were written, the checks, and what the suite allows.
 
     Raises InfraError for rewards of which none is the main one.
     """
-    reward = main_reward(found.rewards)
+    reward = main_reward(verification.rewards)
     fails = bool(checks.skipped) and task.skipped == FAIL
-    forged = _changes(found.changed) if task.changed == FAIL else ""
+    forged = _changes(verification.changed) if task.changed == FAIL else ""
     return dataclasses.replace(
-        found,
+        verification,
         reward=0.0 if fails or forged else reward,
         tampered=f"{forged}, which its suite does not allow" if forged else "",
         first_failure=checks.failed or (f"skipped: {checks.skipped}" if fails else ""),
@@ -255,15 +257,15 @@ def _judged(found: Verification, task: Task, checks: Checks) -> Verification:
     )
 
 
-def _sabotage(error: InfraError, command: CommandResult, left: _Left) -> str:
+def _tampering(error: InfraError, command: CommandResult, state: _SandboxState) -> str:
     """Returns by what a verifier that was started gave no reward, if the agent is to blame for it; else nothing."""
-    if isinstance(error, Sabotaged):
+    if isinstance(error, TamperedOutput):
         return "something else stands where the verifier writes its reward"
     if command.exit_code is not None and command.exit_code > SIGNAL:
         return f"the verifier was killed (exit code {command.exit_code})"
-    if not left.room:
+    if not state.space:
         return "the agent left no space on the disk"
-    changes = _changes(left.changed)
+    changes = _changes(state.changed)
     return f"{changes}, and it gave no reward" if changes else ""
 
 
@@ -296,14 +298,14 @@ async def _workdir(sandbox: Sandbox, task: Task) -> str | None:
     return task.workdir if answer.exit_code == 0 else "/"
 
 
-async def _written(sandbox: Sandbox, name: str, user: int) -> bytes | None:
+async def _read_output(sandbox: Sandbox, name: str, user: int) -> bytes | None:
     """Returns a file of the verifier's; None where there is none. Raises Sabotaged for what is no file, too large, or another user's."""
     try:
         file = await sandbox.get(f"{LOGS}/{name}")
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Sabotaged(f"the verifier's {name} is not read: {error}") from error
+        raise TamperedOutput(f"the verifier's {name} is not read: {error}") from error
     if file.owner not in (0, user):
-        raise Sabotaged(f"the verifier's {name} is not read: it belongs to user {file.owner}, not to the verifier's")
+        raise TamperedOutput(f"the verifier's {name} is not read: it belongs to user {file.owner}, not to the verifier's")
     return file.content

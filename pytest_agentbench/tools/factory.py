@@ -39,12 +39,12 @@ def check_answers(answers: Mapping[str, CannedAnswer], scenarios: Iterable[Scena
             raise ConfigError(f"answers: {unknown_name('tool', tool, known)}")
 
 
-def answered(source: ToolSource, answers: Mapping[str, CannedAnswer], scenario: Scenario, trial: int) -> ToolSource:
+def with_canned_answers(source: ToolSource, answers: Mapping[str, CannedAnswer], scenario: Scenario, trial: int) -> ToolSource:
     """The source of a rollout with canned answers before it, where there are any."""
-    return AnsweredSource(source, answers, scenario.id, trial) if answers else source
+    return CannedSource(source, answers, scenario.id, trial) if answers else source
 
 
-class AnsweredSource:
+class CannedSource:
     """A source of one rollout whose canned tools are answered here, and the others by it.
 
     Whether a call gets an error depends on scenario, trial, tool and how often the rollout has called that tool: a run that is
@@ -72,7 +72,7 @@ class AnsweredSource:
         return self._source.state()
 
     def copy(self) -> ToolSource:
-        return AnsweredSource(self._source.copy(), self._answers, self._scenario, self._trial, self._calls)
+        return CannedSource(self._source.copy(), self._answers, self._scenario, self._trial, self._calls)
 
 
 #: Each a class with the keys of its YAML as fields.
@@ -88,16 +88,16 @@ def tool_kind(settings: Json) -> ToolsKind:
     kind = settings.get("kind", "decision_only")
     if not isinstance(kind, str) or kind not in TOOL_KINDS:
         raise ConfigError(f"tools: {unknown_name('kind of tools', str(kind), TOOL_KINDS)}")
-    made_by = load_object("kind of tools", kind, TOOL_KINDS, Path())
-    known = [each.name for each in dataclasses.fields(made_by)]
+    cls = load_object("kind of tools", kind, TOOL_KINDS, Path())
+    known = [each.name for each in dataclasses.fields(cls)]
     options = {name: value for name, value in settings.items() if name != "kind"}
     if unknown := [name for name in options if name not in known]:
         raise ConfigError(f"tools: unknown key {unknown[0]!r}; known keys of {kind}: {', '.join(('kind', *known))}")
     try:
-        made: ToolsKind = made_by(**options)
+        kind_of_tools: ToolsKind = cls(**options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"tools: {' '.join(str(error).split())}") from error
-    return made
+    return kind_of_tools
 
 
 def load_tools(settings: Json, folder: Path, scenarios: Sequence[Scenario]) -> Tools:

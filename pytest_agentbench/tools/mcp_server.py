@@ -42,12 +42,12 @@ class McpServer:
         """The server in a sentence."""
         return f"the MCP server `{' '.join(self.command) or self.url}`"
 
-    def found(self, folder: Path) -> list[str]:
+    def program_and_arguments(self, folder: Path) -> list[str]:
         """The command with the path of its program, which stands beside this interpreter or in the PATH; raises ConfigError for none."""
         program, *arguments = self.command
-        wanted = str(folder / program) if "/" in program else program
-        beside = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-        path = shutil.which(wanted, path=beside)
+        name = str(folder / program) if "/" in program else program
+        search_path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+        path = shutil.which(name, path=search_path)
         if path is None:
             raise ConfigError(f"there is no program {program!r} in {folder if '/' in program else 'the PATH'}")
         return [path, *arguments]

@@ -49,7 +49,7 @@ from pytest_agentbench.tools.signatures import check_agreement, parameters_of
 MESSAGE = 1 << 24  # bytes of one message at most
 LOGGED = 1 << 14  # characters of what it prints that are kept, half of them of its beginning
 SHOWN = 600  # characters of them that the reason of a failure shows
-END = mcp_server.LEAVE + 2 * mcp_server.GRACE  # seconds in which all of it is over
+END = mcp_server.STDIN_GRACE + 2 * mcp_server.GRACE  # seconds in which all of it is over
 ODD = 200  # characters of a line that is no message
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
@@ -69,7 +69,7 @@ class ServerProcess:
 
     def __init__(self, program: McpProgram) -> None:
         self._program = program
-        self._log, self._news = Log(LOGGED), Log(LOGGED)
+        self._log, self._new_output = Log(LOGGED), Log(LOGGED)
         self._log_ended = asyncio.Event()
         self.ended = ""  # how, when it has ended by itself
 
@@ -78,14 +78,14 @@ class ServerProcess:
         """The end of what it printed, as the end of a sentence."""
         return ending(self._log.text.strip(), SHOWN) or "it printed nothing to stderr"
 
-    def news(self) -> str:
+    def new_output(self) -> str:
         """What it has printed since the last time, as far as it is kept."""
-        text, self._news = self._news.text, Log(LOGGED)
+        text, self._new_output = self._new_output.text, Log(LOGGED)
         return text
 
     def _print(self, text: str) -> None:
         self._log.write(text)
-        self._news.write(text)
+        self._new_output.write(text)
 
     @asynccontextmanager
     async def streams(self) -> AsyncIterator[Streams]:
@@ -101,7 +101,7 @@ class ServerProcess:
                 job = {"run": [*self._program.run], "cwd": str(self._program.cwd), "env": dict(self._program.env)}
                 with suppress(ConnectionError):  # it died at once, which is seen
                     ours.sendall(json.dumps(job).encode() + b"\n")
-                async with self._pumped(process) as streams:
+                async with self._message_streams(process) as streams:
                     yield streams
             finally:
                 ours.close()  # which ends it
@@ -113,7 +113,7 @@ class ServerProcess:
                 process._transport.close()  # type: ignore[attr-defined]  # a pipe that something out of reach holds open
 
     @asynccontextmanager
-    async def _pumped(self, process: asyncio.subprocess.Process) -> AsyncIterator[Streams]:
+    async def _message_streams(self, process: asyncio.subprocess.Process) -> AsyncIterator[Streams]:
         received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         outgoing, sent = anyio.create_memory_object_stream[SessionMessage](0)
         async with received, incoming, outgoing, sent, anyio.create_task_group() as group:
@@ -178,12 +178,12 @@ class ServerTools:
     @classmethod
     def of(cls, server: McpServer, folder: Path) -> ServerTools:
         """Asks the server for its tools; raises ConfigError for one that does not say."""
-        program = McpProgram(server.found(folder), folder, server.environment()) if server.command else None
+        program = McpProgram(server.program_and_arguments(folder), folder, server.environment()) if server.command else None
         answers: list[ServerTools | Exception] = []
 
         def ask() -> None:  # in a thread: the pool has a loop, and others have none
             try:
-                answers.append(cls(server, program, asyncio.run(_listed(server, program))))
+                answers.append(cls(server, program, asyncio.run(_list_tools(server, program))))
             except Exception as error:
                 answers.append(error)
 
@@ -213,7 +213,7 @@ class ServerTools:
             yield opened
 
 
-async def _listed(server: McpServer, program: McpProgram | None) -> Mapping[str, Tool]:
+async def _list_tools(server: McpServer, program: McpProgram | None) -> Mapping[str, Tool]:
     async with session(server, program) as opened:
         return {each.name: each for each in await opened.tools()}
 
@@ -236,17 +236,17 @@ class McpSession:
         self._server, self._process = server, process
         self._client: Client | None = None
         self._loop = asyncio.get_running_loop()
-        self._begun, self._over = asyncio.Event(), asyncio.Event()
+        self._ready, self._finished = asyncio.Event(), asyncio.Event()
         self._life: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
         """Returns when the server has introduced itself."""
         self._life = asyncio.create_task(self._live())
-        begun = asyncio.create_task(self._begun.wait())
+        ready = asyncio.create_task(self._ready.wait())
         try:
-            await asyncio.wait((self._life, begun), timeout=self._server.timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((self._life, ready), timeout=self._server.timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            begun.cancel()
+            ready.cancel()
         if self._life.done():
             raise self._failed("does not serve", self._life.exception())
         if self._client is None:
@@ -254,7 +254,7 @@ class McpSession:
 
     async def end(self) -> None:
         """Returns when nothing of it is left."""
-        self._over.set()
+        self._finished.set()
         if self._life is None:
             return
         if self._client is not None:
@@ -264,11 +264,11 @@ class McpSession:
 
     async def _live(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            transport = _Passed(await stack.enter_async_context(self._streams()))
+            transport = _OpenStreams(await stack.enter_async_context(self._streams()))
             client = Client(transport, cache=None, read_timeout_seconds=self._server.timeout)
             self._client = await stack.enter_async_context(client)
-            self._begun.set()
-            await self._over.wait()
+            self._ready.set()
+            await self._finished.wait()
 
     def _streams(self) -> AbstractAsyncContextManager[Any]:
         return self._process.streams() if self._process else _at(self._server)
@@ -278,7 +278,7 @@ class McpSession:
         tools: list[Tool] = []
         cursor: str | None = None
         for _ in range(PAGES):
-            page = await self._answer("has not said which tools it has", self._known().list_tools(cursor=cursor))
+            page = await self._answer("has not said which tools it has", self._ready_client().list_tools(cursor=cursor))
             tools += [Tool(each.name, each.description or each.title or "", dict(each.input_schema)) for each in page.tools]
             if not (cursor := page.next_cursor):
                 return tools
@@ -286,12 +286,12 @@ class McpSession:
 
     async def call(self, tool: Tool, arguments: Json) -> str:
         try:
-            result = await self._answer(f"has not answered a call of {tool.name!r}", self._known().call_tool(tool.name, arguments))
+            result = await self._answer(f"has not answered a call of {tool.name!r}", self._ready_client().call_tool(tool.name, arguments))
         finally:
             self._log()
         if result.is_error:
-            raise ToolError(_told(result) or f"{tool.name} has failed")
-        return _told(result) or f"{tool.name} is done."
+            raise ToolError(_result_text(result) or f"{tool.name} has failed")
+        return _result_text(result) or f"{tool.name} is done."
 
     def state(self) -> None:
         """Nobody knows: it is the server's own. What it has printed since the last call goes into the rollout's log."""
@@ -300,17 +300,17 @@ class McpSession:
     def copy(self) -> McpSession:
         raise InfraError(f"tools: {self._server.name} cannot be copied for another try of the agent; an agent with one try can use it")
 
-    def _known(self) -> Client:
+    def _ready_client(self) -> Client:
         if asyncio.get_running_loop() is not self._loop:
             raise InfraError(f"tools: {self._server.name} cannot be called by code that blocks with --pdb; an async agent can call it")
         assert self._client is not None
         return self._client
 
-    async def _answer(self, late: str, asked: Any) -> Any:
+    async def _answer(self, late: str, request: Any) -> Any:
         """What the server says; raises ToolError where it refuses the arguments, and InfraError where it fails."""
         try:
             async with asyncio.timeout(self._server.timeout):
-                return await asked
+                return await request
         except TimeoutError as error:
             raise self._failed(f"{late} within {self._server.timeout:g} s", None) from error
         except MCPError as error:
@@ -330,10 +330,10 @@ class McpSession:
     def _log(self) -> None:
         """Into the log of the rollout that this task is of."""
         if self._process:
-            sys.stderr.write(self._process.news())
+            sys.stderr.write(self._process.new_output())
 
 
-class _Passed:
+class _OpenStreams:
     """Streams that are open as a transport of mcp's."""
 
     def __init__(self, streams: Any) -> None:
@@ -363,7 +363,7 @@ def _innermost(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _told(result: CallToolResult) -> str:
+def _result_text(result: CallToolResult) -> str:
     """What the model is told: texts, and the names of what is no text."""
     if not result.content and result.structured_content is not None:
         return orjson.dumps(result.structured_content).decode()

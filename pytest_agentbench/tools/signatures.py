@@ -27,29 +27,29 @@ class Method:
 
     @property
     def signature(self) -> str:
-        return written(self.required, self.optional)
+        return signature_text(self.required, self.optional)
 
     def arguments(self, given: Json) -> Json:
         """What a model gave, as values of the types that the method names; raises ToolError for what cannot be one."""
         try:
-            understood = self.parameters.model_validate(given)
+            parsed = self.parameters.model_validate(given)
         except ValidationError as error:
             faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
             raise ToolError(f"{self.tool.name} cannot take these arguments: {faults}") from None
-        return {name: getattr(understood, name) for name in given if name in type(understood).model_fields}
+        return {name: getattr(parsed, name) for name in given if name in type(parsed).model_fields}
 
 
-def written(required: tuple[str, ...], optional: tuple[str, ...]) -> str:
+def signature_text(required: tuple[str, ...], optional: tuple[str, ...]) -> str:
     """Names of parameters for a sentence: `(item, count=...)`."""
     return f"({', '.join([*required, *(f'{name}=...' for name in optional)])})"
 
 
 def methods_of(cls: type) -> Mapping[str, Method]:
     """The tools of a class, its public methods with a docstring; raises ConfigError for none, and for one that no model could call."""
-    found = {name: _method(cls, name, function) for name, function in _documented(cls)}
-    if not found:
+    methods = {name: _method(cls, name, function) for name, function in _documented(cls)}
+    if not methods:
         raise ConfigError(f"{cls.__name__} has no tools, which are its public methods with a docstring")
-    return found
+    return methods
 
 
 def _documented(cls: type) -> Iterator[tuple[str, Callable[..., object]]]:
@@ -114,7 +114,7 @@ def _check_tool(own: Mapping[str, Parameters], tool: Tool) -> None:
     if tool.name not in own:
         raise ConfigError(f"the data have {unknown_name('tool', tool.name, own).replace('no tool', 'a tool', 1)}")
     if own[tool.name] != (data := parameters_of(tool)):
-        takes = f"takes {written(*own[tool.name])}, and in the data it takes {written(*data)}"
+        takes = f"takes {signature_text(*own[tool.name])}, and in the data it takes {signature_text(*data)}"
         raise ConfigError(f"the tool {tool.name!r} {takes}; they should agree")
 
 

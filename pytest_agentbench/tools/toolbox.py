@@ -35,12 +35,12 @@ def wire_names(names: Iterable[str]) -> dict[str, str]:
     used = set(good)
     wire = {}
     for name in names:
-        wire[name] = good.get(name) or _free(re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:LENGTH] or "_", used)
+        wire[name] = good.get(name) or _unused_name(re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:LENGTH] or "_", used)
         used.add(wire[name])
     return wire
 
 
-def _free(name: str, used: set[str]) -> str:
+def _unused_name(name: str, used: set[str]) -> str:
     """The name, or the first of `name_2`, `name_3`, ... that nobody has."""
     if name not in used:
         return name
@@ -95,13 +95,13 @@ class Toolbox:
         """
         await refuse_abandoned()
         started = time.monotonic_ns()
-        call = dataclasses.replace(self.understood(name, arguments, turn, repair=repair), started_ns=started)
+        call = dataclasses.replace(self.parse_call(name, arguments, turn, repair=repair), started_ns=started)
         place = len(self.calls)
         self.keep(place, call)
         try:
             if call.problem:
                 return f"Error: {call.detail}"
-            return self._accepted(call.name, await self.source.call(self.tools[call.name], call.arguments))
+            return self._checked_size(call.name, await self.source.call(self.tools[call.name], call.arguments))
         except ToolError as error:
             refusal = cut(str(error), self.sizes.reason)
             call = dataclasses.replace(call, refusal=refusal, injected=isinstance(error, InjectedError))
@@ -112,7 +112,7 @@ class Toolbox:
         finally:
             self.keep(place, dataclasses.replace(call, ended_ns=time.monotonic_ns()))
 
-    def _accepted(self, name: str, result: str) -> str:
+    def _checked_size(self, name: str, result: str) -> str:
         """Returns the result of a tool. Raises LimitReached if it is too large, because the agent must not be given half of it."""
         if (size := size_of(result)) > self.sizes.tool_result:
             raise LimitReached(too_large(f"result of the tool {name!r}", size, self.sizes.tool_result, "tool_result"))
@@ -120,7 +120,7 @@ class Toolbox:
 
     def record(self, name: str, arguments: str, turn: int) -> str:
         """Records a call that was carried out elsewhere, nobody knows when; returns what stands for its answer."""
-        call = self.understood(name, arguments, turn)
+        call = self.parse_call(name, arguments, turn)
         self.add(call)
         return f"Error: {call.detail}" if call.problem else sample_response(self.tools[call.name])
 
@@ -148,17 +148,17 @@ class Toolbox:
         """Makes these the record, of an agent that has chosen among its tries."""
         self.calls[:], self.drafts[:] = calls, drafts
 
-    def understood(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> ToolCall:
+    def parse_call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> ToolCall:
         """A call as what it is, which is not recorded."""
         name = self._own.get(name, name)
-        meant: Json | None = None
+        repaired_arguments: Json | None = None
         try:
             parsed = orjson.loads(arguments or "{}")
         except orjson.JSONDecodeError as error:
-            meant = repaired(arguments) if repair else None
-            parsed = error if meant is None else meant
-        call = ToolCall(name, parsed if isinstance(parsed, dict) else {}, turn, raw=arguments if meant is not None else None,
-                        repaired=meant is not None, user_turn=self.user_turn)  # fmt: skip
+            repaired_arguments = repaired(arguments) if repair else None
+            parsed = error if repaired_arguments is None else repaired_arguments
+        call = ToolCall(name, parsed if isinstance(parsed, dict) else {}, turn, raw=arguments if repaired_arguments is not None else None,
+                        repaired=repaired_arguments is not None, user_turn=self.user_turn)  # fmt: skip
         if name not in self.tools:
             detail = f"there is no tool {name!r}; the tools are: {', '.join(self.tools)}"
             return dataclasses.replace(call, problem="unknown_tool", detail=detail)

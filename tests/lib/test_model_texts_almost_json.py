@@ -101,7 +101,7 @@ def test_valid_arguments_are_never_repaired(value: Any, escaped: bool) -> None:
     """Arguments that are JSON go through as they are: an object is the arguments, everything else is malformed."""
     tools = Toolbox([Tool("find", "", {"type": "object"})])
 
-    call = tools.understood("find", json.dumps(value, ensure_ascii=escaped), 1)
+    call = tools.parse_call("find", json.dumps(value, ensure_ascii=escaped), 1)
 
     assert not call.repaired
     assert (value, None) == (call.arguments, call.problem) if isinstance(value, dict) else "malformed_arguments" == call.problem

@@ -19,7 +19,7 @@ import pytest
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import process
 from pytest_agentbench.lib.messages import Listening
-from pytest_agentbench.lib.process import Child, child_environment, end_group, end_text, ended_within, killed, variable_of, with_variable
+from pytest_agentbench.lib.process import Child, child_environment, end_group, end_text, ended_within, kill_hint, variable_of, with_variable
 from pytest_agentbench.lib.redact import LOG_TAIL
 from tests.waits import wait_for
 
@@ -282,8 +282,8 @@ def test_how_a_process_ended() -> None:
 @pytest.mark.parametrize(("code", "known"), [(-9, True), (137, True), (-15, False), (1, False), (0, False), (None, False)])
 def test_what_sigkill_means(code: int | None, known: bool) -> None:
     """An exit code that means SIGKILL names the likely killers; any other says nothing."""
-    assert known == killed(code).startswith("it was killed by SIGKILL: mostly the kernel's out-of-memory killer")
-    assert known or not killed(code)
+    assert known == kill_hint(code).startswith("it was killed by SIGKILL: mostly the kernel's out-of-memory killer")
+    assert known or not kill_hint(code)
 
 
 def test_the_end_of_a_process_for_which_another_thread_waits() -> None:

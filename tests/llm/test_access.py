@@ -8,7 +8,7 @@ import pytest
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.llm.access import Lines, ModelAddress
+from pytest_agentbench.llm.access import ModelAddress, ModelAddresses
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Endpoint, Json, LLMCall, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts.pool.addresses import played
@@ -127,10 +127,10 @@ async def test_nobody_judges_by_hand() -> None:
 async def test_nothing_is_closed_twice() -> None:
     """What is hung up is hung up."""
     tap = Tap()
-    lines = Lines(tap, KEY, None)
+    lines = ModelAddresses(tap, KEY, None)
     await lines.agent(Access(), {})
-    await lines.hang_up()
-    await lines.hang_up()
+    await lines.close_all()
+    await lines.close_all()
 
     assert ["open agent", "close agent"] == tap.events
 
@@ -144,7 +144,7 @@ async def test_tasks_that_ask_for_a_role_at_once() -> None:
             await opened.wait()
             return await tap.open(key, access)
 
-    lines = Lines(Slow(), KEY, None, roles={"search": OTHER})
+    lines = ModelAddresses(Slow(), KEY, None, roles={"search": OTHER})
     tasks = [asyncio.create_task(lines.role("search")) for _ in range(3)]
     await asyncio.sleep(0)
     opened.set()

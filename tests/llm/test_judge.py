@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_agentbench.agents.self_evaluating import VERDICT
 from pytest_agentbench.errors import InfraError, JudgeError
 from pytest_agentbench.lib.cut_marks import beginning
-from pytest_agentbench.llm.judge import Form, calls_text, filled, numbered, read
+from pytest_agentbench.llm.judge import Form, calls_text, fill_template, numbered, read
 from pytest_agentbench.records import Json, ToolCall
 
 FORM = Form(
@@ -100,7 +100,7 @@ def test_templates(values: dict[str, str]) -> None:
     """Only the names are replaced, once; other braces are text, and what is put in is not looked at again."""
     template = 'Return {"a": {question}} or {0} {} {{answer}} {other}'
 
-    assert f'Return {{"a": {values["question"]}}} or {{0}} {{}} {{{values["answer"]}}} {{other}}' == filled(template, values)
+    assert f'Return {{"a": {values["question"]}}} or {{0}} {{}} {{{values["answer"]}}} {{other}}' == fill_template(template, values)
 
 
 def test_calls() -> None:

@@ -71,7 +71,7 @@ class LocalSandbox:
     async def halt(self) -> None:
         pass
 
-    async def changed(self, tests: Path) -> tuple[str, ...]:  # noqa: ARG002 - it has no image
+    async def changed_files(self, tests: Path) -> tuple[str, ...]:  # noqa: ARG002 - it has no image
         return ()
 
     async def bring_tests(self, tests: Path, user: str | None) -> int:  # noqa: ARG002 - it has one user

@@ -76,7 +76,7 @@ def test_what_cannot_be_removed_is_told(stubborn: Engine, capsys: pytest.Capture
 async def test_a_session_says_it_too(stubborn: Engine) -> None:
     """And goes on: what another session has left is in nobody's way."""
     told: list[str] = []
-    await Sandboxes("another-run", 1, told.append)._cleared()
+    await Sandboxes("another-run", 1, told.append)._clean_up_once()
 
     (saying,) = told
     assert "cannot be removed: device or resource busy" in saying

@@ -39,7 +39,7 @@ async def test_no_more_than_that() -> None:
 
 async def test_who_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a session, in a sentence with the option."""
-    monkeypatch.setattr(factory, "_SAID", 0.0)
+    monkeypatch.setattr(factory, "_NOTICE_AFTER", 0.0)
     sentences: list[str] = []
     session = Slots(1, sentences.append)
     for _ in range(2):

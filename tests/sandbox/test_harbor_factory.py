@@ -14,7 +14,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.rollouts.compile import checked
-from pytest_agentbench.sandbox.harbor_factory import TELEMETRY, check_sandbox, without_compose
+from pytest_agentbench.sandbox.harbor_factory import TELEMETRY, check_sandbox, compose_problem
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.hashes import ContentHashes
 from tests.tasks import write_task
@@ -86,5 +86,5 @@ def test_compose_is_looked_for(says: str, fits: bool, tmp_path: Path, monkeypatc
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert ("" if fits else "Harbor's `docker` takes Docker Compose of version 2 (`docker compose`), which is missing here") == (
-        without_compose().partition("; ")[0]
+        compose_problem().partition("; ")[0]
     )

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.suites.suite import Scenario, Tool
-from pytest_agentbench.tools.factory import answered, answers_from, check_answers
+from pytest_agentbench.tools.factory import answers_from, check_answers, with_canned_answers
 from pytest_agentbench.tools.source import DecisionOnly
 from pytest_agentbench.tools.toolbox import Toolbox
 
@@ -19,7 +19,7 @@ SCENARIO = Scenario("s-0", (), (FIND, ORDER))
 
 
 def toolbox(answers: Mapping[str, Any], trial: int = 1) -> Toolbox:
-    return Toolbox(SCENARIO.tools, source=answered(DecisionOnly(), answers_from(dict(answers)), SCENARIO, trial))
+    return Toolbox(SCENARIO.tools, source=with_canned_answers(DecisionOnly(), answers_from(dict(answers)), SCENARIO, trial))
 
 
 async def errors(tools: Toolbox, name: str, calls: int = 200) -> list[bool]:

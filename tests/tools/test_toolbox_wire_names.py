@@ -27,7 +27,7 @@ def test_names_there_and_back(names: list[str]) -> None:
     assert [] == [name for name in wire.values() if not RULE.fullmatch(name)]
     assert [] == [name for name in names if RULE.fullmatch(name) and wire[name] != name]
     tools = Toolbox([Tool(name, "", {"type": "object"}) for name in names])
-    calls = [tools.understood(schema["function"]["name"], "{}", 1) for schema in tools.schemas]
+    calls = [tools.parse_call(schema["function"]["name"], "{}", 1) for schema in tools.schemas]
     assert [(name, None) for name in names] == [(call.name, call.problem) for call in calls]
 
 

@@ -15,7 +15,7 @@ from pytest_agentbench.backends.stack.ownership import is_marked
 from pytest_agentbench.backends.stack.spec import HttpCheck
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.cut_marks import beginning
-from pytest_agentbench.lib.process import killed, listener
+from pytest_agentbench.lib.process import kill_hint, listener
 from pytest_agentbench.lib.redact import indented, tail
 from pytest_agentbench.records import Endpoint
 
@@ -176,7 +176,7 @@ FULL = 1 << 20  # a disk with fewer bytes free than this is full
 def log_of(instance: Instance, code: int | None = None) -> str:
     """The end of its log, what that and its exit code hint at, and whether the log is whole."""
     lines = tail(instance.log)
-    known = "".join(f"\nhint: {each}" for each in (hint(lines), killed(code)) if each)
+    known = "".join(f"\nhint: {each}" for each in (hint(lines), kill_hint(code)) if each)
     return f"{known}{_full(instance.log.parent)}\nthe end of {instance.log}:\n{indented(lines)}"
 
 

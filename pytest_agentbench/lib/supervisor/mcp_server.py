@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from pytest_agentbench.lib.supervisor import end_orphans, signal_group, start_program
 
-LEAVE = 1.0  # seconds in which a server whose stdin is closed may leave, before SIGTERM
+STDIN_GRACE = 1.0  # seconds in which a server whose stdin is closed may leave, before SIGTERM
 GRACE = 1.0  # seconds between SIGTERM and SIGKILL
 
 
@@ -28,7 +28,7 @@ def end_when_closed(life: socket.socket, server: subprocess.Popen[bytes]) -> Non
     with suppress(OSError):
         while life.recv(1):
             pass
-    for seconds, number in ((LEAVE, signal.SIGTERM), (GRACE, signal.SIGKILL)):
+    for seconds, number in ((STDIN_GRACE, signal.SIGTERM), (GRACE, signal.SIGKILL)):
         with suppress(subprocess.TimeoutExpired):
             server.wait(seconds)
             return

@@ -61,9 +61,9 @@ class ProgramSupervisor:
         scenario = folder / "scenario.json"
         scenario.write_text(job["scenario"], encoding="utf-8")
         self.pipes = selectors.DefaultSelector()
-        self.ended, woken = os.pipe()  # gets a byte for every process that ends
-        os.set_blocking(woken, False)
-        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        self.ended, wakeup = os.pipe()  # gets a byte for every process that ends
+        os.set_blocking(wakeup, False)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.started_ns = time.monotonic_ns()
         with scenario.open("rb") as stdin:
@@ -100,9 +100,9 @@ class ProgramSupervisor:
             },
         }
 
-    def _read_until(self, over: Callable[[], bool], seconds: float | None = None) -> None:
+    def _read_until(self, done: Callable[[], bool], seconds: float | None = None) -> None:
         deadline = None if seconds is None else time.monotonic() + seconds
-        while not over():
+        while not done():
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return
