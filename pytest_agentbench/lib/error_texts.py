@@ -1,4 +1,4 @@
-"""Errors in words: which limit of the system was reached, which step of a session's end failed and why, which line of the user raised."""
+"""Texts about errors: the system limit that was reached, the failed steps of a session's end, and the user's line that raised."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-STACK = 8 << 20  # bytes of address space that a thread takes, where the system does not say otherwise
+STACK = 8 << 20  # bytes of address space for a thread's stack, if the system sets no limit
 PIDS = Path("/sys/fs/cgroup/pids.max")
 
-#: How the dynamic linker says that a library does not fit into the address space.
+#: Messages of the dynamic linker if a library does not fit into the address space.
 UNMAPPED = ("failed to map segment", "cannot allocate memory")
 
 
 def shortage(error: BaseException) -> str:
-    """Returns the shortage behind an error and the limit that applies, or an empty text for an error of another kind."""
+    """Returns which resource was exhausted and its limit, or an empty text if the error has another cause."""
     code = error.errno if isinstance(error, OSError) else None
     words = str(error).lower()
     if "can't start new thread" in words or code == errno.EAGAIN:
@@ -34,7 +34,7 @@ def shortage(error: BaseException) -> str:
 
 
 def address_space() -> int:
-    """Returns the bytes of address space that this process has, or 0 if it cannot be read."""
+    """Returns the size of this process's address space in bytes, or 0 if it cannot be read."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
     except (OSError, MemoryError):
@@ -43,7 +43,7 @@ def address_space() -> int:
 
 
 def _is_address_space_full() -> bool:
-    """Returns whether the limit of address space leaves no room for a thread, or for a second one behind it."""
+    """Returns whether the limit of the address space leaves no space for two more thread stacks."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     return limit != resource.RLIM_INFINITY and limit - address_space() < 2 * (STACK if stack == resource.RLIM_INFINITY else stack)
@@ -65,7 +65,7 @@ def _thread_limit() -> str:
         if (pids := PIDS.read_text(encoding="ascii").strip()) != "max":
             allowed.append(f"{pids} to this control group (pids.max; --pids-limit of Docker)")
     except OSError:
-        pass  # a system without control groups, or with those of version 1
+        pass  # The system has no control groups, or only version 1.
     return f"{' and '.join(allowed) or 'no limit is set, so the machine has no more'}; raise the limit, or end other processes"
 
 
@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 class Losses:
-    """Sentences on the steps that failed, in their order. Safe to use from threads."""
+    """Collects sentences on the failed steps of a session's end, in order. Safe to use from threads."""
 
     def __init__(self, redact: Callable[[str], str]) -> None:
         self.sentences: list[str] = []
@@ -81,27 +81,27 @@ class Losses:
 
     @contextmanager
     def step(self, consequence: str) -> Iterator[None]:
-        """A step of the end, whose errors end here; `lost` says what is amiss where it fails, e.g. `report.md is not written`."""
+        """Runs a step in a `with` block and catches its errors. `consequence` says what follows, such as `report.md is not written`."""
         try:
             yield
         except Exception as error:
             self.add(consequence, error)
 
     def value(self, consequence: str, compute: Callable[[], T], otherwise: T) -> T:
-        """What is computed, or where that fails `otherwise`."""
+        """Returns the result of `compute`, or `otherwise` if it fails."""
         with self.step(consequence):
             return compute()
         return otherwise
 
     def add(self, consequence: str, error: BaseException) -> None:
-        """The same thing is named once, however often it is tried."""
+        """Adds a sentence, unless it is already in the list."""
         sentence = self._redact(f"{consequence}: {cause(error)}")
         if sentence not in self.sentences:
             self.sentences.append(sentence)
 
 
 def cause(error: BaseException) -> str:
-    """Returns an error in a few words: what the system lacks, its own words, or those of any other error with the line that raised it."""
+    """Describes an error in a few words: the exhausted resource, the text of an OSError, or the error with the line that raised it."""
     if resource_shortage := shortage(error):
         return resource_shortage
     if isinstance(error, OSError):
@@ -110,7 +110,7 @@ def cause(error: BaseException) -> str:
     return f"{error!r} ({Path(places[-1].filename).name}:{places[-1].lineno})" if places else repr(error)
 
 
-#: Folders with code that is not the user's: this package, the standard library and installed packages.
+#: Folders whose code is not the user's: this package, the standard library and installed packages.
 FOREIGN_FOLDERS = (str(Path(__file__).parents[1]), *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 _PLACE = re.compile(r" \(([^()]+\.py:\d+)\)$")
@@ -130,9 +130,9 @@ def with_place(text: str, error: BaseException) -> str:
 
 
 def cause_of(text: str) -> str:
-    """Returns what texts of one cause have in common: the words before the first colon, and the place.
+    """Returns the part that all error texts with the same cause share: the words before the first colon, and the place.
 
-    Without a place it is the whole text. An exception that names its scenario has another text for each of them.
+    The rest may differ, for example if the exception names its scenario. Returns the whole text if it contains no place.
     """
     first = text.partition("\n")[0]
     if (place := _PLACE.search(first)) is None:

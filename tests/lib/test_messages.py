@@ -51,11 +51,11 @@ def test_one_class() -> None:
 @pytest.mark.parametrize(
     ("damaged", "sentence"),
     [
-        (None, r"^None is no message$"),
-        ({"op": "rested"}, r"^\{'op': 'rested'\} is no message$"),
-        (["Rested"], r"^\['Rested'\] is no message$"),
-        (json_text.loads(b"[" * 1015 + b"]" * 1015), r"^\[{7}\.\.\.\]{7} is no message$"),
-        ([1, {}], r"^\[1, \{\}\] is no message$"),
+        (None, r"^None is not a message$"),
+        ({"op": "rested"}, r"^\{'op': 'rested'\} is not a message$"),
+        (["Rested"], r"^\['Rested'\] is not a message$"),
+        (json_text.loads(b"[" * 1015 + b"]" * 1015), r"^\[{7}\.\.\.\]{7} is not a message$"),
+        ([1, {}], r"^\[1, \{\}\] is not a message$"),
         (header(Hello("t", "test")), r"^the message 'Hello' is unknown; known are: Begun, Rested, Refused$"),
         (["Rested", []], r"^it is a list, not an object$"),
         (["Rested", {"whole": True}], r"^count is missing$"),

@@ -157,7 +157,7 @@ def test_a_child_that_dies_without_a_word(start: StartChild) -> None:
 
     said = refusal(child)
 
-    assert said.startswith("`python -m child_0` died before it was ready (exit code -9); it was killed by SIGKILL: mostly ")
+    assert said.startswith("`python -m child_0` died before it was ready (exit code -9); it was killed by SIGKILL, usually ")
     assert said.endswith("; the end of child_0.log:\n    (nothing)")
 
 
@@ -282,7 +282,7 @@ def test_how_a_process_ended() -> None:
 @pytest.mark.parametrize(("code", "known"), [(-9, True), (137, True), (-15, False), (1, False), (0, False), (None, False)])
 def test_what_sigkill_means(code: int | None, known: bool) -> None:
     """An exit code that means SIGKILL names the likely killers; any other says nothing."""
-    assert known == kill_hint(code).startswith("it was killed by SIGKILL: mostly the kernel's out-of-memory killer")
+    assert known == kill_hint(code).startswith("it was killed by SIGKILL, usually by the kernel's out-of-memory killer")
     assert known or not kill_hint(code)
 
 

@@ -56,7 +56,7 @@ async def test_locks_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where they cannot be used no sandbox is opened."""
     monkeypatch.setenv("AGENTBENCH_LOCKS", f"{__file__}/locks")
 
-    with pytest.raises(InfraError, match=r"the folder of locks, .*locks, cannot be made: .*AGENTBENCH_LOCKS names another"):
+    with pytest.raises(InfraError, match=r"the lock folder .*locks cannot be created: .*; set AGENTBENCH_LOCKS to another"):
         await Slots(1, print).take()
 
 
