@@ -1,4 +1,4 @@
-"""A sandbox without Docker: each command runs by bubblewrap in namespaces of its own, which end with it."""
+"""A sandbox without Docker: bubblewrap runs each command in its own namespaces, which end with the command."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.sandbox.command import KILL, Clip, rejected_command
 from pytest_agentbench.sandbox.sandbox import BUBBLEWRAP, CodePlace, CommandResult
 
-PROCESSES = 128  # at once, threads included
-NOBODY = 65534  # user and group outside, where we are root: of root the kernel counts no processes
+PROCESSES = 128  # processes and threads at the same time
+NOBODY = 65534  # user and group of sandboxes if this process is root, because the kernel does not limit the processes of root
 SHARED_MEMORY = 64 << 20  # bytes of /dev/shm
-PROBE = 20.0  # seconds for the first, empty command
+PROBE = 20.0  # seconds for the first command, which only tests the sandbox
 
-#: What is kept of no sandbox of this kind: without a cgroup of its own the kernel counts memory by the process.
+#: The kind, and the limit that is not enforced: without its own cgroup, memory is only limited for each process.
 KIND = f"{BUBBLEWRAP}, memory limited for each process and not for all together"
 
-#: Folders with programs and libraries, and files that they need to start. Nothing else of this machine is inside.
+#: Folders with programs and libraries, and files that they need to start. Nothing else of this machine is visible inside.
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
 
-HOME, SHARED = "/tmp", "/dev/shm"  # noqa: S108 - inside, where nobody else is
+HOME, SHARED = "/tmp", "/dev/shm"  # noqa: S108 - inside the sandbox, which has no other users
 
-#: Of the first process inside; all others inherit them, and nobody inside may raise one.
+#: Sets the limits of the first process inside. All other processes inherit them, and none can raise them.
 _LIMITED = 'echo 1000 > /proc/self/oom_score_adj; ulimit -c 0 -v {memory} -f {file} -t {cpu} -u {processes} || exit; exec bash -c "$1"'
 
 
 class Bubblewrap:
-    """From `start` to `end`. Files are gone when their command has ended, with all that it started."""
+    """A sandbox in which each command has its own, empty file system. When a command ends, its files and processes are removed."""
 
     kind = KIND
 
     def __init__(self, what: str, place: CodePlace, on_end: Callable[[], None] = lambda: None) -> None:
-        """`what` is how errors call it; `on_end` is called when it has ended."""
+        """`what` is the name of the sandbox in errors. `on_end` is called when the sandbox has ended."""
         self._what, self._place, self._on_end = what, place, on_end
         self._running: set[Process] = set()
 
     async def start(self) -> None:
-        """Returns when a command has run; raises InfraError with the reason where the kernel does not allow it."""
+        """Runs a command as a test. Raises InfraError with the reason if that is not possible, for example if the kernel forbids it."""
         try:
             done = await self.exec("exec python3 -c pass", seconds=PROBE)
         except InfraError:
@@ -65,7 +65,7 @@ class Bubblewrap:
         command: str,
         *,
         seconds: float,
-        user: str | None = None,  # noqa: ARG002 - it has one user
+        user: str | None = None,  # noqa: ARG002 - there is only one user
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
@@ -111,7 +111,7 @@ _ADVICE = "bubblewrap 0.8 or later and a kernel that lets users make namespaces 
 
 
 def _command_line(place: CodePlace, report_fd: int, seconds: float, workdir: str, env: Mapping[str, str]) -> list[str]:
-    """The command line, up to the command that runs inside; what becomes of it is written to `report_fd`."""
+    """Returns the bubblewrap command line, without the command to run inside. bubblewrap writes its report to `report_fd`."""
     program = shutil.which("bwrap")
     if program is None:
         raise InfraError("there is no program `bwrap` on the PATH; install bubblewrap 0.8 or later, or choose `code_sandbox: docker`")
@@ -134,7 +134,7 @@ def _command_line(place: CodePlace, report_fd: int, seconds: float, workdir: str
 
 
 async def _read(process: Process, clip: Clip, seconds: float) -> bool:
-    """Whether it ended in so many seconds."""
+    """Reads the output of a process until it ends. Returns whether it ended within `seconds`."""
     assert process.stdout is not None
     try:
         async with asyncio.timeout(seconds):
@@ -147,11 +147,11 @@ async def _read(process: Process, clip: Clip, seconds: float) -> bool:
 
 
 async def _kill(process: Process, report: BubblewrapReport, clip: Clip) -> None:
-    """Returns when nothing of it runs any more: its output is closed by the last process that could write there."""
+    """Kills a command and waits until all its processes have ended: the last one closes the output."""
     assert process.stdout is not None
     with suppress(ProcessLookupError):
         if process.returncode is None and (first := report.fact("child-pid")):
-            os.kill(first, signal.SIGKILL)  # with which all inside ends
+            os.kill(first, signal.SIGKILL)  # Killing the first process ends all processes inside.
         process.kill()
     with suppress(TimeoutError):
         async with asyncio.timeout(KILL):
@@ -161,7 +161,7 @@ async def _kill(process: Process, report: BubblewrapReport, clip: Clip) -> None:
 
 
 class BubblewrapReport:
-    """What bubblewrap says of a command through a pipe: JSON objects, a line each."""
+    """A pipe through which bubblewrap reports on a command: JSON objects, one per line."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
@@ -169,7 +169,7 @@ class BubblewrapReport:
         self._output = b""
 
     def fact(self, name: str) -> int | None:
-        """`child-pid`, the first process inside by its number outside, or `exit-code`; None where it was not said."""
+        """Returns `child-pid` (the id outside of the first process inside) or `exit-code`, or None if it was not reported."""
         with suppress(BlockingIOError):
             while piece := os.read(self._reader, 1 << 12):
                 self._output += piece
@@ -178,7 +178,7 @@ class BubblewrapReport:
         return value
 
     def close_writer(self) -> None:
-        """A second call does nothing."""
+        """Closes the writing end. A second call does nothing."""
         if self.writer >= 0:
             os.close(self.writer)
             self.writer = -1

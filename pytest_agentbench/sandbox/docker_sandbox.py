@@ -1,5 +1,6 @@
-"""A sandbox that is a container of a Docker Engine. Private and link-local addresses are closed to one with the network `public`,
-by a packet filter in its network namespace.
+"""A sandbox that is a Docker container.
+
+If its network is `public`, a packet filter in its network namespace blocks private and link-local addresses.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from pytest_agentbench.suites.suite import Task
 
 AddressRange = IPv4Network | IPv6Network
 
-#: Closed, beside the subnets that the container itself is in.
+#: Blocked addresses. The subnets of the container itself are blocked, too.
 CLOSED = (
     *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"),  # private
     "100.64.0.0/10",  # shared by the customers of a provider
@@ -59,26 +60,26 @@ CLOSED = (
     *("224.0.0.0/4", "255.255.255.255/32", "ff00::/8"),  # multicast and broadcast, which the host and other containers receive
 )
 
-#: Without these messages of the kernel there is no IPv6. To send them itself, a program would need CAP_NET_RAW.
+#: IPv6 does not work without these messages of the kernel. Programs cannot send them, because they lack CAP_NET_RAW.
 _NEIGHBOURS = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, mld-listener-report, mld2-listener-report } accept"
 
 
 def name_servers(resolv_conf: str) -> tuple[str, ...]:
-    """Returns the addresses after `nameserver` in the text of a resolv.conf."""
+    """Returns the addresses of the name servers in the text of a resolv.conf."""
     words = (line.split() for line in resolv_conf.splitlines())
     return tuple(each[1].partition("%")[0] for each in words if len(each) > 1 and each[0] == "nameserver")
 
 
 def needs_filter(task: Task) -> bool:
-    """Whether any private address is closed to programs in the sandbox of a task that have a network."""
+    """Returns whether the sandbox of a task needs a packet filter: it has a network, but may not reach all private addresses."""
     allowed = [ip_network(each) for each in task.private_addresses]
     return task.network == PUBLIC and not all(_is_covered(ip_network(each), allowed) for each in CLOSED)
 
 
 def close(engine: Any, container: Any, task: Task, servers: Sequence[str]) -> None:
-    """Closes private addresses to a task's container that has just been started, but for DNS at the name servers.
+    """Blocks private addresses for a task's container, except DNS at the name servers.
 
-    To be called after each start, which gives a container a new network namespace. Raises InfraError where it is not possible.
+    Call it after each start of the container, because a start creates a new network namespace. Raises InfraError if it fails.
     """
     from docker.errors import ContainerError
 
@@ -110,12 +111,12 @@ def close(engine: Any, container: Any, task: Task, servers: Sequence[str]) -> No
     except ContainerError as error:
         output = (error.stderr or b"").decode(errors="replace").strip()
         raise InfraError(
-            f"private addresses cannot be closed to a sandbox with the network `public`: nft says: {output}; {WITHOUT_A_FILTER}"
+            f"private addresses cannot be closed to a sandbox with the network `public`: nft failed: {output}; {WITHOUT_A_FILTER}"
         ) from error
 
 
 def rules(closed: Iterable[AddressRange], allowed: Iterable[AddressRange], servers: Iterable[str]) -> str:
-    """Returns what `nft` is told: which packets leave the network namespace."""
+    """Returns the rules for `nft`, which decide which packets may leave the network namespace."""
     hosts = [ip_network(ip_address(each)) for each in servers]
     lines = [
         'oifname "lo" accept',
@@ -129,7 +130,7 @@ def rules(closed: Iterable[AddressRange], allowed: Iterable[AddressRange], serve
 
 
 def _each_family(networks: Iterable[AddressRange], verdict: str) -> list[str]:
-    """Returns a rule for the IPv4 networks and one for those of IPv6, where there are some."""
+    """Returns one rule for the IPv4 networks and one for the IPv6 networks, if there are any."""
     networks = list(networks)
     found = []
     for words, version in (("ip", 4), ("ip6", 6)):
@@ -139,7 +140,7 @@ def _each_family(networks: Iterable[AddressRange], verdict: str) -> list[str]:
 
 
 def _subnets(networks: Iterable[Mapping[str, Any]]) -> list[AddressRange]:
-    """Returns the subnets of a running container's addresses; none where it has loopback alone."""
+    """Returns the subnets of a running container's addresses. The list is empty if it has only loopback."""
     pairs = (("IPAddress", "IPPrefixLen"), ("GlobalIPv6Address", "GlobalIPv6PrefixLen"))
     found = ((each.get(address), each.get(length)) for each in networks for address, length in pairs)
     return [ip_interface(f"{address}/{length}").network for address, length in found if address]
@@ -149,39 +150,39 @@ def _is_covered(network: AddressRange, by: Iterable[AddressRange]) -> bool:
     return any(each.version == network.version and network.subnet_of(each) for each in by)  # type: ignore[arg-type]
 
 
-_FOLDER = 1 << 31  # the bit of a folder in a file mode of Go
+_FOLDER = 1 << 31  # the bit for folders in Go's file modes
 
 
 def _do_nothing() -> None:
-    """For those who do not wait for its end."""
+    """The default for `on_end`."""
 
 
 class DockerSandbox:
-    """One container, from `start` to `end`."""
+    """A sandbox in a container. `start` creates the container, and `end` removes it."""
 
     def __init__(self, run: str, key: RolloutKey, task: Task, seconds: float, on_end: Callable[[], None] = _do_nothing) -> None:
-        """`seconds` after its start it ends by itself; `on_end` is called when it has ended."""
+        """The container ends by itself `seconds` after its start. `on_end` is called when it was removed."""
         self._run, self._key, self._task, self._seconds, self._on_end = run, key, task, seconds, on_end
         self._what = f"the sandbox of {key}"
         self.kind = KIND
         self._engine: Any = None
         self._container: Any = None
-        self._user = "0"  # the image's own
-        self._workdir = "/"  # the image's own
-        self._users: Mapping[str, int] = {}  # name -> number, as the image has them
+        self._user = "0"  # default user of the image
+        self._workdir = "/"  # working directory of the image
+        self._users: Mapping[str, int] = {}  # users of the image: name -> user id
         self._programs: OwnPrograms | None = None
-        self._name_servers: tuple[str, ...] = ()  # as the engine names them before an agent can
-        self._changes: list[Change] = []  # what differed from the image when `end_processes` had stopped all
-        self._trusted = False  # whether nothing of an agent's has run since its own programs were put in
+        self._name_servers: tuple[str, ...] = ()  # name servers of the container, read before an agent can change them
+        self._changes: list[Change] = []  # differences from the image at `end_processes`
+        self._trusted = False  # whether no agent program has run since the harness's own programs were restored
 
     async def start(self) -> None:
-        """Returns when it takes commands; raises InfraError."""
+        """Creates and starts the container. It accepts commands afterwards. Raises InfraError."""
         starting = asyncio.ensure_future(call_engine(self._what, self._start))
         try:
             await asyncio.shield(starting)
         except BaseException:
             with suppress(InfraError):
-                await starting  # whose thread goes on when it is cancelled
+                await starting  # Its thread continues in spite of the cancellation.
             await self.end()
             raise
 
@@ -206,7 +207,7 @@ class DockerSandbox:
         return {"root": 0, **{each[0]: int(each[2]) for each in fields if len(each) > 2 and each[2].isdecimal()}}
 
     def _text(self, path: str) -> str:
-        """Returns a file of the image or the engine; nothing where there is none."""
+        """Returns the text of a file in the container, or an empty text if it does not exist."""
         file = self._get(path, LARGEST_FILE)
         return file.content.decode(errors="replace") if isinstance(file, File) else ""
 
@@ -258,10 +259,10 @@ class DockerSandbox:
         self._trusted = True
 
     def _start_again(self) -> None:
-        """With what is put in from outside while nothing runs inside, so that no process of an agent can be in the way."""
+        """Restarts the container, and restores the harness's own programs while it is stopped, so that no agent process can interfere."""
         assert self._programs is not None
         container = self._running_container()
-        container.stop(timeout=60)  # so long the engine waits for the death of all that runs in there
+        container.stop(timeout=60)  # seconds that the engine waits until all processes have ended
         self._changes = [Change(each["Path"], each["Kind"]) for each in container.diff() or ()]
         self._programs.put(container)
         if any(each.path == PRELOAD and each.kind != DELETED for each in self._changes):
@@ -280,7 +281,7 @@ class DockerSandbox:
         return verifier_changes(self._changes, names, self._is_folder)
 
     def _is_folder(self, path: str) -> bool:
-        """Of a path that is there; the engine says so in a header, without its content."""
+        """Returns whether an existing path is a folder. The engine reports it in a header, without sending the content."""
         api = self._engine.api
         answer = api.head(f"{api.base_url}/v{api.api_version}/containers/{self._running_container().id}/archive", params={"path": path})
         facts = json.loads(base64.b64decode(answer.headers.get("X-Docker-Container-Path-Stat", "e30=")))

@@ -1,6 +1,6 @@
-"""Verifies what an agent has done in a sandbox, and reads rewards and checks from what a verifier wrote.
+"""Verifies the work of an agent in a sandbox, and reads the rewards and checks from the verifier's output.
 
-docs/terminal-agent.md says by which rules.
+docs/terminal-agent.md describes the rules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_agentbench.sandbox.sandbox import LOGS, SCRIPT, CommandResult, Sandb
 from pytest_agentbench.sandbox.tampering import CACHE
 from pytest_agentbench.suites.suite import FAIL, Task
 
-#: A line of pytest (`FAILED tests/test_x.py::test_a - AssertionError`), of unittest (`FAIL: test_a (tests.X)`), or of anybody.
+#: A line of pytest (`FAILED tests/test_x.py::test_a - AssertionError`), of unittest (`FAIL: test_a (tests.X)`), or a similar one.
 _FAILED = re.compile(r"^(?:FAILED|FAIL:) +(?P<name>\S.*?)(?: - .*)?$", re.MULTILINE)
 _ERROR = re.compile(r"^(?:ERROR (?P<pytest>\S*\.py\S*)(?: - .*)?|ERROR: (?P<unittest>\w+ \(.*\)))$", re.MULTILINE)
 
@@ -38,14 +38,14 @@ NOT_RUN = frozenset({"skipped", "pending"})  # statuses of CTRF
 
 
 class Checks(NamedTuple):
-    """The first check that failed and the first that was skipped; empty where there is none, or where nobody tells."""
+    """The first failed check and the first skipped check. Empty if there is none, or if the output does not show it."""
 
     failed: str = ""
     skipped: str = ""
 
 
 def read_checks(ctrf: bytes | None, output: str) -> Checks:
-    """By the CTRF report (`ctrf.json`) where there is one that can be read, else by the verifier's output."""
+    """Reads the checks from the CTRF report (`ctrf.json`), or from the verifier's output if there is no valid report."""
     tests = [*_reported_tests(ctrf)]
     if not tests:
         return _printed_checks(output)
@@ -54,13 +54,13 @@ def read_checks(ctrf: bytes | None, output: str) -> Checks:
 
 
 def _reported_tests(ctrf: bytes | None) -> Iterator[tuple[str, str]]:
-    """(name, status) of each test of a report."""
+    """Yields (name, status) of each test in a CTRF report."""
     try:
         report: Any = orjson.loads(ctrf or b"{}")
         tests = report["results"]["tests"]
         yield from [(str(test["name"]), str(test["status"])) for test in tests]
     except (orjson.JSONDecodeError, LookupError, TypeError):
-        return  # what a report of another form says is in the output as well
+        return  # The report is invalid. The output contains the same facts.
 
 
 def _printed_checks(output: str) -> Checks:
@@ -74,13 +74,13 @@ def _printed_checks(output: str) -> Checks:
 
 
 JSON, TEXT = "reward.json", "reward.txt"
-MAIN = "reward"  # the name of the only reward of a reward.txt, and of the main one of a reward.json
+MAIN = "reward"  # name of the reward in a reward.txt, and of the main reward in a reward.json
 
-_SHOWN = 80  # characters of a value in a sentence
+_SHOWN = 80  # characters of a value in an error
 
 
 def read_rewards(files: Mapping[str, bytes]) -> dict[str, float]:
-    """Name -> reward, from the files that are there; `reward.json` wins over `reward.txt`. Raises InfraError with what is wrong."""
+    """Returns name -> reward from `reward.json`, or else from `reward.txt`. Raises InfraError with the reason if neither is valid."""
     name = next((each for each in (JSON, TEXT) if each in files), None)
     if name is None:
         raise InfraError(f"the verifier wrote neither {JSON} nor {TEXT} to /logs/verifier, so nothing was measured")
@@ -91,7 +91,7 @@ def read_rewards(files: Mapping[str, bytes]) -> dict[str, float]:
 
 
 def main_reward(rewards: Mapping[str, float]) -> float:
-    """The one called `reward`, or the only one; raises InfraError where it is not known which one is meant."""
+    """Returns the reward called `reward`, or the only reward. Raises InfraError if there are several others."""
     if MAIN in rewards:
         return rewards[MAIN]
     if len(rewards) == 1:
@@ -109,15 +109,15 @@ def _from_text(content: bytes) -> float:
 def _from_json(content: bytes) -> dict[str, float]:
     try:
         rewards = orjson.loads(content)
-    except orjson.JSONDecodeError:  # NaN and Infinity, too
-        raise InfraError(f"the verifier's {JSON} is no JSON: {_text(content)}") from None
+    except orjson.JSONDecodeError:  # Also for NaN and Infinity.
+        raise InfraError(f"the verifier's {JSON} is not JSON: {_text(content)}") from None
     if not isinstance(rewards, dict) or not rewards:
         raise InfraError(f"the verifier's {JSON} should be names with numbers, not {_text(content)}")
     return {name: _number(value, f"{JSON}: {name!r}", value) for name, value in rewards.items()}
 
 
 def _number(value: Any, where: str, written: Any) -> float:
-    """A number, as which Harbor takes true and false, too."""
+    """Checks a reward. True and false are numbers, as in Harbor. Raises InfraError for anything else, and for numbers out of range."""
     if not isinstance(value, int | float):
         raise InfraError(f"the verifier's {where} should be a number, not {_text(written)}")
     if not is_score(value):
@@ -131,25 +131,27 @@ def _text(value: Any) -> str:
 
 
 CTRF = "ctrf.json"
-READY = 60.0  # seconds for what is done before the tests
-TAIL = 300  # characters of the output of one that gave no reward
-FREE_SPACE = 8 << 20  # bytes that an agent leaves on the disk of a shared verifier, if it is not to blame for one that gives no reward
-OUTPUT = 16_000  # bytes of the verifier's output that are kept
-MOST_CHANGED = 50  # changed files that are kept
+READY = 60.0  # seconds for each preparation before the tests
+TAIL = 300  # characters of a verifier's output in the error about a missing reward
+FREE_SPACE = (
+    8 << 20
+)  # bytes that an agent must leave free on the disk of a shared verifier; with less, it is responsible for a missing reward
+OUTPUT = 16_000  # bytes kept of the verifier's output
+MOST_CHANGED = 50  # changed files that are kept in the record
 SEPARATE = "separate"
-SIGNAL = 128  # exit codes above it are of a program that a signal ended
+SIGNAL = 128  # higher exit codes mean that a signal ended the program
 
 _SHELL = re.compile(rb"#! *(?:/usr)?/bin/(?:env +)?(bash|sh)\b")
 
 
 class TamperedOutput(InfraError):
-    """A verification that an agent has made impossible after the verifier was started."""
+    """An agent has made the verification impossible after the verifier was started."""
 
 
 async def verify(sandbox: Sandbox, task: Task) -> Verification:
-    """Returns what the verifier of a task says of what is in a sandbox; its reward is 0 where it was sabotaged.
+    """Runs the verifier of a task in a sandbox. The reward is 0 if the agent has tampered with the verification.
 
-    Raises InfraError where it says nothing that counts and the agent cannot be blamed, and AgentError for artifacts that cannot be copied.
+    Raises InfraError if the verifier gives no valid reward and the agent is not responsible, and AgentError if artifacts cannot be copied.
     """
     try:
         await sandbox.end_processes()
@@ -175,22 +177,25 @@ async def _verify_separately(sandbox: Sandbox, task: Task) -> Verification:
 
 @dataclass(frozen=True)
 class _SandboxState:
-    """What an agent has left of the sandbox in which its work is verified."""
+    """The state of a sandbox after the agent, before its work is verified there."""
 
-    changed: tuple[str, ...] | None = ()  # files of the verifier; None: not compared
-    space: bool = True  # there is space on the disk
+    changed: tuple[str, ...] | None = ()  # changed files that the verifier may use; None if they were not compared
+    space: bool = True  # whether there is enough space on the disk
 
 
 async def _has_space(sandbox: Sandbox, task: Task) -> bool:
-    """Whether the verifier can write ROOM bytes, or a quarter of what a smaller disk has."""
+    """Returns whether the verifier can write FREE_SPACE bytes, or a quarter of the disk if that is less."""
     size = min(FREE_SPACE, task.storage_mb << 18)
-    write = f"printf -v room '%{size}s' ''; : <<< \"$room\""  # Bash writes it to a file of TMPDIR, which it removes at once.
+    write = f"printf -v room '%{size}s' ''; : <<< \"$room\""  # Bash writes the text to a file in TMPDIR, and removes it at once.
     answer = await sandbox.exec(write, seconds=READY, user=task.verifier_user, workdir="/", env={"TMPDIR": LOGS})
-    return answer.exit_code != 1  # With which bash says so. Another one is of a shell that was killed.
+    return answer.exit_code != 1  # Bash exits with 1 if writing fails. Any other code means that it was killed.
 
 
 async def _tampered_or_raise(sandbox: Sandbox, task: Task, error: InfraError) -> Verification:
-    """Returns a reward of 0 for a sandbox that is not ready for its verifier if a new one for the same task is; else raises InfraError."""
+    """Decides about a sandbox in which the verifier cannot start. If it can start in a new one, the agent gets a reward of 0.
+
+    Otherwise raises `error`.
+    """
     began = time.monotonic_ns()
     try:
         other = await sandbox.fresh()
@@ -206,7 +211,7 @@ async def _tampered_or_raise(sandbox: Sandbox, task: Task, error: InfraError) ->
 
 
 async def _run_verifier(sandbox: Sandbox, task: Task, user: int, state: _SandboxState) -> Verification:
-    """Runs the verifier as the user of this number."""
+    """Runs the verifier and reads its rewards. `user` is the id of its user."""
     started = time.monotonic_ns()
     workdir = await _workdir(sandbox, task)
     env = {**_ENV, **task.verifier_env}
@@ -217,7 +222,7 @@ async def _run_verifier(sandbox: Sandbox, task: Task, user: int, state: _Sandbox
         workdir=workdir,
         env=env,
     )
-    await sandbox.halt()  # no program writes any more
+    await sandbox.halt()  # No process may write to the output while it is read.
     verification = Verification(
         reward=0.0,
         exit_code=command.exit_code,
@@ -241,9 +246,9 @@ async def _run_verifier(sandbox: Sandbox, task: Task, user: int, state: _Sandbox
 
 
 def _with_reward(verification: Verification, task: Task, checks: Checks) -> Verification:
-    """Returns a verification with its reward, by the rewards that were written, the checks, and what the suite allows.
+    """Adds the reward to a verification, from the rewards that were written, the checks, and the rules of the suite.
 
-    Raises InfraError for rewards of which none is the main one.
+    Raises InfraError if none of the rewards is the main one.
     """
     reward = main_reward(verification.rewards)
     fails = bool(checks.skipped) and task.skipped == FAIL
@@ -258,9 +263,9 @@ def _with_reward(verification: Verification, task: Task, checks: Checks) -> Veri
 
 
 def _tampering(error: InfraError, command: CommandResult, state: _SandboxState) -> str:
-    """Returns by what a verifier that was started gave no reward, if the agent is to blame for it; else nothing."""
+    """Returns why the verifier gave no reward if the agent is responsible, otherwise an empty text."""
     if isinstance(error, TamperedOutput):
-        return "something else stands where the verifier writes its reward"
+        return "something else is in the place of the verifier's reward"
     if command.exit_code is not None and command.exit_code > SIGNAL:
         return f"the verifier was killed (exit code {command.exit_code})"
     if not state.space:
@@ -270,12 +275,12 @@ def _tampering(error: InfraError, command: CommandResult, state: _SandboxState) 
 
 
 def _changes(changed: tuple[str, ...] | None) -> str:
-    """Returns that an agent changed files of the verifier, with the first ones; nothing where it changed none that count."""
+    """Returns a clause with the first changed files that the verifier uses, or an empty text if there are none."""
     used = [each for each in changed or () if each != CACHE]
     return f"the agent changed what the verifier uses ({', '.join(used[:3])})" if used else ""
 
 
-#: Python looks for compiled modules here and not beside its modules, where an agent may have put its own.
+#: Makes Python read compiled modules from this folder instead of those next to its modules, which an agent may have replaced.
 _ENV = {"PYTHONPYCACHEPREFIX": f"{LOGS}/.pycache"}
 
 
@@ -284,7 +289,7 @@ def _tests(task: Task) -> Path:
 
 
 def _script(sandbox: Sandbox, task: Task) -> str:
-    """Returns the command that runs the script; one for a shell has that of the harness, whatever the agent did to those of the image."""
+    """Returns the command that runs the verifier's script. Shell scripts run with `Sandbox.interpreter`."""
     beginning = (_tests(task) / "test.sh").read_bytes()[:100]
     shell = _SHELL.match(beginning)
     if shell is None and beginning.startswith(b"#!"):
@@ -293,13 +298,16 @@ def _script(sandbox: Sandbox, task: Task) -> str:
 
 
 async def _workdir(sandbox: Sandbox, task: Task) -> str | None:
-    """Returns the folder in which the verifier starts: that of the task, or `/` where the agent has removed it."""
+    """Returns the working directory of the verifier: that of the task, or `/` if it does not exist any more."""
     answer = await sandbox.exec(":", seconds=READY, user=task.verifier_user, workdir=task.workdir)
     return task.workdir if answer.exit_code == 0 else "/"
 
 
 async def _read_output(sandbox: Sandbox, name: str, user: int) -> bytes | None:
-    """Returns a file of the verifier's; None where there is none. Raises Sabotaged for what is no file, too large, or another user's."""
+    """Returns a file that the verifier wrote, or None if it does not exist.
+
+    Raises TamperedOutput if it is not a regular file, is too large, or belongs to another user.
+    """
     try:
         file = await sandbox.get(f"{LOGS}/{name}")
     except FileNotFoundError:

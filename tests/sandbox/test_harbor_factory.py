@@ -85,6 +85,6 @@ def test_compose_is_looked_for(says: str, fits: bool, tmp_path: Path, monkeypatc
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert ("" if fits else "Harbor's `docker` takes Docker Compose of version 2 (`docker compose`), which is missing here") == (
+    assert ("" if fits else "Harbor's `docker` needs Docker Compose version 2 (`docker compose`), which is not installed") == (
         compose_problem().partition("; ")[0]
     )
