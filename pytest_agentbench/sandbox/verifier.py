@@ -133,9 +133,8 @@ def _text(value: Any) -> str:
 CTRF = "ctrf.json"
 READY = 60.0  # seconds for each preparation before the tests
 TAIL = 300  # characters of a verifier's output in the error about a missing reward
-FREE_SPACE = (
-    8 << 20
-)  # bytes that an agent must leave free on the disk of a shared verifier; with less, it is responsible for a missing reward
+#: Bytes that an agent must leave free on the disk of a shared verifier. With less, it is responsible for a missing reward.
+FREE_SPACE = 8 << 20
 OUTPUT = 16_000  # bytes kept of the verifier's output
 MOST_CHANGED = 50  # changed files that are kept in the record
 SEPARATE = "separate"

@@ -270,10 +270,13 @@ async def test_another_try_begins_with_the_same_state(folder: Path) -> None:
         (settings("Gone"), "tools: class of tools './shop.py:Gone' cannot be loaded: there is no 'Gone' in it; it defines: .*"),
         (settings("number"), "tools: './shop.py:number' is a int, and should be a class whose methods are tools"),
         (settings("Bare"), "tools: './shop.py:Bare': Bare has no tools, which are its public methods with a docstring"),
-        (settings("Asks"), "tools: './shop.py:Asks': Asks has a parameter that nobody fills: colour; known: scenario, state"),
-        (settings("Many"), r"tools: './shop.py:Many': the tool 'tell' has a parameter that no model can give: \*items"),
-        (settings("Odd"), "tools: './shop.py:Odd': the parameters of the tool 'tell' are nothing that a schema can say: .*"),
-        (settings("Lost"), "tools: './shop.py:Lost': the parameters of the tool 'tell' are nothing that a schema can say: .*'Nowhere'.*"),
+        (settings("Asks"), "tools: './shop.py:Asks': Asks has an unknown parameter: colour; known: scenario, state"),
+        (settings("Many"), r"tools: './shop.py:Many': the tool 'tell' has a parameter that models cannot pass: \*items"),
+        (settings("Odd"), "tools: './shop.py:Odd': the parameters of the tool 'tell' cannot be described by a JSON Schema: .*"),
+        (
+            settings("Lost"),
+            "tools: './shop.py:Lost': the parameters of the tool 'tell' cannot be described by a .*'Nowhere'.*",
+        ),
     ],
 )
 def test_tools_that_cannot_be_used(folder: Path, given: Json, sentence: str) -> None:
