@@ -1,4 +1,4 @@
-"""The addresses under which one attempt calls models: the agent's own, and those of the roles that it and the scorers ask."""
+"""The addresses at the tap under which an attempt calls models: one for the agent, and one for each role that it or a scorer uses."""
 
 from __future__ import annotations
 
@@ -17,34 +17,38 @@ if TYPE_CHECKING:
     import aiohttp
 
 
-#: Of a rollout that names no roles.
+#: The roles of a rollout without roles, and its limits if there are none.
 NO_ROLES: Mapping[str, Json] = {}
 
 
 class ModelAddress(NamedTuple):
     """The address under which an attempt calls a model through the tap."""
 
-    id: str  # the token
-    base_url: str  # an URL with the token in it
-    model: str  # the model's name in requests
+    id: str  # token of the address
+    base_url: str  # URL that contains the token
+    model: str  # name of the model in requests
     facts: ModelFacts | None = None  # facts about the model
 
 
 class Tap(Protocol):
-    """What a rollout needs of the tap."""
+    """The functions of the tap that a rollout uses."""
 
     async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
-        """A fresh token for an attempt."""
+        """Creates a new token for an attempt."""
 
     async def said(self, id: str) -> list[Json]:
-        """What the model said under a token with `keep` since this was asked last; breaks off calls under way."""
+        """Returns the model's messages since the last request, for a token opened with `keep`. Cancels calls in progress."""
 
     async def close(self, id: str) -> Sequence[LLMCall]:
-        """Ends the token; the LLM calls made under it."""
+        """Invalidates the token. Returns the LLM calls made with it."""
 
 
 class ModelAddresses:
-    """The tokens of one attempt."""
+    """The addresses of one attempt. Each must be closed exactly once, which also returns its calls.
+
+    `agent` opens the address of the agent, `role` those of roles and judges. `close_agent` closes the addresses of the agent and its
+    roles, `close_judges` those of judges, after the scorers have finished. `close_all` closes the rest, for example after an error.
+    """
 
     def __init__(
         self,
@@ -55,16 +59,16 @@ class ModelAddresses:
         roles: Mapping[str, Json] = NO_ROLES,
         limits: Mapping[str, Json] = NO_ROLES,
     ) -> None:
-        """`roles` has what the suite says of each role by name, `limits` what the agent and its roles may spend together."""
+        """`roles` contains the suite's settings of each role by name, `limits` the limits of the agent and its roles together."""
         self._tap, self._key, self._session, self._roles = tap, key, session, roles
         self._account: Json = {"account": secrets.token_hex(8), "limits": dict(limits)} if limits else {}
-        self._unstructured = set() if unstructured is None else unstructured  # endpoints that take no schema; attempts tell each other
+        self._unstructured = set() if unstructured is None else unstructured  # endpoints that refuse schemas, shared by all attempts
         self._agent: str | None = None
-        self._open: dict[tuple[str, str], tuple[str, LLM]] = {}  # role and what is said of its endpoint -> token and client
-        self._lock = asyncio.Lock()  # tasks of one agent may ask for a role at once, and a second token would never be closed
+        self._open: dict[tuple[str, str], tuple[str, LLM]] = {}  # (role, settings of its endpoint) -> token, client
+        self._lock = asyncio.Lock()  # Concurrent requests for a role must not open a second token, which would never be closed.
 
     async def agent(self, access: Access, sampling: Json) -> LLM:
-        """The agent's; raises InfraError when there is no backend to speak to."""
+        """Opens the address of the agent. Raises InfraError if there is no backend."""
         model = str(sampling.get("model") or "")
         address = await self._tap.open(self._key, replace(access, model=model, **self._account))
         self._agent = address.id
@@ -72,9 +76,9 @@ class ModelAddresses:
         return LLM(address.base_url, model or address.model, rest, self._session, self.role, self._said, address.facts)
 
     async def role(self, name: str, endpoint: Json | None = None) -> LLM:
-        """That of whoever plays a role: the backend under test, or an endpoint of its own, `endpoint` where that is given.
+        """Returns the client of a role. Its endpoint is `endpoint`, or else that of the suite's settings, or else the backend under test.
 
-        The same one for the same endpoint. Raises InfraError for a role that nobody plays, and where it cannot be asked.
+        The same role and endpoint always have the same client. Raises InfraError if the role has no model, or its address cannot be opened.
         """
         facts = self._roles.get(name) if endpoint is None else endpoint
         known = name, repr(sorted((facts or {}).items()))
@@ -87,19 +91,19 @@ class ModelAddresses:
             return self._open[known][1]
 
     async def _said(self) -> list[Json]:
-        """To the agent, since this was asked last. Raises InfraError when the tap cannot be asked."""
+        """Returns the model's messages to the agent since the last request. Raises InfraError if the tap does not answer."""
         assert self._agent is not None
         return await self._tap.said(self._agent)
 
     async def close_agent(self) -> tuple[LLMCall, ...]:
-        """Ends the agent's address and those of its roles; their calls. Raises InfraError when the tap cannot be asked."""
+        """Closes the addresses of the agent and its roles. Returns their calls. Raises InfraError if the tap does not answer."""
         assert self._agent is not None
         id, self._agent = self._agent, None
         calls = await self._tap.close(id)
         return _in_order([*calls, *await self._close_roles([known for known in self._open if known[0] != JUDGE])])
 
     async def close_judges(self) -> tuple[LLMCall, ...]:
-        """Ends the judges' addresses; their calls. Raises InfraError when the tap cannot be asked."""
+        """Closes the addresses of judges. Returns their calls. Raises InfraError if the tap does not answer."""
         return _in_order(await self._close_roles([*self._open]))
 
     async def _close_roles(self, which: Iterable[tuple[str, str]]) -> list[LLMCall]:
@@ -111,7 +115,7 @@ class ModelAddresses:
         return calls
 
     async def close_all(self) -> None:
-        """Ends whatever is still open; nobody wants the calls."""
+        """Closes all open addresses and discards their calls."""
         ids = [id for id, _ in self._open.values()] + ([self._agent] if self._agent else [])
         self._open, self._agent = {}, None
         for id in ids:
