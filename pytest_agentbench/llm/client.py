@@ -186,37 +186,37 @@ class RequestedCall:
 class Reply:
     """One answer of the model."""
 
-    said: Json  # assistant message of the model, unchanged
+    raw_message: Json  # assistant message of the model, unchanged
     finish_reason: str | None
     usage: Json
 
     @property
     def message(self) -> Json:
         """The message for the conversation. Tool arguments that are not a JSON object are repaired, because servers would refuse them."""
-        if not self.said.get("tool_calls"):
-            return self.said
-        return {**self.said, "tool_calls": [*map(_sendable, self.said["tool_calls"])]}
+        if not self.raw_message.get("tool_calls"):
+            return self.raw_message
+        return {**self.raw_message, "tool_calls": [*map(_sendable, self.raw_message["tool_calls"])]}
 
     @property
     def text(self) -> str:
-        return self.said.get("content") or ""
+        return self.raw_message.get("content") or ""
 
     @property
     def tool_calls(self) -> list[RequestedCall]:
         return [
             RequestedCall(call["id"], call["function"]["name"], call["function"].get("arguments") or "")
-            for call in self.said.get("tool_calls") or ()
+            for call in self.raw_message.get("tool_calls") or ()
         ]
 
     @property
     def is_empty(self) -> bool:
         """Whether the answer is empty: no tool calls, and no text except white space."""
-        return not self.said.get("tool_calls") and not self.text.strip()
+        return not self.raw_message.get("tool_calls") and not self.text.strip()
 
     def with_one_call(self) -> Reply:
         """Returns the reply without the tool calls after the first one."""
-        calls = self.said.get("tool_calls") or []
-        return dataclasses.replace(self, said={**self.said, "tool_calls": calls[:1]}) if calls[1:] else self
+        calls = self.raw_message.get("tool_calls") or []
+        return dataclasses.replace(self, raw_message={**self.raw_message, "tool_calls": calls[:1]}) if calls[1:] else self
 
 
 def _sendable(call: Json) -> Json:

@@ -132,18 +132,18 @@ def rules(closed: Iterable[AddressRange], allowed: Iterable[AddressRange], serve
 def _each_family(networks: Iterable[AddressRange], verdict: str) -> list[str]:
     """Returns one rule for the IPv4 networks and one for the IPv6 networks, if there are any."""
     networks = list(networks)
-    found = []
+    lines = []
     for words, version in (("ip", 4), ("ip6", 6)):
         if ours := list(collapse_addresses(each for each in networks if each.version == version)):  # type: ignore[type-var]
-            found.append(f"{words} daddr {{ {', '.join(map(str, ours))} }} {verdict}")
-    return found
+            lines.append(f"{words} daddr {{ {', '.join(map(str, ours))} }} {verdict}")
+    return lines
 
 
 def _subnets(networks: Iterable[Mapping[str, Any]]) -> list[AddressRange]:
     """Returns the subnets of a running container's addresses. The list is empty if it has only loopback."""
     pairs = (("IPAddress", "IPPrefixLen"), ("GlobalIPv6Address", "GlobalIPv6PrefixLen"))
-    found = ((each.get(address), each.get(length)) for each in networks for address, length in pairs)
-    return [ip_interface(f"{address}/{length}").network for address, length in found if address]
+    addresses = ((each.get(address), each.get(length)) for each in networks for address, length in pairs)
+    return [ip_interface(f"{address}/{length}").network for address, length in addresses if address]
 
 
 def _is_covered(network: AddressRange, by: Iterable[AddressRange]) -> bool:
