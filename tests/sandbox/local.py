@@ -1,4 +1,4 @@
-"""A sandbox without walls, for tests of what works in one: bash in a folder of this machine."""
+"""A sandbox without isolation, for tests of code that uses one: bash in a folder of this machine."""
 
 from __future__ import annotations
 

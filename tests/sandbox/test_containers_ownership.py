@@ -1,4 +1,4 @@
-"""Whose a sandbox is."""
+"""Ownership of sandboxes: which ones are leftovers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEY = RolloutKey("terminal", "copy-a-file")
 
 
 def test_a_living_owner() -> None:
-    """Its sandboxes are nobody else's until their deadline is over, however long ago they were opened."""
+    """A sandbox of a running process is not a leftover before its deadline, whenever it was opened."""
     own = labels("a-run", KEY, deadline=1000.0)
 
     assert not is_leftover(own, now=999.0)
@@ -21,7 +21,7 @@ def test_a_living_owner() -> None:
 
 
 def test_a_dead_owner() -> None:
-    """What a process that has ended had is left, also where another one has its number now."""
+    """A sandbox is a leftover if its process has ended, also if another process has the same id now."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     host, _, _ = owner().rsplit(":", 2)
@@ -32,7 +32,7 @@ def test_a_dead_owner() -> None:
 
 
 def test_a_dead_owner_that_nobody_has_waited_for() -> None:
-    """A killed pool whose session was killed too is a zombie until PID 1 collects it, which may be never in a container."""
+    """A zombie counts as ended: in a container, PID 1 may never reap a killed pool of a killed session."""
     host, _, _ = owner().rsplit(":", 2)
     zombie = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     own = {OWNER: f"{host}:{zombie.pid}:{start_time(zombie.pid)}", DEADLINE: "1000"}
@@ -45,7 +45,7 @@ def test_a_dead_owner_that_nobody_has_waited_for() -> None:
 
 
 def test_an_owner_elsewhere() -> None:
-    """An engine may serve several machines: of another one nobody here knows what lives there, so the deadline decides alone."""
+    """If the owner is on another machine, only the deadline decides, because its processes are not visible here."""
     _, pid, begun = owner().rsplit(":", 2)
     other = {**labels("a-run", KEY, deadline=1000.0), OWNER: f"another-host:{int(pid) + 1}:{begun}"}
 
