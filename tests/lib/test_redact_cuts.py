@@ -1,4 +1,4 @@
-"""What is left of a secret in a text that was cut does not reach a file either."""
+"""Truncated secrets are not written to files, either."""
 
 from __future__ import annotations
 

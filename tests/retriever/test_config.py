@@ -1,4 +1,4 @@
-"""Where a retriever finds its index."""
+"""The location of a retriever's index."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_folder_of_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where neither does, the variable is named."""
+    """If neither names it, the error names the variable."""
     monkeypatch.delenv("INDEX_DIR", raising=False)
 
     with pytest.raises(ConfigError, match=r"index_dir is \$INDEX_DIR, and INDEX_DIR is not set"):

@@ -216,7 +216,7 @@ async def test_where_there_can_be_none(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def _open_to_all(folder: Path) -> None:
-    """If the tests run as root, bubblewrap is started as nobody, which needs access."""
+    """Makes a folder accessible to all users, because bubblewrap runs as nobody if the tests run as root."""
     for each in (folder, *folder.parents):
         if each.stat().st_uid == os.getuid() and not each.stat().st_mode & 0o001:
             each.chmod(0o755)
