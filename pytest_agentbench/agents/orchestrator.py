@@ -120,7 +120,7 @@ class Orchestrator:
         conversation = RoundMessages(self, notebook)
         for turn in range(1, self.max_rounds + 1):
             reply = await llm.chat(conversation.messages(), own.schemas)
-            chosen = _first([(call, own.understood(call.name, call.arguments, turn)) for call in reply.tool_calls])
+            chosen = _first([(call, own.parse_call(call.name, call.arguments, turn)) for call in reply.tool_calls])
             if chosen is None:
                 conversation.add_reply(reply)
                 continue

@@ -14,7 +14,7 @@ from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.errors import AgentError, LimitReached
 from pytest_agentbench.lib.options import ValueKind, check_options, number, whole
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.llm.judge import Form, ask, calls_text, filled, identity
+from pytest_agentbench.llm.judge import Form, ask, calls_text, fill_template, identity
 from pytest_agentbench.records import Answer, Draft, Json
 from pytest_agentbench.suites.suite import Scenario, content_text
 from pytest_agentbench.tools.source import ToolSource
@@ -124,7 +124,7 @@ class SelfEvaluating:
             draft = await drafts.write(self.wraps, request)
             if draft.status == AgentError.status:
                 continue
-            prompt = filled(self.evaluation_prompt_template, _judge_fields(scenario, draft, tools))
+            prompt = fill_template(self.evaluation_prompt_template, _judge_fields(scenario, draft, tools))
             verdict = await ask(judge, prompt, VERDICT, **PARAMETERS)
             accepted = verdict["is_sufficient"] and verdict["confidence"] >= self.min_confidence_threshold
             verdict["judge"] = identity(judge, self.evaluation_prompt_template, VERDICT, PARAMETERS)
@@ -132,7 +132,7 @@ class SelfEvaluating:
             if accepted:
                 break
             if self.pass_feedback_to_agent:
-                request = _with_feedback(scenario, filled(self.feedback_template, _feedback(verdict)))
+                request = _with_feedback(scenario, fill_template(self.feedback_template, _feedback(verdict)))
         return drafts.answer()
 
 

@@ -168,7 +168,7 @@ class Terminal:
         if not reply.tool_calls:
             messages.append({"role": "user", "content": f"Nothing was run. {BY_TOOL}"})
         for call in reply.tool_calls:
-            understood = own.understood(call.name, call.arguments, turn)
+            understood = own.parse_call(call.name, call.arguments, turn)
             if understood.problem:
                 shell.record(understood)
                 messages.append(_result(call, f"Error: {understood.detail}"))

@@ -1,1 +1,1 @@
-"""What stands on its own: processes, files, locks, texts. Nothing here knows what a benchmark is."""
+"""General helpers for processes, files, locks and texts. No module here depends on what a benchmark is."""

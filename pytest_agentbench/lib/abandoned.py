@@ -1,4 +1,4 @@
-"""User code that is left running after its time, and the refusal of what it asks for."""
+"""User code that still runs after its time limit is abandoned. It gets no more model calls, tool calls or sandbox commands."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class BoundedRun:
     """One run of user code under a time limit. The tasks and threads that it starts share this object through their context."""
 
     outer: BoundedRun | None
-    threads: set[threading.Thread] = field(default_factory=set)  # those of `lib.threads` that have not returned
-    abandoned: bool = False  # its time is over, and some of its code still runs
+    threads: set[threading.Thread] = field(default_factory=set)  # threads of `lib.threads` that have not returned
+    abandoned: bool = False  # whether some of its code still runs after the time limit
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether this run, or one that it is a part of, was abandoned."""
+        """Whether this run or an enclosing one was abandoned."""
         return self.abandoned or (self.outer is not None and self.outer.is_abandoned)
 
     @property
@@ -28,14 +28,14 @@ class BoundedRun:
         return any(thread.is_alive() for thread in self.threads)
 
 
-#: The run that a task or a thread belongs to; None outside of user code.
+#: The run that a task or thread belongs to. None outside of user code.
 current_run: ContextVar[BoundedRun | None] = ContextVar("agentbench_bounded_run", default=None)
 
 
 async def refuse_abandoned() -> None:
     """Raises CancelledError, after a pause, if the calling code was left running after its time."""
     if (run := current_run.get()) is not None and run.is_abandoned:
-        import asyncio  # here: a worker, which has no event loop, does not load it
+        import asyncio  # Imported here because workers have no event loop and need not load it.
 
         await asyncio.sleep(PAUSE)
         raise asyncio.CancelledError("the time of this code is over")

@@ -1,4 +1,4 @@
-"""What an agent logs and prints goes into its own rollout's record, however many rollouts share the process."""
+"""Captures the log messages and prints of each rollout separately, although many rollouts share a process."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from typing import TextIO
 from pytest_agentbench.lib.cut_marks import mark
 from pytest_agentbench.lib.foreign import cut
 
-LOG_LIMIT = 64 * 1024  # characters of one rollout's log that are kept, half of them of its beginning
-FORMAT = "%(levelname)s %(name)s: %(message)s"  # of what is logged
+LOG_LIMIT = 64 * 1024  # characters kept of a rollout's log: half from its beginning, half from its end
+FORMAT = "%(levelname)s %(name)s: %(message)s"  # format of log messages
 
 
 class Log:
-    """The beginning and the end of what is written, by whatever threads and however much it is."""
+    """Keeps the beginning and the end of the text written to it, in bounded memory. Safe to use from threads."""
 
     def __init__(self, limit: int = LOG_LIMIT) -> None:
-        """`limit` is the number of characters that are kept."""
+        """`limit` is the number of characters to keep."""
         self._half = limit // 2
         self._head, self._tail = io.StringIO(), io.StringIO()
         self._written = 0  # characters
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
-        with self._one_at_a_time:
+        with self._lock:
             room = self._half - self._head.tell()
             self._head.write(text[:room])
             self._tail.write(text[max(room, len(text) - self._half) :])
@@ -46,8 +46,8 @@ class Log:
 
     @property
     def text(self) -> str:
-        """All of it that is kept; a line in the middle says how much is not."""
-        with self._one_at_a_time:
+        """The kept text. If some was left out, a line in the middle says how much."""
+        with self._lock:
             head, tail = self._head.getvalue(), self._tail.getvalue()[-self._half :]
             left_out = self._written - len(head) - len(tail)
         return f"{head}\n{mark(left_out, 'characters')}\n{tail}" if left_out else head + tail
@@ -58,7 +58,7 @@ _current: ContextVar[Log | None] = ContextVar("agentbench_log", default=None)
 
 @contextmanager
 def capture() -> Iterator[Log]:
-    """Collects what this task, and the tasks it starts, log and print."""
+    """Collects what the current task and the tasks that it starts log and print."""
     log = Log()
     token = _current.set(log)
     try:
@@ -68,7 +68,7 @@ def capture() -> Iterator[Log]:
 
 
 def print_exception(error: BaseException) -> None:
-    """Prints a traceback into the rollout's log. A text of the exception that no log holds is cut first, because printing copies it."""
+    """Prints a traceback to stderr. A message larger than a log is truncated first, because printing copies it."""
     text = str(error)
     if (shortened := cut(text, LOG_LIMIT)) is text:
         traceback.print_exception(error)
@@ -83,26 +83,29 @@ class _Handler(logging.Handler):
             return
         try:
             log.write(self.format(record) + "\n")
-        except Exception:  # a message that does not fit its arguments is no fault of the agent's run
+        except Exception:  # A log message with wrong arguments must not fail the rollout.
             self.handleError(record)
 
 
 class _Stream(io.TextIOBase):
-    """Sends a write to the current rollout's log, or on to the stream it stands before."""
+    """Writes to the log of the current rollout, or to the original stream outside of rollouts."""
 
-    def __init__(self, behind: TextIO) -> None:
-        self.behind = behind
+    def __init__(self, original: TextIO) -> None:
+        self._original = original
 
     def write(self, text: str) -> int:
         log = _current.get()
-        return log.write(text) if log is not None else self.behind.write(text)
+        return log.write(text) if log is not None else self._original.write(text)
 
     def flush(self) -> None:
-        self.behind.flush()
+        self._original.flush()
 
 
 def install(level: str) -> None:
-    """Makes this process capture: root logger from a level up (`info`), stdout and stderr. For processes that are ours alone."""
+    """Installs the capture of stdout, stderr and the root logger, from a level such as `info` upwards.
+
+    Only for processes that run nothing but this package.
+    """
     handler = _Handler()
     handler.setFormatter(logging.Formatter(FORMAT))
     logging.getLogger().addHandler(handler)

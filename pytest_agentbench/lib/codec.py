@@ -1,10 +1,10 @@
-"""Converts records and messages to JSON and back. The types of a record's fields are all that has to be written down for it.
+"""Converts records and messages to JSON and back, guided by the types of their fields.
 
-A record is a frozen dataclass, which JSON has as an object; a named tuple, which is an array; or a class whose constructor's parameters
-are its attributes, such as `Score`, which is an object as well. The functions that convert a type are generated when it first occurs.
+There are three kinds of records: frozen dataclasses (JSON objects), named tuples (JSON arrays), and classes whose constructor
+parameters are their attributes, such as `Score` (JSON objects). The functions that convert a type are generated when it is first used.
 
-A field with the metadata SHARED holds a value that many records have in common, such as the tools of scenarios. In the JSON of a record
-that contains them such a value stands once, where it first occurs. Later it is a number: the place of the value among all shared ones.
+A field with the metadata SHARED contains a value that many records have in common, such as the tools of scenarios. Within one JSON
+document, such a value is written out where it first occurs. Later occurrences are its number among the shared values.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pytest_agentbench.lib.record_fields import RecordField, is_array, is_record
 from pytest_agentbench.records import Json
 
 Record = TypeVar("Record")
-RecordEncoder = Callable[[Any, dict[int, int]], Any]  # of a value, and the shared values so far: identity -> number
-RecordDecoder = Callable[[Any, "Reading"], Any]  # of a JSON value, and what else is known when it is read
+RecordEncoder = Callable[[Any, dict[int, int]], Any]  # parameters: a value; the shared values so far, as id -> number
+RecordDecoder = Callable[[Any, "Reading"], Any]  # parameters: a JSON value; the state of the reading
 
 WORDS: Mapping[type, str] = {
     str: "a text",
@@ -35,7 +35,7 @@ WORDS: Mapping[type, str] = {
     type(None): "null",
 }
 
-#: Types that JSON has as texts -> how they are written and read.
+#: Types that are strings in JSON -> (function that writes one, function that reads one).
 TEXTS: Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     Path: (str, Path),
     date: (date.isoformat, date.fromisoformat),
@@ -43,15 +43,15 @@ TEXTS: Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 
 
 class Reading(NamedTuple):
-    """A record, of a file or a message, while it is read."""
+    """The state of reading one record from a file or a message."""
 
-    message: bool  # no field may be missing
-    #: Values of SHARED fields so far. While a fault is located: a tuple of those before it if it is a number of one, None otherwise.
+    message: bool  # whether it is a message, in which no field may be missing
+    #: Values of SHARED fields so far. While an error is located: a tuple of these values if a number was wrong, otherwise None.
     shared: list[Any] | tuple[Any, ...] | None
 
 
 class WrongValue(ValueError):
-    """A value that does not fit its type; `at` is the field that it is about, if it is about one of the value's own."""
+    """A value does not fit its type. `at` is the name of the wrong field, if a field of the value itself is wrong."""
 
     def __init__(self, sentence: str, at: str = "") -> None:
         super().__init__(sentence)
@@ -59,11 +59,11 @@ class WrongValue(ValueError):
 
 
 class WrongNumber(WrongValue):
-    """A number of a shared value that does not exist."""
+    """A shared value with this number does not exist."""
 
 
 def plain(value: Any) -> Any:
-    """Returns what JSON can express: records as objects, tuples as lists, also in mappings and lists of records."""
+    """Converts records to JSON values, also inside mappings and lists; tuples become lists."""
     kind = type(value)
     if kind in WORDS and kind not in (dict, list):
         return value
@@ -75,15 +75,15 @@ def plain(value: Any) -> Any:
 
 
 def read(kind: type[Record], data: object, path: str = "") -> Record:
-    """Returns the record that a file has as `data`. A missing field takes its default.
+    """Reads a record from the JSON value `data` of a file. Missing fields get their defaults.
 
-    Raises ValueError with the first place that is wrong, such as `suites.banking.retried is a text, ...`; `path` is where the data stand.
+    Raises ValueError that names the first wrong place, such as `suites.banking.retried is a text, ...`. `path` is the place of the data.
     """
     return cast("Record", _read(kind, data, path, message=False))
 
 
 def received(kind: type[Record], data: object) -> Record:
-    """Returns the record that another process has sent; raises ValueError as `read` does, and for each field that is missing."""
+    """Reads a record that another process has sent. Raises ValueError as `read` does, and also if a field is missing."""
     return cast("Record", _read(kind, data, "", message=True))
 
 
@@ -97,12 +97,12 @@ def _read(kind: Any, data: object, path: str, *, message: bool) -> Any:
 
 
 def _fault(kind: Any, data: Any, path: str, reading: Reading) -> str:
-    """Returns the first fault in data that cannot be read, with its place."""
+    """Returns a sentence on the first error in data that cannot be read, with its place."""
     try:
         decoder(kind)(data, reading)
     except WrongValue as error:
         own = error
-    except ValueError as error:  # of a constructor
+    except ValueError as error:  # The constructor of a record raised it.
         own = WrongValue(f": {error}")
     for label, inner, part in _parts(kind, data):
         try:
@@ -114,7 +114,7 @@ def _fault(kind: Any, data: Any, path: str, reading: Reading) -> str:
 
 
 def _parts(kind: Any, data: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yields label, type and value of each part of a JSON value."""
+    """Yields (label, type, value) of each part of a JSON value."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if is_union(kind):
         yield from _parts(_main_member(inner), data)
@@ -141,23 +141,23 @@ def _main_member(kinds: tuple[Any, ...]) -> Any:
 
 @dataclass
 class _FunctionText:
-    """The text of a function, and what the names in it mean."""
+    """The source text of a generated function, and its global names."""
 
     names: dict[str, Any]
     lines: list[str]
 
     def name(self, value: Any) -> str:
-        """Returns a name by which the text can speak of a value."""
+        """Returns a name for a value, for use in the text."""
         name = f"g{len(self.names)}"
         self.names[name] = value
         return name
 
-    def later(self, kind: Any, made_by: Callable[[Any], Callable[..., Any]]) -> str:
-        """Returns the name of a function for another type, which is generated when it is first called."""
+    def later(self, kind: Any, generate: Callable[[Any], Callable[..., Any]]) -> str:
+        """Returns the name of the function for another type. That function is generated when it is first called."""
         name = self.name(None)
 
         def first(*arguments: Any) -> Any:
-            function = self.names[name] = made_by(kind)
+            function = self.names[name] = generate(kind)
             return function(*arguments)
 
         self.names[name] = first
@@ -170,7 +170,7 @@ class _FunctionText:
 
 @functools.cache
 def encoder(kind: Any) -> RecordEncoder:
-    """Returns the function that converts values of a type to what JSON can express."""
+    """Returns the function that converts values of a type to JSON values."""
     source = _FunctionText({}, [])
     if not is_record(kind):
         source.lines = [f"f = lambda v, s: {_encoded(kind, 'v', source)}"]
@@ -228,7 +228,7 @@ def _encoded_parts(inner: tuple[Any, ...], value: str, source: _FunctionText, *,
 
 @functools.cache
 def decoder(kind: Any) -> RecordDecoder:
-    """Returns the function that reads a JSON value as one of a type, and raises ValueError for one that does not fit."""
+    """Returns the function that converts a JSON value to a type, or raises ValueError if it does not fit."""
     source = _FunctionText({}, ["def f(v, r):"])
     if is_record(kind):
         _decode_record(kind, source)
@@ -243,7 +243,7 @@ def _decode_record(kind: type, source: _FunctionText) -> None:
     closed = [part for part in parts if not part.open]
     shape = list if is_array(kind) else dict
     check = source.name(_as_list if is_array(kind) else _as_dict)
-    completed = source.name(functools.partial(_completed_array if is_array(kind) else _completed, kind))
+    completed = source.name(functools.partial(_array_with_defaults if is_array(kind) else _with_defaults, kind))
     source.lines += [f"    if v.__class__ is not {shape.__name__}: v = {check}(v)"]
     if len(closed) == len(parts):
         source.lines += [f"    if len(v) != {len(parts)}: v = {completed}(v, r)"]
@@ -264,14 +264,14 @@ def _decode_record(kind: type, source: _FunctionText) -> None:
 
 
 def _construct(kind: type, variables: Mapping[RecordField, str], source: _FunctionText) -> None:
-    """Adds the lines that convert the JSON of each field, which is in a variable, and make a record of them."""
+    """Adds the lines that convert the JSON value of each field, which is in a variable, and construct the record."""
     for part, variable in variables.items():
         lines = _decoding(part.kind, variable, source)
         if part.shared:
             once = source.name(functools.partial(_decode_once, part.name))
             lines = [f"{variable} = {once}({variable}, {source.later(part.kind, decoder)}, r)"]
         source.lines += [f"    {line}" for line in lines]
-    if is_array(kind):  # without its constructor, which is slower
+    if is_array(kind):  # The constructor would be slower than tuple.__new__.
         source.lines.append(f"    return {source.name(tuple.__new__)}({source.name(kind)}, ({', '.join(variables.values())},))")
     else:
         made = ", ".join(f"{part.name}={variable}" for part, variable in variables.items())
@@ -279,7 +279,7 @@ def _construct(kind: type, variables: Mapping[RecordField, str], source: _Functi
 
 
 def _decoding(kind: Any, v: str, source: _FunctionText) -> list[str]:
-    """Returns the lines that check the JSON value in the variable `v`, and convert it where that is needed."""
+    """Returns the lines that check the JSON value in the variable `v`, and convert it if needed."""
     if kind is Any:
         return []
     if kind in TEXTS:
@@ -308,7 +308,7 @@ def _decoding_parts(kind: Any, v: str, source: _FunctionText) -> list[str]:
 
 
 def _decoding_union(kind: Any, v: str, source: _FunctionText) -> list[str]:
-    """Returns the lines for a union of several simple types or one of another kind, with None or without."""
+    """Returns the lines for a union of simple types, at most one type with parts, and possibly None."""
     kinds = typing.get_args(kind)
     others = tuple(kind for kind in kinds if kind is not type(None))
     if len(others) == 1:
@@ -325,17 +325,17 @@ def _decoding_union(kind: Any, v: str, source: _FunctionText) -> list[str]:
 
 
 def _is_mixed(kinds: tuple[Any, ...]) -> bool:
-    """Returns whether a union has a record and simple types beside None."""
+    """Returns whether a union contains a record and at least one simple type (not counting None)."""
     return is_record(_main_member(kinds)) and len([kind for kind in kinds if kind is not type(None)]) > 1
 
 
 def _classes(kinds: tuple[Any, ...]) -> frozenset[Any]:
-    """Returns the classes that values of some simple types may have."""
+    """Returns the classes that values of these simple types may have: an int is also valid for float."""
     return frozenset(kinds) | ({int} if float in kinds else frozenset())
 
 
 def _decode_once(name: str, value: Any, decode: RecordDecoder, reading: Reading) -> Any:
-    """Returns the value of a shared field, of which the data may have the number."""
+    """Returns the value of a shared field. `value` is its JSON, or the number of a shared value that occurred before."""
     shared = reading.shared
     if value.__class__ is int:
         if shared is not None and not 0 <= value < len(shared):
@@ -358,7 +358,7 @@ def _as_dict(value: Any) -> Json:
 
 
 def _check(kind: type, value: Any) -> None:
-    """Raises WrongValue for a value of another type. Inside a program lists may be tuples, and objects any mapping."""
+    """Raises WrongValue if a value has another type. Data from within the program may contain tuples for lists, and any mapping."""
     shapes: Mapping[type, Any] = {dict: Mapping, list: list | tuple, float: float | int}
     if not isinstance(value, shapes.get(kind, kind)) or (kind is not bool and isinstance(value, bool)):
         raise WrongValue(f" is {WORDS.get(type(value), type(value).__name__)}, not {WORDS[kind]}")
@@ -369,22 +369,22 @@ def _check_length(values: list[Any], length: int) -> None:
         raise WrongValue(f" has {len(values)} elements, not {length}")
 
 
-def _completed(kind: type, data: Json, reading: Reading) -> Any:
-    """Returns data with the defaults of fields that are missing; of a record with open fields also the entries that belong there."""
+def _with_defaults(kind: type, data: Json, reading: Reading) -> Any:
+    """Adds the defaults of missing fields to the data. If the record has an open field, returns (data, entries of the open field)."""
     parts = parts_of(kind)
     known = {part.name: part for part in parts if not part.open}
     more = {name: value for name, value in data.items() if name not in known}
     missing = [part for name, part in known.items() if name not in data]
-    if lacking := [part.name for part in missing if reading.message or part.default is None]:
-        raise WrongValue(" is missing", at=lacking[0])
+    if absent := [part.name for part in missing if reading.message or part.default is None]:
+        raise WrongValue(" is missing", at=absent[0])
     if more and len(known) == len(parts):
         raise WrongValue(f" is unknown; known are: {', '.join(known)}", at=next(iter(more)))
     whole = {**data, **{part.name: encoder(part.kind)(part.default(), {}) for part in missing if part.default}}
     return whole if len(known) == len(parts) else (whole, more)
 
 
-def _completed_array(kind: type, data: list[Any], reading: Reading) -> list[Any]:
-    """Returns an array with the defaults of elements that are missing at its end."""
+def _array_with_defaults(kind: type, data: list[Any], reading: Reading) -> list[Any]:
+    """Adds the defaults of missing elements to the end of an array."""
     parts = parts_of(kind)
     missing = parts[len(data) :]
     if reading.message or len(data) > len(parts) or any(part.default is None for part in missing):

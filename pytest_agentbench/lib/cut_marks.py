@@ -1,4 +1,7 @@
-"""The mark of what was left out of a text. The redaction looks beside marks for halves of secrets, so each cutter writes this one."""
+"""The mark that replaces the part left out of a truncated text.
+
+All code that truncates texts writes this mark, because the redaction searches for truncated secrets next to it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterator
 
 _END = "left out]"
 
-#: A mark with what stands between it and the text, also within JSON or where white space was collapsed.
+#: A mark with the separators around it, also within JSON or after white space was collapsed.
 _CUT = re.compile(
     r"(?:\ufffd|\\{1,31}ufffd)?(?:\s|\\{1,31}n)?"
     r"\[[0-9,]{1,20} (?:bytes|characters) left out\]"
@@ -16,7 +19,7 @@ _CUT = re.compile(
 
 
 def mark(count: int, unit: str = "bytes") -> str:
-    """Returns the mark of so many bytes or characters."""
+    """Returns the mark for `count` bytes or characters that are left out."""
     return f"[{count:,} {unit} {_END}"
 
 
@@ -27,11 +30,11 @@ def cuts(text: str) -> Iterator[re.Match[str]]:
 
 
 def beginning(text: str | bytes, most: int) -> str:
-    """Returns the first characters, or bytes, of a text, and how many are left out; a text that is short enough as it is."""
+    """Truncates a text to its first `most` characters (or bytes), followed by the mark. Short texts stay unchanged."""
     start, unit = (text[:most].decode(errors="replace"), "bytes") if isinstance(text, bytes) else (text[:most], "characters")
     return start if len(text) <= most else f"{start} {mark(len(text) - most, unit)}"
 
 
 def ending(text: str, most: int) -> str:
-    """Returns how many characters are left out, and the last ones of a text; a text that is short enough as it is."""
+    """Truncates a text to its last `most` characters, preceded by the mark. Short texts stay unchanged."""
     return text if len(text) <= most else f"{mark(len(text) - most, 'characters')} {text[len(text) - most :]}"

@@ -1,4 +1,4 @@
-"""Errors in words: which limit of the system was reached, which step of a session's end failed and why, which line of the user raised."""
+"""Texts about errors: the system limit that was reached, the failed steps of a session's end, and the user's line that raised."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-STACK = 8 << 20  # bytes of address space that a thread takes, where the system does not say otherwise
+STACK = 8 << 20  # bytes of address space for a thread's stack, if the system sets no limit
 PIDS = Path("/sys/fs/cgroup/pids.max")
 
-#: How the dynamic linker says that a library does not fit into the address space.
+#: Messages of the dynamic linker if a library does not fit into the address space.
 UNMAPPED = ("failed to map segment", "cannot allocate memory")
 
 
 def shortage(error: BaseException) -> str:
-    """Returns the shortage behind an error and the limit that applies, or an empty text for an error of another kind."""
+    """Returns which resource was exhausted and its limit, or an empty text if the error has another cause."""
     code = error.errno if isinstance(error, OSError) else None
     words = str(error).lower()
     if "can't start new thread" in words or code == errno.EAGAIN:
-        return f"there are too few threads or processes: {_of_memory() if _is_full() else _of_threads()}"
+        return f"there are too few threads or processes: {_memory_limit() if _is_address_space_full() else _thread_limit()}"
     unmapped = isinstance(error, ImportError) and any(each in words for each in UNMAPPED)
     if unmapped or isinstance(error, MemoryError) or code == errno.ENOMEM:
-        return f"there is too little memory: {_of_memory()}"
+        return f"there is too little memory: {_memory_limit()}"
     if code == errno.EMFILE:
         return f"there are too few open files: {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} are allowed to a process (`ulimit -n`)"
     return ""
 
 
 def address_space() -> int:
-    """Returns the bytes of address space that this process has, or 0 if it cannot be read."""
+    """Returns the size of this process's address space in bytes, or 0 if it cannot be read."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
     except (OSError, MemoryError):
@@ -42,14 +42,14 @@ def address_space() -> int:
     return int(pages) * resource.getpagesize()
 
 
-def _is_full() -> bool:
-    """Returns whether the limit of address space leaves no room for a thread, or for a second one behind it."""
+def _is_address_space_full() -> bool:
+    """Returns whether the limit of the address space leaves no space for two more thread stacks."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     return limit != resource.RLIM_INFINITY and limit - address_space() < 2 * (STACK if stack == resource.RLIM_INFINITY else stack)
 
 
-def _of_memory() -> str:
+def _memory_limit() -> str:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return "no limit is set for a process, so the machine or its control group has no more"
@@ -58,14 +58,14 @@ def _of_memory() -> str:
     return f"{limit >> 20} MiB of address space are allowed to a process{known}; raise the limit (`ulimit -v`)"
 
 
-def _of_threads() -> str:
+def _thread_limit() -> str:
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     allowed = [] if limit == resource.RLIM_INFINITY else [f"{limit} are allowed to this user (`ulimit -u`)"]
     try:
         if (pids := PIDS.read_text(encoding="ascii").strip()) != "max":
             allowed.append(f"{pids} to this control group (pids.max; --pids-limit of Docker)")
     except OSError:
-        pass  # a system without control groups, or with those of version 1
+        pass  # The system has no control groups, or only version 1.
     return f"{' and '.join(allowed) or 'no limit is set, so the machine has no more'}; raise the limit, or end other processes"
 
 
@@ -73,45 +73,45 @@ T = TypeVar("T")
 
 
 class Losses:
-    """Sentences on the steps that failed, in their order. Safe to use from threads."""
+    """Collects sentences on the failed steps of a session's end, in order. Safe to use from threads."""
 
     def __init__(self, redact: Callable[[str], str]) -> None:
         self.sentences: list[str] = []
         self._redact = redact
 
     @contextmanager
-    def step(self, lost: str) -> Iterator[None]:
-        """A step of the end, whose errors end here; `lost` says what is amiss where it fails, e.g. `report.md is not written`."""
+    def step(self, consequence: str) -> Iterator[None]:
+        """Runs a step in a `with` block and catches its errors. `consequence` says what follows, such as `report.md is not written`."""
         try:
             yield
         except Exception as error:
-            self.add(lost, error)
+            self.add(consequence, error)
 
-    def value(self, lost: str, compute: Callable[[], T], otherwise: T) -> T:
-        """What is computed, or where that fails `otherwise`."""
-        with self.step(lost):
+    def value(self, consequence: str, compute: Callable[[], T], otherwise: T) -> T:
+        """Returns the result of `compute`, or `otherwise` if it fails."""
+        with self.step(consequence):
             return compute()
         return otherwise
 
-    def add(self, lost: str, error: BaseException) -> None:
-        """The same thing is named once, however often it is tried."""
-        sentence = self._redact(f"{lost}: {cause(error)}")
+    def add(self, consequence: str, error: BaseException) -> None:
+        """Adds a sentence, unless it is already in the list."""
+        sentence = self._redact(f"{consequence}: {cause(error)}")
         if sentence not in self.sentences:
             self.sentences.append(sentence)
 
 
 def cause(error: BaseException) -> str:
-    """Returns an error in a few words: what the system lacks, its own words, or those of any other error with the line that raised it."""
-    if lacking := shortage(error):
-        return lacking
+    """Describes an error in a few words: the exhausted resource, the text of an OSError, or the error with the line that raised it."""
+    if resource_shortage := shortage(error):
+        return resource_shortage
     if isinstance(error, OSError):
         return str(error)
     places = traceback.extract_tb(error.__traceback__)
     return f"{error!r} ({Path(places[-1].filename).name}:{places[-1].lineno})" if places else repr(error)
 
 
-#: Folders with code that is not the user's: this package, the standard library and installed packages.
-OTHERS = (str(Path(__file__).parents[1]), *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+#: Folders whose code is not the user's: this package, the standard library and installed packages.
+FOREIGN_FOLDERS = (str(Path(__file__).parents[1]), *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 _PLACE = re.compile(r" \(([^()]+\.py:\d+)\)$")
 
@@ -122,7 +122,7 @@ def with_place(text: str, error: BaseException) -> str:
     The place is the last frame in a file of the user. The text is unchanged if no frame is in such a file.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename.endswith(".py") and not frame.filename.startswith(OTHERS)]
+    own = [frame for frame in frames if frame.filename.endswith(".py") and not frame.filename.startswith(FOREIGN_FOLDERS)]
     if not own:
         return text
     first, newline, rest = text.partition("\n")
@@ -130,9 +130,9 @@ def with_place(text: str, error: BaseException) -> str:
 
 
 def cause_of(text: str) -> str:
-    """Returns what texts of one cause have in common: the words before the first colon, and the place.
+    """Returns the part that all error texts with the same cause share: the words before the first colon, and the place.
 
-    Without a place it is the whole text. An exception that names its scenario has another text for each of them.
+    The rest may differ, for example if the exception names its scenario. Returns the whole text if it contains no place.
     """
     first = text.partition("\n")[0]
     if (place := _PLACE.search(first)) is None:

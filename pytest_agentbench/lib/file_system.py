@@ -1,4 +1,4 @@
-"""Files and folders: their locks, files that are written as a whole or grow, hashes of folders, and data that came with the package."""
+"""Locks, atomic writes, growing files, hashes of folders, and the data files of the package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_agentbench.errors import BackendError, ConfigError
 
 
 def lock(file: int | IO[bytes] | IO[str], *, wait: bool = False, shared: bool = False) -> bool:
-    """Takes the lock of an open file, which closing it gives back; False where somebody else has it, unless we wait for him."""
+    """Locks an open file until it is closed. Without `wait`, returns False if the file is locked already."""
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -30,33 +30,33 @@ def lock(file: int | IO[bytes] | IO[str], *, wait: bool = False, shared: bool = 
 
 
 def folder() -> Path:
-    """Where the locks are: AGENTBENCH_LOCKS, or below /tmp whatever TMPDIR says, for other users have another TMPDIR."""
-    named = os.environ.get("AGENTBENCH_LOCKS")
-    return Path(named) if named else Path("/tmp/pytest-agentbench-locks")  # noqa: S108 - the place that all users share
+    """Returns the folder of the locks: AGENTBENCH_LOCKS, or a folder in /tmp. TMPDIR is ignored, because it differs between users."""
+    chosen = os.environ.get("AGENTBENCH_LOCKS")
+    return Path(chosen) if chosen else Path("/tmp/pytest-agentbench-locks")  # noqa: S108 - all users share this folder
 
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock that is held, until `release` or the end of this process."""
+    """A lock that this process holds until `release`, or until the process ends."""
 
     name: str
-    file: int  # descriptor; not inherited by programs that this process starts
+    file: int  # file descriptor, which child processes do not inherit
 
     def release(self) -> None:
-        with contextlib.suppress(OSError):  # opened for reading only
+        with contextlib.suppress(OSError):  # The file may be open for reading only.
             os.ftruncate(self.file, 0)
         os.close(self.file)
 
 
 def take(name: str, purpose: str) -> Lock | str:
-    """The lock, or a sentence on who holds it. Never waits; raises BackendError when the file cannot be used."""
+    """Takes a lock without waiting. Returns a sentence about the holder if it is taken; raises BackendError if the file is unusable."""
     path = _folder_for_all() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.lock"
     file = _open(path)
     if not lock(file):
         holder = os.pread(file, 4096, 0)
         os.close(file)
-        return _said(holder)
-    with contextlib.suppress(OSError):  # a full disk, or a file that another user made and kept for himself: the lock counts all the same
+        return _holder_text(holder)
+    with contextlib.suppress(OSError):  # The lock is valid without the note, which a full disk or another user's file can prevent.
         os.ftruncate(file, 0)
         os.pwrite(file, _note(purpose), 0)
     return Lock(name, file)
@@ -67,24 +67,25 @@ def _folder_for_all() -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BackendError(f"the folder of locks, {path}, cannot be made: {error.strerror}; AGENTBENCH_LOCKS names another") from error
-    with contextlib.suppress(PermissionError):  # it is another user's, who has done this
+        raise BackendError(f"the lock folder {path} cannot be created: {error.strerror}; set AGENTBENCH_LOCKS to another") from error
+    with contextlib.suppress(PermissionError):  # The folder belongs to another user, whose process has set its mode.
         if stat.S_IMODE(path.stat().st_mode) != 0o1777:
             path.chmod(0o1777)
     return path
 
 
 def _open(path: Path) -> int:
-    """A descriptor of the file, which is made if need be.
+    """Opens a lock file, and creates it if it does not exist. Returns the descriptor.
 
-    In a folder with the sticky bit the kernel may refuse O_CREAT for a file of another user, so it is asked for only where none is.
+    In a folder with the sticky bit, the kernel may refuse O_CREAT if the file exists and belongs to another user. O_CREAT is therefore
+    used only if the file does not exist.
     """
     try:
         with contextlib.suppress(FileNotFoundError):
             return _open_existing(path)
-        with contextlib.suppress(FileExistsError):  # somebody was faster
+        with contextlib.suppress(FileExistsError):  # Another process has created it in the meantime.
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-            os.fchmod(file, 0o666)  # whatever the umask
+            os.fchmod(file, 0o666)  # The umask may have removed bits.
             return file
         return _open_existing(path)
     except OSError as error:
@@ -97,19 +98,19 @@ def _open_existing(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except PermissionError:
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)  # enough to lock it
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)  # Reading is enough for a lock.
 
 
 def _note(purpose: str) -> bytes:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
+    except (KeyError, OSError):  # The user has no name, which is usual in containers.
         user = str(os.getuid())
     return json.dumps({"pid": os.getpid(), "user": user, "for": purpose, "since": time.time()}).encode()
 
 
-def _said(holder: bytes) -> str:
-    """Who holds a lock, from what he wrote into its file."""
+def _holder_text(holder: bytes) -> str:
+    """Returns a clause on the holder of a lock, from the note in its file."""
     try:
         note = json.loads(holder)
         since = time.strftime("%H:%M:%S", time.localtime(note["since"]))
@@ -119,7 +120,7 @@ def _said(holder: bytes) -> str:
 
 
 def write_whole(path: Path, text: str, errors: str = "strict") -> Path:
-    """Writes a UTF-8 file, or replaces it; processes beside this one may do the same. Raises OSError."""
+    """Creates or replaces a UTF-8 file atomically. Other processes may do the same at the same time. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_text(text, encoding="utf-8", errors=errors)
@@ -129,14 +130,17 @@ def write_whole(path: Path, text: str, errors: str = "strict") -> Path:
 
 
 class AppendedFile:
-    """Its lines from now on; it need not exist yet. What is in it is passed over, and one that got shorter is read from its start."""
+    """Reads the lines that are appended to a file after this object was created. The file need not exist yet.
+
+    If the file becomes shorter, it is read from its beginning.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._read = self._size()  # bytes
+        self._read = self._size()  # bytes read so far
 
     def new_lines(self) -> Iterator[bytes]:
-        """Lines that are whole and were not given before, with their line ends; raises OSError."""
+        """Yields the complete lines since the last call, with their line ends. Raises OSError."""
         size = self._size()
         if size < self._read:
             self._read = 0
@@ -157,15 +161,15 @@ class AppendedFile:
             return 0
 
 
-EXECUTABLE = 0o100  # the bit of a mode that git keeps: the others follow the umask of whoever made the files
-EVERY_BIT = 0o777  # what a container sees
+EXECUTABLE = 0o100  # the only mode bit that git keeps; the others depend on the umask
+EVERY_BIT = 0o777  # all mode bits that matter in a container
 
 
 def folder_sha256(paths: Iterable[Path], root: Path, bits: int = EXECUTABLE, skips: Callable[[str], bool] = lambda _: False) -> str:
-    """Of files and of folders with all that is in them, as they stand below `root`; those that are not there are passed over.
+    """Hashes files, and folders with everything in them: paths relative to `root`, contents and modes. Missing paths are ignored.
 
-    `bits` are those of modes that count, `skips` looks at the name of each file and folder in a folder. Raises ConfigError for what is
-    neither file, folder nor link, and for a link that leads out of `root`.
+    `bits` are the mode bits that count. `skips` returns whether to skip a file or folder inside a folder, by its name. Raises ConfigError
+    if an entry is not a file, folder or link, or if a link leads out of `root`.
     """
     digest = hashlib.sha256()
     for path in sorted(file for each in paths if each.exists() for file in _entries(each, skips)):
@@ -185,7 +189,7 @@ def folder_sha256(paths: Iterable[Path], root: Path, bits: int = EXECUTABLE, ski
 
 
 def _entries(path: Path, skips: Callable[[str], bool]) -> Iterator[Path]:
-    """A file or a link, or all of them in a folder and below it."""
+    """Yields the path of a file or link, or all files and links in a folder and its subfolders."""
     if path.is_symlink() or not path.is_dir():
         yield path
         return
@@ -200,7 +204,7 @@ def _stays_inside(link: Path, root: Path) -> None:
 
 
 def shipped(kind: str) -> Path:
-    """Data that came with the package: the folder `backends` or `scenarios`, or `.env.example`; in a checkout, the project's own."""
-    package = Path(str(files("pytest_agentbench"))).resolve()  # an environment may have a link to it
+    """Returns the path of package data: `backends`, `scenarios` or `.env.example`. In a checkout, it is in the project's root."""
+    package = Path(str(files("pytest_agentbench"))).resolve()  # It may be a link to a checkout.
     installed = package / "shipped" / kind
     return installed if installed.exists() else package.parent / kind

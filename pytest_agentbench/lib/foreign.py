@@ -1,10 +1,10 @@
-"""Texts of models, agents, servers and data: what they may do to a terminal or a log, which is nothing, and how large they may be.
+"""Makes texts of models, agents, servers and data sets harmless for terminals and logs, and limits their size.
 
-On its way to a terminal or a log, a text shows what it is, and orders nothing. Control characters, which move a cursor or make a log
-lie, marks that turn the direction of reading, and halves of characters become escapes. What GitHub, Azure and TeamCity take for a
-command in a log gets a backslash. Text without any of it stays as it is.
+- Control characters, marks that change the reading direction, and lone surrogates are replaced by escapes.
+- Words that GitHub, Azure and TeamCity would execute as commands in a log get a backslash.
+- All other text stays unchanged.
 
-Sizes are in bytes of UTF-8. A text that is larger than it may be is cut.
+Sizes are in bytes of UTF-8. A text above its limit is truncated.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pytest_agentbench.lib.cut_marks import mark
 #: C0 without tab and newline, DEL, C1; Arabic letter mark, left-to-right and right-to-left marks, separators of lines and
 #: paragraphs, embeddings, overrides, isolates; lone surrogates.
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-#: Colours as pytest writes them into its own explanations; nothing that hides text.
+#: Colours that pytest writes into its explanations. Sequences that hide text do not match.
 _COLOUR = re.compile(r"\x1b\[(?:(?:0{0,2}|0?[14]|3[0-79]|49|9[0-7])(?:;|(?=m)))*m")
-_COMMAND = re.compile(r"(?<!\S)(?=::)")  # a runner trims a line before it looks, and lines are folded where there is room
-_OLD_COMMAND = re.compile(r"#(?=#\w*\[)")  # ##[...], ##vso[...], ##teamcity[...], wherever they are in a line
+_COMMAND = re.compile(r"(?<!\S)(?=::)")  # Also inside a line: runners strip lines, and wrapping may break a line there.
+_OLD_COMMAND = re.compile(r"#(?=#\w*\[)")  # ##[...], ##vso[...], ##teamcity[...], anywhere in a line
 
 
 def block(text: str, *, colours: bool = False) -> str:
-    """The text, its lines still lines. `colours`: those that pytest has put there may stay."""
+    """Returns a harmless text with the same lines. `colours` keeps the colours that pytest has added."""
     if colours and "\x1b" in text:
         parts = iter(_COLOUR.split(text))
         between = _COLOUR.findall(text)
@@ -36,7 +36,7 @@ def block(text: str, *, colours: bool = False) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text where one line is wanted: a line break in it becomes an escape too."""
+    """Returns a harmless text of one line: line breaks are escaped, too."""
     return block(text.replace("\n", "\\n"))
 
 
@@ -50,11 +50,11 @@ def _escape(letter: re.Match[str]) -> str:
 
 
 class ForeignOutput:
-    """A stream to which others' text is written, line by line; it stands before `stream` and is all else that it is."""
+    """Wraps a stream so that text written to it is made harmless, line by line. Other attributes are those of `stream`."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        self._rest = ""  # of a line that is not whole
+        self._rest = ""  # beginning of an incomplete line
 
     def write(self, text: str) -> int:
         whole, newline, self._rest = (self._rest + text).rpartition("\n")
@@ -68,7 +68,7 @@ class ForeignOutput:
         self.stream.flush()
 
     def draw(self, sequence: str) -> None:
-        """Writes a text of ours, control characters and all."""
+        """Writes a trusted text unchanged, including control characters."""
         self.flush()
         self.stream.write(sequence)
         self.stream.flush()
@@ -78,28 +78,29 @@ class ForeignOutput:
 
 
 KIB, MIB = 1 << 10, 1 << 20  # bytes
-LEAST = KIB  # bytes; the smallest size that may be set
-ROOM = 256  # bytes that a cut text stays below its size, or a quarter of a small size, so that a few more words do not have it cut again
+LEAST = KIB  # smallest size limit that may be set, in bytes
+#: Bytes by which a truncated text is below its limit (a quarter of a small limit). Adding a few words does not truncate it again.
+SLACK = 256
 
 _PART = MIB  # characters that are encoded at once when the bytes of a text are counted
-_UTF8 = "utf-8", "surrogatepass"  # Texts of agents may contain halves of characters.
+_UTF8 = "utf-8", "surrogatepass"  # Texts of agents may contain lone surrogates.
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Largest sizes in bytes. Each field is an option `--agentbench-size-<field>`."""
+    """Size limits in bytes. Each field is an option `--agentbench-size-<field>`."""
 
     answer: int = MIB
     tool_result: int = MIB
-    reason: int = 64 * KIB  # of the reason of a status, the error of a scorer and the explanation of a score
-    record: int = 16 * MIB  # of a rollout as one line of JSON
+    reason: int = 64 * KIB  # limit for the reason of a status, the error of a scorer and the explanation of a score
+    record: int = 16 * MIB  # limit for a rollout as one line of JSON
 
 
 USUAL = Sizes()
 
 
 def size_of(text: str) -> int:
-    """Returns the number of bytes of a text in UTF-8, without a copy of all of it; 0 for an object that an agent left instead of a text."""
+    """Returns the size of a text in UTF-8 without encoding all of it at once. Returns 0 if an agent left another object as its text."""
     if not isinstance(text, str):
         return 0
     if text.isascii():
@@ -108,16 +109,16 @@ def size_of(text: str) -> int:
 
 
 def cut(text: str, most: int) -> str:
-    """Returns a text of `most` bytes at most unchanged, and of a larger one the beginning, how many bytes were cut, and the end."""
+    """Truncates a text of more than `most` bytes to its beginning and end, with the number of omitted bytes between them."""
     size = size_of(text)
     if size <= most:
         return text
-    end = (most - min(ROOM, most // 4)) // 2
+    end = (most - min(SLACK, most // 4)) // 2
     first = text[:end].encode(*_UTF8)[:end].decode("utf-8", "ignore")
     last = text[-end:].encode(*_UTF8)[-end:].decode("utf-8", "ignore")
     return f"{first}\n{mark(size - size_of(first) - size_of(last))}\n{last}"
 
 
 def too_large(what: str, size: int, most: int, option: str) -> str:
-    """Returns the reason of a rollout that was limited by a size. `option` is a field of Sizes."""
+    """Returns the failure reason of a rollout that exceeded a size limit. `option` is a field of Sizes."""
     return f"{what}: {size:,} bytes, at most {most:,} are kept; raise --agentbench-size-{option.replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""The client of the Hugging Face hub, which is an extra: there or not, and its errors in one line."""
+"""Access to the client of the Hugging Face hub, an optional dependency, and its errors as one line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from pytest_agentbench.errors import AgentbenchError, ConfigError
 from pytest_agentbench.lib.cut_marks import beginning
 
-#: Base classes of what the hub's client raises when there is no network, or when it is told that there is none.
+#: Base classes of the client's errors if there is no network, or if it is configured to be offline.
 _UNREACHABLE = {"RequestError", "ConnectionError", "Timeout", "LocalEntryNotFoundError"}
 
 
 def optional(module: str) -> Any:
-    """A module of the extra `hub`; raises ConfigError with the command that installs it."""
+    """Imports a module of the extra `hub`. If it is missing, raises ConfigError with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -24,11 +24,11 @@ def optional(module: str) -> Any:
 
 @contextmanager
 def one_line_errors(repository: str, revision: str) -> Iterator[None]:
-    """Says in one line that the hub refused or could not be reached; other errors, a full disk for one, pass through."""
+    """Converts refusals and network errors of the hub to one line. Other errors, such as a full disk, pass through."""
     try:
         yield
     except Exception as error:
-        names = {each.__name__ for each in type(error).__mro__}  # by name: the hub's client stands on requests, httpx or httpx2
+        names = {each.__name__ for each in type(error).__mro__}  # Compared by name, because the client uses requests, httpx or httpx2.
         if not names & {*_UNREACHABLE, "HfHubHTTPError"}:
             raise
         host = optional("huggingface_hub").constants.ENDPOINT

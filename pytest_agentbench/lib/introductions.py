@@ -1,4 +1,4 @@
-"""Connections that have not said who they are: little of their bytes is kept, for a short time, and of few of them."""
+"""Reads the first message of connections. Limits its size, the time until it arrives, and the number of unauthenticated connections."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import secrets
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.messages import Hello, Messages, Refused, refusal
 
-HELLO = 4096  # bytes of a first frame
-PATIENCE = 5.0  # seconds until it is there
+HELLO = 4096  # bytes of a first frame at most
+PATIENCE = 5.0  # seconds until the first frame has to be complete
 HELLOS: Messages[Hello] = Messages(Hello)
-MOST = 256  # connections that may be silent at the same time; one more, and the oldest is closed
+MOST_SILENT = 256  # connections that have not sent their first frame; if there are more, the oldest is closed
 
 
 class Introductions:
-    """The door of a server whose connections begin with a frame that holds its token."""
+    """Authenticates the connections of one server: the first frame of each must contain the server's token."""
 
-    def __init__(self, token: str, patience: float = PATIENCE, most: int = MOST) -> None:
-        """`patience` in seconds."""
+    def __init__(self, token: str, patience: float = PATIENCE, most: int = MOST_SILENT) -> None:
+        """`patience` is in seconds."""
         self._token, self._patience, self._most = token.encode(), patience, most
-        self._silent: dict[asyncio.StreamWriter, None] = {}  # the oldest first
+        self._silent: dict[asyncio.StreamWriter, None] = {}  # connections without a first frame, the oldest first
 
     async def hello(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello | None:
-        """Returns the first message of a connection, and None for one that does not belong here; one of another version is told so.
+        """Returns the first message of a connection, or None if the connection must be closed.
 
-        Raises EOFError for a connection that is closed.
+        A connection with the right token but another protocol version gets a `Refused` first. Raises EOFError if the connection is closed.
         """
         self._silent[writer] = None
         if len(self._silent) > self._most:
@@ -35,13 +35,13 @@ class Introductions:
         timer = asyncio.get_running_loop().call_later(self._patience, self._is_late, writer)
         try:
             header, _ = await wire.read(reader, HELLO)
-        except (ConnectionError, ValueError):  # it is longer, or no JSON
+        except (ConnectionError, ValueError):  # The frame is too long, or is not JSON.
             return None
         finally:
             timer.cancel()
             self._silent.pop(writer, None)
         match header:
-            case ["Hello", {"token": str(token), "protocol": protocol}] if self._knows(token):
+            case ["Hello", {"token": str(token), "protocol": protocol}] if self._is_valid_token(token):
                 pass
             case _:
                 return None
@@ -54,7 +54,7 @@ class Introductions:
             return None
 
     def _is_late(self, writer: asyncio.StreamWriter) -> None:
-        """What it said while something held up the loop is there, and is read in the next rounds; whoever is silent then is closed."""
+        """Closes a connection after two more rounds of the event loop, in which data that arrived while the loop was blocked is read."""
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, self._close, writer)
 
@@ -62,5 +62,5 @@ class Introductions:
         if writer in self._silent:
             writer.transport.abort()
 
-    def _knows(self, token: str) -> bool:
+    def _is_valid_token(self, token: str) -> bool:
         return secrets.compare_digest(token.encode(errors="surrogatepass"), self._token)

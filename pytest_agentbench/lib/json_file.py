@@ -1,4 +1,4 @@
-"""Files and lines of JSON, read with limits: a damaged or hostile file ends in one sentence, not in a traceback or without memory."""
+"""Reads JSON files and lines with limits. A damaged or hostile file leads to a one-line error, not to a traceback or exhausted memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pytest_agentbench.errors import ConfigError
 
 Pairs = Callable[[list[tuple[str, Any]]], Any]
 
-MOST_DEPTH = 200  # objects and arrays inside each other: the standard library's parser and our own walks are recursive
-MOST_SIZE = 1 << 30  # bytes of a file that is read as a whole
+MOST_DEPTH = 200  # levels of nesting; limited because the parser and other code are recursive
+MOST_SIZE = 1 << 30  # bytes of a file that is read at once
 
 
 def read_json_file(file: Path, most: int = MOST_SIZE) -> Any:
     """Returns the value of a JSON file of at most `most` bytes.
 
-    Raises ConfigError that names the file if it cannot be read, is larger, is nested too deeply or is not JSON.
+    Raises ConfigError with the name of the file if it cannot be read, is larger, is nested too deeply or is not JSON.
     """
     text = bounded_text(file, most)
     try:
@@ -28,7 +28,7 @@ def read_json_file(file: Path, most: int = MOST_SIZE) -> Any:
 
 
 def bounded_text(file: Path, most: int = MOST_SIZE) -> str:
-    """Returns the text of a file; raises ConfigError that names the file if it cannot be read or has more than `most` bytes."""
+    """Returns the text of a file. Raises ConfigError with its name if it cannot be read or has more than `most` bytes."""
     try:
         size = file.stat().st_size
     except OSError as error:
@@ -39,7 +39,7 @@ def bounded_text(file: Path, most: int = MOST_SIZE) -> str:
 
 
 def read_text(file: Path) -> str:
-    """The text of a UTF-8 file; raises ConfigError when it is missing, unreadable or not UTF-8."""
+    """Returns the text of a UTF-8 file. Raises ConfigError if it is missing, unreadable or not UTF-8."""
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -49,7 +49,7 @@ def read_text(file: Path) -> str:
 
 
 def json_in(file: Path, text: str, line: int | None = None, pairs: Pairs | None = None) -> Any:
-    """Returns the value of a file's text, or of the text of one of its lines; raises ConfigError with file, line and column."""
+    """Parses the text of a file, or of one of its lines. Raises ConfigError with file, line and column."""
     try:
         return bounded_json(text, pairs)
     except json.JSONDecodeError as error:
@@ -59,9 +59,9 @@ def json_in(file: Path, text: str, line: int | None = None, pairs: Pairs | None 
 
 
 def bounded_json(text: str | bytes, pairs: Pairs | None = None) -> Any:
-    """Returns the value of a JSON text; raises ValueError if it is not JSON, or has more than MOST_DEPTH levels.
+    """Parses a JSON text. Raises ValueError if it is not JSON, or has more than MOST_DEPTH levels.
 
-    `pairs` makes the value of an object from its keys and values, as in `json.loads`.
+    `pairs` converts the key-value pairs of an object to its value, like `object_pairs_hook` of `json.loads`.
     """
     try:
         value = json.loads(text, object_pairs_hook=pairs)
@@ -76,7 +76,7 @@ _TOO_DEEP = f"it is nested more than {MOST_DEPTH} levels deep"
 
 
 def _is_deeper(value: Any, most: int) -> bool:
-    """Whether objects and arrays stand in each other on more than `most` levels. Goes level by level, without recursion."""
+    """Returns whether objects and arrays are nested more than `most` levels deep. Works level by level, without recursion."""
     level = [value]
     for _ in range(most):
         level = [part for each in level if isinstance(each, dict | list) for part in (each.values() if isinstance(each, dict) else each)]

@@ -1,4 +1,4 @@
-"""JSON Schemas as functions, each made once."""
+"""Compiles JSON Schemas to functions, and caches them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ from pytest_agentbench.records import Json
 
 @functools.lru_cache(maxsize=1024)
 def validator(schema: str | bytes) -> Callable[[Json], Any]:
-    """Raises fastjsonschema.JsonSchemaValueException for what does not fit; adds no defaults."""
+    """Returns a function that raises fastjsonschema.JsonSchemaValueException if an object does not fit. It adds no defaults."""
     compiled: Callable[[Json], Any] = fastjsonschema.compile(orjson.loads(schema), use_default=False)
     return compiled

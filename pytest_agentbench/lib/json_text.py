@@ -1,6 +1,6 @@
-"""JSON as agents and servers really write it, halves of characters included.
+"""Reads and writes JSON as agents and servers really write it, including lone surrogates (halves of UTF-16 characters).
 
-orjson reads and writes it where it can, and the standard library what only that accepts.
+orjson is tried first. The standard library handles the rest.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import orjson
 
 
 def whole_characters(text: str) -> str:
-    """The text with U+FFFD in place of each half of a character (a lone surrogate); two halves that meet are the character."""
+    """Replaces each lone surrogate in a text by U+FFFD. Two surrogates that form a pair become the character."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def loads(text: bytes) -> Any:
-    """The value of `text`, also with NaN or half an emoji in it (texts cut by UTF-16 units); raises ValueError."""
+    """Parses JSON, which may contain NaN and lone surrogates (from texts truncated in UTF-16). Raises ValueError."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -29,7 +29,7 @@ def loads(text: bytes) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """The inverse; raises ValueError for what is nested too deeply."""
+    """Serialises a value that `loads` returned. Raises ValueError if it is nested too deeply."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
@@ -37,9 +37,9 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_any(value: Any) -> bytes:
-    """Returns JSON of any value: NaN and infinity stay, and what JSON cannot express, such as a date, becomes a text.
+    """Serialises any value: NaN and infinity stay, and values that JSON cannot express, such as dates, become strings.
 
-    Raises ValueError for what is nested too deeply.
+    Raises ValueError if the value is nested too deeply.
     """
     return _dumps(value, default=str, separators=(",", ":"))
 
@@ -52,7 +52,7 @@ def _dumps(value: Any, **options: Any) -> bytes:
 
 
 def readable(value: Any) -> Any:
-    """The same with U+FFFD in place of halves of characters, which no UTF-8 holds and no server takes; halves that meet are whole."""
+    """Replaces lone surrogates in all texts of a JSON value, because they have no UTF-8 form and servers refuse them."""
     try:
         orjson.dumps(value)
     except orjson.JSONEncodeError:
@@ -61,7 +61,7 @@ def readable(value: Any) -> Any:
 
 
 def json_object(text: bytes) -> dict[str, Any] | None:
-    """The object that `text` is; None for any other text."""
+    """Parses a JSON object. Returns None if the text is not one."""
     try:
         value = loads(text)
     except ValueError:

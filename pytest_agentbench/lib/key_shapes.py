@@ -1,4 +1,4 @@
-"""The shapes of known kinds of keys, wherever they stand in a text, and the names of variables that hold secrets."""
+"""Finds API keys of known formats in texts, and defines which names of variables indicate a secret."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import re
 from collections.abc import Iterable, Iterator
 
 _WORDS = "KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL"
-#: Last words of a name that says where a secret is, or of which kind, and is none: SSL_KEY_FILE.
-_ABOUT = "FILE|PATH|DIR|NAME|TYPE|URL|URI|HOST|PORT|USER|SOCK|TTL|SIZE|LIMIT|LENGTH|VERSION|ALGORITHM|MODE"
+#: Last words of names that describe a secret but do not hold it, such as SSL_KEY_FILE.
+_NOT_SECRET = "FILE|PATH|DIR|NAME|TYPE|URL|URI|HOST|PORT|USER|SOCK|TTL|SIZE|LIMIT|LENGTH|VERSION|ALGORITHM|MODE"
 
 #: Names of environment variables that hold secrets: API_KEY, PGPASSWORD, GIT_AUTH, and SECRET_KEY_BASE or STRIPE_KEY_LIVE.
 SECRET_NAME = re.compile(
-    rf"({_WORDS}|(?<![^_])(PASS|PAT|AUTH))S?(_?\d+)?$|(?<![^_])(API)?({_WORDS})S?_(?!(.*_)?({_ABOUT})$)", re.IGNORECASE
+    rf"({_WORDS}|(?<![^_])(PASS|PAT|AUTH))S?(_?\d+)?$|(?<![^_])(API)?({_WORDS})S?_(?!(.*_)?({_NOT_SECRET})$)", re.IGNORECASE
 )
 
-#: What stands before a key: no letter or digit, or one that is the rest of an escape.
+#: Before a key: no letter or digit, unless it belongs to an escape sequence.
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4})|(?<=%[0-9A-Fa-f]{2}))"
 
 _PEM = r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
-#: At least 20 characters that hold no five dashes, so that many beginnings without an end cost little.
+#: At least 20 characters without five dashes in a row. Many beginnings without an end must not make the search slow.
 _PEM_BODY = r"(?=[A-Za-z0-9+/=\s\\:,-]{20})(?:[A-Za-z0-9+/=\s\\:,]++|-(?!----))++"
-#: Of a key without an end, what looks like its lines.
+#: Lines that look like those of a key whose end is missing.
 _PEM_LINES = r"(?:(?:\\+[nr]|\s)*(?:(?:Proc-Type|DEK-Info): ?[\w,-]+|[A-Za-z0-9+/]{16,}={0,2}))+"
 
-#: Known shapes: what to look for, which is quick, and the whole of it from there. The group is the secret, without one it is all of it.
+#: Known formats: a beginning that is quick to search for, and a pattern that matches from there. The secret is the last group of the
+#: pattern, or the whole match if it has no group.
 _SHAPES = [
     (beginning, re.compile(pattern))
     for beginning, pattern in (
@@ -34,7 +35,7 @@ _SHAPES = [
         ("nvapi-", rf"{_START}nvapi-[A-Za-z0-9_-]{{20,}}"),
         *((f"gh{kind}_", rf"{_START}gh{kind}_[A-Za-z0-9]{{20,}}") for kind in "pousr"),
         ("github_pat_", rf"{_START}github_pat_[A-Za-z0-9_]{{22,}}"),
-        ("glpat-", rf"{_START}glpat-[A-Za-z0-9_.-]{{20,}}"),  # GitLab, and the token of a job there
+        ("glpat-", rf"{_START}glpat-[A-Za-z0-9_.-]{{20,}}"),  # GitLab; the next one is the token of a GitLab job
         ("glcbt-", rf"{_START}glcbt-[A-Za-z0-9_.-]{{20,}}"),
         ("AKIA", rf"{_START}AKIA[A-Z0-9]{{16}}"),
         ("ASIA", rf"{_START}ASIA[A-Z0-9]{{16}}"),
@@ -46,79 +47,79 @@ _SHAPES = [
         ("npm_", rf"{_START}npm_[A-Za-z0-9]{{36}}"),
         ("pypi-AgE", rf"{_START}pypi-AgE[A-Za-z0-9_-]{{50,}}"),
         ("wandb_v1_", rf"{_START}wandb_v1_[A-Za-z0-9_]{{20,}}"),
-        ("local-", rf"{_START}local-[0-9a-f]{{40}}(?![0-9a-f])"),  # a W&B server of one's own
-        # 40 hexadecimal digits are a commit, unless W&B is named before them
+        ("local-", rf"{_START}local-[0-9a-f]{{40}}(?![0-9a-f])"),  # a self-hosted W&B server
+        # 40 hexadecimal digits are usually a commit, so W&B must be named before them.
         *((name, rf"{name}.{{1,30}}?(?<![0-9a-f])([0-9a-f]{{40}})(?![0-9a-f])") for name in ("andb", "ANDB")),
         ("eyJ", rf"{_START}eyJ[A-Za-z0-9_-]{{8,1024}}\.eyJ[A-Za-z0-9_-]{{8,}}\.[A-Za-z0-9_-]{{8,}}"),  # JWT
-        # a word of so many letters without a digit is English
+        # A word without a digit is an ordinary word.
         *((word, rf"{word} {{1,4}}((?=[A-Za-z._~+/-]*\d)[A-Za-z0-9._~+/-]{{20,}}={{0,2}})") for word in ("earer", "EARER", "Basic")),
         *(
             (header, rf"{header}\W{{1,12}}((?=[A-Za-z._~+/-]*\d)[A-Za-z0-9._~+/-]{{16,}}={{0,2}})")
-            for header in ("api-key", "Api-Key", "API-Key", "API-KEY")  # Azure's, and x-api-key
+            for header in ("api-key", "Api-Key", "API-Key", "API-KEY")  # Azure, and x-api-key
         ),
         *((f"{mark}{name}=", rf"\{mark}{name}=([^&#\s\"'\\<>]{{4,}})") for mark in "?&" for name in ("api_key", "apikey", "api-key")),
         *(
             (word, pattern)
             for word in ("password", "Password", "PASSWORD")
             for pattern in (
-                rf"{word}[\"']\s{{0,9}}:\s{{0,9}}([\"'])((?:(?!\1)[^\\]|\\.)++)",  # of JSON, or of a dict of Python
-                rf"{word}(\\{{1,15}})\"\s{{0,9}}:\s{{0,9}}\1\"((?:[^\"\\]|(?!\1\")\\++\"?)++)",  # of JSON within JSON
+                rf"{word}[\"']\s{{0,9}}:\s{{0,9}}([\"'])((?:(?!\1)[^\\]|\\.)++)",  # in JSON, or in the repr of a dict
+                rf"{word}(\\{{1,15}})\"\s{{0,9}}:\s{{0,9}}\1\"((?:[^\"\\]|(?!\1\")\\++\"?)++)",  # in JSON within JSON
             )
         ),
         *((name, rf"{name}=([A-Za-z0-9+/]{{20,}}={{0,2}})") for name in ("AccountKey", "SharedAccessKey")),  # Azure
         ("hooks.slack.com/services/", r"hooks\.slack\.com/services/([A-Za-z0-9/]{20,})"),
         *((name, rf"{name}\W{{1,12}}([A-Za-z0-9+/]{{40}})(?![A-Za-z0-9+/])") for name in ("ws_secret_access_key", "WS_SECRET_ACCESS_KEY")),
         ("-----BEGIN ", rf"{_PEM}(?:{_PEM_BODY}-----END [A-Z ]{{0,30}}PRIVATE KEY-----|{_PEM_LINES})"),
-        ("://", r"://[^/\s:@\"\\]{0,64}:([^/\s\"\\]{3,})@"),  # the password of a URL, which may have an @ of its own
-        ("://", r"://((?=[^/\s:@\"\\\d]*\d)[^/\s:@\"\\]{16,})@"),  # a token in its place
+        ("://", r"://[^/\s:@\"\\]{0,64}:([^/\s\"\\]{3,})@"),  # the password of a URL, which may contain an @
+        ("://", r"://((?=[^/\s:@\"\\\d]*\d)[^/\s:@\"\\]{16,})@"),  # a token instead of user and password
     )
 ]
 
-#: Keys of makers, wherever they begin: a key that stands directly behind another secret has no start of its own.
+#: The formats that begin with _START, without it. A key directly after another secret has nothing before it that would match _START.
 _BARE = [(beginning, re.compile(shape.pattern.removeprefix(_START))) for beginning, shape in _SHAPES if shape.pattern.startswith(_START)]
-#: A key of a maker that a text was cut in.
-_CUT_KEY = re.compile(rf"{_START}(?:{'|'.join(re.escape(beginning) for beginning, _ in _BARE)})[A-Za-z0-9_.-]{{3,256}}\Z")
-_GOES_ON = re.compile(r"[A-Za-z0-9_.-]")  # letters of such keys
-_BACK = 64  # characters of a secret in which the next one may have begun, because its first letters fit the shape of the first one
+#: A key of one of these formats at the end of a text, possibly truncated.
+_TRUNCATED_KEY = re.compile(rf"{_START}(?:{'|'.join(re.escape(beginning) for beginning, _ in _BARE)})[A-Za-z0-9_.-]{{3,256}}\Z")
+_KEY_CHARACTER = re.compile(r"[A-Za-z0-9_.-]")  # characters of keys
+_OVERLAP = 64  # characters at the end of a secret that may be the beginning of the next one, because they match both formats
 
 _BASIC = re.compile(r"[Bb](?:asic|ASIC) {1,4}([A-Za-z0-9+/_-]{4,}+={0,2})")
 
 
 def places_of_keys(text: str, others: Iterable[tuple[int, int]] = ()) -> Iterator[tuple[int, int]]:
-    """Yields where keys of known shapes are: start, and end. `others`: places of other secrets, directly behind which a key may begin."""
-    found = [*others]
+    """Yields (start, end) of each key of a known format. `others` are places of other secrets, directly after which a key may begin."""
+    places = [*others]
     for beginning, pattern in _SHAPES:
         at = text.find(beginning)
         while at >= 0:
             key = pattern.match(text, at)
             if key:
-                found.append(key.span(pattern.groups))
-                yield found[-1]
+                places.append(key.span(pattern.groups))
+                yield places[-1]
             at = text.find(beginning, key.end() if key else at + 1)
     yield from _logins(text)
     ends: set[int] = set()
-    while found:
-        place = found.pop()
+    while places:
+        place = places.pop()
         if place[1] not in ends:
             ends.add(place[1])
-            if (following := _behind(text, *place)) is not None:
+            if (following := _adjacent_key(text, *place)) is not None:
                 yield following
-                found.append(following)
+                places.append(following)
 
 
-def place_of_cut_key(text: str, end: int) -> tuple[int, int] | None:
-    """Returns the place of the beginning of a key that the text has up to `end`, where it was cut."""
+def place_of_truncated_key(text: str, end: int) -> tuple[int, int] | None:
+    """Returns the place of a key that ends at `end` because the text was truncated there, or None."""
     window = text[max(0, end - 300) : end]
-    found = _CUT_KEY.search(window)
-    return None if found is None else (end - len(window) + found.start(), end)
+    match = _TRUNCATED_KEY.search(window)
+    return None if match is None else (end - len(window) + match.start(), end)
 
 
-def _behind(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """The place of a key that begins in a secret, or where it ends, and ends after it."""
-    if not _GOES_ON.match(text, end):
+def _adjacent_key(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """Returns the place of a key that begins within a secret or directly after it, and ends after it. Returns None if there is none."""
+    if not _KEY_CHARACTER.match(text, end):
         return None
     place = end, end
-    first = max(start + 1, end - _BACK)
+    first = max(start + 1, end - _OVERLAP)
     for beginning, pattern in _BARE:
         at = text.find(beginning, first, end + len(beginning))
         while at >= 0:
@@ -130,11 +131,11 @@ def _behind(text: str, start: int, end: int) -> tuple[int, int] | None:
 
 
 def _logins(text: str) -> Iterator[tuple[int, int]]:
-    """Where a user and a password stand behind `Basic`, however short they are: base64 of a printable text with a colon."""
-    for found in _BASIC.finditer(text) if "asic " in text or "ASIC " in text else ():
+    """Yields the places of logins after `Basic`, however short: base64 of a printable text with a colon."""
+    for match in _BASIC.finditer(text) if "asic " in text or "ASIC " in text else ():
         try:
-            login = base64.urlsafe_b64decode(found[1].replace("+", "-").replace("/", "_")).decode()
+            login = base64.urlsafe_b64decode(match[1].replace("+", "-").replace("/", "_")).decode()
         except ValueError:
             continue
         if ":" in login and login.isprintable():
-            yield found.span(1)
+            yield match.span(1)

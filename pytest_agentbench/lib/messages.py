@@ -1,8 +1,11 @@
-"""Messages between the processes of a session, and the child's side of one: a JSON line in, one out, and an end with stdin.
+"""The messages between the processes of a session, and functions for child processes.
 
-Messages are frozen dataclasses, told apart by the names of their classes. A protocol module holds the messages of one connection. For
-each of its two directions it has the union of the messages that may come, and a reader of them: `FromPool = Begun | Failed` and
-`FROM_POOL: Messages[FromPool] = Messages(FromPool)`. A process may open as many files as the system allows.
+Messages are frozen dataclasses, identified by the names of their classes. A protocol module contains the messages of one connection.
+For each direction, it defines the union of the possible messages, and their reader: `FromPool = Begun | Failed` and
+`FROM_POOL: Messages[FromPool] = Messages(FromPool)`.
+
+A child process reads its configuration as one JSON line from stdin, writes one JSON line when it is ready, and ends when stdin closes.
+Each process raises its own limit of open files as far as the system allows.
 """
 
 from __future__ import annotations
@@ -30,50 +33,50 @@ if TYPE_CHECKING:
 
 Message = TypeVar("Message")
 
-#: The number of the present protocols. It goes up with each change of a message, so that no process misreads one of another version.
+#: The version of all protocols. It is incremented with each change of a message, so that processes of different versions refuse each other.
 PROTOCOL = 1
 
 
 @dataclass(frozen=True)
 class Hello:
-    """The first message of a connection to a process of a session, with the session's token.
+    """The first message of a connection to a process of a session. It contains the session's token.
 
-    The other side closes a connection with another token without an answer, and answers another protocol with `Refused`.
-    In every version it is called `Hello` and has the fields `token` and `protocol`.
+    If the token is wrong, the receiver closes the connection without an answer. If the protocol version differs, it answers with
+    `Refused`. In all versions the message is called `Hello` and has the fields `token` and `protocol`.
     """
 
     token: str = field(repr=False)
-    role: str  # what the sender is to the receiver: `controller`, `pool` or `test`
+    role: str  # role of the sender: `controller`, `pool` or `test`
     protocol: int = PROTOCOL
 
 
 @dataclass(frozen=True)
 class Listening:
-    """The first line that a server process writes to stdout: from now on it answers on this port."""
+    """The first line that a server process writes to stdout. It accepts connections on this port."""
 
-    port: int  # on 127.0.0.1
+    port: int  # port on 127.0.0.1
 
 
 @dataclass(frozen=True)
 class Refused:
-    """What a process sends before it closes a connection to a process of another version. `Messages.read` raises it as `OtherVersion`."""
+    """The last message to a process of another version, before the connection is closed. `Messages.read` raises it as `OtherVersion`."""
 
     reason: str
 
 
 class OtherVersion(ConnectionError):
-    """The other process speaks another protocol. It is of no use to ask again."""
+    """The other process has another protocol version. Retrying cannot help."""
 
 
 def refusal(protocol: object) -> str:
-    """Returns why a process with another protocol number cannot be answered; an empty text for the present number."""
+    """Returns why a process with this protocol version is refused, or an empty text for the current version."""
     if protocol == PROTOCOL:
         return ""
     return f"a process speaks protocol {protocol}, and this one protocol {PROTOCOL}: both need the same version of pytest-agentbench"
 
 
 def header(message: Any) -> Any:
-    """Returns the JSON of a message: the name of its class, and its fields."""
+    """Converts a message to JSON: a list of the name of its class, and its fields."""
     return [type(message).__name__, codec.plain(message)]
 
 
@@ -81,49 +84,49 @@ class Messages(Generic[Message]):
     """Reads the messages of one direction of a connection."""
 
     def __init__(self, kinds: Any) -> None:
-        """`kinds` is the union of their classes, or the only one."""
+        """`kinds` is the union of the message classes, or a single class."""
         members = typing.get_args(kinds) if is_union(kinds) else (kinds,)
         self.kinds: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (*members, Refused)}
 
     def read(self, header: Any) -> Message:
-        """Returns the message; raises ValueError for one that does not belong here or is damaged, OtherVersion for a `Refused`."""
+        """Converts JSON to a message. Raises ValueError if it is unknown or damaged, and OtherVersion if it is `Refused`."""
         if header.__class__ is not list or len(header) != 2 or header[0].__class__ is not str:
-            raise ValueError(f"{reprlib.repr(header)} is no message")
+            raise ValueError(f"{reprlib.repr(header)} is not a message")
         name, fields = header
         if name not in self.kinds:
             raise ValueError(f"the message {name[:100]!r} is unknown; known are: {', '.join(self.kinds)}")
         message = codec.received(self.kinds[name], fields)
         if isinstance(message, Refused):
             raise OtherVersion(message.reason)
-        return message  # type: ignore[no-any-return]  # the classes come from a union, which is a value
+        return message  # type: ignore[no-any-return]  # The classes come from a union, which mypy sees as a value.
 
 
-LOG = "AGENTBENCH_LOG"  # a variable of a process that we start: the file that its stderr goes to
+LOG = "AGENTBENCH_LOG"  # environment variable of child processes: path of the file that gets their stderr
 
-PR_SET_PDEATHSIG = 1  # of prctl(2)
+PR_SET_PDEATHSIG = 1  # option of prctl(2)
 
 
 Config = TypeVar("Config")
 
 
 def read_line() -> Any:
-    """Reads the first line of stdin, which is JSON that says what the process is to do; raises ValueError for anything else."""
+    """Reads the configuration of this process, the JSON in the first line of stdin. Raises ValueError if it is not JSON."""
     return json.loads(sys.stdin.buffer.readline())
 
 
 def read_config(kind: type[Config]) -> Config:
-    """Returns the message that `read_line` reads; raises ValueError for anything else."""
+    """Reads the configuration of this process as a record. Raises ValueError if it does not fit."""
     return codec.received(kind, read_line())
 
 
 def serving(message: object) -> None:
-    """Writes the first line of stdout, which says that this process serves. What is printed later goes to the log."""
-    print(json.dumps(codec.plain(message)), flush=True)  # noqa: T201 - stdout is the line to the controller
+    """Writes `message` to stdout: this process is ready. Later output to stdout goes to the log."""
+    print(json.dumps(codec.plain(message)), flush=True)  # noqa: T201 - stdout is a pipe to the parent process
     os.dup2(2, 1)
 
 
 def end_with_parent(parent: int, number: signal.Signals) -> None:
-    """Has the kernel send this process a signal when its parent ends, whatever this one is doing then."""
+    """Makes the kernel send a signal to this process when its parent ends. Exits at once if the parent has already ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -131,7 +134,7 @@ def end_with_parent(parent: int, number: signal.Signals) -> None:
 
 
 def end_with_stdin(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
-    """Sets `end` when stdin closes: the controller is done, or dead."""
+    """Sets `end` when stdin closes, because the parent process closed it or is dead."""
 
     def readable() -> None:
         if not os.read(sys.stdin.fileno(), 4096):
@@ -141,22 +144,22 @@ def end_with_stdin(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
     loop.add_reader(sys.stdin.fileno(), readable)
 
 
-OWN_FILES = 64  # of a process without a rollout: its libraries, logs, pipes
-PER_ROLLOUT = 4  # of a rollout in flight, in the tap: to agent and backend, each perhaps a second one that idles
-MOST_FILES = 65_536  # enough for anybody; a limit of a thousand millions makes some programs slow
+OWN_FILES = 64  # open files of a process without rollouts: libraries, logs, pipes
+PER_ROLLOUT = 4  # open files of the tap for each running rollout: connections to agent and backend, each possibly with an idle second one
+MOST_FILES = 65_536  # highest limit that is set; a limit of a thousand million makes some programs slow
 
 
 def raise_limit() -> None:
-    """Raises the soft limit of this process as far as the hard one lets it."""
+    """Raises the soft limit of open files of this process to the hard limit, but at most to MOST_FILES."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
-        with suppress(ValueError, OSError):  # macOS has one more limit, which nobody tells
+        with suppress(ValueError, OSError):  # macOS has another limit, which cannot be read.
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def check_limit(concurrency: int) -> None:
-    """Raises ConfigError where processes of a session may not open what so many rollouts in flight need."""
+    """Raises ConfigError if the hard limit of open files is too low for this many concurrent rollouts."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = OWN_FILES + PER_ROLLOUT * concurrency
     if hard != resource.RLIM_INFINITY and hard < needed:

@@ -1,9 +1,15 @@
-"""Reads what models write: texts between tags, and objects that are almost JSON.
+"""Parses texts of models: texts between tags, and objects that are almost JSON.
 
-Almost JSON is what models write when they mean JSON, and nothing beyond what is listed here: code fences and text around the object,
-single quotes, Python's True, False and None, a comma before a closing bracket, and closing brackets that are missing at the end. The
-text is only rewritten, token by token; whether the outcome is JSON is for a JSON parser to say. A text that ends within a string, or
-after a comma, colon or opening bracket, stays unread: what was to follow is unknown.
+An object is almost JSON if it differs from JSON only in these ways:
+
+- code fences or text around the object
+- single quotes
+- Python's True, False and None
+- a comma before a closing bracket
+- missing closing brackets at the end
+
+Such a text is rewritten token by token, then parsed as JSON. A text that ends within a string, or after a comma, colon or opening
+bracket, is not repaired, because its continuation is unknown.
 """
 
 from __future__ import annotations
@@ -17,46 +23,46 @@ from pytest_agentbench.records import Json
 
 
 def tagged(text: str, tag: str) -> list[str]:
-    """Returns each text from `<tag>` to the next `</tag>`, without them. Ignores case, and tags that are not closed."""
-    found: list[str] = []
+    """Returns the texts between `<tag>` and the next `</tag>`. Ignores case, and tags that are not closed."""
+    texts: list[str] = []
     start: int | None = None
     for mark in re.finditer(rf"<(/?){re.escape(tag)}>", text, re.IGNORECASE):
         if not mark[1]:
             start = mark.end() if start is None else start
         elif start is not None:
-            found.append(text[start : mark.start()])
+            texts.append(text[start : mark.start()])
             start = None
-    return found
+    return texts
 
 
-#: A string, a sign, white space, or a word. A quotation mark of its own opens a string that never ends.
+#: A string, a punctuation mark, white space, or a word. A single quotation mark opens a string that never ends.
 TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|[{}\[\],:"\']|\s+|[^{}\[\],:"\'\s]+')
 BRACKET = re.compile(r"[{}\[\]]")
-#: What differs between the inside of a single-quoted string and that of a JSON string.
+#: Parts of a single-quoted string that are written differently in a JSON string.
 ESCAPE = re.compile(r'\\.|"')
 CLOSING = {"{": "}", "[": "]"}
 PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 class Object(NamedTuple):
-    """An object of a text, token by token as JSON writes it."""
+    """An object found in a text, as JSON tokens."""
 
     tokens: list[str]
-    missing: list[str]  # closing brackets
-    end: int  # where it ends in the text
+    missing: list[str]  # missing closing brackets
+    end: int  # position after the object in the text
 
 
 def repaired(text: str) -> Json | None:
-    """The object that a text means; None for what is no object, or not almost JSON."""
+    """Parses a text that contains one object that is almost JSON. Returns None for any other text."""
     text = text.strip().removeprefix("```").removesuffix("```")
     start = text.find("{")
     read = _read(text, start) if start >= 0 else None
     if read is None or (read.missing and read.tokens[-1] in CLOSING):
         return None
     if BRACKET.search(text, 0, start) or BRACKET.search(text, read.end):
-        return None  # several objects, or a list: nobody knows which one is meant
+        return None  # The text contains several objects or a list, so it is ambiguous.
     try:
-        # With blanks between them, so that two words do not become one.
+        # The blanks keep two words from becoming one.
         value: Json = orjson.loads(" ".join([*read.tokens, *read.missing]))
     except orjson.JSONDecodeError:
         return None
@@ -64,7 +70,7 @@ def repaired(text: str) -> Json | None:
 
 
 def object_text(text: str) -> str:
-    """Arguments as a server takes them back: as they are, where they are a JSON object; as what they almost are; or `{}`."""
+    """Makes arguments acceptable for a server. Returns a JSON object unchanged, an almost JSON object repaired, and `{}` otherwise."""
     try:
         if isinstance(orjson.loads(text), dict):
             return text
@@ -74,13 +80,13 @@ def object_text(text: str) -> str:
 
 
 def object_end(text: str, start: int) -> int | None:
-    """Where the object ends that an opening bracket at `start` begins; None if it does not."""
+    """Returns the position after the object that begins with the bracket at `start`, or None if the object does not end."""
     read = _read(text, start)
     return None if read is None or read.missing else read.end
 
 
 def _read(text: str, start: int) -> Object | None:
-    """The object that an opening bracket at `start` begins; None where brackets or quotation marks are not in pairs."""
+    """Reads the object that begins with the bracket at `start`. Returns None if brackets or quotation marks do not match."""
     tokens: list[str] = []
     open_brackets: list[str] = []
     for match in TOKEN.finditer(text, start):

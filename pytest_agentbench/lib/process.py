@@ -1,7 +1,7 @@
-"""Processes: how those of ours start and end, what their ends mean, what can be seen of others, and which user code left running.
+"""Starts and ends child processes, explains how they ended, inspects other processes, and ends processes that user code left running.
 
-Other processes are looked at with psutil, which is imported when it is needed. Those that user code left running are found by a variable
-of the environment in which they were started.
+Other processes are inspected with psutil, which is imported when it is needed. Processes that user code left running are identified by
+a variable in the environment with which they were started.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ PROC = Path("/proc")
 
 Ready = TypeVar("Ready")
 
-STARTS = 3  # processes that are started in the place of one, if each of them dies before it serves
+STARTS = 3  # attempts to replace a process that died, if each replacement dies before it is ready
 
-_SCRUBBED = ("COV_", "COVERAGE_", "PYTEST_")  # a child must not think that it is the test run
-_SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)  # of a process, and of one behind a shell or in a container
+_SCRUBBED = ("COV_", "COVERAGE_", "PYTEST_")  # A child must not take itself for the test run.
+_SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)  # exit codes of a killed child, and of one started by a shell or in a container
 _MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
 
 
 class Child:
-    """One `python -m <module>` in a session of its own: told what to do in one line, says in one line that it serves.
+    """A child process `python -m <module>`, in its own process session.
 
-    Its stdin is what ties it to the controller: however that ends, the pipe closes and the child leaves.
+    It gets its configuration as one line on stdin, and writes one line to stdout when it is ready. It ends when its stdin closes, so it
+    also ends if this process is killed.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class Child:
         variables: Mapping[str, str] | None = None,
         python: Path | None = None,
     ) -> None:
-        """Starts the process with the JSON of `config` on its stdin, and does not wait for it. Its stderr goes to `log`.
+        """Starts the process with the JSON of `config` on its stdin, without waiting for it. Its stderr goes to `log`.
 
-        `variables` are added to its environment; `python` is another interpreter than this one.
+        `variables` are added to its environment. `python` is its interpreter (None: the interpreter of this process).
         """
-        line = json_text.dumps_any(codec.plain(config)) + b"\n"  # Before the process starts: nothing would end it if this failed.
+        line = json_text.dumps_any(codec.plain(config)) + b"\n"  # Before the start, because nothing would end the process if this failed.
         self.module = module
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -75,13 +76,12 @@ class Child:
             self.process.stdin.write(line)
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it died at once; `ready` says so with its log
+            pass  # The process has already died; `ready` reports it.
 
     def ready(self, kind: type[Ready], timeout: float = 60) -> Ready:
-        """Waits for the child's first line, and returns the message in it, which is of type `kind`.
+        """Waits for the child's first line, and returns the message of type `kind` in it.
 
-        Raises BackendError with the log's tail when the child dies first or takes too long, or when its line is another one. It has
-        ended then.
+        Raises BackendError with the end of the log if the child dies, takes too long, or writes anything else. The child has ended then.
         """
         line, expired = first_line(self.process, timeout)
         if not line:
@@ -95,7 +95,7 @@ class Child:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended, or is about to: it has let go of its stdin, as of all its connections."""
+        """Whether the process has ended, or is about to end: it has closed its stdin."""
         if self.process.poll() is not None or self.process.stdin is None or self.process.stdin.closed:
             return True
         pipe = select.poll()
@@ -103,48 +103,51 @@ class Child:
         return any(event & select.POLLERR for _, event in pipe.poll(0))
 
     def exit_message(self, why: str, *, by_us: bool = False) -> str:
-        """Why a child is of no use any more, with its command, exit code and the tail of its log; `by_us`: it was we who killed it."""
+        """Returns a message about a child that has ended: command, reason `why`, exit code and the end of its log.
+
+        `by_us` leaves out the hint about the out-of-memory killer, because this process has killed the child.
+        """
         try:
             code: int | None = self.process.wait(5)
         except subprocess.TimeoutExpired:
             code = None
-        sigkill = f"; {known}" if not by_us and (known := killed(code)) else ""
+        sigkill = f"; {known}" if not by_us and (known := kill_hint(code)) else ""
         return f"`python -m {self.module}` {why} (exit code {code}){sigkill}; the end of {self.log.name}:\n{indented(tail(self.log))}"
 
     def cost(self) -> dict[str, float] | None:
-        """CPU seconds and peak memory (MiB) of the living process; None where the system does not tell."""
+        """Returns the CPU time and peak memory of the running process. See `cost` below."""
         return cost(self.process.pid)
 
     def stop(self, grace: float = 5) -> None:
-        """Closes its stdin, then SIGTERM, then SIGKILL; returns when it is gone."""
+        """Ends the process: closes its stdin, then sends SIGTERM, then SIGKILL, `grace` seconds apart. Returns when it has ended."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         pid = self.process.pid
         for step in (self.process.stdin.close, lambda: signal_group(pid, signal.SIGTERM), lambda: signal_group(pid, signal.SIGKILL)):
-            with contextlib.suppress(BrokenPipeError):  # the child was gone before its config was read
+            with contextlib.suppress(BrokenPipeError):  # The child ended before it read its configuration.
                 step()
             if ended_within(self.process, grace):
                 break
         self.process.stdout.close()
 
     def close_pipes(self) -> None:
-        """Closes this side of the pipes to a process that has ended, or that is left alone."""
+        """Closes this side of the pipes to a process that has ended or will be left running."""
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):  # it ended before its config was read
+            with contextlib.suppress(BrokenPipeError):  # The child ended before it read its configuration.
                 pipe.close()
 
     def leave_alone(self) -> None:
-        """It outlives this process: nothing is to be waited for, and nothing to be warned of."""
+        """Lets the child outlive this process. Prevents the warning of `subprocess` about a child that still runs."""
         self.close_pipes()
         self.process.returncode = 0
 
 
 def start_again(start: Callable[[], Child | None], kind: type[Ready], seconds: float = 60.0) -> Ready | None:
-    """Starts a process in the place of one that died, and another one if it dies before it serves.
+    """Replaces a process that died. If the new process dies before it is ready, starts another one.
 
-    Returns its first line, a message of type `kind`, or None if `start` returns None because the session ends. Raises BackendError if
-    STARTS processes died in a row, or if one did not serve within `seconds`.
+    Returns the first line of the new process, a message of type `kind`, or None if `start` returns None because the session ends.
+    Raises BackendError if STARTS processes died in a row, or if one was not ready within `seconds`.
     """
     for left in reversed(range(STARTS)):
         began = time.monotonic()
@@ -160,7 +163,7 @@ def start_again(start: Callable[[], Child | None], kind: type[Ready], seconds: f
 
 
 def child_environment() -> dict[str, str]:
-    """This environment without what belongs to the test run, and without a proxy for loopback."""
+    """Returns the environment for a child: without the variables of the test run, and without a proxy for loopback addresses."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_SCRUBBED)}
     for name in ("NO_PROXY", "no_proxy"):
         environment[name] = ",".join(filter(None, (environment.get(name), "127.0.0.1", "localhost")))
@@ -168,12 +171,12 @@ def child_environment() -> dict[str, str]:
 
 
 def foreign_environment() -> dict[str, str]:
-    """`child_environment` for a program of another interpreter, without what leads to this one."""
+    """Returns `child_environment` for a program with another interpreter, without variables that point to this interpreter."""
     return {name: value for name, value in child_environment().items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
 
 
 def first_line(process: subprocess.Popen[bytes], seconds: float) -> tuple[bytes, bool]:
-    """What a process says first, nothing where it ends without; and whether it was killed here, for it took longer than `seconds`."""
+    """Returns the first line of a process (empty if there is none), and whether it was killed because it took longer than `seconds`."""
     assert process.stdout is not None
     late = threading.Timer(seconds, process.kill)
     late.start()
@@ -181,17 +184,17 @@ def first_line(process: subprocess.Popen[bytes], seconds: float) -> tuple[bytes,
         line = process.stdout.readline()
         expired = not late.is_alive()
     finally:
-        late.cancel()  # after Ctrl-C as well: a timer keeps the interpreter until it is due
+        late.cancel()  # Also after Ctrl-C, because the interpreter would wait for the timer.
     return line, expired
 
 
 def ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Waits for the end of a process that this one started, and returns whether it came.
+    """Waits at most `seconds` for the end of a child process. Returns whether it ended.
 
-    `Popen.wait` looks every 50 ms when it has waited for some time. A pidfd tells at once, on systems that have it.
+    `Popen.wait` polls, after some time only every 50 ms. A pidfd reports the end at once, if the system has it.
     """
     if hasattr(os, "pidfd_open") and process.poll() is None:
-        with contextlib.suppress(OSError):  # the process ended and another thread waited for it, or the kernel is older
+        with contextlib.suppress(OSError):  # Another thread has waited for the process, or the kernel is too old for pidfds.
             handle = os.pidfd_open(process.pid)
             try:
                 ends = select.poll()
@@ -201,14 +204,14 @@ def ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
             finally:
                 os.close(handle)
     try:
-        process.wait(seconds)  # after a pidfd has told, only for another thread that took the exit code and is about to keep it
+        process.wait(seconds)  # After the pidfd's report, this waits only for another thread that is about to store the exit code.
     except subprocess.TimeoutExpired:
         return False
     return True
 
 
 def end_group(leader: subprocess.Popen[bytes], grace: float = 0) -> None:
-    """SIGTERM, `grace` seconds, SIGKILL; what the leader of a group leaves behind is killed at once. Returns when the leader is gone."""
+    """Kills a process group and waits for its leader. With `grace`, SIGTERM comes first, and the leader has so many seconds to end."""
     if grace and leader.poll() is None:
         signal_group(leader.pid, signal.SIGTERM)
         ended_within(leader, grace)
@@ -217,27 +220,27 @@ def end_group(leader: subprocess.Popen[bytes], grace: float = 0) -> None:
 
 
 def end_text(code: int) -> str:
-    """How a process ended, behind its name: `was ended by SIGSEGV`, `ended with exit code 3`."""
+    """Describes the end of a process, to follow its name: `was ended by SIGSEGV`, `ended with exit code 3`."""
     if code >= 0:
         return f"ended with exit code {code}"
     names = {each.value: each.name for each in signal.Signals}
-    return f"was ended by {names.get(-code, f'signal {-code}')}"  # real-time signals have no names
+    return f"was ended by {names.get(-code, f'signal {-code}')}"  # Real-time signals have no names.
 
 
-def killed(code: int | None) -> str:
-    """What to think of an exit code that means SIGKILL; empty for any other."""
+def kill_hint(code: int | None) -> str:
+    """Explains an exit code that means SIGKILL. Returns an empty text for other exit codes."""
     if code not in _SIGKILL:
         return ""
     kills = _kills()
-    counted = f"; this machine's control group has counted {kills} kill{'s' * (kills > 1)} by that" if kills else ""
+    counted = f"; the control group of this machine has counted {kills} out-of-memory kill{'s' * (kills > 1)}" if kills else ""
     return (
-        "it was killed by SIGKILL: mostly the kernel's out-of-memory killer, or somebody's `kill -9`; `journalctl -k` or `dmesg` says which"
-        f"{counted}. Give it more memory, or let it take less (fewer in flight, a smaller model or context)"
+        "it was killed by SIGKILL, usually by the kernel's out-of-memory killer, otherwise by `kill -9`; `journalctl -k` or `dmesg` shows "
+        f"which{counted}. Give it more memory, or reduce its use (lower concurrency, a smaller model or context)"
     )
 
 
 def _kills() -> int:
-    """Processes of this control group that ran out of memory; 0 where nobody counts."""
+    """Returns the number of out-of-memory kills in this control group, or 0 if it is unknown."""
     with contextlib.suppress(OSError, ValueError):
         counts = dict(line.split() for line in _MEMORY_EVENTS.read_text().splitlines())
         return int(counts.get("oom_kill", 0))
@@ -245,7 +248,7 @@ def _kills() -> int:
 
 
 def cost(pid: int) -> dict[str, float] | None:
-    """CPU seconds (`cpu_s`) and peak memory (`peak_mib`) of a living process, without its children; None where the system does not tell."""
+    """Returns the CPU seconds (`cpu_s`) and peak memory (`peak_mib`) of a running process without its children, or None if unknown."""
     import psutil
 
     try:
@@ -256,7 +259,7 @@ def cost(pid: int) -> dict[str, float] | None:
 
 
 def _peak_kib(pid: int) -> int:
-    """The most memory that a process had at a time; psutil knows only what it has now."""
+    """Returns the peak memory of a process, or 0 if it is unknown. psutil has only the current value."""
     with contextlib.suppress(OSError):
         lines = (PROC / str(pid) / "status").read_text().splitlines()
         return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
@@ -264,7 +267,7 @@ def _peak_kib(pid: int) -> int:
 
 
 def name(pid: int) -> str:
-    """The name of a process."""
+    """Returns the name of a process."""
     import psutil
 
     try:
@@ -274,7 +277,7 @@ def name(pid: int) -> str:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs; a zombie has given everything back."""
+    """Returns whether a process runs. A zombie does not count, because it has no resources."""
     import psutil
 
     try:
@@ -294,7 +297,7 @@ def is_suspended(pid: int) -> bool:
 
 
 def listener(port: int) -> int:
-    """Process id of who listens on a port of this machine; 0 where nobody does, or nobody who can be seen."""
+    """Returns the id of the process that listens on a port of this machine, or 0 if there is none or it is not visible."""
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
@@ -304,16 +307,17 @@ def listener(port: int) -> int:
 
 
 def with_variable(variable: str) -> Iterator[tuple[int, str]]:
-    """(process id, value) of all living processes of this user, but this one, that were started with a variable in their environment."""
+    """Yields (process id, value) of all other processes of this user that were started with a variable in their environment."""
     import psutil
 
     return ((pid, value) for pid in psutil.pids() if pid != os.getpid() and (value := variable_of(pid, variable)))
 
 
 def variable_of(pid: int, variable: str) -> str:
-    """The value that a variable had when a process was started; empty for one that ended, belongs to somebody else, or cannot be seen.
+    """Returns the value of an environment variable when a process was started, or an empty text if it cannot be read.
 
-    psutil reads an environment as far as the first gap. A program that writes a title for `ps` over its own leaves gaps, and is found.
+    Does not use psutil, which reads an environment only up to the first gap. Programs that write a title for `ps` over their environment
+    leave such gaps.
     """
     prefix = f"{variable}=".encode()
     try:
@@ -323,16 +327,16 @@ def variable_of(pid: int, variable: str) -> str:
     return next((os.fsdecode(each[len(prefix) :]) for each in variables if each.startswith(prefix)), "")
 
 
-#: Variable of the pool, and so of all processes that agents and scorers start. Its value identifies the session.
+#: Environment variable of the pool, which all processes of agents and scorers inherit. Its value identifies the session.
 SESSION = "AGENTBENCH_SESSION"
 
-#: Variable of all processes that a rollout with `isolation: process` starts. Its value identifies the rollout's process.
+#: Environment variable of all processes that a rollout with `isolation: process` starts. Its value identifies the rollout's process.
 ROLLOUT = "AGENTBENCH_ROLLOUT"
 
 SETTLE_SECONDS = 0.5  # seconds in which processes that end with their parent may end by themselves
 GRACE_SECONDS = 1.0  # seconds between SIGTERM and SIGKILL
-_STEP = 0.02  # seconds between two looks at the process table
-_ROUNDS = 100  # SIGKILLs of processes that start others meanwhile
+_STEP = 0.02  # seconds between two checks of the process table
+_ROUNDS = 100  # rounds of SIGKILL at most, because killed processes may have started others
 
 
 def end_marked(variable: str, value: str, *, settle: float = SETTLE_SECONDS, grace: float = GRACE_SECONDS) -> int:
@@ -357,11 +361,11 @@ def end_marked(variable: str, value: str, *, settle: float = SETTLE_SECONDS, gra
 
 
 def _pids(variable: str, value: str) -> list[int]:
-    return [pid for pid, its in with_variable(variable) if its == value]
+    return [pid for pid, each in with_variable(variable) if each == value]
 
 
 def _remain(variable: str, value: str, seconds: float) -> bool:
-    """Waits until no process has the mark, for at most `seconds`. Returns whether one still has it."""
+    """Waits at most `seconds` until no process has the variable. Returns whether one still has it."""
     deadline = time.monotonic() + seconds
     while _pids(variable, value):
         if time.monotonic() >= deadline:
@@ -371,13 +375,13 @@ def _remain(variable: str, value: str, seconds: float) -> bool:
 
 
 def _signal(variable: str, value: str, number: signal.Signals) -> set[int]:
-    """Sends a signal to all processes with the mark. Returns their ids."""
+    """Sends a signal to all processes with the variable. Returns their ids."""
     reached = set()
     for pid in _pids(variable, value):
-        with suppress(OSError):  # it ended
+        with suppress(OSError):  # The process has ended.
             handle = os.pidfd_open(pid)
             try:
-                if variable_of(pid, variable) == value:  # The id may have become another process's before the handle was opened.
+                if variable_of(pid, variable) == value:  # The id may have been reused before the handle was opened.
                     signal.pidfd_send_signal(handle, number)
                     reached.add(pid)
             finally:

@@ -1,4 +1,4 @@
-"""The fields of a record with their types, read from its class. `codec` describes what a record is."""
+"""Reads the fields of a record and their types from its class. `codec` defines which classes are records."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pytest_agentbench.records import OPEN, SHARED
 
 
 class RecordField(NamedTuple):
-    """A field of a record, as it is read."""
+    """A field of a record."""
 
     name: str
     kind: Any
-    open: bool = False  # whether its entries stand among the keys of its record
+    open: bool = False  # whether its entries are keys of the record's own JSON object
     shared: bool = False  # whether many records have the same value
-    default: Callable[[], Any] | None = None  # makes its default; None of a field that has to be there
+    default: Callable[[], Any] | None = None  # creates the default; None for a required field
 
 
 @functools.cache
 def parts_of(kind: type) -> tuple[RecordField, ...]:
-    """Returns the fields of a record with their types, also those of the records that it inherits from."""
+    """Returns the fields of a record, including inherited ones."""
     if is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         every = fields(kind)
@@ -54,7 +54,7 @@ def _constant(value: Any) -> Callable[[], Any]:
 
 
 def is_union(kind: Any) -> bool:
-    """Returns whether a type is one of several, such as `int | None`."""
+    """Returns whether a type is a union, such as `int | None`."""
     return typing.get_origin(kind) in (Union, types.UnionType)
 
 

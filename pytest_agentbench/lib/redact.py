@@ -1,7 +1,7 @@
-"""Keeps secrets out of what is written and shown, and takes them out of logs that services wrote themselves.
+"""Redacts secrets in texts before they are written or shown, and in log files that services have written themselves.
 
-Secrets are keys of known shapes, passwords of URLs, and values of variables whose names look secret. Of a record only free text is
-searched for values of variables. What names something, and what a scenario expects, stays as it is.
+Secrets are API keys of known formats, passwords in URLs, and the values of environment variables whose names indicate a secret. In
+records, only free text is searched for values of variables. Names and expected values of scenarios stay unchanged.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
 from pytest_agentbench.lib.cut_marks import cuts
-from pytest_agentbench.lib.key_shapes import SECRET_NAME, place_of_cut_key, places_of_keys
+from pytest_agentbench.lib.key_shapes import SECRET_NAME, place_of_truncated_key, places_of_keys
 
 MARK = "[redacted]"
 
-_NAMING = ("api_key_env", "api_key", "secrets", "keys")  # keys of our YAML files whose values are names of such variables
-_SHORTEST = 8  # characters; a shorter value would blank out ordinary text
-_LEAST = 6  # characters of a value that are replaced where a text was cut within it
+_NAMING = ("api_key_env", "api_key", "secrets", "keys")  # YAML keys whose values are names of variables with secrets
+_SHORTEST = 8  # characters of a value at least; shorter values would match ordinary text
+_SHORTEST_PART = 6  # characters at least of a truncated value that is redacted
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _LONGEST_WORD = 16  # letters
-_DEPTH = 4  # JSON within JSON: the arguments of a tool call, in a message, in a message, in a record
+_DEPTH = 4  # levels of JSON within JSON: arguments of a tool call, in a message, in a message, in a record
 
-#: Keys of records and of run.json below which programs look things up: names, ids, tools, statuses, hashes.
+#: Keys of records and run.json whose values are identifiers: names, ids, tools, statuses, hashes.
 _NAMES = frozenset(
     """
     suite scenario variant variants status kind cluster name id tool tool_call_id role type dialect model served_model
@@ -38,52 +38,52 @@ _NAMES = frozenset(
     metric group arm base_arm new_arm method ab cache
     """.split()  # noqa: SIM905 - a list would be fifty lines
 )
-_LABELS = frozenset({"expected", "chunks"})  # nothing below them is rewritten
-_FOREIGN = frozenset({"arguments", "env", "headers", "options", "facts", "server"})  # below them keys are somebody else's
+_LABELS = frozenset({"expected", "chunks"})  # keys whose values are never changed
+_FOREIGN = frozenset({"arguments", "env", "headers", "options", "facts", "server"})  # keys of objects whose own keys are not ours
 
-#: A string of a JSON text with the colon that makes it a key, or a bracket.
+#: A string in a JSON text, with the colon after it if it is a key, or a bracket.
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*+")(\s*+:)?|[\[\]{}]', re.DOTALL)
 
 
-#: Secrets that are in no environment variable, such as the password of a URL of the command line.
-_kept: set[str] = set()
+#: Secrets that are not in an environment variable, such as the password of a URL on the command line.
+_kept_secrets: set[str] = set()
 
 
 def keep_secret(*values: str) -> None:
-    """Has every later Redactor of this process replace these values."""
-    _kept.update(values)
+    """Makes every Redactor that is created later in this process redact these values."""
+    _kept_secrets.update(values)
 
 
 def is_telling(value: str) -> bool:
-    """Returns whether a value is long enough to be replaced wherever it is: a shorter one may be part of ordinary text."""
+    """Returns whether a value is long enough to be redacted everywhere. A shorter one may be part of ordinary text."""
     return len(value.strip()) >= _SHORTEST
 
 
 class _Kind(Enum):
-    """What a place in a record is."""
+    """The kind of a value in a record, which decides what is redacted in it."""
 
     TEXT = "free text"
-    NAME = "names, that of an object's own keys excepted"
-    LABEL = "whatever is below it is part of the data set"
-    FOREIGN = "free text, whatever the keys are"
-    PASSWORD = "a text that its key calls a password"
+    NAME = "names; the values of an object in it are free text again"
+    LABEL = "part of the data set, with everything in it"
+    FOREIGN = "free text with everything in it, whatever the keys are"
+    PASSWORD = "a text whose key is `password`"
 
 
 @dataclass(frozen=True)
 class PublicText:
-    """What suites say to everybody who reads them, as JSON with all its letters."""
+    """The public content of suites, as JSON that is not limited to ASCII."""
 
     texts: str = ""  # names, ids, tools and data
-    labels: str = ""  # of it, what is expected of agents
+    labels: str = ""  # the part of it that agents are expected to produce
 
 
 class Redactor:
-    """Replaces secrets in text that is about to be written. The environment is read once."""
+    """Replaces secrets in texts. The environment is read once, when the object is created."""
 
     def __init__(self, named: Collection[str] = (), public: PublicText = PublicText()) -> None:
-        """`named`: further variables that hold secrets, whatever their names look like.
+        """`named` are further variables with secrets, whatever their names look like.
 
-        A value that stands in the suites is no secret, and records keep it; so they do with a key that is expected of agents.
+        A value that occurs in the public text of suites is not a secret, so records keep it. The same is true for keys in expected values.
         """
         values = {name: value for name, value in os.environ.items() if name in named or SECRET_NAME.search(name)}
         values = {name: value for name, value in values.items() if is_telling(value)}
@@ -92,14 +92,14 @@ class Redactor:
         self._public = sorted(
             name for name, value in searched.items() if json.dumps(value.strip(), ensure_ascii=False)[1:-1] in public.texts
         )
-        self._in_texts = _all_forms([*searched.values(), *_kept])
-        self._in_records = _all_forms([*(value for name, value in searched.items() if name not in self._public), *_kept])
+        self._in_texts = _all_forms([*searched.values(), *_kept_secrets])
+        self._in_records = _all_forms([*(value for name, value in searched.items() if name not in self._public), *_kept_secrets])
         self._as_bytes = [form.encode(errors="surrogateescape").decode("latin-1") for form in self._in_texts]
         self._labels = {public.labels[start:end] for start, end in places_of_keys(public.labels)}
 
     @property
     def advice(self) -> list[str]:
-        """Sentences on the variables whose values are not searched for; the values are not in them."""
+        """Sentences on the variables whose values are not redacted. The sentences do not contain the values."""
         because = ((self._words, "an ordinary word", "anywhere"), (self._public, "a text of a suite", "in records and reports"))
         return [
             f"{', '.join(names)}: the value is {what}, so it is not redacted {where}; a secret needs another value"
@@ -108,16 +108,16 @@ class Redactor:
         ]
 
     def __call__(self, text: str) -> str:
-        """A record or run.json without secrets, and as valid as before: names, labels and numbers stay, and so do keys of objects."""
+        """Redacts a record or run.json. It stays valid: names, labels, numbers and the keys of objects are not changed."""
         secrets = sorted(start for start, _ in _all_places(text, self._in_records))
         return "".join(self._parts(text, iter(secrets))) if secrets else text
 
     def plain(self, text: str) -> str:
-        """The same for a text that is no JSON."""
+        """Redacts a text that is not JSON."""
         return _replaced(text, _all_places(text, self._in_texts))
 
     def blanked(self, text: bytes, first: int = 0, stop: int | None = None) -> bytes:
-        """The same for what lies in a file, not a byte longer or shorter; only what begins from `first` to before `stop`."""
+        """Redacts the bytes of a file without changing their number. Only secrets that begin at `first` or later, and before `stop`."""
         letters = text.decode("latin-1")
         kept = bytearray(text)
         stop = len(text) if stop is None else stop
@@ -127,8 +127,8 @@ class Redactor:
         return bytes(kept)
 
     def _parts(self, text: str, secrets: Iterator[int]) -> Iterator[str]:
-        """The text in pieces, secrets replaced. `secrets`: where they begin, in order; `here` is the kind of the object or list around."""
-        here = value = _Kind.TEXT
+        """Yields the parts of a JSON text with secrets redacted. `secrets` are the sorted positions at which secrets begin."""
+        here = value = _Kind.TEXT  # Kinds of the enclosing object or list, and of the next value.
         around: list[tuple[_Kind, _Kind]] = []
         at, secret = 0, next(secrets)
         for token in _TOKEN.finditer(text):
@@ -159,14 +159,14 @@ class Redactor:
         content: str = json.loads(quoted, strict=False)
         if kind is _Kind.PASSWORD:
             return quoted if content in self._labels else json.dumps(MARK)
-        values = [] if kind is _Kind.NAME else [*_places(content, self._in_records), *_halves(content, self._in_records)]
+        values = [] if kind is _Kind.NAME else [*_places(content, self._in_records), *_truncated_values(content, self._in_records)]
         keys = [(start, end) for start, end in places_of_keys(content, values) if content[start:end] not in self._labels]
         clean = _replaced(content, [*keys, *values])
         return quoted if clean == content else json.dumps(clean)
 
 
 def _kind(key: str, here: _Kind) -> _Kind:
-    """What stands under a key of an object."""
+    """Returns the kind of the value of a key, in an object of the kind `here`."""
     if here is _Kind.LABEL:
         return here
     if key in _LABELS:
@@ -182,7 +182,7 @@ def _is_word(value: str) -> bool:
 
 
 def named_secrets(settings: object) -> Iterator[str]:
-    """The environment variables that settings, as a YAML has them, name as the places of keys."""
+    """Yields the names of the environment variables that YAML settings name as holding secrets."""
     if isinstance(settings, Mapping):
         for name, value in settings.items():
             if name in _NAMING:
@@ -194,19 +194,19 @@ def named_secrets(settings: object) -> Iterator[str]:
 
 
 def _all_forms(values: Iterable[str]) -> list[str]:
-    """The forms of several values, the longest first."""
-    written = {each for value in values for each in (value, value.strip(), " ".join(value.split()))}
-    return sorted({form for each in written for form in _forms(each)}, key=len, reverse=True)
+    """Returns all forms in which several values may be written, the longest first."""
+    variants = {each for value in values for each in (value, value.strip(), " ".join(value.split()))}
+    return sorted({form for each in variants for form in _forms(each)}, key=len, reverse=True)
 
 
 def _forms(value: str) -> Iterator[str]:
-    """How a value may be written: as it is, in Python's repr, in a URL, in base64 with other text around it, and in JSON within JSON."""
+    """Yields the forms of a value: unchanged, in Python's repr, in a URL, in base64 within other text, and in JSON within JSON."""
     data = value.encode(errors="surrogateescape")
     in_url = {quote(data, safe=""), quote(data), quote_plus(data)}
     forms = {value, *_python_forms(value, data), *in_url, *(re.sub(r"%[0-9A-F]{2}", lambda each: each[0].lower(), form) for form in in_url)}
     for before in range(3):
         coded = base64.b64encode(b"\0" * before + data).decode().rstrip("=")
-        inner = coded[before + (before > 0) : len(coded) - bool((len(data) + before) % 3)]  # the ends depend on what is around it
+        inner = coded[before + (before > 0) : len(coded) - bool((len(data) + before) % 3)]  # The ends depend on the text around it.
         forms |= {inner, inner.replace("+", "-").replace("/", "_")}
     for _ in range(_DEPTH + 1):
         yield from forms
@@ -214,7 +214,7 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def _python_forms(value: str, data: bytes) -> Iterator[str]:
-    """How repr writes a value within a text or within bytes: which quote has a backslash depends on all of these."""
+    """Yields the forms of a value in the repr of a text or of bytes. Which quotes get a backslash depends on the text around the value."""
     for quote_mark in ("'", "\\'"):
         for write in (repr, ascii):
             yield quote_mark.join(write('"' + part)[2:-1] for part in value.split("'"))
@@ -222,14 +222,14 @@ def _python_forms(value: str, data: bytes) -> Iterator[str]:
 
 
 def _all_places(text: str, values: Iterable[str]) -> list[tuple[int, int]]:
-    """Where any of the values is, or what a cut has left of it, and where keys of known shapes are."""
+    """Returns the places of the values (also if truncated) and of keys of known formats."""
     values = [*values]
-    found = [*_places(text, values), *_halves(text, values)]
-    return [*found, *places_of_keys(text, found)]
+    places = [*_places(text, values), *_truncated_values(text, values)]
+    return [*places, *places_of_keys(text, places)]
 
 
 def _places(text: str, values: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Where any of the values is: start, and end."""
+    """Yields (start, end) of each occurrence of a value."""
     for value in values:
         at = text.find(value)
         while at >= 0:
@@ -237,28 +237,28 @@ def _places(text: str, values: Iterable[str]) -> Iterator[tuple[int, int]]:
             at = text.find(value, at + 1)
 
 
-def _halves(text: str, values: Collection[str]) -> Iterator[tuple[int, int]]:
-    """Where the beginning of a value or of a key stands before the mark of a cut, and the end of a value behind one."""
+def _truncated_values(text: str, values: Collection[str]) -> Iterator[tuple[int, int]]:
+    """Yields the places of truncated values next to a mark: the beginning of a value or key before it, the end of a value after it."""
     for mark in cuts(text):
-        if (key := place_of_cut_key(text, mark.start())) is not None:
+        if (key := place_of_truncated_key(text, mark.start())) is not None:
             yield key
         for value in values:
             start = max(0, mark.start() - len(value))
-            before, behind = text[start : mark.start()], text[mark.end() : mark.end() + len(value)]
-            at = before.find(value[:_LEAST])
+            before, after = text[start : mark.start()], text[mark.end() : mark.end() + len(value)]
+            at = before.find(value[:_SHORTEST_PART])
             while at >= 0 and not value.startswith(before[at:]):
-                at = before.find(value[:_LEAST], at + 1)
+                at = before.find(value[:_SHORTEST_PART], at + 1)
             if at >= 0:
                 yield start + at, mark.start()
-            at = behind.rfind(value[-_LEAST:])
-            while at >= 0 and not value.endswith(behind[: at + _LEAST]):
-                at = behind.rfind(value[-_LEAST:], 0, at + _LEAST - 1)
+            at = after.rfind(value[-_SHORTEST_PART:])
+            while at >= 0 and not value.endswith(after[: at + _SHORTEST_PART]):
+                at = after.rfind(value[-_SHORTEST_PART:], 0, at + _SHORTEST_PART - 1)
             if at >= 0:
-                yield mark.end(), mark.end() + at + _LEAST
+                yield mark.end(), mark.end() + at + _SHORTEST_PART
 
 
 def _merged(places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The places in order; those that overlap are one."""
+    """Yields the places in order. Overlapping places become one."""
     start, end = 0, 0
     for each in sorted(places):
         if each[0] >= end:
@@ -278,12 +278,12 @@ def _replaced(text: str, places: list[tuple[int, int]]) -> str:
     return "".join((*parts, text[at:])) if parts else text
 
 
-LOG_TAIL = 50  # lines of a log that an error carries
-_BYTES = 1 << 16  # that are read for them, however long the log is
+LOG_TAIL = 50  # lines of a log in an error message
+_BYTES = 1 << 16  # bytes that are read for these lines
 
 
 def tail(log: Path, lines: int = LOG_TAIL) -> list[str]:
-    """Its last lines; none where there is no log."""
+    """Returns the last lines of a log, redacted. Returns an empty list if the log cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -295,24 +295,24 @@ def tail(log: Path, lines: int = LOG_TAIL) -> list[str]:
 
 
 def indented(lines: list[str]) -> str:
-    """As a block below a sentence."""
+    """Indents lines, as a block below a sentence."""
     return "\n".join(f"    {line}" for line in lines) or "    (nothing)"
 
 
-_BLOCK = 1 << 20  # bytes that are looked at together
-_LONGEST = 1 << 14  # bytes; no secret is longer, so one that begins before the last so many of a block ends in it
-_BEFORE = 16  # bytes in front of a secret that say whether it is one
+_BLOCK = 1 << 20  # bytes that are searched at once
+_LONGEST = 1 << 14  # bytes of the longest secret; one that begins earlier than this before the end of a block ends within the block
+_BEFORE = 16  # bytes before a secret that decide whether it is one
 
 
 class ScrubResult(NamedTuple):
-    """What became of logs."""
+    """The result of redacting log files."""
 
-    cleaned: list[Path]  # in which there was something
-    failed: dict[Path, OSError]  # that cannot be read or written
+    cleaned: list[Path]  # logs that contained secrets
+    failed: dict[Path, OSError]  # logs that could not be read or written
 
 
 def scrub(directory: Path, redactor: Redactor) -> ScrubResult:
-    """Scrubs all logs below a directory: one that cannot be scrubbed keeps no other from it."""
+    """Redacts all logs below a directory. If one fails, the others are still redacted."""
     scrubbed = ScrubResult([], {})
     for log in sorted(directory.rglob("*.log")):
         try:
@@ -324,7 +324,7 @@ def scrub(directory: Path, redactor: Redactor) -> ScrubResult:
 
 
 def _scrub(log: Path, redactor: Redactor) -> bool:
-    """Whether there was anything. No byte moves, so that whoever still writes the log can go on."""
+    """Redacts a log and returns whether it was changed. No byte moves, so that a process that still writes the log is not disturbed."""
     changed = False
     with log.open("r+b") as file:
         size, start = file.seek(0, os.SEEK_END), 0

@@ -1,4 +1,4 @@
-"""What to do about a server that turns its callers down: it does not take their key, or they do not trust its certificate."""
+"""Hints for connections that fail because the server refuses the key, or because its certificate is not trusted."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import ssl
 _OTHER_NAME = (62, 64)
 _OTHER_TIME = (9, 10)
 
-#: What OpenSSL calls bytes of a server that speaks no TLS.
+#: OpenSSL's reasons if a server does not use TLS.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
 
 
 def of_key(variable: str | None, *, sent: bool) -> str:
-    """For 401 and 403. `variable`: of the environment, with the key; `sent`: whether the server got any credentials."""
+    """Returns a hint for the statuses 401 and 403. `variable` is the environment variable of the key.
+
+    `sent` is whether the server got any credentials.
+    """
     if variable:
         return f"the key is the value of the environment variable {variable}, which `api_key_env` names: is it one of this server?"
     if sent:
@@ -22,7 +25,7 @@ def of_key(variable: str | None, *, sent: bool) -> str:
 
 
 def of_tls(error: ssl.SSLError, host: str, ca_file: str | None) -> str:
-    """The cause of a failure to speak TLS with a host, and what would work."""
+    """Explains a TLS failure and how to fix it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _of_certificate(error.verify_code, error.verify_message.rstrip("."), host, ca_file)
     reason = error.reason or str(error)
@@ -31,17 +34,14 @@ def of_tls(error: ssl.SSLError, host: str, ca_file: str | None) -> str:
 
 def _of_certificate(code: int, message: str, host: str, ca_file: str | None) -> str:
     if code in _OTHER_NAME:
-        return (
-            f"its certificate is not for {host} ({message}): the URL needs a name that is in the certificate, "
-            "and no `ca_file` makes up for that"
-        )
+        return f"its certificate is not for {host} ({message}): the URL needs a name that is in the certificate; a `ca_file` does not help"
     if code in _OTHER_TIME:
-        return f"its certificate is not valid today ({message}): the server needs a new one, and no `ca_file` makes up for that"
+        return f"its certificate is not valid today ({message}): the server needs a new one; a `ca_file` does not help"
     if ca_file:
-        return f"its certificate is not trusted ({message}): `ca_file` {ca_file} does not vouch for it; give the file of its own authority"
-    return f"its certificate is not trusted ({message}): `ca_file` in the backend's YAML names the PEM file of an authority that is"
+        return f"its certificate is not trusted ({message}): `ca_file` {ca_file} does not contain its authority; use the PEM file of that"
+    return f"its certificate is not trusted ({message}): set `ca_file` in the backend's YAML to the PEM file of its authority"
 
 
 def lasts(error: ssl.SSLError) -> bool:
-    """Whether the same would happen again: a certificate stays what it is, a handshake that was cut may go well."""
+    """Returns whether a retry would fail again. A bad certificate stays bad, but an interrupted handshake may succeed."""
     return isinstance(error, ssl.SSLCertVerificationError) or error.reason in _NO_TLS

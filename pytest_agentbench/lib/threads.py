@@ -1,4 +1,4 @@
-"""Code that blocks, beside an event loop: each call has a thread of its own, which holds up nobody and outlives nobody."""
+"""Runs blocking code next to an event loop. Each call has its own daemon thread, which blocks neither other calls nor the exit."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-START_SECONDS = 30.0  # a thread that has not begun by then never will
+START_SECONDS = 30.0  # seconds after which a thread that has not started is considered dead
 
 _inline: ContextVar[bool] = ContextVar("agentbench_inline", default=False)
 
 
 class _Started(threading.Event):
-    """What `Thread.start` waits for, which would be for ever where memory ends before the new thread's first line."""
+    """The event for which `Thread.start` waits, here with a time limit. If memory runs out in the new thread, it is never set."""
 
     def wait(self, timeout: float | None = None) -> bool:
         if not super().wait(START_SECONDS if timeout is None else timeout):
@@ -37,19 +37,19 @@ class _Started(threading.Event):
 
 
 def daemon(target: Callable[..., object], *arguments: object, name: str) -> threading.Thread:
-    """Runs a function in a thread that does not keep the process.
+    """Starts a function in a daemon thread.
 
-    Raises RuntimeError where it cannot start, or dies before its first line.
+    Raises RuntimeError if the thread cannot start, or dies before its first line.
     """
     thread = threading.Thread(target=target, args=arguments, name=f"agentbench-{name}", daemon=True)
-    thread._started = _Started()  # type: ignore[attr-defined]  # the one wait of the library that nothing bounds
+    thread._started = _Started()  # type: ignore[attr-defined]  # `Thread.start` waits for this event without a limit.
     thread.start()
     return thread
 
 
 @contextmanager
 def no_threads() -> Iterator[None]:
-    """Code that blocks runs where it is called, so that a debugger finds it in the caller's stack."""
+    """Makes `in_thread` run functions directly, so that a debugger shows them in the caller's stack."""
     token = _inline.set(True)
     try:
         yield
@@ -58,24 +58,24 @@ def no_threads() -> Iterator[None]:
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Whether a function, or an object that is called, is a coroutine function."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - its own one
+    """Returns whether a function or callable object is a coroutine function."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - its method
 
 
 async def in_thread(function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
-    """What a function returns, or raises; an awaitable that it returns is awaited here.
+    """Runs a function in a new thread and returns its result. If the result is awaitable, awaits it in the event loop.
 
-    The thread is a daemon: one that never ends does not keep the process. A cancellation ends the wait, not the thread.
+    Cancellation ends the wait but not the thread. The thread is a daemon, so it does not keep the process from ending.
     """
     if _inline.get():
         result = function(*args, **kwargs)
     else:
-        result = await _waited_for(functools.partial(function, *args, **kwargs))
+        result = await _call_in_thread(functools.partial(function, *args, **kwargs))
     return await result if inspect.isawaitable(result) else result
 
 
-async def _waited_for(function: Callable[[], T]) -> T:
-    import asyncio  # here: a worker, which has no loop, does not load it
+async def _call_in_thread(function: Callable[[], T]) -> T:
+    import asyncio  # Imported here because workers have no event loop and need not load it.
 
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
@@ -85,12 +85,12 @@ async def _waited_for(function: Callable[[], T]) -> T:
     def run() -> None:
         try:
             results.append(function())
-        except BaseException as error:  # it belongs to whoever waits, SystemExit too
+        except BaseException as error:  # The caller gets any exception, including SystemExit.
             errors.append(error)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # The loop is closed, so no task waits any more.
             loop.call_soon_threadsafe(ended.set)
 
-    context = contextvars.copy_context()  # what it prints goes into its own rollout's log
+    context = contextvars.copy_context()  # Prints of the thread belong to the rollout's log.
     thread = daemon(context.run, run, name="blocking")
     if (limited := current_run.get()) is not None:
         limited.threads.add(thread)
@@ -103,23 +103,23 @@ async def _waited_for(function: Callable[[], T]) -> T:
 
 
 def blocking(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """A coroutine function of the loop that runs here, as one that blocks: for code in other threads."""
+    """Converts a coroutine function of the running event loop to a blocking function for other threads."""
     import asyncio
 
-    loop, its_thread = asyncio.get_running_loop(), threading.get_ident()
+    loop, loop_thread = asyncio.get_running_loop(), threading.get_ident()
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        if threading.get_ident() != its_thread:
+        if threading.get_ident() != loop_thread:
             return asyncio.run_coroutine_threadsafe(function(*args, **kwargs), loop).result()
-        with ThreadPoolExecutor(1) as threads:  # of `no_threads`: this loop waits, so the coroutine has one of its own
+        with ThreadPoolExecutor(1) as threads:  # Under `no_threads` this loop is blocked, so the coroutine gets its own loop.
             return threads.submit(contextvars.copy_context().run, asyncio.run, function(*args, **kwargs)).result()
 
     return run
 
 
 def off_the_loop(function: Callable[P, Any]) -> Callable[P, Coroutine[Any, Any, Any]]:
-    """The function as one that is awaited, wherever it is blocking or not."""
+    """Converts a function, blocking or not, to a coroutine function that runs it with `in_thread`."""
 
     @functools.wraps(function)
     async def run(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -129,15 +129,15 @@ def off_the_loop(function: Callable[P, Any]) -> Callable[P, Coroutine[Any, Any, 
 
 
 def run_apart(work: Callable[[], Awaitable[T]]) -> T:
-    """Runs a coroutine function in the event loop of another thread. Returns its result, and does not wait for code that it left running.
+    """Runs a coroutine function in an event loop in another thread and returns its result. Does not wait for code that it left running.
 
-    A KeyboardInterrupt cancels the coroutine, and is raised when that has ended.
+    A KeyboardInterrupt cancels the coroutine, and is raised when the coroutine has ended.
     """
     import asyncio
 
     from pytest_agentbench.lib.bounded import end_of
 
-    over, interrupted = threading.Event(), threading.Event()
+    finished, interrupted = threading.Event(), threading.Event()
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
     ends: list[End[T]] = []
 
@@ -148,16 +148,16 @@ def run_apart(work: Callable[[], Awaitable[T]]) -> T:
         if interrupted.is_set():
             task.cancel()
         ends.append(await end_of(work))
-        over.set()
+        finished.set()
 
     try:
-        daemon(asyncio.run, main(), name="apart")  # Starting a thread waits too, so Ctrl-C may come here.
-        over.wait()
+        daemon(asyncio.run, main(), name="apart")  # Starting a thread waits, too, so Ctrl-C may arrive here.
+        finished.wait()
     except KeyboardInterrupt:
         interrupted.set()
         for loop, task in running:
             loop.call_soon_threadsafe(task.cancel)
-        over.wait()
+        finished.wait()
         raise
     (end,) = ends
     return end.result()

@@ -1,6 +1,6 @@
-"""Loads user code: names in a YAML become Python objects, which are built-in, of an import path, or in a file of the suite.
+"""Loads user code: names in YAML files become Python objects. A name is built-in, an import path, or refers to a file of the suite.
 
-Code that the main thread waits for, where there is no event loop, has a time limit.
+Also limits the time of user code that runs in the main thread, without an event loop.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from typing import Any, NoReturn
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 
-INTERRUPTED_AGAIN = 1.0  # seconds until code that goes on after its interruption is interrupted again
+INTERRUPTED_AGAIN = 1.0  # seconds between interruptions of code that ignores them
 
 
 class TimeIsOver(BaseException):
-    """Ends code whose time is over. Its base keeps an `except Exception` of that code from taking it."""
+    """Ends code whose time is over. It is a BaseException, so that an `except Exception` in that code does not catch it."""
 
 
 @contextmanager
 def interrupted_after(seconds: float) -> Iterator[None]:
-    """Raises TimeIsOver in code that runs longer than `seconds`; only the main thread can be interrupted, others have no limit."""
+    """Raises TimeIsOver in the block after `seconds`. Only the main thread can be interrupted; in other threads there is no limit."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -51,44 +51,44 @@ def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
     raise TimeIsOver
 
 
-NAMES = 12  # of a module that are listed where one is missing
+NAMES = 12  # names of a module that an error message lists
 
 
 def search_path() -> list[str]:
-    """Where this process looks for modules, as absolute paths: for a child that may begin elsewhere."""
+    """Returns the module search path with absolute paths, for a child with another working directory."""
     return [str(Path(each).absolute()) if each == "" else each for each in sys.path]
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a name is `package.module:object` or `./file.py:object`."""
+    """Returns whether a name has the form `package.module:object` or `./file.py:object`."""
     return ":" in name
 
 
 def load_object(what: str, name: str, known: Mapping[str, str], folder: Path) -> Any:
-    """The object behind a name; raises ConfigError with the known names, or with why an import path does not lead to one."""
+    """Loads an object by its name. Raises ConfigError with the known names, or with the reason why the import failed."""
     path = known.get(name, name)
     if not is_import_path(path):
         raise ConfigError(f"{unknown_name(what, name, known)}, or an import path such as my_package.{what.rsplit(maxsplit=1)[-1]}s:{name}")
     module_name, _, attribute = path.partition(":")
     try:
         module = _file_module(folder / module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
-        if (there := getattr(module, attribute, module)) is not module:
-            return there
+        if (value := getattr(module, attribute, module)) is not module:
+            return value
     except (KeyboardInterrupt, TimeIsOver):
         raise
-    except BaseException as error:  # an import runs the user's code, which may raise anything
-        raise ConfigError(f"{what} {name!r} cannot be loaded: {_where_it_failed(error)}") from error
+    except BaseException as error:  # An import runs user code, which may raise anything.
+        raise ConfigError(f"{what} {name!r} cannot be loaded: {_import_error_text(error)}") from error
     raise ConfigError(f"{what} {name!r} cannot be loaded: there is no {attribute!r} in it; it defines: {_names_in(module)}")
 
 
 def _names_in(module: ModuleType) -> str:
-    """The first names that a module defines itself."""
+    """Returns the first names that a module defines itself."""
     names = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
     return f"{', '.join(names[:NAMES]) or 'nothing'}{', ...' * (len(names) > NAMES)}"
 
 
-def _where_it_failed(error: BaseException) -> str:
-    """An exception of an import in one line, with the line of the user's code that it came from."""
+def _import_error_text(error: BaseException) -> str:
+    """Describes an exception of an import in one line, with the line of user code that raised it."""
     if isinstance(error, SyntaxError):
         text, place = error.msg, f" ({Path(error.filename or '').name}:{error.lineno})"
     else:
@@ -99,7 +99,10 @@ def _where_it_failed(error: BaseException) -> str:
 
 
 def check_takes(what: str, function: Any, arguments: Sequence[str]) -> None:
-    """Raises ConfigError unless a function can be called with `arguments` by position; where it names them, it has them in this order."""
+    """Raises ConfigError unless a function can be called with `arguments` by position, in this order.
+
+    Parameters with the names of arguments must be in the same order.
+    """
     parameters = _signature(what, function).parameters
     named = [name for name in parameters if name in arguments]
     try:
@@ -113,18 +116,18 @@ def check_takes(what: str, function: Any, arguments: Sequence[str]) -> None:
 def _signature(what: str, function: Any) -> inspect.Signature:
     try:
         return inspect.signature(function)
-    except ValueError as error:  # of some that are written in C
+    except ValueError as error:  # Some functions written in C have no signature.
         raise ConfigError(f"{what}: {error}; a function of your own can call it") from error
 
 
 def options_of(function: Any) -> dict[str, Any]:
-    """Option -> default of a function: its keyword-only arguments. One without a default has `inspect.Parameter.empty`."""
+    """Returns the options of a function (its keyword-only parameters) and their defaults, or `inspect.Parameter.empty`."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def with_options(what: str, name: str, function: Any, options: Mapping[str, Any]) -> Any:
-    """The function with options given; raises ConfigError for one that it does not have, and for one that is missing."""
+    """Binds options to a function. Raises ConfigError if an option is unknown or missing."""
     _signature(f"{what} {name!r}", function)
     known = options_of(function)
     for option in options:
@@ -137,7 +140,7 @@ def with_options(what: str, name: str, function: Any, options: Mapping[str, Any]
 
 
 def _file_module(file: Path) -> ModuleType:
-    """A suite's own file under a name of its own, so that two suites may each have an agent.py."""
+    """Imports a file of a suite under a unique module name, so that several suites may each have an agent.py."""
     file = file.resolve()
     name = f"agentbench_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     if name in sys.modules:

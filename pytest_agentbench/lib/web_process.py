@@ -1,6 +1,6 @@
-"""A web application as a process of its own: settings on stdin, the port on stdout, then it serves until stdin ends or SIGTERM.
+"""Runs a web application as a child process. It reads its settings from stdin, writes its port to stdout, and serves requests.
 
-With its settings as an argument stdin does not matter.
+It ends when stdin closes, or on SIGTERM. If the settings are an argument of the command line, stdin is ignored.
 """
 
 from __future__ import annotations
@@ -18,24 +18,27 @@ from aiohttp import web
 from pytest_agentbench.errors import AgentbenchError, ConfigError
 from pytest_agentbench.lib.messages import Listening, end_with_stdin, read_line, serving
 
-BACKLOG = 1024  # connections that may come at once
-SHUTDOWN = 0.1  # seconds for requests in flight
+BACKLOG = 1024  # size of the queue of new connections
+SHUTDOWN = 0.1  # seconds for running requests at shutdown
 
 
 def run_service(where: str, service: Callable[[Any], Coroutine[Any, Any, None]]) -> int:
-    """Runs `service` with the settings of this process, which sentences call `where`; its exit status, 2 with a sentence on stderr."""
-    gc.freeze()  # what is imported stays: no collection looks at it again, nor those at the interpreter's end
+    """Runs `service` with the settings of this process. Returns the exit status: 0, or 2 after an error message on stderr.
+
+    `where` is the name of the settings in error messages.
+    """
+    gc.freeze()  # Garbage collections, also at exit, need not visit the imported modules.
     try:
         asyncio.run(service(json.loads(sys.argv[1]) if sys.argv[1:] else read_line()))
     except json.JSONDecodeError as error:
-        return _refused(f"{where}: {'the argument should be' if sys.argv[1:] else 'stdin should begin with'} a line of JSON: {error}")
+        return _report_error(f"{where}: {'the argument should be' if sys.argv[1:] else 'stdin should begin with'} a line of JSON: {error}")
     except AgentbenchError as error:
-        return _refused(str(error))
+        return _report_error(str(error))
     return 0
 
 
 async def serve(application: web.Application, where: str, host: str, port: int, *, reuse_port: bool = False) -> None:
-    """Serves until this process is told to end; raises ConfigError where it cannot listen. Port 0 takes a free one."""
+    """Serves until stdin closes or a signal arrives. Raises ConfigError if it cannot listen. Port 0 selects a free port."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     if not sys.argv[1:]:
         end_with_stdin(loop, stopped)
@@ -59,6 +62,6 @@ async def _listen(site: web.TCPSite, refusal: str) -> None:
         raise ConfigError(f"{refusal}: {error.strerror}") from None
 
 
-def _refused(sentence: str) -> int:
+def _report_error(sentence: str) -> int:
     sys.stderr.write(f"{sentence}\n")
     return 2

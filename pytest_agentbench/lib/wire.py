@@ -1,6 +1,7 @@
-"""How processes of one session talk: length-prefixed frames over loopback sockets, each with a message as its header and a raw body.
+"""The wire protocol between the processes of a session: length-prefixed frames over loopback sockets.
 
-The first frame of every connection is a `Hello`. A closed connection raises `ConnectionError`; it never hangs.
+A frame consists of a header, which is a message as JSON, and a body of raw bytes. The first frame of every connection is a `Hello`.
+Reading from a closed connection raises an error; it never hangs.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PREFIX = struct.Struct("!II")  # bytes of the header, bytes of the body
-MAX_FRAME = 1 << 30  # bytes; anything larger is not one of ours
+MAX_FRAME = 1 << 30  # bytes of a frame at most; larger lengths come from other protocols
 
-Packet = tuple[Any, bytes]  # the JSON of a message, which `Messages.read` reads, and the body
+Packet = tuple[Any, bytes]  # (JSON of a message, for `Messages.read`; body)
 
 
 def pack(message: Any, body: bytes = b"") -> bytes:
-    """Returns the frame of a message. Values that JSON cannot express, such as a date in a scenario's metadata, are sent as texts."""
+    """Returns the frame of a message. Values that JSON cannot express, such as a date in a scenario's metadata, become strings."""
     return framed(messages.header(message), body)
 
 
 def framed(header: Any, body: bytes = b"", dumps: Callable[[Any], bytes] = json_text.dumps_any) -> bytes:
-    """Returns a frame with any JSON value as its header; `json_text.dumps` is faster where all values come from JSON."""
+    """Returns a frame with any JSON value as its header. `json_text.dumps` is faster, if all values come from JSON."""
     head = dumps(header)
     return b"".join((_PREFIX.pack(len(head), len(body)), head, body))
 
 
 def sizes(prefix: bytes, most: int = MAX_FRAME) -> tuple[int, int]:
-    """Bytes of header and body; raises ConnectionError for what cannot be a frame of ours, or is larger than it may be."""
+    """Returns the sizes of header and body in bytes. Raises ConnectionError if the frame is larger than `most`."""
     head, body = _PREFIX.unpack(prefix)
     if head + body > most:
         raise ConnectionError(f"a frame of {head + body} bytes is not one of ours")
@@ -41,7 +42,7 @@ def sizes(prefix: bytes, most: int = MAX_FRAME) -> tuple[int, int]:
 
 
 def connect(port: int, token: str, role: str, timeout: float | None = 10) -> socket.socket:
-    """A socket to a process of this session, introduced with its token and role; blocks without a limit afterwards."""
+    """Connects to a process of this session and sends `Hello`. The time limit applies only to connecting; later calls block."""
     connection = socket.create_connection(("127.0.0.1", port), timeout)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.settimeout(None)
@@ -54,7 +55,7 @@ def send(connection: socket.socket, message: Any, body: bytes = b"") -> None:
 
 
 def receive(connection: socket.socket) -> Packet:
-    """Returns the next frame. Raises ValueError for a header that is no JSON: the frame is read then, and others can follow."""
+    """Returns the next frame. Raises ValueError if its header is not JSON; the connection stays usable, because the frame was read."""
     head, body = sizes(_exactly(connection, _PREFIX.size))
     header, content = _exactly(connection, head), _exactly(connection, body)
     return json_text.loads(header), content
@@ -71,9 +72,9 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 async def read(reader: asyncio.StreamReader, most: int = MAX_FRAME) -> Packet:
-    """The next frame of an asyncio stream, of `most` bytes; raises asyncio.IncompleteReadError (an EOFError) when it is closed.
+    """Returns the next frame of an asyncio stream, of at most `most` bytes.
 
-    Raises ValueError as `receive` does.
+    Raises asyncio.IncompleteReadError (an EOFError) if the stream is closed, and ValueError as `receive` does.
     """
     head, body = sizes(await reader.readexactly(_PREFIX.size), most)
     header, content = await reader.readexactly(head), await reader.readexactly(body)

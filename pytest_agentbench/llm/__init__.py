@@ -1,1 +1,1 @@
-"""How agents, judges and scorers reach a model."""
+"""Access of agents, judges and scorers to models."""

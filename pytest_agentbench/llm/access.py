@@ -1,4 +1,4 @@
-"""The addresses under which one attempt calls models: the agent's own, and those of the roles that it and the scorers ask."""
+"""The addresses at the tap under which an attempt calls models: one for the agent, and one for each role that it or a scorer uses."""
 
 from __future__ import annotations
 
@@ -17,34 +17,38 @@ if TYPE_CHECKING:
     import aiohttp
 
 
-#: Of a rollout that names no roles.
-NOBODY: Mapping[str, Json] = {}
+#: The roles of a rollout without roles, and its limits if there are none.
+NO_ROLES: Mapping[str, Json] = {}
 
 
 class ModelAddress(NamedTuple):
     """The address under which an attempt calls a model through the tap."""
 
-    id: str  # the token
-    base_url: str  # an URL with the token in it
-    model: str  # the model's name in requests
+    id: str  # token of the address
+    base_url: str  # URL that contains the token
+    model: str  # name of the model in requests
     facts: ModelFacts | None = None  # facts about the model
 
 
 class Tap(Protocol):
-    """What a rollout needs of the tap."""
+    """The functions of the tap that a rollout uses."""
 
     async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
-        """A fresh token for an attempt."""
+        """Creates a new token for an attempt."""
 
     async def said(self, id: str) -> list[Json]:
-        """What the model said under a token with `keep` since this was asked last; breaks off calls under way."""
+        """Returns the model's messages since the last request, for a token opened with `keep`. Cancels calls in progress."""
 
     async def close(self, id: str) -> Sequence[LLMCall]:
-        """Ends the token; the LLM calls made under it."""
+        """Invalidates the token. Returns the LLM calls made with it."""
 
 
-class Lines:
-    """The tokens of one attempt."""
+class ModelAddresses:
+    """The addresses of one attempt. Each must be closed exactly once, which also returns its calls.
+
+    `agent` opens the address of the agent, `role` those of roles and judges. `close_agent` closes the addresses of the agent and its
+    roles, `close_judges` those of judges, after the scorers have finished. `close_all` closes the rest, for example after an error.
+    """
 
     def __init__(
         self,
@@ -52,19 +56,19 @@ class Lines:
         key: RolloutKey,
         session: aiohttp.ClientSession | None,
         unstructured: set[str] | None = None,
-        roles: Mapping[str, Json] = NOBODY,
-        limits: Mapping[str, Json] = NOBODY,
+        roles: Mapping[str, Json] = NO_ROLES,
+        limits: Mapping[str, Json] = NO_ROLES,
     ) -> None:
-        """`roles` has what the suite says of each role by name, `limits` what the agent and its roles may spend together."""
+        """`roles` contains the suite's settings of each role by name, `limits` the limits of the agent and its roles together."""
         self._tap, self._key, self._session, self._roles = tap, key, session, roles
         self._account: Json = {"account": secrets.token_hex(8), "limits": dict(limits)} if limits else {}
-        self._unstructured = set() if unstructured is None else unstructured  # endpoints that take no schema; attempts tell each other
+        self._unstructured = set() if unstructured is None else unstructured  # endpoints that refuse schemas, shared by all attempts
         self._agent: str | None = None
-        self._open: dict[tuple[str, str], tuple[str, LLM]] = {}  # role and what is said of its endpoint -> token and client
-        self._one_at_a_time = asyncio.Lock()  # tasks of one agent may ask for a role at once, and a second token would never be closed
+        self._open: dict[tuple[str, str], tuple[str, LLM]] = {}  # (role, settings of its endpoint) -> token, client
+        self._lock = asyncio.Lock()  # Concurrent requests for a role must not open a second token, which would never be closed.
 
     async def agent(self, access: Access, sampling: Json) -> LLM:
-        """The agent's; raises InfraError when there is no backend to speak to."""
+        """Opens the address of the agent. Raises InfraError if there is no backend."""
         model = str(sampling.get("model") or "")
         address = await self._tap.open(self._key, replace(access, model=model, **self._account))
         self._agent = address.id
@@ -72,13 +76,13 @@ class Lines:
         return LLM(address.base_url, model or address.model, rest, self._session, self.role, self._said, address.facts)
 
     async def role(self, name: str, endpoint: Json | None = None) -> LLM:
-        """That of whoever plays a role: the backend under test, or an endpoint of its own, `endpoint` where that is given.
+        """Returns the client of a role. Its endpoint is `endpoint`, or else that of the suite's settings, or else the backend under test.
 
-        The same one for the same endpoint. Raises InfraError for a role that nobody plays, and where it cannot be asked.
+        The same role and endpoint always have the same client. Raises InfraError if the role has no model, or its address cannot be opened.
         """
         facts = self._roles.get(name) if endpoint is None else endpoint
         known = name, repr(sorted((facts or {}).items()))
-        async with self._one_at_a_time:
+        async with self._lock:
             if known not in self._open:
                 account = {} if name == JUDGE else self._account
                 at = await self._tap.open(self._key, Access(upgrade=True, role=name, endpoint=facts, **account))
@@ -87,22 +91,22 @@ class Lines:
             return self._open[known][1]
 
     async def _said(self) -> list[Json]:
-        """To the agent, since this was asked last. Raises InfraError when the tap cannot be asked."""
+        """Returns the model's messages to the agent since the last request. Raises InfraError if the tap does not answer."""
         assert self._agent is not None
         return await self._tap.said(self._agent)
 
-    async def agent_is_done(self) -> tuple[LLMCall, ...]:
-        """Ends the agent's address and those of its roles; their calls. Raises InfraError when the tap cannot be asked."""
+    async def close_agent(self) -> tuple[LLMCall, ...]:
+        """Closes the addresses of the agent and its roles. Returns their calls. Raises InfraError if the tap does not answer."""
         assert self._agent is not None
         id, self._agent = self._agent, None
         calls = await self._tap.close(id)
-        return _in_order([*calls, *await self._closed([known for known in self._open if known[0] != JUDGE])])
+        return _in_order([*calls, *await self._close_roles([known for known in self._open if known[0] != JUDGE])])
 
-    async def judges_are_done(self) -> tuple[LLMCall, ...]:
-        """Ends the judges' addresses; their calls. Raises InfraError when the tap cannot be asked."""
-        return _in_order(await self._closed([*self._open]))
+    async def close_judges(self) -> tuple[LLMCall, ...]:
+        """Closes the addresses of judges. Returns their calls. Raises InfraError if the tap does not answer."""
+        return _in_order(await self._close_roles([*self._open]))
 
-    async def _closed(self, which: Iterable[tuple[str, str]]) -> list[LLMCall]:
+    async def _close_roles(self, which: Iterable[tuple[str, str]]) -> list[LLMCall]:
         calls: list[LLMCall] = []
         for known in which:
             id, llm = self._open.pop(known)
@@ -110,8 +114,8 @@ class Lines:
             calls += await self._tap.close(id)
         return calls
 
-    async def hang_up(self) -> None:
-        """Ends whatever is still open; nobody wants the calls."""
+    async def close_all(self) -> None:
+        """Closes all open addresses and discards their calls."""
         ids = [id for id, _ in self._open.values()] + ([self._agent] if self._agent else [])
         self._open, self._agent = {}, None
         for id in ids:

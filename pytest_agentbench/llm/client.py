@@ -1,7 +1,7 @@
-"""The light client of built-in agents, bound to one rollout: it calls the tap, which times, streams and assembles.
+"""The small client of built-in agents, for one rollout. It calls the tap, which measures, streams and assembles answers.
 
-What a model accepts is known here as well: names of request fields, numbers of tokens, and the keys of endpoints that play roles.
-YAMLs and servers declare it, and refusals correct it.
+Also the facts about what a model accepts: names of request fields and numbers of tokens. YAML files and servers declare them, and error
+messages of servers correct them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def missing_key(player: Json) -> str:
-    """Which key the endpoint of a role wants that is not in the environment, as a sentence; empty where none is missing."""
+    """Returns a sentence on the API key of a role's endpoint that is missing in the environment, or an empty text if none is missing."""
     name = player.get("api_key")
     if not name or os.environ.get(name):
         return ""
@@ -49,7 +49,7 @@ FEWEST, MOST = 3, 5
 #: Tokens that a chat template may add to a prompt.
 TEMPLATE = 256
 
-#: Fields that limit the length of an answer. A server knows one of them or both.
+#: Fields that limit the length of an answer. A server supports one of them or both.
 OLD_LIMIT, NEW_LIMIT = "max_tokens", "max_completion_tokens"
 
 #: Fields that are never left out, because the request would have another meaning without them.
@@ -81,16 +81,16 @@ class ModelFacts:
     longest_answer: int | None = None  # tokens
 
     def fitted(self, body: Json) -> Json:
-        """Returns the request with the accepted field names, and with limits that leave room for the prompt."""
-        taken = {name: self.request_fields.get(name, name) for name in body}
-        named = {new: body[name] for name, new in taken.items() if new is not None and (new == name or new not in body)}
-        bounds = [self.longest_answer, *(self._room(named, limit) for limit in _limits(named).values())]
-        return _with_limit(named, min((bound for bound in bounds if bound is not None), default=None))
+        """Returns the request with the accepted field names, and with limits that leave space for the prompt."""
+        names = {name: self.request_fields.get(name, name) for name in body}
+        fields = {new: body[name] for name, new in names.items() if new is not None and (new == name or new not in body)}
+        bounds = [self.longest_answer, *(self._room(fields, limit) for limit in _limits(fields).values())]
+        return _with_limit(fields, min((bound for bound in bounds if bound is not None), default=None))
 
     def _room(self, body: Json, limit: int) -> int | None:
         """Returns the length of the longest possible answer, in tokens, if the requested length certainly does not fit, else None.
 
-        It also returns None if little room is left. The estimate is too coarse then, and the server's refusal has the exact number.
+        It also returns None if little space is left. The estimate is too coarse then, and the server's refusal has the exact number.
         """
         characters = _prompt_characters(body)
         if self.context_length is None or characters // MOST + limit <= self.context_length:
@@ -105,7 +105,7 @@ class ModelFacts:
         """
         if status not in REFUSALS:
             return None
-        message = _words(content)
+        message = _error_text(content)
         if (room := self._room_by(message)) is not None:
             return Correction("length", _with_limit(body, room)) if room > 0 else None
         refused = _FIELD.search(message)
@@ -134,7 +134,7 @@ def estimated_tokens(text: str) -> int:
     return -(-len(text) // CHARACTERS)
 
 
-def _words(content: bytes) -> str:
+def _error_text(content: bytes) -> str:
     answer = json_text.json_object(content)
     return error_message(answer) if is_error(answer) else content.decode(errors="replace")
 
@@ -163,19 +163,19 @@ def _limits(body: Json) -> dict[str, int]:
     return {name: body[name] for name in (OLD_LIMIT, NEW_LIMIT) if isinstance(body.get(name), int)}
 
 
-#: What openai clients send as their key; the tap puts the backend's in its place.
+#: Placeholder for the key of openai clients. The tap replaces it by the backend's key.
 NO_KEY = "agentbench"
 
-#: Header in which a client tells the tap when it was called; the time from there to the send is the client queue.
+#: Header with the time at which the client was called. The time from then until the request is sent counts as client queue.
 CALLED = "x-agentbench-called-ns"
 
-#: Header in which a client lets the tap make a stream of a call that does not stream.
+#: Header that allows the tap to request a stream from the backend for a call that does not stream.
 UPGRADE = "x-agentbench-stream-upgrade"
 
 
 @dataclass(frozen=True)
 class RequestedCall:
-    """A tool call as the model asked for it."""
+    """A tool call that the model requested."""
 
     id: str
     name: str
@@ -186,37 +186,37 @@ class RequestedCall:
 class Reply:
     """One answer of the model."""
 
-    said: Json  # the assistant message as the model wrote it
+    raw_message: Json  # assistant message of the model, unchanged
     finish_reason: str | None
     usage: Json
 
     @property
     def message(self) -> Json:
-        """The message ready to be appended to the conversation: servers take back no arguments that are no JSON object."""
-        if not self.said.get("tool_calls"):
-            return self.said
-        return {**self.said, "tool_calls": [*map(_sendable, self.said["tool_calls"])]}
+        """The message for the conversation. Tool arguments that are not a JSON object are repaired, because servers would refuse them."""
+        if not self.raw_message.get("tool_calls"):
+            return self.raw_message
+        return {**self.raw_message, "tool_calls": [*map(_sendable, self.raw_message["tool_calls"])]}
 
     @property
     def text(self) -> str:
-        return self.said.get("content") or ""
+        return self.raw_message.get("content") or ""
 
     @property
     def tool_calls(self) -> list[RequestedCall]:
         return [
             RequestedCall(call["id"], call["function"]["name"], call["function"].get("arguments") or "")
-            for call in self.said.get("tool_calls") or ()
+            for call in self.raw_message.get("tool_calls") or ()
         ]
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says nothing: no tool call, and white space at most."""
-        return not self.said.get("tool_calls") and not self.text.strip()
+        """Whether the answer is empty: no tool calls, and no text except white space."""
+        return not self.raw_message.get("tool_calls") and not self.text.strip()
 
     def with_one_call(self) -> Reply:
-        """The same, as if its first tool call were the only one."""
-        calls = self.said.get("tool_calls") or []
-        return dataclasses.replace(self, said={**self.said, "tool_calls": calls[:1]}) if calls[1:] else self
+        """Returns the reply without the tool calls after the first one."""
+        calls = self.raw_message.get("tool_calls") or []
+        return dataclasses.replace(self, raw_message={**self.raw_message, "tool_calls": calls[:1]}) if calls[1:] else self
 
 
 def _sendable(call: Json) -> Json:
@@ -225,7 +225,7 @@ def _sendable(call: Json) -> Json:
 
 
 class LLM:
-    """Calls the model on behalf of one rollout."""
+    """Calls models for one rollout."""
 
     def __init__(
         self,
@@ -237,50 +237,54 @@ class LLM:
         said: Callable[[], Awaitable[list[Json]]] | None = None,
         facts: ModelFacts | None = None,
     ) -> None:
-        self.base_url = base_url  # of the tap, with this rollout's token in it; ends in /v1
+        self.base_url = base_url  # URL of the tap with this rollout's token; ends in /v1
         self.model = model
         self.sampling = {name: value for name, value in (sampling or {}).items() if value is not None}
-        self.transcript: list[Json] = []  # the conversation of the last call, its answer included
-        self.structured = True  # whether it may be asked for JSON by a schema; false once its server has refused that
-        self.facts = ModelFacts() if facts is None else facts  # shared with the model's other clients
+        self.transcript: list[Json] = []  # conversation of the last call, including its answer
+        self.structured = True  # whether requests may contain a JSON Schema; False after the server has refused one
+        self.facts = ModelFacts() if facts is None else facts  # facts shared with other clients of the model
         self._session, self._roles, self._said = session, roles, said
 
     async def role(self, name: str) -> LLM:
-        """Calls whoever plays a role of the suite: its calls are recorded as the role's.
+        """Returns a client of the model that plays a role of the suite. Its calls are recorded as the role's.
 
-        Raises InfraError for a role that nobody plays, and when it cannot be asked.
+        Raises InfraError if the role has no model, or if the model cannot be reached.
         """
-        return await self._played(name, None)
+        return await self._role_client(name, None)
 
     async def judge(self, endpoint: Json | None = None) -> LLM:
-        """Calls a model that judges: its calls are recorded as a judge's, and are no part of the agent's work.
+        """Returns a client of a model that judges. Its calls are recorded as a judge's, and do not count as work of the agent.
 
-        `endpoint` is {url, model, api_key}, the last one the name of an environment variable; without it the judge is the suite's, or
-        where that names none the backend under test. Raises InfraError when it cannot be asked.
+        `endpoint` is {url, model, api_key}; `api_key` is the name of an environment variable. Without `endpoint`, the judge is that of the
+        suite, or the backend under test if the suite names none. Raises InfraError if the judge cannot be reached.
         """
-        return await self._played(JUDGE, endpoint)
+        return await self._role_client(JUDGE, endpoint)
 
-    async def _played(self, role: str, endpoint: Json | None) -> LLM:
+    async def _role_client(self, role: str, endpoint: Json | None) -> LLM:
         await refuse_abandoned()
         if self._roles is None:
             raise InfraError(f"nobody plays the role {role!r} here")
         return await self._roles(role, endpoint)
 
     async def said(self) -> list[Json]:
-        """What the model said since this was asked last, {text, tool_calls: [{id, name, arguments}]} for each answer that came whole.
+        """Returns the complete answers of the model since the last request, as {text, tool_calls: [{id, name, arguments}]}.
 
-        Only for black boxes (`black_box`), once whatever called has ended: calls under way are broken off.
-        Raises InfraError when the tap cannot be asked.
+        Only for agents with `black_box`, after the code that calls the model has ended, because calls in progress are cancelled.
+        Raises InfraError if the tap does not answer.
         """
         await refuse_abandoned()
         return [*map(json_text.readable, await self._said())] if self._said is not None else []
 
     async def chat(self, messages: Sequence[Json], tools: Sequence[Json] = (), **overrides: Any) -> Reply:
-        """One Chat Completions call. `overrides` are request fields (temperature, tool_choice, ...).
+        """Makes one Chat Completions call. `overrides` are request fields such as temperature or tool_choice. The reply may be empty.
 
-        It has the field names that the model accepts. It is repeated once for each field, or length, that the server's error names.
-        Raises LimitReached when the context is full, AgentError when the history is refused for arguments of the model that are no JSON
-        object, and InfraError for whatever else keeps it from answering. What the model says may be nothing (`Reply.is_empty`).
+        Fields get the names that the model accepts. If the server refuses a field or length, the call is corrected and repeated, once for
+        each of them.
+
+        Raises:
+            LimitReached: The context is full.
+            AgentError: The history was refused because it contains tool arguments of the model that are not a JSON object.
+            InfraError: Any other failure.
         """
         await refuse_abandoned()
         called = time.monotonic_ns()
@@ -298,13 +302,13 @@ class LLM:
         return reply
 
     def openai(self) -> AsyncOpenAI:
-        """An openai client that speaks through the tap, without retries and timeouts of its own."""
+        """Returns an openai client that calls the model through the tap, without its own retries and timeouts."""
         from openai import AsyncOpenAI
 
         return AsyncOpenAI(base_url=self.base_url, api_key=NO_KEY, max_retries=0, timeout=None)
 
     def openai_sync(self) -> OpenAI:
-        """The same for code that blocks; call it in a thread (`asyncio.to_thread`), or other rollouts wait as well."""
+        """Returns an openai client for blocking code. Use it in a thread (`asyncio.to_thread`), otherwise it blocks other rollouts."""
         from openai import OpenAI
 
         return OpenAI(base_url=self.base_url, api_key=NO_KEY, max_retries=0, timeout=None)
@@ -314,33 +318,33 @@ class LLM:
             return await self._answer(self._session, body, called)
         import aiohttp
 
-        async with aiohttp.ClientSession() as session:  # a client used by hand leaves nothing open behind it
+        async with aiohttp.ClientSession() as session:  # A client outside of a rollout has no shared session.
             return await self._answer(session, body, called)
 
     async def _answer(self, session: aiohttp.ClientSession, body: Json, called: int) -> Any:
         """Returns the server's answer. A refused request is corrected by the server's error message, once for each fault."""
         corrected: set[str] = set()
         while True:
-            sent = json_text.dumps(body)
-            status, content = await self._sent(session, sent, called)
+            request = json_text.dumps(body)
+            status, content = await self._send(session, request, called)
             if status == 200:
                 break
-            again = self.facts.corrected(body, status, content)
-            if again is None or again.fault in corrected or again.body == body:
-                raise failure(status, content, sent)
-            corrected.add(again.fault)
-            body, called = again.body, time.monotonic_ns()
+            correction = self.facts.corrected(body, status, content)
+            if correction is None or correction.fault in corrected or correction.body == body:
+                raise failure(status, content, request)
+            corrected.add(correction.fault)
+            body, called = correction.body, time.monotonic_ns()
         try:
             return json_text.readable(json_text.loads(content))
         except ValueError as error:
             raise InfraError(f"the answer is not JSON: {beginning(content, 200)!r}") from error
 
-    async def _sent(self, session: aiohttp.ClientSession, body: bytes, called: int) -> tuple[int, bytes]:
-        """(status, content) of the answer to one request."""
-        import aiohttp  # here: a controller that only looks the agents up has no use for it
+    async def _send(self, session: aiohttp.ClientSession, body: bytes, called: int) -> tuple[int, bytes]:
+        """Sends one request. Returns (status, content) of the answer."""
+        import aiohttp  # Imported here because controllers import agents, but do not call models.
 
         headers = {"content-type": "application/json", CALLED: str(called), UPGRADE: "yes"}
-        no_limit = aiohttp.ClientTimeout(total=None)  # budgets belong to the pool and the tap
+        no_limit = aiohttp.ClientTimeout(total=None)  # The pool and the tap enforce the time limits.
         try:
             async with session.post(f"{self.base_url}/chat/completions", data=body, headers=headers, timeout=no_limit) as response:
                 return response.status, await response.read()
@@ -349,7 +353,7 @@ class LLM:
 
 
 def failure(status: int, content: bytes, request: bytes = b"") -> Exception:
-    """The error that an answer other than 200 to a call with the body `request` means for the rollout."""
+    """Returns the error of a rollout for an answer with another status than 200. `request` is the body of the call."""
     text = content.decode(errors="replace")
     try:
         error = orjson.loads(content)["error"]
@@ -361,5 +365,5 @@ def failure(status: int, content: bytes, request: bytes = b"") -> Exception:
     if context_is_full(status, f"{code} {message}"):
         return LimitReached(f"context: {message}")
     if status in REFUSALS and holds_broken_arguments(request):
-        return AgentError(f"HTTP {status}: {message}; the history holds tool arguments of the model that are no JSON object")
+        return AgentError(f"HTTP {status}: {message}; the history contains tool arguments of the model that are not a JSON object")
     return InfraError(f"HTTP {status}: {message}")

@@ -1,4 +1,4 @@
-"""How a judge is asked: for JSON by a schema, read tolerantly, checked strictly, and never guessed."""
+"""Asks judges for JSON that fits a schema. Answers are parsed leniently and validated strictly; missing values are never guessed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pytest_agentbench.lib.json_schema import validator
 from pytest_agentbench.llm.client import LLM, Reply
 from pytest_agentbench.records import Json, ToolCall
 
-LONGEST = 50_000  # characters of an answer that are read, from its end
-SHOWN = 200  # characters of an answer that an error quotes
+LONGEST = 50_000  # characters of an answer that are parsed, from its end
+SHOWN = 200  # characters of an answer in an error
 REFUSED = re.compile(r"HTTP 4\d\d: .*(response_format|json_schema|structured output)", re.IGNORECASE | re.DOTALL)
 AGAIN = "That cannot be used: {fault}. Answer with one JSON object that fits the schema, and with nothing else."
 SCHEMA = "\n\nAnswer with one JSON object that fits this schema, its keys in this order, and with nothing else:\n{schema}"
@@ -28,10 +28,10 @@ SCHEMA = "\n\nAnswer with one JSON object that fits this schema, its keys in thi
 
 @dataclass(frozen=True)
 class Form:
-    """What a judge fills in."""
+    """The form of a judge's answer."""
 
     name: str
-    schema: Json  # of an object
+    schema: Json  # JSON Schema of an object
 
     @property
     def text(self) -> str:
@@ -43,10 +43,10 @@ class Form:
 
 
 async def ask(judge: LLM, prompt: str, form: Form, **parameters: float) -> Json:
-    """The form as the judge filled it in; `parameters` are request fields.
+    """Asks a judge and returns its answer in a form. `parameters` are request fields.
 
-    A server that refuses `response_format` is asked without it. What does not fit is told to the judge once.
-    Raises JudgeError when it still does not fit, and InfraError when the judge does not answer.
+    If the server refuses `response_format`, asks without it. If the answer does not fit, tells the judge why and asks once more.
+    Raises JudgeError if the second answer does not fit, either, and InfraError if the judge does not answer.
     """
     messages: list[Json] = [{"role": "user", "content": prompt + SCHEMA.replace("{schema}", form.text)}]
     reply = await _answer(judge, messages, form, parameters)
@@ -58,23 +58,23 @@ async def ask(judge: LLM, prompt: str, form: Form, **parameters: float) -> Json:
 
 
 def identity(judge: LLM, template: str, form: Form, parameters: Mapping[str, float]) -> Json:
-    """Who judged, and by what: two judgements compare only where this is the same."""
+    """Returns the model, prompt hash and parameters of a judgement. Judgements are comparable only if these are equal."""
     prompt = hashlib.sha256(f"{template}\n{form.text}".encode()).hexdigest()
     return {"model": judge.model, "prompt_sha256": prompt, "parameters": dict(parameters)}
 
 
-def filled(template: str, values: Mapping[str, str]) -> str:
-    """The template with `{name}` replaced for each of the values; other braces stay, and what is put in is not looked at again."""
-    return re.sub(r"\{(" + "|".join(map(re.escape, values)) + r")\}", lambda found: values[found[1]], template)
+def fill_template(template: str, values: Mapping[str, str]) -> str:
+    """Replaces `{name}` in a template for each name in `values`. Other braces stay, and braces within the values are not replaced."""
+    return re.sub(r"\{(" + "|".join(map(re.escape, values)) + r")\}", lambda candidate: values[candidate[1]], template)
 
 
 def numbered(lines: Iterable[str]) -> str:
-    """`1. first`, `2. second`, each on a line of its own."""
+    """Formats texts as a numbered list, one line each: `1. first`, `2. second`."""
     return "\n".join(f"{number}. {' '.join(line.split())}" for number, line in enumerate(lines, 1))
 
 
 def calls_text(calls: Iterable[ToolCall]) -> str:
-    """The calls as a judge gets to see them: `1. transfer_funds(amount=5, to="Maria")`."""
+    """Formats tool calls for a judge: `1. transfer_funds(amount=5, to="Maria")`."""
     lines = []
     for call in calls:
         arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False, default=str)}" for name, value in call.arguments.items())
@@ -83,19 +83,19 @@ def calls_text(calls: Iterable[ToolCall]) -> str:
 
 
 def read(text: str, form: Form) -> Json:
-    """The last object in an answer that fits the form; code fences, thoughts and whatever else stands around it do not matter.
+    """Returns the last object in an answer that fits the form. Ignores everything around it, such as code fences and thoughts.
 
-    A number or a truth value that was written as a text is taken as what it says. Raises JudgeError with what is wrong.
+    Numbers and booleans that were written as strings are converted. Raises JudgeError with the reason if no object fits.
     """
     fault = "there is no JSON object in it"
-    for found in reversed([*_objects(text.rpartition("</think>")[2][-LONGEST:])]):
-        mended: Json = _mended(found, form.schema)
+    for candidate in reversed([*_objects(text.rpartition("</think>")[2][-LONGEST:])]):
+        corrected: Json = _corrected(candidate, form.schema)
         try:
-            validator(form.text)(mended)
+            validator(form.text)(corrected)
         except fastjsonschema.JsonSchemaValueException as error:
             fault = str(error.message)
         else:
-            return mended
+            return corrected
     raise JudgeError(f"{fault}; the judge said {beginning(text, SHOWN)!r}")
 
 
@@ -109,32 +109,32 @@ async def _answer(judge: LLM, messages: list[Json], form: Form, parameters: Mapp
                     raise
                 judge.structured = False
         return await judge.chat(messages, **parameters)
-    except LimitReached as error:  # the judge's limit is none of the agent's
+    except LimitReached as error:  # A limit of the judge must not count as a limit of the agent.
         raise JudgeError(f"the judge ran into a limit: {error}") from error
 
 
 def _objects(text: str) -> Iterator[Json]:
-    """The JSON objects in a text, outermost ones only, in order."""
+    """Yields the outermost JSON objects in a text, in order."""
     decoder = json.JSONDecoder(parse_constant=_refuse)
     at = text.find("{")
     while at >= 0:
         try:
-            found, end = decoder.raw_decode(text, at)
-            yield found
+            candidate, end = decoder.raw_decode(text, at)
+            yield candidate
         except (ValueError, RecursionError):
             end = at + 1
         at = text.find("{", end)
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
-def _mended(value: Any, schema: Json) -> Any:
-    """The value as the schema has it, where there is no doubt what was meant: without unknown keys, and no `"0.9"` for 0.9."""
+def _corrected(value: Any, schema: Json) -> Any:
+    """Corrects unambiguous deviations of a value from a schema: removes unknown keys, and converts `"0.9"` to 0.9."""
     kind = schema.get("type")
     if kind == "object" and isinstance(value, dict):
-        return {name: _mended(value[name], each) for name, each in schema["properties"].items() if name in value}
+        return {name: _corrected(value[name], each) for name, each in schema["properties"].items() if name in value}
     if not isinstance(value, str):
         return value
     if kind == "boolean":
@@ -143,5 +143,5 @@ def _mended(value: Any, schema: Json) -> Any:
         try:
             return number if math.isfinite(number := float(value)) else value
         except ValueError:
-            pass  # the schema says what is wrong
+            pass  # The validation reports the wrong value.
     return value

@@ -1,1 +1,1 @@
-"""The retriever: documents that are near a query, over HTTP, as the tool `search` of ToolOrchestra asks for them."""
+"""The retriever: an HTTP service that returns the documents nearest to a query, for the tool `search` of ToolOrchestra."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.lib.web_process import run_service, serve
-from pytest_agentbench.retriever.config import WHERE, filled_in, parse_config
+from pytest_agentbench.retriever.config import WHERE, expand_variables, parse_config
 from pytest_agentbench.retriever.index import Index, embedder, read_allowed
 from pytest_agentbench.retriever.service import Retriever
 
@@ -16,8 +16,8 @@ HOST = "127.0.0.1"
 
 async def retriever(settings: Any) -> None:
     config = parse_config(settings)
-    allowed = read_allowed(Path(filled_in(config.allowed, "allowed"))) if config.allowed else None
-    index = Index.read(Path(filled_in(config.index_dir, "index_dir")), gpu=config.gpu)
+    allowed = read_allowed(Path(expand_variables(config.allowed, "allowed"))) if config.allowed else None
+    index = Index.read(Path(expand_variables(config.index_dir, "index_dir")), gpu=config.gpu)
     service = Retriever(config, index, embedder(config.embeddings), allowed)
     await service.check()
     await serve(service.application(), WHERE, HOST, config.port)

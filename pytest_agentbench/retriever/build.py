@@ -1,4 +1,4 @@
-"""Builds an index in an interpreter that has what it takes: `python -m pytest_agentbench.retriever.build CORPUS FOLDER EMBEDDINGS`."""
+"""Builds an index: `python -m pytest_agentbench.retriever.build CORPUS FOLDER EMBEDDINGS`, in an interpreter with the needed packages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHERE = "agentbench retriever build"
 
 
 def build_index(corpus: Path, folder: Path, embeddings: Json) -> None:
-    """Builds an index and prints the files; raises ConfigError for a missing package before it makes vectors."""
+    """Builds an index and prints its files. Raises ConfigError if a package is missing, before any vectors are computed."""
     spec = validate(EmbeddingsSpec, embeddings, WHERE)
     faiss()
     documents = asyncio.run(build(corpus, folder, embedder(spec)))

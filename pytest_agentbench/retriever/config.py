@@ -1,4 +1,4 @@
-"""The settings of a retriever: a line of JSON that its process reads, or a YAML file that says in addition what it runs in."""
+"""The settings of a retriever: a line of JSON for its process, or a YAML file, which also names the interpreter."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import PositiveSeconds, Spec, load_yaml, matching, validate
 
 WHERE = "retriever config"
-GPU_CANDIDATES = 2048  # documents that FAISS finds on a GPU for a query at most
+GPU_CANDIDATES = 2048  # most documents that FAISS can find for a query on a GPU
 NAMED = re.compile(r"\$(?:(\w+)|\{(\w+)\})")  # an environment variable in the text of a setting
 Variable = Annotated[str, matching(r"^[A-Za-z_]\w*$", "the name of an environment variable")]
 HttpUrl = Annotated[str, matching(r"^https?://\S+$", "a URL that starts with http:// or https://")]
 
 
 class EmbeddingsSpec(Spec):
-    """Who makes vectors of texts: an OpenAI-compatible server, or a model of sentence-transformers in this process."""
+    """The source of the vectors of texts: an OpenAI-compatible server, or a model of sentence-transformers in this process."""
 
-    url: HttpUrl | None = None  # base URL, which ends in /v1
-    model: str  # that the server has, or name or folder of a model of sentence-transformers
-    query_prefix: str = ""  # before each query, and before no document: what the model was trained to see there
+    url: HttpUrl | None = None  # base URL of a server, which ends in /v1
+    model: str  # model of the server, or name or folder of a model of sentence-transformers
+    query_prefix: str = ""  # text before each query, but not before documents, if the model was trained with one
     api_key: Variable | None = None  # name of an environment variable
     timeout: PositiveSeconds = 60.0  # of a request to the server
 
 
 class TavilySpec(Spec):
-    """A web search that is asked where the documents have too little; it is not, where no key is set."""
+    """A web search that is used if too few documents are near enough, and if its key is set."""
 
     url: HttpUrl = "https://api.tavily.com"
     api_key: Variable = "TAVILY_API_KEY"  # name of an environment variable
     results: int = Field(default=20, ge=1, le=20)
-    below: int = Field(default=3, ge=1)  # asked where fewer documents than this were near enough
+    below: int = Field(default=3, ge=1)  # the search is used if fewer documents than this are near enough
     timeout: PositiveSeconds = 60.0  # of a request
 
 
 class RetrieverConfig(Spec):
-    """What a retriever serves."""
+    """The settings of a retriever."""
 
     index_dir: str = "$INDEX_DIR"  # folder with eval.index and eval.jsonl
     embeddings: EmbeddingsSpec
-    gpu: bool = False  # the index lies on all GPUs that are visible, a part of it on each, in half precision
-    allowed: str | None = None  # JSON file {question id: [document ids]}: a question gets documents of its own list only
+    gpu: bool = False  # whether to distribute the index over all visible GPUs, in half precision
+    allowed: str | None = None  # JSON file {question id: [document ids]}; a question only gets documents of its list
     tavily: TavilySpec | None = None
-    port: int = Field(default=0, ge=0, le=65535)  # on 127.0.0.1; 0 takes a free one
-    candidates: int = Field(default=1000, ge=1)  # nearest documents that are looked at, before lists and limits leave some out
-    least_score: FiniteFloat = 0.1  # inner product, above which a document is near enough
-    least_characters: int = Field(default=100, ge=0)  # that a document has to be longer than
+    port: int = Field(default=0, ge=0, le=65535)  # port on 127.0.0.1; 0 selects a free one
+    candidates: int = Field(default=1000, ge=1)  # number of nearest documents before `allowed` and the limits exclude some
+    least_score: FiniteFloat = 0.1  # a document is near enough if its inner product is higher than this
+    least_characters: int = Field(default=100, ge=0)  # documents must be longer than this
 
     @model_validator(mode="after")
     def _a_key_is_a_servers(self) -> RetrieverConfig:
@@ -68,26 +68,26 @@ class RetrieverConfig(Spec):
 class RetrieverFile(RetrieverConfig):
     """The keys of a YAML file for `agentbench retriever serve`."""
 
-    python: str = "agentbench"  # the interpreter, as a stack's `python`: an environment by name, a folder, or a program
+    python: str = "agentbench"  # interpreter: name of an environment, folder or program, as for `python` of a stack
 
     @property
     def config(self) -> RetrieverConfig:
-        """Returns the settings without `python`, for the process."""
+        """The settings without `python`, for the process."""
         return RetrieverConfig(**self.model_dump(exclude={"python"}))
 
 
 def parse_config(data: Any) -> RetrieverConfig:
-    """The settings in `data`; raises ConfigError with a sentence."""
+    """Validates settings. Raises ConfigError."""
     return validate(RetrieverConfig, data, WHERE)
 
 
 def is_retriever(file: Path) -> bool:
-    """Whether a YAML file has settings of a retriever: `embeddings`, which no backend has."""
+    """Returns whether a YAML file contains settings of a retriever: only they have the key `embeddings`."""
     return file.suffix in (".yaml", ".yml") and file.is_file() and "embeddings" in load_yaml(file)
 
 
 def read_settings(file: Path) -> RetrieverFile:
-    """The settings in a YAML file, whose paths are relative to its folder; raises ConfigError with a sentence."""
+    """Reads the settings in a YAML file, whose paths are relative to its folder. Raises ConfigError."""
     settings, folder = validate(RetrieverFile, load_yaml(file), str(file)), file.absolute().parent
     paths = {key: _below(folder, text) for key in ("index_dir", "allowed") if (text := getattr(settings, key))}
     embeddings = settings.embeddings
@@ -97,12 +97,12 @@ def read_settings(file: Path) -> RetrieverFile:
 
 
 def _below(folder: Path, text: str) -> str:
-    """Returns an absolute path; a text that begins with an environment variable stays."""
+    """Returns an absolute path. A text that begins with an environment variable stays unchanged."""
     return text if text.startswith("$") else str(folder / Path(text).expanduser())
 
 
-def filled_in(text: str, key: str) -> str:
-    """The text of a setting with the values of the environment variables that it names; raises ConfigError for one that is not set."""
+def expand_variables(text: str, key: str) -> str:
+    """Replaces environment variables in the text of a setting. Raises ConfigError if one is not set."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]

@@ -1,4 +1,4 @@
-"""An index: documents of a corpus and their vectors. eval.index is FAISS's, and line n of eval.jsonl is the document of its vector n."""
+"""The index of a corpus: its documents and their vectors. eval.index is a FAISS index; line n of eval.jsonl is the document of vector n."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.json_file import json_in, read_json_file, read_text
 from pytest_agentbench.records import Json
-from pytest_agentbench.retriever.config import EmbeddingsSpec, filled_in
+from pytest_agentbench.retriever.config import EmbeddingsSpec, expand_variables
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 
-TEXTS = ("content", "contents")  # keys, the first of which that is there counts
+TEXTS = ("content", "contents")  # keys of a document's text; the first one that exists is used
 
 
 def read_corpus(file: Path) -> list[Json]:
-    """The documents of a file, in its order; raises ConfigError with file and line for what is none, and for an id that is there twice."""
+    """Reads the documents of a file. Raises ConfigError with file and line if a document is invalid, or if an id occurs twice."""
     documents: list[Json] = []
     seen: set[str] = set()
     for number, line in enumerate(read_text(file).split("\n"), 1):
@@ -42,12 +42,12 @@ def read_corpus(file: Path) -> list[Json]:
 
 
 def text_of(document: Json) -> str:
-    """What a document says."""
+    """Returns the text of a document."""
     return next((str(document[key]) for key in TEXTS if key in document), "")
 
 
 def read_allowed(file: Path) -> dict[str, frozenset[str]]:
-    """Question id -> ids of the documents that it may get; raises ConfigError for what is no such list."""
+    """Reads question id -> ids of the documents that it may get. Raises ConfigError if the file is invalid."""
     data = read_json_file(file)
     if not isinstance(data, dict) or not all(isinstance(ids, list) for ids in data.values()):
         raise ConfigError(f"{file}: should hold an object, question id -> list of document ids")
@@ -55,7 +55,7 @@ def read_allowed(file: Path) -> dict[str, frozenset[str]]:
 
 
 def _document(document: Any, where: str) -> Json:
-    """Returns the value of a line if it is a document; raises ConfigError."""
+    """Returns the value of a line if it is a document. Raises ConfigError if it is not."""
     if not isinstance(document, dict) or not isinstance(document.get("id"), str | int):
         raise ConfigError(f"{where}: a document should be an object with an `id`")
     if not any(isinstance(document.get(key), str) for key in TEXTS):
@@ -67,19 +67,19 @@ BATCH = 256  # texts in a request
 
 
 class Embedder(Protocol):
-    """Makes vectors."""
+    """Computes the vectors of texts."""
 
     async def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """A row of length 1 for each text; raises BackendError where they cannot be made."""
+        """Returns one row of length 1 for each text. Raises BackendError if that fails."""
 
 
 def embedder(spec: EmbeddingsSpec) -> Embedder:
-    """The one that the settings describe; raises ConfigError where its key or its package is not there."""
-    return Server(spec) if spec.url else InProcess(filled_in(spec.model, "embeddings.model"))
+    """Creates the embedder that the settings describe. Raises ConfigError if its key or its package is missing."""
+    return Server(spec) if spec.url else InProcess(expand_variables(spec.model, "embeddings.model"))
 
 
 class Server:
-    """An OpenAI-compatible /embeddings."""
+    """An OpenAI-compatible server with /embeddings."""
 
     def __init__(self, spec: EmbeddingsSpec) -> None:
         self._spec, self._url = spec, f"{(spec.url or '').rstrip('/')}/embeddings"
@@ -118,7 +118,7 @@ class Server:
 
 
 class InProcess:
-    """A model of sentence-transformers."""
+    """A model of sentence-transformers in this process."""
 
     def __init__(self, model: str) -> None:
         try:
@@ -128,12 +128,12 @@ class InProcess:
         self._model, self._free = SentenceTransformer(model), asyncio.Lock()
 
     async def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        async with self._free:  # a tokenizer serves one thread at a time
+        async with self._free:  # A tokenizer can only be used by one thread at a time.
             return _unit(await asyncio.to_thread(self._model.encode, [*texts]))
 
 
 def _unit(rows: Any) -> NDArray[np.float32]:
-    """The rows at length 1, so that an inner product is a cosine; a row of zeros stays one."""
+    """Scales rows to length 1, so that inner products are cosines. Rows of zeros stay unchanged."""
     import numpy as np
 
     try:
@@ -150,7 +150,7 @@ INDEX, DOCUMENTS = "eval.index", "eval.jsonl"
 
 
 def faiss() -> Any:
-    """The module; raises ConfigError with the command that installs it."""
+    """Imports faiss. If it is missing, raises ConfigError with the command that installs it."""
     try:
         import faiss as module
     except ImportError as error:
@@ -159,14 +159,14 @@ def faiss() -> Any:
 
 
 class Index:
-    """The documents that are nearest to a vector."""
+    """A loaded index, which finds the documents nearest to a vector."""
 
     def __init__(self, index: Any, documents: Sequence[Json]) -> None:
         self._index, self.documents, self._free = index, documents, threading.Lock()
 
     @classmethod
     def read(cls, folder: Path, *, gpu: bool = False) -> Index:
-        """One that was built, here or elsewhere; raises ConfigError for files that are not there, or do not belong together."""
+        """Loads an index. Raises ConfigError if its files are missing or invalid, or do not belong together."""
         library, documents = faiss(), read_corpus(folder / DOCUMENTS)
         if not (folder / INDEX).is_file():
             raise ConfigError(f"{folder / INDEX} is not there: `agentbench retriever build CORPUS.jsonl --output {folder}` makes it")
@@ -182,16 +182,19 @@ class Index:
 
     @property
     def dimensions(self) -> int:
-        """Numbers in a vector."""
+        """The number of dimensions of the vectors."""
         return int(self._index.d)
 
     def nearest(self, vectors: NDArray[np.float32], most: int) -> list[list[tuple[float, Json]]]:
-        """For each vector (score, document), the nearest first; raises ConfigError where its length is not that of the index."""
+        """Returns the nearest (score, document) pairs of each vector, the nearest first.
+
+        Raises ConfigError if the vectors have other dimensions than the index.
+        """
         if vectors.shape[1] != self.dimensions:
             raise ConfigError(
                 f"the index has vectors of {self.dimensions} numbers, and the embeddings {vectors.shape[1]}: name the model that made it"
             )
-        with self._free:  # FAISS serves one thread at a time on a GPU, and takes all cores for one on the CPU
+        with self._free:  # On a GPU, FAISS is not thread-safe. On the CPU, one search already uses all cores.
             scores, places = self._index.search(vectors, min(most, len(self.documents)))
         return [
             [(float(score), self.documents[place]) for score, place in zip(*row, strict=True) if place >= 0]
@@ -200,7 +203,7 @@ class Index:
 
 
 def _on_gpus(library: Any, index: Any) -> Any:
-    """Moves an index to all visible GPUs, a part to each, in half precision; raises ConfigError if FAISS sees no GPU."""
+    """Distributes an index over all visible GPUs, in half precision. Raises ConfigError if FAISS sees no GPU."""
     if not library.get_num_gpus():
         raise ConfigError(
             "gpu: FAISS sees no GPU; its build for GPUs is in the environment `retriever` (agentbench env create retriever), "
@@ -212,14 +215,14 @@ def _on_gpus(library: Any, index: Any) -> Any:
 
 
 async def build(corpus: Path, folder: Path, embedder: Embedder) -> int:
-    """Writes the index of a corpus, by inner product, into a folder; returns how many documents it has."""
+    """Writes the index of a corpus, for inner products, to a folder. Returns the number of documents."""
     documents = read_corpus(corpus)
     _write(documents, await embedder.vectors([text_of(document) for document in documents]), folder)
     return len(documents)
 
 
 def _write(documents: Sequence[Json], vectors: NDArray[np.float32], folder: Path) -> None:
-    """Both files, the index last: a folder with an index has its documents, too."""
+    """Writes both files. The index is written last, so that a folder with an index also has the documents."""
     library = faiss()
     index = library.IndexFlatIP(vectors.shape[1])
     index.add(vectors)

@@ -1,5 +1,6 @@
-"""The HTTP side of the retriever: GET /health, and POST /retrieve as ToolOrchestra's retriever has it, with Tavily's web search and a
-log of the requests.
+"""The HTTP service of the retriever: GET /health, and POST /retrieve with the format of ToolOrchestra's retriever.
+
+Can use Tavily's web search, and writes a log of the requests.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from pytest_agentbench.retriever.config import RetrieverConfig, TavilySpec
 from pytest_agentbench.retriever.index import Embedder, Index, text_of
 
 
-def where_it_is() -> Json:
-    """Returns the path of the log as `log`, or an empty dictionary in a process that was started by hand."""
+def log_location() -> Json:
+    """Returns the path of the log as `log`, or an empty dictionary if the process was started by hand."""
     path = os.environ.get(LOG)
     return {"log": path} if path else {}
 
 
 @contextmanager
-def logged() -> Iterator[Json]:
-    """Writes a line when the block has ended: the time when it began, the seconds that it took, and what was put into the dictionary."""
+def log_request() -> Iterator[Json]:
+    """Writes a line to the log when the block ends: its start time, its duration in seconds, and the content of the yielded dictionary."""
     facts: Json = {}
     time_of_day, began = datetime.now(UTC), time.monotonic()
     try:
         yield facts
-    except BaseException as error:  # a client that went away, too, which cancels its request
+    except BaseException as error:  # Includes the cancellation of a request whose client has disconnected.
         facts["error"] = repr(error)
         raise
     finally:
@@ -51,21 +52,21 @@ def logged() -> Iterator[Json]:
         sys.stderr.flush()
 
 
-LONGEST = 390  # characters of a query that it takes
+LONGEST = 390  # characters of the longest query that Tavily accepts
 
 
 class Tavily:
-    """The service, with the key that the environment has."""
+    """A client of Tavily's web search. Its key comes from the environment."""
 
     def __init__(self, spec: TavilySpec) -> None:
         self._spec, self._key = spec, os.environ.get(spec.api_key, "")
 
-    def wanted(self, documents: int) -> bool:
-        """Whether it is to be asked where so many documents were near enough."""
+    def is_needed(self, documents: int) -> bool:
+        """Returns whether to search the web, if this many documents are near enough."""
         return bool(self._key) and documents < self._spec.below
 
     async def search(self, query: str) -> list[Json]:
-        """Hits in the retriever's form, the best first, with scores of -1, -2, ...; raises BackendError where there is no answer."""
+        """Returns hits in the format of the retriever, the best first, with the scores -1, -2, ... Raises BackendError if it fails."""
         url = f"{self._spec.url.rstrip('/')}/search"
         body = {"query": query[:LONGEST], "search_depth": "advanced", "max_results": self._spec.results, "include_raw_content": True}
         headers, timeout = {"Authorization": f"Bearer {self._key}"}, aiohttp.ClientTimeout(total=self._spec.timeout)
@@ -91,12 +92,12 @@ class RetrievalRequest(Spec):
 
     queries: list[Query] = Field(min_length=1, max_length=256)
     topk: int = Field(default=5, ge=1)  # documents for each query
-    return_scores: bool = False  # {document, score, source} instead of bare documents
-    eid: str | int | None = None  # the question, where each has a list of documents of its own
+    return_scores: bool = False  # whether to return {document, score, source} instead of documents
+    eid: str | int | None = None  # id of the question, if each question has its own list of documents
 
 
 class Retriever:
-    """An index, who makes vectors of queries, and what each question may get."""
+    """Answers requests with an index, an embedder for queries, and the lists of documents that questions may get."""
 
     def __init__(self, config: RetrieverConfig, index: Index, embedder: Embedder, allowed: Mapping[str, frozenset[str]] | None) -> None:
         self._config, self._index, self._embedder, self._allowed = config, index, embedder, allowed
@@ -109,20 +110,20 @@ class Retriever:
         return application
 
     async def check(self) -> None:
-        """Raises ConfigError where the embeddings do not fit the index, BackendError where there are none."""
+        """Raises ConfigError if the embeddings do not fit the index, and BackendError if they cannot be computed."""
         self._index.nearest(await self._embedder.vectors(["probe"]), 1)
 
     async def hits(self, request: RetrievalRequest) -> list[list[Json]]:
-        """For each query {document, score, source}, the nearest first."""
+        """Returns the hits of each query as {document, score, source}, the nearest first."""
         vectors = await self._embedder.vectors([f"{self._config.embeddings.query_prefix}{query}" for query in request.queries])
         nearest = await asyncio.to_thread(self._index.nearest, vectors, self._config.candidates)
-        return [await self._of(query, found, request) for query, found in zip(request.queries, nearest, strict=True)]
+        return [await self._hits_of_query(query, documents, request) for query, documents in zip(request.queries, nearest, strict=True)]
 
-    async def _of(self, query: str, nearest: list[tuple[float, Json]], request: RetrievalRequest) -> list[Json]:
+    async def _hits_of_query(self, query: str, nearest: list[tuple[float, Json]], request: RetrievalRequest) -> list[Json]:
         near = [
             {"document": document, "score": score, "source": "local"} for score, document in nearest if self._fits(score, document, request)
         ]
-        if self._tavily and self._tavily.wanted(len(near)):
+        if self._tavily and self._tavily.is_needed(len(near)):
             near += await self._tavily.search(query)
         return near[: request.topk]
 
@@ -132,10 +133,10 @@ class Retriever:
         return score > self._config.least_score and len(text_of(document)) > self._config.least_characters
 
     async def _health(self, _: web.Request) -> web.Response:
-        return _json({"status": "ok", "documents": len(self._index.documents), **where_it_is()})
+        return _json({"status": "ok", "documents": len(self._index.documents), **log_location()})
 
     async def _retrieve(self, http: web.Request) -> web.Response:
-        with logged() as facts:
+        with log_request() as facts:
             try:
                 request = validate(RetrievalRequest, orjson.loads(await http.read()), "request")
                 facts |= {"scenario": request.eid, "queries": len(request.queries)}
@@ -149,7 +150,7 @@ class Retriever:
 
 
 def _refusal(error: Exception, status: int, facts: Json) -> web.Response:
-    """Says what is wrong to the client and, as facts of the request, to the log."""
+    """Returns the error as response for the client, and adds it to the facts for the log."""
     facts |= {"status": status, "error": str(error)}
     return _json({"detail": str(error)}, status)
 

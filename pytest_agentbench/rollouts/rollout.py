@@ -19,7 +19,7 @@ from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
 from pytest_agentbench.lib.bounded import GRACE, run_bounded
 from pytest_agentbench.lib.capture import capture, print_exception
 from pytest_agentbench.lib.foreign import USUAL, Sizes, cut, size_of, too_large
-from pytest_agentbench.llm.access import Lines, Tap
+from pytest_agentbench.llm.access import ModelAddresses, Tap
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import final_status
 from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, RolloutKey, split_calls
@@ -32,7 +32,7 @@ from pytest_agentbench.sandbox.verifier import verify
 from pytest_agentbench.scorers import Scorer
 from pytest_agentbench.suites.suite import SUITE_FILE, PoolSuite, Scenario, Task, score_name
 from pytest_agentbench.tools import factory as tool_factory
-from pytest_agentbench.tools.factory import CannedAnswer, answered, answers_from, check_answers
+from pytest_agentbench.tools.factory import CannedAnswer, answers_from, check_answers, with_canned_answers
 from pytest_agentbench.tools.source import DecisionOnly, Tools
 from pytest_agentbench.tools.toolbox import Toolbox
 
@@ -121,18 +121,20 @@ async def run_rollout(
         InfraError: The backend or the sandbox is not available.
     """
     scenario = setup.tools.for_scenario(scenario)
-    lines = Lines(tap, key, session, setup.unstructured, setup.roles, setup.limits)
+    lines = ModelAddresses(tap, key, session, setup.unstructured, setup.roles, setup.limits)
     async with (
         sandbox_for(key, scenario.task, budget, opening) as sandbox,
         code_place_for(key, code_place(setup.agent), budget, opening) as code,
         setup.tools.opened(scenario, budget) as source,
     ):
-        tools = Toolbox(scenario.tools, sandbox, answered(source, setup.answers, scenario, key.trial), code, setup.sizes)
+        tools = Toolbox(scenario.tools, sandbox, with_canned_answers(source, setup.answers, scenario, key.trial), code, setup.sizes)
         on_begin()
         return await _run(key, scenario, setup, lines, tools, budget)
 
 
-async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: Lines, tools: Toolbox, budget: float | None) -> Rollout:
+async def _run(
+    key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: ModelAddresses, tools: Toolbox, budget: float | None
+) -> Rollout:
     llm = await lines.agent(Access(setup.upgrade, keep=is_black_box(setup.agent)), setup.sampling)
     agents = agents_time(budget, scenario.task)
     started_at, started = time.time(), time.monotonic_ns()
@@ -168,19 +170,19 @@ async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: 
             rollout = await verified(rollout, scenario.task, tools.sandbox)
             rollout = await scored(rollout, scenario, setup.scorers, lambda: lines.role(JUDGE), budget, setup.sizes)
             with suppress(InfraError):  # The scores are complete, so losing the judges' calls is acceptable.
-                rollout = dataclasses.replace(rollout, other_calls=(*rollout.other_calls, *await lines.judges_are_done()))
+                rollout = dataclasses.replace(rollout, other_calls=(*rollout.other_calls, *await lines.close_judges()))
         finally:
-            await lines.hang_up()
+            await lines.close_all()
     return dataclasses.replace(rollout, log=log.text)
 
 
-async def _end_of_agent(status: str, reason: str, lines: Lines, time_up: int | None) -> tuple[str, str, Sequence[LLMCall]]:
+async def _end_of_agent(status: str, reason: str, lines: ModelAddresses, time_up: int | None) -> tuple[str, str, Sequence[LLMCall]]:
     """Returns (status, reason, calls) of an agent. Failures that the tap has recorded take precedence over the agent's own result.
 
     `time_up` is the end of the agent's time in nanoseconds, time.monotonic_ns(); None: no limit.
     """
     try:
-        calls = await lines.agent_is_done()
+        calls = await lines.close_agent()
     except InfraError as error:
         return error.status, str(error), ()
     return *final_status(status, reason, calls, time_up), calls

@@ -1,1 +1,1 @@
-"""Where tasks are carried out: a machine of its own for each rollout."""
+"""Sandboxes: isolated environments in which tasks are carried out and verified, one for each rollout."""

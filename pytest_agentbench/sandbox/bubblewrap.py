@@ -1,4 +1,4 @@
-"""A sandbox without Docker: each command runs by bubblewrap in namespaces of its own, which end with it."""
+"""A sandbox without Docker: bubblewrap runs each command in its own namespaces, which end with the command."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from typing import Any
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.abandoned import refuse_abandoned
-from pytest_agentbench.sandbox.command import KILL, Clip, unusable
+from pytest_agentbench.sandbox.command import KILL, Clip, rejected_command
 from pytest_agentbench.sandbox.sandbox import BUBBLEWRAP, CodePlace, CommandResult
 
-PROCESSES = 128  # at once, threads included
-NOBODY = 65534  # user and group outside, where we are root: of root the kernel counts no processes
+PROCESSES = 128  # processes and threads at the same time
+NOBODY = 65534  # user and group of sandboxes if this process is root, because the kernel does not limit the processes of root
 SHARED_MEMORY = 64 << 20  # bytes of /dev/shm
-PROBE = 20.0  # seconds for the first, empty command
+PROBE = 20.0  # seconds for the first command, which only tests the sandbox
 
-#: What is kept of no sandbox of this kind: without a cgroup of its own the kernel counts memory by the process.
+#: The kind, and the limit that is not enforced: without its own cgroup, memory is only limited for each process.
 KIND = f"{BUBBLEWRAP}, memory limited for each process and not for all together"
 
-#: Folders with programs and libraries, and files that they need to start. Nothing else of this machine is inside.
+#: Folders with programs and libraries, and files that they need to start. Nothing else of this machine is visible inside.
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
 
-HOME, SHARED = "/tmp", "/dev/shm"  # noqa: S108 - inside, where nobody else is
+HOME, SHARED = "/tmp", "/dev/shm"  # noqa: S108 - inside the sandbox, which has no other users
 
-#: Of the first process inside; all others inherit them, and nobody inside may raise one.
+#: Sets the limits of the first process inside. All other processes inherit them, and none can raise them.
 _LIMITED = 'echo 1000 > /proc/self/oom_score_adj; ulimit -c 0 -v {memory} -f {file} -t {cpu} -u {processes} || exit; exec bash -c "$1"'
 
 
 class Bubblewrap:
-    """From `start` to `end`. Files are gone when their command has ended, with all that it started."""
+    """A sandbox in which each command has its own, empty file system. When a command ends, its files and processes are removed."""
 
     kind = KIND
 
     def __init__(self, what: str, place: CodePlace, on_end: Callable[[], None] = lambda: None) -> None:
-        """`what` is how errors call it; `on_end` is called when it has ended."""
+        """`what` is the name of the sandbox in errors. `on_end` is called when the sandbox has ended."""
         self._what, self._place, self._on_end = what, place, on_end
         self._running: set[Process] = set()
 
     async def start(self) -> None:
-        """Returns when a command has run; raises InfraError with the reason where the kernel does not allow it."""
+        """Runs a command as a test. Raises InfraError with the reason if that is not possible, for example if the kernel forbids it."""
         try:
             done = await self.exec("exec python3 -c pass", seconds=PROBE)
         except InfraError:
@@ -65,24 +65,24 @@ class Bubblewrap:
         command: str,
         *,
         seconds: float,
-        user: str | None = None,  # noqa: ARG002 - it has one user
+        user: str | None = None,  # noqa: ARG002 - there is only one user
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
         await refuse_abandoned()
-        if why := unusable(command):
+        if why := rejected_command(command):
             return why
         began, clip = time.monotonic(), Clip()
         report = BubblewrapReport()
         try:
-            words = _words(self._place, report.writer, seconds, workdir or HOME, env or {})
-            process = await self._started([*words, command], report.writer)
+            words = _command_line(self._place, report.writer, seconds, workdir or HOME, env or {})
+            process = await self._start_process([*words, command], report.writer)
             report.close_writer()
             self._running.add(process)
             try:
                 ended = await _read(process, clip, seconds)
             finally:
-                await _killed(process, report, clip)
+                await _kill(process, report, clip)
                 self._running.discard(process)
             code = report.fact("exit-code") if ended else None
         finally:
@@ -91,11 +91,11 @@ class Bubblewrap:
             raise InfraError(f"{self._what} cannot be made: {_last_line(clip.text) or 'bubblewrap was killed'}; {_ADVICE}")
         return CommandResult(code, clip.text, clip.omitted, time.monotonic() - began)
 
-    async def _started(self, words: list[str], report_fd: int) -> Process:
-        nobody: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    async def _start_process(self, words: list[str], report_fd: int) -> Process:
+        identity: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         try:
             return await asyncio.create_subprocess_exec(
-                *words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env={}, cwd="/", pass_fds=[report_fd], start_new_session=True, **nobody
+                *words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env={}, cwd="/", pass_fds=[report_fd], start_new_session=True, **identity
             )
         except OSError as error:
             raise InfraError(f"{self._what} cannot be made: {error}") from error
@@ -110,8 +110,8 @@ class Bubblewrap:
 _ADVICE = "bubblewrap 0.8 or later and a kernel that lets users make namespaces are needed; or choose `code_sandbox: docker`"
 
 
-def _words(place: CodePlace, report_fd: int, seconds: float, workdir: str, env: Mapping[str, str]) -> list[str]:
-    """The command line, up to the command that runs inside; what becomes of it is written to `report_fd`."""
+def _command_line(place: CodePlace, report_fd: int, seconds: float, workdir: str, env: Mapping[str, str]) -> list[str]:
+    """Returns the bubblewrap command line, without the command to run inside. bubblewrap writes its report to `report_fd`."""
     program = shutil.which("bwrap")
     if program is None:
         raise InfraError("there is no program `bwrap` on the PATH; install bubblewrap 0.8 or later, or choose `code_sandbox: docker`")
@@ -134,7 +134,7 @@ def _words(place: CodePlace, report_fd: int, seconds: float, workdir: str, env: 
 
 
 async def _read(process: Process, clip: Clip, seconds: float) -> bool:
-    """Whether it ended in so many seconds."""
+    """Reads the output of a process until it ends. Returns whether it ended within `seconds`."""
     assert process.stdout is not None
     try:
         async with asyncio.timeout(seconds):
@@ -146,12 +146,12 @@ async def _read(process: Process, clip: Clip, seconds: float) -> bool:
     return True
 
 
-async def _killed(process: Process, report: BubblewrapReport, clip: Clip) -> None:
-    """Returns when nothing of it runs any more: its output is closed by the last process that could write there."""
+async def _kill(process: Process, report: BubblewrapReport, clip: Clip) -> None:
+    """Kills a command and waits until all its processes have ended: the last one closes the output."""
     assert process.stdout is not None
     with suppress(ProcessLookupError):
         if process.returncode is None and (first := report.fact("child-pid")):
-            os.kill(first, signal.SIGKILL)  # with which all inside ends
+            os.kill(first, signal.SIGKILL)  # Killing the first process ends all processes inside.
         process.kill()
     with suppress(TimeoutError):
         async with asyncio.timeout(KILL):
@@ -161,24 +161,24 @@ async def _killed(process: Process, report: BubblewrapReport, clip: Clip) -> Non
 
 
 class BubblewrapReport:
-    """What bubblewrap says of a command through a pipe: JSON objects, a line each."""
+    """A pipe through which bubblewrap reports on a command: JSON objects, one per line."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
         os.set_blocking(self._reader, False)
-        self._said = b""
+        self._output = b""
 
     def fact(self, name: str) -> int | None:
-        """`child-pid`, the first process inside by its number outside, or `exit-code`; None where it was not said."""
+        """Returns `child-pid` (the id outside of the first process inside) or `exit-code`, or None if it was not reported."""
         with suppress(BlockingIOError):
             while piece := os.read(self._reader, 1 << 12):
-                self._said += piece
-        facts = {name: value for line in self._said.splitlines() for name, value in json.loads(line).items()}
+                self._output += piece
+        facts = {name: value for line in self._output.splitlines() for name, value in json.loads(line).items()}
         value: int | None = facts.get(name)
         return value
 
     def close_writer(self) -> None:
-        """A second call does nothing."""
+        """Closes the writing end. A second call does nothing."""
         if self.writer >= 0:
             os.close(self.writer)
             self.writer = -1

@@ -1,6 +1,4 @@
-"""The containers of sandboxes in the Docker Engine, and the images of tasks that they are made of: pulled by name, or built once
-for each content.
-"""
+"""The Docker containers of sandboxes, and the images of tasks: pulled by name, or built once for each content."""
 
 from __future__ import annotations
 
@@ -23,24 +21,24 @@ from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.tampering import OwnPrograms
 from pytest_agentbench.suites.suite import Task
 
-#: The program `nft`, with which sandbox.private_addresses closes private addresses.
+#: The image with the program `nft`, which blocks private addresses.
 FILTER_IMAGE, FILTER_DOCKERFILE = "agentbench-network-filter:1", "FROM alpine:3.20\nRUN apk add --no-cache nftables\n"
 FILTER_BUILD_S = 120.0
 WITHOUT_A_FILTER = (
-    'say network_mode = \'no-network\' in task.toml, or open all addresses with `private_addresses: ["0.0.0.0/0", "::/0"]` in suite.yaml'
+    'set network_mode = \'no-network\' in task.toml, or open all addresses with `private_addresses: ["0.0.0.0/0", "::/0"]` in suite.yaml'
 )
 
-_LOOK = 0.2  # seconds between two looks at a lock
-_LAST_LINES = 20  # of a build that failed
+_POLL = 0.2  # seconds between two attempts to take a lock
+_LAST_LINES = 20  # lines of output of a failed build in its error
 
 
 def image_of(task: Task) -> str:
-    """The name of a task's image in the engine."""
+    """Returns the name of a task's image in the engine."""
     return task.image or f"agentbench-task:{task.image_digest}"
 
 
 def make_image(task: Task, on_progress: Callable[[str], None]) -> bool:
-    """Sees to it that the engine has a task's image: whether it had none. Raises InfraError with why it cannot."""
+    """Pulls or builds a task's image if it is missing. Returns whether it was missing. Raises InfraError with the reason if that fails."""
     from pytest_agentbench.backends.stack.docker_engine import fetch, size_of
 
     if task.image:
@@ -49,31 +47,31 @@ def make_image(task: Task, on_progress: Callable[[str], None]) -> bool:
             fetch(task.image, "missing", on_progress)
         return missing
     source = {"path": str(Path(task.folder, "environment"))}
-    return _made(image_of(task), f"the image of {Path(task.folder).name}", source, task.build_timeout_s, on_progress)
+    return _ensure_image(image_of(task), f"the image of {Path(task.folder).name}", source, task.build_timeout_s, on_progress)
 
 
 def make_filter_image(on_progress: Callable[[str], None]) -> bool:
-    """The same for FILTER_IMAGE."""
+    """Builds FILTER_IMAGE if it is missing. Returns whether it was missing. Raises InfraError with the reason if that fails."""
     source = {"fileobj": io.BytesIO(FILTER_DOCKERFILE.encode())}
     try:
-        return _made(FILTER_IMAGE, f"the image {FILTER_IMAGE}", source, FILTER_BUILD_S, on_progress)
+        return _ensure_image(FILTER_IMAGE, f"the image {FILTER_IMAGE}", source, FILTER_BUILD_S, on_progress)
     except InfraError as error:
         raise InfraError(
-            f"private addresses cannot be closed to sandboxes with the network `public`: {error}; build it where there is internet "
-            f"(`printf '{FILTER_DOCKERFILE.encode('unicode_escape').decode()}' | docker build -t {FILTER_IMAGE} -`) and bring it by "
+            f"private addresses cannot be closed to sandboxes with the network `public`: {error}; build it where there is internet access "
+            f"(`printf '{FILTER_DOCKERFILE.encode('unicode_escape').decode()}' | docker build -t {FILTER_IMAGE} -`) and copy it with "
             f"`docker save` and `docker load`, or {WITHOUT_A_FILTER}"
         ) from error
 
 
-def _made(name: str, what: str, source: Mapping[str, Any], seconds: float, on_progress: Callable[[str], None]) -> bool:
-    """Builds an image from a `source` that the engine's client understands, unless there is one; whether there was none."""
+def _ensure_image(name: str, what: str, source: Mapping[str, Any], seconds: float, on_progress: Callable[[str], None]) -> bool:
+    """Builds an image if it is missing. Returns whether it was missing. `source` has the arguments for `build` of the Docker client."""
     from pytest_agentbench.backends.stack.docker_engine import size_of
 
     lock = _lock(name, what, on_progress)
     try:
         with closing(client()) as engine, infra(what):
             if missing := size_of(engine, name) is None:
-                engine.api.timeout = seconds  # that nothing may come for
+                engine.api.timeout = seconds  # seconds without any output of the build
                 _build(engine, name, what, source, on_progress)
         return missing
     finally:
@@ -81,11 +79,11 @@ def _made(name: str, what: str, source: Mapping[str, Any], seconds: float, on_pr
 
 
 def _lock(name: str, what: str, on_progress: Callable[[str], None]) -> file_system.Lock:
-    """Waits until nobody on this machine builds the same image."""
+    """Waits until no other process on this machine builds the same image, and takes the lock."""
     with infra():
         while isinstance(lock := file_system.take(f"image-{name}", "building an image"), str):
             on_progress(f"{what}: {lock}")
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
     return lock
 
 
@@ -100,18 +98,18 @@ def _build(engine: Any, name: str, what: str, source: Mapping[str, Any], on_prog
     if fault:
         tail = "\n".join(lines[-_LAST_LINES:])
         where = source.get("path", "its Dockerfile")
-        raise InfraError(f"the image of {where} cannot be built: {fault}; the end of what the build said:\n{tail}")
+        raise InfraError(f"the image of {where} cannot be built: {fault}; the end of the build output:\n{tail}")
 
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CONFLICT = 409  # what an engine says of a container that is being removed
-ANSWER = 120.0  # seconds that the engine may take for one answer: it starts many containers at a time
+CONFLICT = 409  # HTTP status for a container that is already being removed
+ANSWER = 120.0  # seconds for an answer of the engine, which may be starting many containers at the same time
 
 
 def client() -> Any:
-    """Of the engine that DOCKER_HOST names; raises InfraError where none answers. To be closed."""
+    """Returns a client of the engine that DOCKER_HOST names. The caller closes it. Raises InfraError if no engine answers."""
     with infra():
         engine = connect()
     engine.api.timeout = ANSWER
@@ -120,7 +118,7 @@ def client() -> Any:
 
 @contextmanager
 def infra(what: str = "") -> Iterator[None]:
-    """Turns what goes wrong between us and an engine into an InfraError that starts with `what`."""
+    """Converts errors of the communication with an engine to an InfraError that starts with `what`."""
     try:
         with as_backend_error(what):
             yield
@@ -128,15 +126,15 @@ def infra(what: str = "") -> Iterator[None]:
         raise InfraError(str(error)) from error
 
 
-async def beside(what: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What a function that speaks to an engine returns; it has a thread of its own."""
+async def call_engine(what: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Runs a function that calls an engine in a thread, and returns its result. Errors become an InfraError that starts with `what`."""
     with infra(what):
         result: T = await in_thread(work, *args, **kwargs)
     return result
 
 
 def remove(container: Any) -> None:
-    """With all that runs in it; one that is gone already, or going, is none to speak of."""
+    """Removes a container and ends all its processes. Does nothing if it is already removed, or being removed."""
     from docker.errors import APIError, NotFound
 
     with suppress(NotFound):
@@ -153,66 +151,72 @@ RUN, ROLLOUT, OWNER, DEADLINE = (f"{PREFIX}.{name}" for name in ("run", "rollout
 
 
 def labels(run: str, key: RolloutKey, deadline: float) -> dict[str, str]:
-    """Of a sandbox of this process; `deadline` in seconds of time.time()."""
+    """Returns the labels of a sandbox of this process. `deadline` is in seconds of time.time()."""
     return {RUN: run, ROLLOUT: str(key), OWNER: owner(), DEADLINE: f"{deadline:.0f}"}
 
 
 @cache
 def owner() -> str:
-    """This process: machine, process id and start time, for process ids are used again."""
-    return f"{_machine()}:{os.getpid()}:{started(os.getpid())}"
+    """Returns an identifier of this process: machine, process id and start time (because process ids are reused)."""
+    return f"{_machine()}:{os.getpid()}:{start_time(os.getpid())}"
 
 
 def _machine() -> str:
-    """Where a process id means what it means here: containers that share an engine may have one host name, but not one PID namespace."""
+    """Returns an identifier of the PID namespace of this process.
+
+    The host name alone is not enough: containers that share an engine may have the same host name, but different PID namespaces.
+    """
     namespace = PROC / "self" / "ns" / "pid"
     return f"{os.uname().nodename}/{namespace.stat().st_ino if namespace.exists() else 0}"
 
 
-def started(pid: int) -> str:
-    """When a process began, as its system counts; empty where it has ended, which a zombie has too: not every PID 1 collects it soon."""
+def start_time(pid: int) -> str:
+    """Returns the start time of a process, or an empty text if it has ended. A zombie counts as ended, because some are never reaped."""
     import psutil
 
     if not lives(pid):
         return ""
     try:
-        if PROC.exists():  # in ticks since the boot: times of day are computed from it, and move with the clock
+        if PROC.exists():  # Ticks since boot. The time of day would change when the clock is set.
             return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]
         return f"{psutil.Process(pid).create_time():.0f}"
     except (OSError, psutil.Error):
         return ""
 
 
-def is_left(labels: DockerLabels, now: float | None = None) -> bool:
-    """Whether nobody is there any more for a sandbox with these labels: its owner has ended, or its deadline is over."""
+def is_leftover(labels: DockerLabels, now: float | None = None) -> bool:
+    """Returns whether the owner of a sandbox with these labels has ended, or its deadline has passed."""
     if float(labels.get(DEADLINE, 0)) < (time.time() if now is None else now):
         return True
-    machine, pid, begun = labels[OWNER].rsplit(":", 2)
-    return machine == _machine() and started(int(pid)) != begun
+    machine, pid, start = labels[OWNER].rsplit(":", 2)
+    return machine == _machine() and start_time(int(pid)) != start
 
 
-PIDS = 512  # processes and threads at once
+PIDS = 512  # processes and threads at the same time
 PUBLIC = "public"
 NETWORKS = {PUBLIC: "bridge", "no-network": "none"}
 
-#: What root may do in there: package managers and servers need it. All else that Docker gives by default is taken away.
+#: Capabilities of root in a container, which package managers and servers need. Docker's other default capabilities are dropped.
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID", "SYS_CHROOT")
 
 
-#: Storage drivers that may have quotas; with them `storage_mb` counts all that is written, not each file alone.
+#: Storage drivers that may support quotas. With quotas, `storage_mb` limits all written data instead of each file.
 BTRFS = "btrfs"
 QUOTAS = (BTRFS, "overlay2", "zfs")
 
 KIND, UNLIMITED_KIND = "docker", "docker, where Docker's storage driver has no quotas"
 
 
-def kept_up(programs: OwnPrograms, seconds: float) -> list[str]:
-    """Returns the first process. The kernel reaps for it, no signal from inside reaches it, and with its end everything inside ends."""
+def first_process(programs: OwnPrograms, seconds: float) -> list[str]:
+    """Returns the command of a container's first process, which sleeps for `seconds`. When it ends, all processes inside end.
+
+    The kernel reaps orphans for it, and signals from inside do not reach it.
+    """
     return [*programs.words("bash"), "-c", f"trap '' CHLD; exec {shlex.join(programs.words('sleep'))} {max(seconds, 1):.0f}"]
 
 
 def options(task: Task, labels: Mapping[str, str], first: Sequence[str]) -> dict[str, Any]:
-    """Returns what `containers.create` takes; `first` is the process with whose end the container ends."""
+    """Returns the arguments of `containers.create`. `first` is the command of the first process; the container ends with it."""
     from docker.types import LogConfig, Ulimit
 
     memory, storage = task.memory_mb << 20, task.storage_mb << 20
@@ -221,11 +225,11 @@ def options(task: Task, labels: Mapping[str, str], first: Sequence[str]) -> dict
         "command": [],
         "user": "root",
         "hostname": "sandbox",
-        "working_dir": "/",  # the image's own may be gone when it starts again
+        "working_dir": "/",  # An agent may have removed the image's working directory before a restart.
         "environment": dict(task.env),
-        "use_config_proxy": False,  # it is this user's
+        "use_config_proxy": False,  # The proxy settings are private to this user.
         "labels": dict(labels),
-        "stop_signal": "SIGKILL",  # nobody in there is to be asked
+        "stop_signal": "SIGKILL",  # Processes inside must not delay the stop.
         "nano_cpus": int(task.cpus * 1e9),
         "mem_limit": memory,
         "memswap_limit": memory,
@@ -241,13 +245,13 @@ def options(task: Task, labels: Mapping[str, str], first: Sequence[str]) -> dict
 
 
 def create(engine: Any, image: Any, task: Task, labels: Mapping[str, str], first: Sequence[str]) -> tuple[Any, str]:
-    """A container that is not started yet, and the kind of sandbox that it is: whether there are quotas is told by trying."""
+    """Creates a container without starting it. Returns it and its kind, which says whether quotas work; that is found out by trying."""
     from docker.errors import APIError
 
     settings = options(task, labels, first)
     driver = engine.info()["Driver"]
     if driver in QUOTAS:
-        size = task.storage_mb + (_size_mb(image) if driver == BTRFS else 0)  # whose quota counts what the image has, too
+        size = task.storage_mb + (_size_mb(image) if driver == BTRFS else 0)  # The quota of btrfs includes the image.
         try:
             return engine.containers.create(image.id, storage_opt={"size": f"{size}m"}, **settings), KIND
         except APIError as error:
@@ -257,7 +261,7 @@ def create(engine: Any, image: Any, task: Task, labels: Mapping[str, str], first
 
 
 def unenforced(engine: Any, image: Any, task: Task) -> Iterator[str]:
-    """Yields a sentence for each limit of a task that this engine does not keep; a container that is not started tries it."""
+    """Yields a sentence for each limit of a task that this engine does not enforce. Finds out with a container that it does not start."""
     container, kind = create(engine, image, task, {}, ["true"])
     container.remove(force=True, v=True)
     if kind == UNLIMITED_KIND:
@@ -268,20 +272,20 @@ def unenforced(engine: Any, image: Any, task: Task) -> Iterator[str]:
 
 
 def _size_mb(image: Any) -> int:
-    """MiB, rounded up."""
+    """Returns the size of an image in MiB, rounded up."""
     return -(-int(image.attrs["Size"]) >> 20)
 
 
 def clean_up() -> list[str]:
-    """Removes those whose owner has ended or whose deadline is over; what they were, a sentence each, none where no engine answers.
+    """Removes the sandboxes whose owner has ended or whose deadline has passed. Returns a description of each.
 
-    Raises InfraError where an engine answers and some cannot be found or removed; the others are removed all the same.
+    Returns an empty list if no engine answers. Raises InfraError if sandboxes cannot be listed or removed; the others are still removed.
     """
-    return _remove(is_left)
+    return _remove(is_leftover)
 
 
 def end_run(run: str) -> list[str]:
-    """The same for those of a run that is over."""
+    """Removes the sandboxes of a finished run. Returns a description of each, and raises InfraError as `clean_up` does."""
     return _remove(lambda labels: labels.get(RUN) == run)
 
 
@@ -289,9 +293,9 @@ def _remove(is_leftover: Callable[[DockerLabels], bool]) -> list[str]:
     try:
         engine = client()
     except InfraError:
-        return []  # where no engine answers there is no sandbox of ours
+        return []  # Without an engine there are no sandboxes.
     removed, faults = [], []
-    with closing(engine), infra("what sandboxes have left cannot be found"):
+    with closing(engine), infra("leftover sandboxes cannot be listed"):
         for container in engine.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True):
             if is_leftover(container.labels):
                 what = f"sandbox {container.short_id} of {container.labels.get(ROLLOUT)}, run {container.labels.get(RUN) or '(none)'}"

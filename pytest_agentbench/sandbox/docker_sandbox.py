@@ -1,5 +1,6 @@
-"""A sandbox that is a container of a Docker Engine. Private and link-local addresses are closed to one with the network `public`,
-by a packet filter in its network namespace.
+"""A sandbox that is a Docker container.
+
+If its network is `public`, a packet filter in its network namespace blocks private and link-local addresses.
 """
 
 from __future__ import annotations
@@ -25,23 +26,32 @@ from pytest_agentbench.sandbox.containers import (
     KIND,
     PUBLIC,
     WITHOUT_A_FILTER,
-    beside,
+    call_engine,
     client,
     create,
+    first_process,
     image_of,
-    kept_up,
     labels,
     make_filter_image,
     make_image,
     remove,
 )
-from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, TESTS, CommandResult, File, first_file, packed, packed_tests
-from pytest_agentbench.sandbox.tampering import DELETED, PRELOAD, Change, OwnPrograms, empty_preload, names_in, of_the_verifier, programs_of
+from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, TESTS, CommandResult, File, first_file, tar_of, tar_of_tests
+from pytest_agentbench.sandbox.tampering import (
+    DELETED,
+    PRELOAD,
+    Change,
+    OwnPrograms,
+    empty_preload,
+    names_in,
+    programs_of,
+    verifier_changes,
+)
 from pytest_agentbench.suites.suite import Task
 
 AddressRange = IPv4Network | IPv6Network
 
-#: Closed, beside the subnets that the container itself is in.
+#: Blocked addresses. The subnets of the container itself are blocked, too.
 CLOSED = (
     *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"),  # private
     "100.64.0.0/10",  # shared by the customers of a provider
@@ -50,26 +60,26 @@ CLOSED = (
     *("224.0.0.0/4", "255.255.255.255/32", "ff00::/8"),  # multicast and broadcast, which the host and other containers receive
 )
 
-#: Without these messages of the kernel there is no IPv6. To send them itself, a program would need CAP_NET_RAW.
+#: IPv6 does not work without these messages of the kernel. Programs cannot send them, because they lack CAP_NET_RAW.
 _NEIGHBOURS = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, mld-listener-report, mld2-listener-report } accept"
 
 
 def name_servers(resolv_conf: str) -> tuple[str, ...]:
-    """Returns the addresses after `nameserver` in the text of a resolv.conf."""
+    """Returns the addresses of the name servers in the text of a resolv.conf."""
     words = (line.split() for line in resolv_conf.splitlines())
     return tuple(each[1].partition("%")[0] for each in words if len(each) > 1 and each[0] == "nameserver")
 
 
 def needs_filter(task: Task) -> bool:
-    """Whether any private address is closed to programs in the sandbox of a task that have a network."""
+    """Returns whether the sandbox of a task needs a packet filter: it has a network, but may not reach all private addresses."""
     allowed = [ip_network(each) for each in task.private_addresses]
-    return task.network == PUBLIC and not all(_covered(ip_network(each), allowed) for each in CLOSED)
+    return task.network == PUBLIC and not all(_is_covered(ip_network(each), allowed) for each in CLOSED)
 
 
 def close(engine: Any, container: Any, task: Task, servers: Sequence[str]) -> None:
-    """Closes private addresses to a task's container that has just been started, but for DNS at the name servers.
+    """Blocks private addresses for a task's container, except DNS at the name servers.
 
-    To be called after each start, which gives a container a new network namespace. Raises InfraError where it is not possible.
+    Call it after each start of the container, because a start creates a new network namespace. Raises InfraError if it fails.
     """
     from docker.errors import ContainerError
 
@@ -99,14 +109,14 @@ def close(engine: Any, container: Any, task: Task, servers: Sequence[str]) -> No
             remove=True,
         )
     except ContainerError as error:
-        said = (error.stderr or b"").decode(errors="replace").strip()
+        output = (error.stderr or b"").decode(errors="replace").strip()
         raise InfraError(
-            f"private addresses cannot be closed to a sandbox with the network `public`: nft says: {said}; {WITHOUT_A_FILTER}"
+            f"private addresses cannot be closed to a sandbox with the network `public`: nft failed: {output}; {WITHOUT_A_FILTER}"
         ) from error
 
 
 def rules(closed: Iterable[AddressRange], allowed: Iterable[AddressRange], servers: Iterable[str]) -> str:
-    """Returns what `nft` is told: which packets leave the network namespace."""
+    """Returns the rules for `nft`, which decide which packets may leave the network namespace."""
     hosts = [ip_network(ip_address(each)) for each in servers]
     lines = [
         'oifname "lo" accept',
@@ -120,59 +130,59 @@ def rules(closed: Iterable[AddressRange], allowed: Iterable[AddressRange], serve
 
 
 def _each_family(networks: Iterable[AddressRange], verdict: str) -> list[str]:
-    """Returns a rule for the IPv4 networks and one for those of IPv6, where there are some."""
+    """Returns one rule for the IPv4 networks and one for the IPv6 networks, if there are any."""
     networks = list(networks)
-    found = []
+    lines = []
     for words, version in (("ip", 4), ("ip6", 6)):
         if ours := list(collapse_addresses(each for each in networks if each.version == version)):  # type: ignore[type-var]
-            found.append(f"{words} daddr {{ {', '.join(map(str, ours))} }} {verdict}")
-    return found
+            lines.append(f"{words} daddr {{ {', '.join(map(str, ours))} }} {verdict}")
+    return lines
 
 
 def _subnets(networks: Iterable[Mapping[str, Any]]) -> list[AddressRange]:
-    """Returns the subnets of a running container's addresses; none where it has loopback alone."""
+    """Returns the subnets of a running container's addresses. The list is empty if it has only loopback."""
     pairs = (("IPAddress", "IPPrefixLen"), ("GlobalIPv6Address", "GlobalIPv6PrefixLen"))
-    found = ((each.get(address), each.get(length)) for each in networks for address, length in pairs)
-    return [ip_interface(f"{address}/{length}").network for address, length in found if address]
+    addresses = ((each.get(address), each.get(length)) for each in networks for address, length in pairs)
+    return [ip_interface(f"{address}/{length}").network for address, length in addresses if address]
 
 
-def _covered(network: AddressRange, by: Iterable[AddressRange]) -> bool:
+def _is_covered(network: AddressRange, by: Iterable[AddressRange]) -> bool:
     return any(each.version == network.version and network.subnet_of(each) for each in by)  # type: ignore[arg-type]
 
 
-_FOLDER = 1 << 31  # the bit of a folder in a file mode of Go
+_FOLDER = 1 << 31  # the bit for folders in Go's file modes
 
 
-def _nothing() -> None:
-    """For those who do not wait for its end."""
+def _do_nothing() -> None:
+    """The default for `on_end`."""
 
 
 class DockerSandbox:
-    """One container, from `start` to `end`."""
+    """A sandbox in a container. `start` creates the container, and `end` removes it."""
 
-    def __init__(self, run: str, key: RolloutKey, task: Task, seconds: float, on_end: Callable[[], None] = _nothing) -> None:
-        """`seconds` after its start it ends by itself; `on_end` is called when it has ended."""
+    def __init__(self, run: str, key: RolloutKey, task: Task, seconds: float, on_end: Callable[[], None] = _do_nothing) -> None:
+        """The container ends by itself `seconds` after its start. `on_end` is called when it was removed."""
         self._run, self._key, self._task, self._seconds, self._on_end = run, key, task, seconds, on_end
         self._what = f"the sandbox of {key}"
         self.kind = KIND
         self._engine: Any = None
         self._container: Any = None
-        self._user = "0"  # the image's own
-        self._workdir = "/"  # the image's own
-        self._users: Mapping[str, int] = {}  # name -> number, as the image has them
+        self._user = "0"  # default user of the image
+        self._workdir = "/"  # working directory of the image
+        self._users: Mapping[str, int] = {}  # users of the image: name -> user id
         self._programs: OwnPrograms | None = None
-        self._name_servers: tuple[str, ...] = ()  # as the engine names them before an agent can
-        self._changes: list[Change] = []  # what differed from the image when `end_processes` had stopped all
-        self._trusted = False  # whether nothing of an agent's has run since its own programs were put in
+        self._name_servers: tuple[str, ...] = ()  # name servers of the container, read before an agent can change them
+        self._changes: list[Change] = []  # differences from the image at `end_processes`
+        self._trusted = False  # whether no agent program has run since the harness's own programs were restored
 
     async def start(self) -> None:
-        """Returns when it takes commands; raises InfraError."""
-        starting = asyncio.ensure_future(beside(self._what, self._start))
+        """Creates and starts the container. It accepts commands afterwards. Raises InfraError."""
+        starting = asyncio.ensure_future(call_engine(self._what, self._start))
         try:
             await asyncio.shield(starting)
         except BaseException:
             with suppress(InfraError):
-                await starting  # whose thread goes on when it is cancelled
+                await starting  # Its thread continues in spite of the cancellation.
             await self.end()
             raise
 
@@ -184,7 +194,7 @@ class DockerSandbox:
         self._workdir = image.attrs["Config"].get("WorkingDir") or "/"
         self._programs = programs_of(self._engine, image)
         marks = labels(self._run, self._key, time.time() + self._seconds)
-        first = kept_up(self._programs, self._seconds)
+        first = first_process(self._programs, self._seconds)
         self._container, self.kind = create(self._engine, image, self._task, marks, first)
         self._users = self._listed_users()
         self._programs.put(self._container)
@@ -197,7 +207,7 @@ class DockerSandbox:
         return {"root": 0, **{each[0]: int(each[2]) for each in fields if len(each) > 2 and each[2].isdecimal()}}
 
     def _text(self, path: str) -> str:
-        """Returns a file of the image or the engine; nothing where there is none."""
+        """Returns the text of a file in the container, or an empty text if it does not exist."""
         file = self._get(path, LARGEST_FILE)
         return file.content.decode(errors="replace") if isinstance(file, File) else ""
 
@@ -211,22 +221,22 @@ class DockerSandbox:
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
         await refuse_abandoned()
-        container, workdir = self._there(), workdir or self._task.workdir or self._workdir
+        container, workdir = self._running_container(), workdir or self._task.workdir or self._workdir
         shell = self._programs.words("bash") if self._trusted and self._programs else ["bash"]
         execution = Execution(self._engine.api, container.id, user=user or self._user, workdir=workdir, env=env or {}, shell=shell)
         try:
-            done: CommandResult = await beside(self._what, execution.run, command, seconds)
+            done: CommandResult = await call_engine(self._what, execution.run, command, seconds)
             return done
         except asyncio.CancelledError:
             execution.abandon()
             raise
 
     async def put(self, source: Path, target: str) -> None:
-        with packed(source, target) as tar:
-            await beside(f"{self._what}: {target}", self._there().put_archive, "/", tar)
+        with tar_of(source, target) as tar:
+            await call_engine(f"{self._what}: {target}", self._running_container().put_archive, "/", tar)
 
     async def get(self, source: str, *, most: int = LARGEST_FILE) -> File:
-        file: File | str | None = await beside(self._what, self._get, source, most)
+        file: File | str | None = await call_engine(self._what, self._get, source, most)
         if file is None:
             raise FileNotFoundError(f"there is no {source} in the sandbox")
         if isinstance(file, str):
@@ -237,7 +247,7 @@ class DockerSandbox:
         from docker.errors import NotFound
 
         try:
-            pieces, _ = self._there().get_archive(source)
+            pieces, _ = self._running_container().get_archive(source)
         except NotFound as error:
             if "No such container" in str(error):
                 raise
@@ -245,14 +255,14 @@ class DockerSandbox:
         return first_file(pieces, most)
 
     async def end_processes(self) -> None:
-        await beside(f"{self._what} cannot be started again", self._start_again)
+        await call_engine(f"{self._what} cannot be started again", self._start_again)
         self._trusted = True
 
     def _start_again(self) -> None:
-        """With what is put in from outside while nothing runs inside, so that no process of an agent can be in the way."""
+        """Restarts the container, and restores the harness's own programs while it is stopped, so that no agent process can interfere."""
         assert self._programs is not None
-        container = self._there()
-        container.stop(timeout=60)  # so long the engine waits for the death of all that runs in there
+        container = self._running_container()
+        container.stop(timeout=60)  # seconds that the engine waits until all processes have ended
         self._changes = [Change(each["Path"], each["Kind"]) for each in container.diff() or ()]
         self._programs.put(container)
         if any(each.path == PRELOAD and each.kind != DELETED for each in self._changes):
@@ -261,26 +271,26 @@ class DockerSandbox:
         close(self._engine, container, self._task, self._name_servers)
 
     async def halt(self) -> None:
-        await beside(f"{self._what} cannot be stopped", self._there().stop, timeout=60)
+        await call_engine(f"{self._what} cannot be stopped", self._running_container().stop, timeout=60)
 
-    async def changed(self, tests: Path) -> tuple[str, ...]:
+    async def changed_files(self, tests: Path) -> tuple[str, ...]:
         names = await in_thread(names_in, tests)
-        return await beside(self._what, self._changed, names)
+        return await call_engine(self._what, self._list_changed_files, names)
 
-    def _changed(self, names: frozenset[str]) -> tuple[str, ...]:
-        return of_the_verifier(self._changes, names, self._is_folder)
+    def _list_changed_files(self, names: frozenset[str]) -> tuple[str, ...]:
+        return verifier_changes(self._changes, names, self._is_folder)
 
     def _is_folder(self, path: str) -> bool:
-        """Of a path that is there; the engine says so in a header, without its content."""
+        """Returns whether an existing path is a folder. The engine reports it in a header, without sending the content."""
         api = self._engine.api
-        answer = api.head(f"{api.base_url}/v{api.api_version}/containers/{self._there().id}/archive", params={"path": path})
+        answer = api.head(f"{api.base_url}/v{api.api_version}/containers/{self._running_container().id}/archive", params={"path": path})
         facts = json.loads(base64.b64decode(answer.headers.get("X-Docker-Container-Path-Stat", "e30=")))
         return bool(facts.get("mode", 0) & _FOLDER)
 
     async def bring_tests(self, tests: Path, user: str | None) -> int:
         number = self._number_of(user or self._user)
-        with packed_tests(tests, number) as tar:
-            await beside(f"{self._what}: {TESTS}", self._there().put_archive, "/", tar)
+        with tar_of_tests(tests, number) as tar:
+            await call_engine(f"{self._what}: {TESTS}", self._running_container().put_archive, "/", tar)
         return number
 
     def _number_of(self, user: str) -> int:
@@ -301,7 +311,7 @@ class DockerSandbox:
         await other.start()
         return other
 
-    def _there(self) -> Any:
+    def _running_container(self) -> Any:
         if self._container is None:
             raise InfraError(f"{self._what} has ended")
         return self._container
@@ -311,7 +321,7 @@ class DockerSandbox:
         self._container = self._engine = None
         try:
             if container is not None:
-                await asyncio.shield(beside(f"{self._what} cannot be removed", remove, container))
+                await asyncio.shield(call_engine(f"{self._what} cannot be removed", remove, container))
         finally:
             if engine is not None:
                 engine.close()

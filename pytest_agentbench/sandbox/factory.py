@@ -1,4 +1,4 @@
-"""How a rollout comes by its sandbox, and how many sandboxes run at once on a host."""
+"""Opens the sandboxes of rollouts, and limits how many of them run at the same time on a machine."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ from pytest_agentbench.sandbox.harbor_factory import open_harbor_sandbox
 from pytest_agentbench.sandbox.sandbox import BUBBLEWRAP, CodePlace, CommandRunner, Sandbox
 from pytest_agentbench.suites.suite import HARBOR, Task
 
-MOST = 24  # unless it is said otherwise
-_LOOK = 0.1  # seconds between two looks for a free one
-_SAID = 5.0  # seconds after which the user is told what is waited for
+MOST = 24  # highest default for the number of sandboxes
+_POLL = 0.1  # seconds between two attempts to take a free slot
+_NOTICE_AFTER = 5.0  # seconds of waiting after which the user is notified
 
 
 def default_count() -> int:
-    """Sandboxes that a host carries: two for each core that this process may use, 24 at most."""
+    """Returns the default number of sandboxes on a machine: two for each core that this process may use, at most MOST."""
     return min(2 * len(os.sched_getaffinity(0)), MOST)
 
 
 class Slot:
-    """One that is held, until `release` or the end of this process."""
+    """The right to run one sandbox, until `release` or the end of this process."""
 
     def __init__(self, lock: file_system.Lock) -> None:
         self._lock: file_system.Lock | None = lock
 
     def release(self) -> None:
-        """A second call does nothing."""
+        """Releases the slot. A second call does nothing."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
 
 class Slots:
-    """The slots of a host, `count` of them as far as this session is concerned."""
+    """The slots of a machine, shared by all sessions on it. This session uses at most the first `count` slots."""
 
-    def __init__(self, count: int, tell: Callable[[str], None]) -> None:
-        """`tell` is given a sentence, once, where somebody waits for long."""
-        self._count, self._tell = count, tell
-        self._queue = asyncio.Lock()  # one looks, the others wait behind him
-        self._told = False
+    def __init__(self, count: int, notify: Callable[[str], None]) -> None:
+        """`notify` gets a sentence for the user, once, if a rollout waits for long."""
+        self._count, self._notify_user = count, notify
+        self._queue = asyncio.Lock()  # Only one rollout polls; the others wait for this lock.
+        self._notified = False
 
     async def take(self) -> Slot:
-        """Waits until one is free; raises InfraError where locks cannot be used."""
+        """Waits for a free slot and takes it. Raises InfraError if locks cannot be used."""
         async with self._queue:
             began = time.monotonic()
             while (slot := self._free()) is None:
-                if time.monotonic() - began > _SAID and not self._told:
-                    self._told = True
-                    self._tell(
+                if time.monotonic() - began > _NOTICE_AFTER and not self._notified:
+                    self._notified = True
+                    self._notify_user(
                         f"{self._count} sandbox{'es run' if self._count > 1 else ' runs'} on this machine at once, and others wait; "
                         "--agentbench-sandboxes=N allows N"
                     )
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_POLL)
             return slot
 
     def _free(self) -> Slot | None:
@@ -77,25 +77,25 @@ class Slots:
 
 
 class SandboxFactory(Protocol):
-    """Opens a sandbox for a rollout whose agent has so many seconds (None: no limit); raises InfraError."""
+    """Opens sandboxes for rollouts. `seconds` is the time limit of the agent (None: no limit). Methods raise InfraError."""
 
     async def task(self, key: RolloutKey, task: Task, seconds: float | None) -> Sandbox:
-        """One in which a task is carried out."""
+        """Opens a sandbox in which a task is carried out."""
 
     async def code(self, key: RolloutKey, place: CodePlace, seconds: float | None) -> CommandRunner:
-        """One for the programs of a scenario that is no task."""
+        """Opens a sandbox for the programs of a scenario that is not a task."""
 
 
 Opened = TypeVar("Opened", bound=CommandRunner)
 
 A_DAY = 86400.0
-LEEWAY = 600.0  # seconds between the end of agent and verifier and the sandbox's own
+LEEWAY = 600.0  # seconds that a sandbox lives longer than the time limits of agent and verifier
 
 
 async def open_sandbox(
     key: RolloutKey, task: Task, seconds: float | None, run: str = "", on_end: Callable[[], None] = lambda: None
 ) -> Sandbox:
-    """What its suite asks for. A container of ours ends by itself when agent and verifier have had their time and somewhat more."""
+    """Opens a sandbox of the kind that the task names. A Docker container ends by itself LEEWAY seconds after all time limits."""
     if task.sandbox.startswith(HARBOR):
         return await open_harbor_sandbox(key, task, on_end)
     life = (A_DAY if seconds is None else seconds) + task.verifier_timeout_s + LEEWAY
@@ -107,7 +107,7 @@ async def open_sandbox(
 async def open_code(
     key: RolloutKey, place: CodePlace, seconds: float | None, run: str = "", on_end: Callable[[], None] = lambda: None
 ) -> CommandRunner:
-    """Of the kind that is asked for and of no other."""
+    """Opens a sandbox for programs, of exactly the kind that `place` names."""
     if place.kind != BUBBLEWRAP:
         return await open_sandbox(key, place.container, seconds, run, on_end)
     commands = Bubblewrap(f"the sandbox of {key}", place, on_end)
@@ -116,7 +116,7 @@ async def open_code(
 
 
 class UnlimitedSandboxes:
-    """Opens as many sandboxes as are asked for."""
+    """Opens any number of sandboxes."""
 
     async def task(self, key: RolloutKey, task: Task, seconds: float | None) -> Sandbox:
         return await open_sandbox(key, task, seconds)
@@ -127,13 +127,13 @@ class UnlimitedSandboxes:
 
 @asynccontextmanager
 async def sandbox_for(key: RolloutKey, task: Task | None, seconds: float | None, opening: SandboxFactory) -> AsyncIterator[Sandbox | None]:
-    """Opens the sandbox of a task, which ends with the block; None for a scenario that is not a task. A broken task is an InfraError."""
+    """Opens the sandbox of a task until the block ends. Yields None if there is no task, and raises InfraError if it is broken."""
     if task is None:
         yield None
         return
     if task.broken:
         raise InfraError(task.broken)
-    async with _ended(await opening.task(key, task, seconds)) as sandbox:
+    async with _until_exit(await opening.task(key, task, seconds)) as sandbox:
         yield sandbox
 
 
@@ -141,42 +141,42 @@ async def sandbox_for(key: RolloutKey, task: Task | None, seconds: float | None,
 async def code_place_for(
     key: RolloutKey, place: CodePlace | None, seconds: float | None, opening: SandboxFactory
 ) -> AsyncIterator[CommandRunner | None]:
-    """Where the programs of a scenario run that is no task, until the block ends; None where its agent runs none."""
+    """Opens the sandbox for an agent's programs until the block ends. Yields None if the agent runs no programs."""
     if place is None:
         yield None
         return
-    async with _ended(await opening.code(key, place, seconds)) as commands:
+    async with _until_exit(await opening.code(key, place, seconds)) as commands:
         yield commands
 
 
 @asynccontextmanager
-async def _ended(opened: Opened) -> AsyncIterator[Opened]:
+async def _until_exit(opened: Opened) -> AsyncIterator[Opened]:
     try:
         yield opened
     finally:
-        with suppress(InfraError):  # it ends by itself, and what was measured stands
+        with suppress(InfraError):  # The sandbox ends by itself later, and the result of the rollout is valid.
             await opened.end()
 
 
 class Sandboxes:
-    """Those of one session: so many at once on the whole host, and of images that could be made."""
+    """Opens the sandboxes of one session. Limits their number on the machine, and refuses images that could not be built."""
 
-    def __init__(self, run: str, count: int, say: Callable[[str], None]) -> None:
-        """`run` is what they are labelled with; `say` is given sentences for the user."""
-        self._run, self._say = run, say
-        self._slots = Slots(count, say)
-        self._clearing: asyncio.Task[None] | None = None
-        self.unbuilt: Mapping[str, str] = {}  # image -> why there is none
+    def __init__(self, run: str, count: int, notify: Callable[[str], None]) -> None:
+        """`run` is the label of the containers. `notify` gets sentences for the user."""
+        self._run, self._notify_user = run, notify
+        self._slots = Slots(count, notify)
+        self._cleanup: asyncio.Task[None] | None = None
+        self.unbuilt: Mapping[str, str] = {}  # image -> why it could not be built
 
     async def task(self, key: RolloutKey, task: Task, seconds: float | None) -> Sandbox:
-        """Waits for a slot, which the sandbox has until it ends; raises InfraError."""
+        """Waits for a slot, then opens a sandbox, which has the slot until it ends. Raises InfraError."""
         if why := self.unbuilt.get(image_of(task)):
             raise InfraError(why)
-        await self._cleared()
+        await self._clean_up_once()
         return await self._with_slot(lambda release: open_sandbox(key, task, seconds, self._run, release))
 
     async def code(self, key: RolloutKey, place: CodePlace, seconds: float | None) -> CommandRunner:
-        """The same for programs of a scenario that is no task."""
+        """Waits for a slot, then opens a sandbox for the programs of a scenario that is not a task. Raises InfraError."""
         if place.kind != BUBBLEWRAP:
             return await self.task(key, place.container, seconds)
         return await self._with_slot(lambda release: open_code(key, place, seconds, self._run, release))
@@ -189,16 +189,16 @@ class Sandboxes:
             slot.release()
             raise
 
-    async def _cleared(self) -> None:
-        self._clearing = self._clearing or asyncio.create_task(self._clear(), context=contextvars.Context())
-        await asyncio.shield(self._clearing)
+    async def _clean_up_once(self) -> None:
+        self._cleanup = self._cleanup or asyncio.create_task(self._clean_up(), context=contextvars.Context())
+        await asyncio.shield(self._cleanup)
 
-    async def _clear(self) -> None:
-        """Removes what sessions, and pools of this one, have left that were killed."""
+    async def _clean_up(self) -> None:
+        """Removes the leftovers of killed sessions, and of killed pools of this session."""
         try:
             removed = await in_thread(clean_up)
-        except InfraError as error:  # it is in nobody's way: a rollout gets a sandbox, or says itself why not
-            self._say(str(error))
+        except InfraError as error:  # Leftovers do not prevent rollouts from opening sandboxes.
+            self._notify_user(str(error))
             return
         if removed:
-            self._say(f"removed what was left of a session that was killed: {'; '.join(removed)}")
+            self._notify_user(f"removed what was left of a session that was killed: {'; '.join(removed)}")

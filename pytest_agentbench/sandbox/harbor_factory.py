@@ -1,7 +1,4 @@
-"""How a rollout comes by a sandbox that is an environment of Harbor's, if the package `harbor` is installed.
-
-In suite.yaml it is `sandbox: harbor:NAME`.
-"""
+"""Opens sandboxes that are environments of Harbor (`sandbox: harbor:NAME` in suite.yaml). Needs the package `harbor`."""
 
 from __future__ import annotations
 
@@ -28,17 +25,17 @@ from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.harbor_sandbox import HarborSandbox
 from pytest_agentbench.suites.suite import HARBOR, Task
 
-NEEDED = "harbor"
-OLDEST = (3, 12)  # Python that it takes
+PACKAGE = "harbor"
+OLDEST = (3, 12)  # oldest Python version that Harbor supports
 
-#: Harbor tells its makers what is run, unless this says no. Who has set it keeps what it says.
+#: Environment variable that controls Harbor's telemetry, which is on by default. Set to off here, unless the user has set it.
 TELEMETRY = "HARBOR_TELEMETRY"
 
 
 def check_harbor(what: str) -> None:
-    """Raises ConfigError, with what to install, where `what` takes the package and it is not here."""
+    """Raises ConfigError with the command to install Harbor if it is missing. `what` is the setting that needs it."""
     os.environ.setdefault(TELEMETRY, "0")
-    if importlib.util.find_spec(NEEDED) is not None:
+    if importlib.util.find_spec(PACKAGE) is not None:
         return
     python = ".".join(map(str, OLDEST))
     here = f"; this is Python {sys.version_info.major}.{sys.version_info.minor}" if sys.version_info < OLDEST else ""
@@ -48,12 +45,12 @@ def check_harbor(what: str) -> None:
     )
 
 
-START = 300.0  # seconds beside an image's own in which an environment has to be up
-COMPOSE = "docker"  # the environment that takes `docker compose`
+START = 300.0  # seconds for the start of an environment, in addition to the build timeout
+COMPOSE = "docker"  # the environment that needs `docker compose`
 
 
 def check_sandbox(sandbox: str) -> None:
-    """Raises ConfigError for a sandbox of suite.yaml that cannot be had in this interpreter, whatever task it is for."""
+    """Raises ConfigError if `sandbox` of suite.yaml is unknown, or not available in this interpreter."""
     if not sandbox.startswith(HARBOR):
         return
     check_harbor(f"sandbox: {sandbox}")
@@ -68,7 +65,7 @@ def check_sandbox(sandbox: str) -> None:
 
 
 async def open_harbor_sandbox(key: RolloutKey, task: Task, on_end: Callable[[], None]) -> HarborSandbox:
-    """One that is up; raises InfraError where it cannot be had."""
+    """Starts an environment of Harbor as a sandbox. Raises InfraError if that fails."""
     await in_thread(_check_ready, task.sandbox)
     folder = Path(tempfile.mkdtemp(prefix="agentbench-harbor-"))
 
@@ -84,20 +81,20 @@ async def open_harbor_sandbox(key: RolloutKey, task: Task, on_end: Callable[[], 
         sandbox = HarborSandbox(environment, task.sandbox, another=lambda: open_harbor_sandbox(key, task, lambda: None), on_end=end)
         await sandbox.settle()
     except BaseException as error:
-        with suppress(Exception):  # what kept it from being there is what is told
+        with suppress(Exception):  # The original error is reported.
             if environment is not None:
                 await asyncio.shield(environment.stop(delete=True))
         end()
         if isinstance(error, InfraError) or not isinstance(error, Exception):
             raise
-        why = f"it was not up in {task.build_timeout_s + START:g} s" if isinstance(error, TimeoutError) else str(error)
+        why = f"it did not start within {task.build_timeout_s + START:g} s" if isinstance(error, TimeoutError) else str(error)
         raise InfraError(f"the sandbox {task.sandbox} of {key}: {type(error).__name__}: {' '.join(why.split())}") from error
     return sandbox
 
 
 @functools.cache
 def _check_ready(sandbox: str) -> None:
-    """Raises InfraError where this machine lacks what an environment takes: a program, a key. Once for each that is there."""
+    """Raises InfraError if this machine lacks a program or key that an environment needs. Success is cached."""
     try:
         check_sandbox(sandbox)
     except ConfigError as error:
@@ -106,39 +103,39 @@ def _check_ready(sandbox: str) -> None:
 
     name = sandbox.removeprefix(HARBOR)
     try:
-        EnvironmentFactory.run_preflight(*_chosen(name))
+        EnvironmentFactory.run_preflight(*_environment_type(name))
     except (Exception, SystemExit) as error:
         raise InfraError(f"{sandbox}: {error}") from error
-    if name == COMPOSE and (why := without_compose()):
+    if name == COMPOSE and (why := compose_problem()):
         raise InfraError(f"{sandbox}: {why}")
 
 
-def without_compose() -> str:
-    """What is missing for Harbor's environment `docker`; empty where nothing is."""
+def compose_problem() -> str:
+    """Returns what is missing for Harbor's environment `docker`, or an empty text if nothing is."""
     try:
         done = subprocess.run(["docker", "compose", "version", "--short"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"`docker compose version` cannot be run: {error}"
     if done.returncode == 0 and (version := re.match(r"v?(\d+)\.", done.stdout)) and int(version[1]) >= 2:
         return ""
-    return "Harbor's `docker` takes Docker Compose of version 2 (`docker compose`), which is missing here; Debian has it from trixie on"
+    return "Harbor's `docker` needs Docker Compose version 2 (`docker compose`), which is not installed; Debian has it from trixie on"
 
 
-def _chosen(name: str) -> tuple[Any, str | None]:
-    """(type, import path) as Harbor has them, one of which is None."""
+def _environment_type(name: str) -> tuple[Any, str | None]:
+    """Returns Harbor's (type, import path) for an environment. One of them is None."""
     from harbor.models.environment_type import EnvironmentType
 
     return (None, name) if is_import_path(name) else (EnvironmentType(name), None)
 
 
 def _environment(key: RolloutKey, task: Task, folder: Path) -> Any:
-    """Harbor's own, which is not started; `folder` is for what it writes."""
+    """Creates an environment of Harbor without starting it. `folder` is for the files that it writes."""
     from harbor.environments.factory import EnvironmentFactory
     from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy
     from harbor.models.trial.config import EnvironmentConfig as Choice
     from harbor.models.trial.paths import TrialPaths
 
-    type, import_path = _chosen(task.sandbox.removeprefix(HARBOR))
+    type, import_path = _environment_type(task.sandbox.removeprefix(HARBOR))
     config = EnvironmentConfig(
         docker_image=task.image or None,
         build_timeout_sec=task.build_timeout_s,

@@ -1,7 +1,7 @@
-"""A sandbox that is an environment of Harbor's: a container, or a machine in a cloud, that the package `harbor` speaks to.
+"""A sandbox that is an environment of Harbor: a container or a machine in a cloud, controlled by the package `harbor`.
 
-Harbor gives commands, and files in and out. What a sandbox promises beyond that is done by commands inside: the time of a command,
-the end of all that runs, and what kind of file is read. They take bash, coreutils and tar.
+Harbor runs commands and copies files. The other guarantees of a sandbox are implemented with commands inside, which need bash, coreutils
+and tar: the time limit of a command, ending all processes, and checking the type of a file before it is read.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from typing import Any, TypeVar
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.cut_marks import ending
-from pytest_agentbench.sandbox.command import IN_ORDER, KILL, KILL_MARKED, Clip, unusable
-from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, CommandResult, File, bring_tests, packed
+from pytest_agentbench.sandbox.command import IN_ORDER, KILL, KILL_MARKED, Clip, rejected_command
+from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, CommandResult, File, bring_tests, tar_of
 
 T = TypeVar("T")
 
-#: Variable of all processes of one command; a sandbox below this one may have its own.
+#: Environment variable of all processes of a command. It differs from that of `command`, which the environment itself may use.
 VARIABLE = "AGENTBENCH_HARBOR_COMMAND"
 
-GRACE = 30.0  # seconds beyond its own time in which a command's end has to be told
-COPY = 600.0  # seconds for a file on its way
+GRACE = 30.0  # seconds after a command's time limit in which Harbor has to report its end
+COPY = 600.0  # seconds for copying a file
 _KILLED = 128 + signal.SIGKILL
-_NOTHING_THERE = 44  # an exit code of ours
+_NO_FILE = 44  # exit code of _STAT if the file does not exist
 
 _UPLOAD = "/.agentbench-upload.tar"
 
-#: What a path is, without following a link: mode in hexadecimal digits, user id, bytes.
-_STAT = f'if [ -e "$1" ] || [ -L "$1" ]; then exec stat -c "%f %u %s" -- "$1"; else exit {_NOTHING_THERE}; fi'
+#: Prints the mode (in hexadecimal digits), user id and size of a path, without following a link.
+_STAT = f'if [ -e "$1" ] || [ -L "$1" ]; then exec stat -c "%f %u %s" -- "$1"; else exit {_NO_FILE}; fi'
 
 _KINDS: Mapping[int, str] = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe"}
 
-#: Whose processes these are: the boot of a kernel, and the namespace of process ids.
-WHOSE = "cat /proc/sys/kernel/random/boot_id; readlink /proc/self/ns/pid"
+#: Identifies a namespace of process ids: the boot id of its kernel, and its own id.
+NAMESPACE = "cat /proc/sys/kernel/random/boot_id; readlink /proc/self/ns/pid"
 
-#: The processes that are there, each with its start time, for process ids are used again.
+#: Lists the running processes with their start times, because process ids are reused.
 PROCESSES = r"""
 for folder in /proc/[0-9]*; do
   line=; { read -r -d '' line <"$folder/stat"; } 2>/dev/null
@@ -53,7 +53,7 @@ done
 exit 0
 """
 
-#: Kills all but those in $1, itself and what it was started by; exits with 0 when no other is left.
+#: Kills all processes except those in $1, itself and its ancestors. Exits with 0 when no other process is left.
 _KILL_OTHERS = r"""
 kept=" $1 "; own=" "; pid=$$
 while [[ $pid -gt 1 ]]; do
@@ -80,7 +80,7 @@ exit 1
 
 
 class HarborSandbox:
-    """What an environment of Harbor's does, as a sandbox does it. It is somebody else's to start; `end` ends it."""
+    """An environment of Harbor with the interface of a sandbox. The environment is started by the caller, and stopped by `end`."""
 
     def __init__(
         self,
@@ -90,19 +90,22 @@ class HarborSandbox:
         another: Callable[[], Awaitable[HarborSandbox]] | None = None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """`environment` is a BaseEnvironment that is up; `another` opens one more for its task; `on_end` is called when it has ended."""
+        """`environment` is a running BaseEnvironment. `another` opens a second one for the same task. `on_end` is called after the end."""
         self.kind = kind
         self._environment, self._another, self._on_end = environment, another, on_end
         self._what = f"the sandbox {kind} {environment.session_id}"
-        self._kept = ""  # the processes that are its own
+        self._kept = ""  # processes of the environment itself
         self._ended = False
 
     async def settle(self) -> None:
-        """Takes down which processes keep it up, before anybody uses it; raises InfraError where it shares them with this machine."""
-        whose = (await self._inside(WHOSE)).split()
-        if whose == await _whose_here():
+        """Stores which processes belong to the environment itself. Call it before the sandbox is used.
+
+        Raises InfraError if the environment shares its process ids with this machine.
+        """
+        namespace = (await self._run_checked(NAMESPACE)).split()
+        if namespace == await _own_namespace():
             raise InfraError(f"{self._what} shares its processes with this machine, so those of an agent could not be ended")
-        self._kept = " ".join((await self._inside(PROCESSES)).split())
+        self._kept = " ".join((await self._run_checked(PROCESSES)).split())
 
     async def exec(
         self,
@@ -115,10 +118,10 @@ class HarborSandbox:
     ) -> CommandResult:
         await refuse_abandoned()
         words = shlex.join(("timeout", "-s", "KILL", f"{seconds:.3f}", "bash", "-c", IN_ORDER, "bash", "-c", command))
-        if why := unusable(words):
+        if why := rejected_command(words):
             return why
         mark, began = secrets.token_hex(8), time.monotonic()
-        told = self._environment.exec(
+        execution = self._environment.exec(
             words,
             cwd=workdir,
             env={**(env or {}), VARIABLE: mark},
@@ -127,7 +130,7 @@ class HarborSandbox:
         )
         try:
             async with asyncio.timeout(seconds + 2 * GRACE):
-                done = await self._asked("a command", told)
+                done = await self._call_harbor("a command", execution)
         except TimeoutError:
             raise InfraError(f"{self._what} does not say that a command has ended, {2 * GRACE:g} s after its time was over") from None
         took, clip = time.monotonic() - began, Clip()
@@ -138,16 +141,16 @@ class HarborSandbox:
         return CommandResult(done.return_code, clip.text, clip.omitted, took)
 
     async def put(self, source: Path, target: str) -> None:
-        with packed(source, target) as tar, tempfile.NamedTemporaryFile(prefix="agentbench-", suffix=".tar") as file:
+        with tar_of(source, target) as tar, tempfile.NamedTemporaryFile(prefix="agentbench-", suffix=".tar") as file:
             while piece := tar.read(1 << 20):
                 file.write(piece)
             file.flush()
-            await self._asked(target, self._environment.upload_file(Path(file.name), _UPLOAD))
-        await self._inside(f"tar -xpf {_UPLOAD} --same-owner -C / && rm -f {_UPLOAD}", seconds=COPY)
+            await self._call_harbor(target, self._environment.upload_file(Path(file.name), _UPLOAD))
+        await self._run_checked(f"tar -xpf {_UPLOAD} --same-owner -C / && rm -f {_UPLOAD}", seconds=COPY)
 
     async def get(self, source: str, *, most: int = LARGEST_FILE) -> File:
         code, output = await self._run(_STAT, source)
-        if code == _NOTHING_THERE:
+        if code == _NO_FILE:
             raise FileNotFoundError(f"there is no {source} in the sandbox")
         if code != 0:
             raise OSError(f"{source} in the sandbox: {ending(output.strip(), 300)}")
@@ -158,7 +161,7 @@ class HarborSandbox:
             raise OSError(f"{source} in the sandbox: it has {size} bytes, and {most} is the most that is read")
         with tempfile.TemporaryDirectory(prefix="agentbench-") as folder:
             copy = Path(folder, "file")
-            await self._asked(source, self._environment.download_file(source, copy))
+            await self._call_harbor(source, self._environment.download_file(source, copy))
             return File(copy.read_bytes(), int(owner))  # noqa: ASYNC240 - no more than `most`
 
     async def end_processes(self) -> None:
@@ -169,7 +172,7 @@ class HarborSandbox:
     async def halt(self) -> None:
         await self.end_processes()
 
-    async def changed(self, tests: Path) -> None:  # noqa: ARG002 - no environment of Harbor's lists what differs from an image
+    async def changed_files(self, tests: Path) -> None:  # noqa: ARG002 - Harbor cannot list differences from an image
         return None
 
     async def bring_tests(self, tests: Path, user: str | None) -> int:
@@ -188,12 +191,12 @@ class HarborSandbox:
             return
         self._ended = True
         try:
-            await asyncio.shield(self._asked("its end", self._environment.stop(delete=True)))
+            await asyncio.shield(self._call_harbor("its end", self._environment.stop(delete=True)))
         finally:
             self._on_end()
 
-    async def _inside(self, script: str, seconds: float = KILL) -> str:
-        """What a script of ours prints, as root; raises InfraError where it fails."""
+    async def _run_checked(self, script: str, seconds: float = KILL) -> str:
+        """Runs a script of this package as root and returns its output. Raises InfraError if it fails."""
         code, output = await self._run(script, seconds=seconds)
         if code != 0:
             raise InfraError(f"{self._what}: {ending(output.strip(), 300) or f'exit code {code}'}")
@@ -201,12 +204,12 @@ class HarborSandbox:
 
     async def _run(self, script: str, *arguments: str, user: str | None = "root", seconds: float = KILL) -> tuple[int, str]:
         words = shlex.join(("bash", "-c", script, "bash", *arguments))
-        told = self._environment.exec(words, cwd="/", timeout_sec=math.ceil(seconds), user=user)
-        done = await self._asked("a command", told)
+        execution = self._environment.exec(words, cwd="/", timeout_sec=math.ceil(seconds), user=user)
+        done = await self._call_harbor("a command", execution)
         return done.return_code, f"{done.stdout or ''}{done.stderr or ''}"
 
-    async def _asked(self, what: str, answer: Awaitable[T]) -> T:
-        """What Harbor answers; whatever it raises is an infra error, for the agent is not in there."""
+    async def _call_harbor(self, what: str, answer: Awaitable[T]) -> T:
+        """Awaits an answer of Harbor. Any error becomes an InfraError, because it cannot come from the agent."""
         if self._ended and what != "its end":
             raise InfraError(f"{self._what} has ended")
         try:
@@ -217,8 +220,8 @@ class HarborSandbox:
             raise InfraError(f"{self._what}: {what}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
-async def _whose_here() -> list[str]:
-    """WHOSE of this process; nothing where this system does not say."""
-    process = await asyncio.create_subprocess_exec("sh", "-c", WHOSE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
+async def _own_namespace() -> list[str]:
+    """Returns the output of NAMESPACE for this process. It is empty if the system does not provide it."""
+    process = await asyncio.create_subprocess_exec("sh", "-c", NAMESPACE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
     output, _ = await process.communicate()
     return output.decode().split()

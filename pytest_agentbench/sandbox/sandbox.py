@@ -1,6 +1,4 @@
-"""What a sandbox is to those who use one: commands, files on their way in, out and from one to another, and its end; and where a
-model's own programs run.
-"""
+"""The interfaces of sandboxes, and functions that copy files into, out of and between them."""
 
 from __future__ import annotations
 
@@ -17,33 +15,33 @@ from pytest_agentbench.errors import AgentError, InfraError
 from pytest_agentbench.lib.cut_marks import ending
 from pytest_agentbench.suites.suite import Task
 
-TESTS, LOGS = "/tests", "/logs/verifier"  # what a verifier is given, and where it writes
+TESTS, LOGS = "/tests", "/logs/verifier"  # folders with the files of a verifier, and for its output
 SCRIPT = f"{TESTS}/test.sh"
-LARGEST_FILE = 2**20  # bytes that are read of a file inside
+LARGEST_FILE = 2**20  # bytes of the largest file that is read from a sandbox
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What became of a command."""
+    """The result of a command."""
 
-    exit_code: int | None  # None: it took longer than it may and was killed; below 0 never
-    output: str  # stdout and stderr as they came, decoded with replacement characters
-    omitted: int = 0  # bytes that were cut out of the middle of `output`, whose place a line there says
+    exit_code: int | None  # None if it exceeded its time limit and was killed; never negative
+    output: str  # stdout and stderr in order, decoded with replacement characters
+    omitted: int = 0  # bytes left out of the middle of `output`, where a line marks their place
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class File:
-    """A regular file that was inside."""
+    """A regular file from a sandbox."""
 
     content: bytes
     owner: int  # user id
 
 
 class CommandRunner(Protocol):
-    """Where commands are carried out, and nothing else is asked of it. All raise InfraError where the sandbox itself fails, or is gone."""
+    """A sandbox that only runs commands. Methods raise InfraError if the sandbox itself fails, or has ended."""
 
-    kind: str  # docker, bubblewrap, harbor:daytona; and which of its limits could not be kept
+    kind: str  # docker, bubblewrap or harbor:daytona, and which of its limits could not be enforced
 
     async def exec(
         self,
@@ -54,43 +52,49 @@ class CommandRunner(Protocol):
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Runs `bash -c command` for so many seconds at most, after which all that it started is killed inside."""
+        """Runs `bash -c command` for at most `seconds`, then kills all processes that it started."""
 
     async def end(self) -> None:
-        """Removes it, and all that runs in it. A second call does nothing."""
+        """Removes the sandbox and ends all its processes. A second call does nothing."""
 
 
 class Sandbox(CommandRunner, Protocol):
-    """One container, or what takes its place, in which a task is carried out and verified."""
+    """A container or similar environment in which a task is carried out and verified.
+
+    The agent runs commands first. Then `end_processes` ends all its processes, `bring_tests` copies the verifier's files, and the verifier
+    runs. `halt` ends all processes before its output is read. `end` removes the sandbox.
+    """
 
     async def put(self, source: Path, target: str) -> None:
-        """Copies a file, or a folder with all that is in it, to an absolute path; it belongs to root there, modes stay."""
+        """Copies a file, or a folder with everything in it, to an absolute path. It belongs to root there; modes stay."""
 
     async def get(self, source: str, *, most: int = LARGEST_FILE) -> File:
-        """A regular file, read from outside: nothing inside is asked. Raises FileNotFoundError where there is none,
-        and OSError, with what it is, for a link, a folder, a pipe, and for a file of more than `most` bytes, which is not read.
+        """Reads a regular file.
+
+        Raises FileNotFoundError if it does not exist, and OSError with the reason if it is a link, folder or pipe, or has more than `most`
+        bytes.
         """
 
     async def end_processes(self) -> None:
-        """Kills everything that runs inside, but for what keeps the sandbox up; it takes commands afterwards."""
+        """Kills all processes inside, except those that keep the sandbox running. It accepts commands afterwards."""
 
     async def halt(self) -> None:
-        """Kills everything that runs inside. Files can be read afterwards; it may take no more commands."""
+        """Kills all processes inside. Files can be read afterwards, but commands may fail."""
 
-    async def changed(self, tests: Path) -> tuple[str, ...] | None:
-        """Returns the files these tests may use that an agent had changed at `end_processes`; None where that cannot be told."""
+    async def changed_files(self, tests: Path) -> tuple[str, ...] | None:
+        """Returns the files that these tests may use and that an agent had changed before `end_processes`, or None if that is unknown."""
 
     async def bring_tests(self, tests: Path, user: str | None) -> int:
-        """Puts `tests` to TESTS and makes LOGS, in place of all that is there, and returns the number of the user, who owns LOGS.
+        """Replaces TESTS by a copy of `tests`, and LOGS by an empty folder that belongs to `user`. Returns the user's id.
 
-        None is the image's own user. To be called after `end_processes`.
+        `user` is None for the default user of the image. Call it after `end_processes`.
         """
 
     def interpreter(self, name: str) -> str:
-        """Returns the words that start `bash` or `sh` here, which after `end_processes` are not the agent's where that is possible."""
+        """Returns the words that start `bash` or `sh`. After `end_processes`, the agent cannot have changed that program, if possible."""
 
     async def fresh(self) -> Sandbox:
-        """Another one for the same task, as this one was before anybody used it; to be ended by whoever asked for it."""
+        """Opens an unused sandbox for the same task. The caller must end it."""
 
 
 DOCKER, BUBBLEWRAP = "docker", "bubblewrap"
@@ -99,29 +103,29 @@ KINDS = (DOCKER, BUBBLEWRAP)
 
 @dataclass(frozen=True)
 class CodePlace:
-    """A sandbox without a network and without files of anybody, in which nothing is verified."""
+    """The settings of a sandbox for programs that a model writes. It has no network and no user files, and nothing is verified in it."""
 
     kind: str  # one of KINDS
-    image: str = ""  # of a container; a bubblewrap has the programs of this machine
-    memory_mb: int = 2048  # of a container, and in a bubblewrap of each process
-    storage_mb: int = 256  # of a file in a container, and in a bubblewrap of all files
+    image: str = ""  # image of a container; bubblewrap uses the programs of this machine
+    memory_mb: int = 2048  # limit for a container, or for each process in bubblewrap
+    storage_mb: int = 256  # limit for a file in a container, or for all files in bubblewrap
 
     @property
     def container(self) -> Task:
-        """What a container of it is made from."""
+        """The task from which a container with these settings is made."""
         about = {"image": self.image, "memory_mb": self.memory_mb, "storage_mb": self.storage_mb}
         return Task(folder="", digest="", network="no-network", **about)  # type: ignore[arg-type]  # mypy joins the values' types
 
 
-_FRAME = 1 << 16  # bytes of a tar that are not its file's
-_IN_MEMORY = 8 << 20  # bytes of a tar; a larger one is a file
+_FRAME = 1 << 16  # bytes of a tar that do not belong to its file
+_IN_MEMORY = 8 << 20  # bytes of a tar that is kept in memory; larger ones are stored on disk
 
 _KINDS = {tarfile.DIRTYPE: "a folder", tarfile.SYMTYPE: "a link", tarfile.FIFOTYPE: "a pipe"}
 
 
-def packed(source: Path, target: str) -> IO[bytes]:
-    """A file, or a folder with all that is in it, as it is to be in a sandbox: it belongs to root, modes and links stay."""
-    tar = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - it is the caller's
+def tar_of(source: Path, target: str) -> IO[bytes]:
+    """Returns a tar of a file, or of a folder with everything in it. All entries belong to root; modes and links stay."""
+    tar = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - the caller closes it
     with tarfile.open(fileobj=tar, mode="w") as archive:
         archive.add(source, target.strip("/"), filter=_of_root)
     tar.seek(0)
@@ -134,12 +138,13 @@ def _of_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def packed_tests(tests: Path, user: int) -> IO[bytes]:
-    """Returns a tar that makes LOGS, for this user and root alone, and TESTS, which all users may read, in place of what is there.
+def tar_of_tests(tests: Path, user: int) -> IO[bytes]:
+    """Returns a tar that replaces LOGS and TESTS. Only this user and root may read LOGS, and all users may read TESTS.
 
-    Where a folder may be, a file comes first: an engine removes a folder for a file, with all that is in it.
+    Before each of these folders, the tar contains a file with the same path: an engine removes an existing folder, with everything in it,
+    to create that file.
     """
-    tar = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - it is the caller's
+    tar = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - the caller closes it
     with tarfile.open(fileobj=tar, mode="w") as archive:
         archive.addfile(_folder("logs", 0o755))
         archive.addfile(tarfile.TarInfo(LOGS.strip("/")))
@@ -164,9 +169,9 @@ def _readable(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def first_file(pieces: Iterable[bytes], most: int) -> File | str:
-    """The one regular file that an engine sends, or why it is not read: what it is, or that it has more than `most` bytes."""
+    """Returns the regular file in a tar that an engine sends, or why it is not read: it is not a file, or has more than `most` bytes."""
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as tar:
-        for piece in pieces:  # to the end: the connection is used again
+        for piece in pieces:  # Read to the end, because the connection is reused.
             if tar.tell() <= most + _FRAME:
                 tar.write(piece)
         tar.seek(0)
@@ -181,19 +186,19 @@ def first_file(pieces: Iterable[bytes], most: int) -> File | str:
             return File(file.read(), entry.uid)
 
 
-ALWAYS = "/logs/artifacts"  # Harbor's own place for them
-LARGEST = 256 << 20  # bytes of all of it
-PACK = 120.0  # seconds
+ARTIFACTS = "/logs/artifacts"  # Harbor's folder for artifacts
+LARGEST = 256 << 20  # bytes of all artifacts together at most
+PACK = 120.0  # seconds for packing the artifacts
 PACKED = "/agentbench-artifacts.tar"
-_NO_PROGRAM = 127  # what a shell exits with for a program that it does not find
+_NO_PROGRAM = 127  # exit code of a shell if it does not find a program
 
 
-async def handed_over(source: Sandbox, target: Sandbox, paths: Sequence[str]) -> None:
-    """Copies regular files and folders to the same paths, in place of what is there; symbolic links, pipes and devices are left out.
+async def copy_artifacts(source: Sandbox, target: Sandbox, paths: Sequence[str]) -> None:
+    """Copies regular files and folders to the same paths, replacing what exists. Symbolic links, pipes and devices are left out.
 
-    A symbolic link would show a verifier its own tests as if an agent had made them. Raises AgentError for what cannot be copied.
+    With a symbolic link, an agent could present the verifier's own tests as its artifacts. Raises AgentError if copying fails.
     """
-    names = [path.strip("/") for path in dict.fromkeys((*paths, ALWAYS))]
+    names = [path.strip("/") for path in dict.fromkeys((*paths, ARTIFACTS))]
     done = await source.exec(_pack(names), seconds=PACK, user="root", workdir="/")
     if done.exit_code == _NO_PROGRAM:
         raise InfraError("artifacts are copied with tar, which this image does not have")
@@ -202,19 +207,19 @@ async def handed_over(source: Sandbox, target: Sandbox, paths: Sequence[str]) ->
     try:
         tar = await source.get(PACKED, most=LARGEST)
     except FileNotFoundError:
-        return  # there are none
+        return  # There are no artifacts.
     except OSError as error:
         raise AgentError(f"the agent left artifacts that cannot be copied: {error}") from error
     with tempfile.TemporaryDirectory(prefix="agentbench-") as folder:
         unpack(tar.content, Path(folder))
         for name in names:
             if (copy := Path(folder, name)).exists():
-                await _removed(target, name)
+                await _remove(target, name)
                 await target.put(copy, f"/{name}")
 
 
-async def _removed(sandbox: Sandbox, name: str) -> None:
-    """What the image has at that path, of which the agent may have deleted something."""
+async def _remove(sandbox: Sandbox, name: str) -> None:
+    """Removes a path of the image, because the agent may have deleted parts of it."""
     done = await sandbox.exec(f"rm -rf -- {shlex.quote(name)}", seconds=PACK, user="root", workdir="/")
     if done.exit_code != 0:
         raise InfraError(f"/{name} cannot be replaced by the agent's: {ending(done.output.strip(), 300) or 'it takes too long'}")
@@ -222,19 +227,19 @@ async def _removed(sandbox: Sandbox, name: str) -> None:
 
 def _pack(names: Sequence[str]) -> str:
     listed = " ".join(map(shlex.quote, names))
-    there = f'names=(); for name in {listed}; do if [ -e "$name" ]; then names+=("$name"); fi; done'
-    return f'rm -rf {PACKED}; {there}; [ ${{#names[@]}} = 0 ] || tar -cf {PACKED} -- "${{names[@]}}"'
+    existing = f'names=(); for name in {listed}; do if [ -e "$name" ]; then names+=("$name"); fi; done'
+    return f'rm -rf {PACKED}; {existing}; [ ${{#names[@]}} = 0 ] || tar -cf {PACKED} -- "${{names[@]}}"'
 
 
 def unpack(tar: bytes, folder: Path) -> None:
-    """The regular files, under all names that they have, and the folders of a tar.
+    """Extracts the regular files (under all their names) and the folders of a tar.
 
-    Raises AgentError for one that is none, or would be too large.
+    Raises AgentError if it is not a tar, or its files are too large.
     """
     try:
         with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
             members = [*_files_and_folders(archive)]
-            if sum(each.size for each in members) > LARGEST:  # a file with holes is larger than its tar
+            if sum(each.size for each in members) > LARGEST:  # Sparse files can be larger than the tar.
                 raise AgentError(f"the agent's artifacts have more than {LARGEST >> 20} MiB")
             archive.extractall(folder, members=members, filter="data")
     except (tarfile.TarError, OSError) as error:
@@ -242,7 +247,7 @@ def unpack(tar: bytes, folder: Path) -> None:
 
 
 def _files_and_folders(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """A second name of a file (a hard link) is as good as its first, which a tar has before it; one of anything else is left out."""
+    """Yields the files and folders of a tar, including hard links to files before them. Other hard links are left out."""
     files: set[str] = set()
     for each in archive:
         if each.isreg() or (each.islnk() and each.linkname in files):
@@ -252,38 +257,38 @@ def _files_and_folders(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             yield each
 
 
-READY = 60.0  # seconds for what is done before the tests
+READY = 60.0  # seconds for each preparation before the tests
 
-#: Runs as root, with nothing of the agent running. A link or a file where a folder should be is replaced.
-_CLEARED = f"""set -e
+#: Runs as root after the agent's processes have ended. A link or a file in the place of a folder is replaced.
+_PREPARE = f"""set -e
 rm -rf {TESTS} {LOGS}
 if [ -L /logs ] || [ ! -d /logs ]; then rm -rf /logs; mkdir /logs; fi
 chown 0:0 /logs
 chmod 755 /logs
 mkdir -m 700 {LOGS}"""
 
-#: Runs as root, when the tests have arrived. {user} is the number of the user as whom they run.
+#: Runs as root after the tests were copied. {user} is the id of the user that runs them.
 _READY = f"chmod -R a+rX {TESTS} && chmod a+x {SCRIPT} && chown {{user}} {LOGS}"
 
 
 async def bring_tests(sandbox: Sandbox, tests: Path, user: str | None) -> int:
-    """Puts the tests where nothing of the agent's is, and returns the number of the user as whom they run."""
-    await _done(sandbox, _CLEARED)
+    """Implements `Sandbox.bring_tests` with commands inside the sandbox."""
+    await _run_as_root(sandbox, _PREPARE)
     await sandbox.put(tests, TESTS)
     answer = await sandbox.exec("id -u", seconds=READY, user=user, workdir="/")
     if not answer.output.strip().isdecimal():
-        raise _unusable(answer)
+        raise _not_ready(answer)
     number = int(answer.output)
-    await _done(sandbox, _READY.format(user=number))
+    await _run_as_root(sandbox, _READY.format(user=number))
     return number
 
 
-async def _done(sandbox: Sandbox, command: str) -> None:
+async def _run_as_root(sandbox: Sandbox, command: str) -> None:
     done = await sandbox.exec(command, seconds=READY, user="root", workdir="/")
     if done.exit_code != 0:
-        raise _unusable(done)
+        raise _not_ready(done)
 
 
-def _unusable(command: CommandResult) -> InfraError:
+def _not_ready(command: CommandResult) -> InfraError:
     why = ending(command.output.strip(), 300) or f"exit code {command.exit_code}"
     return InfraError(f"the sandbox is left in a state in which the verifier cannot be started: {why}")

@@ -1,4 +1,4 @@
-"""Protection against tampering: the harness's own programs are collected before an agent runs, its changes are found afterwards."""
+"""Protection against tampering: copies the harness's own programs before an agent runs, and finds the agent's changes afterwards."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pytest_agentbench.errors import InfraError
 PLACE = "/.agentbench"
 LOADER, LIBRARIES = f"{PLACE}/loader", f"{PLACE}/lib"
 PRELOAD = "/etc/ld.so.preload"  # libraries that every dynamically linked program loads
-COLLECTING = 120  # seconds
+COLLECTING = 120  # seconds for collecting the programs
 
-#: Copies the programs and all that they load into PLACE. Both glibc's loader and musl's list it.
+#: Copies the programs and the libraries that they load into PLACE. Both glibc's and musl's loader can list these libraries.
 _COLLECT = rf"""
 set -e
 mkdir -p {LIBRARIES}
@@ -43,49 +43,49 @@ done
 
 @dataclass(frozen=True)
 class OwnPrograms:
-    """Programs of one image as they were before an agent could change them, in a tar file on this machine."""
+    """Programs of an image, copied before an agent could change them, in a tar file on this machine."""
 
     file: Path
-    dynamic: bool  # they are started by a loader that is collected with them
+    dynamic: bool  # whether the programs need the loader, which is in the tar, too
 
     def words(self, name: str) -> list[str]:
-        """Returns the beginning of a command that runs `bash`, `sh` or `sleep` and looks at no file that an agent could change."""
+        """Returns the beginning of a command that runs `bash`, `sh` or `sleep` without reading any file that an agent could change."""
         return [*([LOADER, "--library-path", LIBRARIES] if self.dynamic else []), f"{PLACE}/{name}"]
 
     def put(self, container: Any) -> None:
-        """Puts them into a container in which nothing runs, in place of all that is at their path."""
+        """Copies the programs into a stopped container, replacing everything at their path."""
         container.put_archive("/", self.file.read_bytes())
 
 
 def empty_preload(container: Any) -> None:
-    """Empties PRELOAD of a container in which nothing runs."""
+    """Empties PRELOAD in a stopped container."""
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w") as archive:
         archive.addfile(tarfile.TarInfo(PRELOAD.strip("/")))
     container.put_archive("/", tar.getvalue())
 
 
-_known: dict[str, OwnPrograms] = {}
+_programs: dict[str, OwnPrograms] = {}
 _lock = threading.Lock()
 
 
 @functools.cache
 def _folder() -> Path:
-    """Returns the folder of all programs, which is there until this process ends."""
+    """Returns the folder for the programs of all images. It is removed when this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="agentbench-programs-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def programs_of(engine: Any, image: Any) -> OwnPrograms:
-    """Returns the programs of an image, collected once in a process. Raises InfraError where it has no bash or no coreutils."""
+    """Returns the programs of an image, collected once per process. Raises InfraError if the image lacks bash or coreutils."""
     with _lock:
-        if image.id not in _known:
-            _known[image.id] = _collected(engine, image)
-        return _known[image.id]
+        if image.id not in _programs:
+            _programs[image.id] = _collect(engine, image)
+        return _programs[image.id]
 
 
-def _collected(engine: Any, image: Any) -> OwnPrograms:
+def _collect(engine: Any, image: Any) -> OwnPrograms:
     container = engine.containers.create(
         image.id, entrypoint=["bash", "-c", _COLLECT], command=[], user="0", network_mode="none", working_dir="/"
     )
@@ -101,66 +101,69 @@ def _collected(engine: Any, image: Any) -> OwnPrograms:
         collected = b"".join(pieces)
     finally:
         container.remove(force=True, v=True)
-    return _packed(collected)
+    return _repack(collected)
 
 
-def _packed(collected: bytes) -> OwnPrograms:
-    """The tar begins with a file where the folder goes: an engine removes a folder for it, with all that an agent has put there."""
+def _repack(collected: bytes) -> OwnPrograms:
+    """Stores the programs as a tar that begins with a file at the path of the folder.
+
+    An engine removes an existing folder, with everything that an agent has put there, to create that file.
+    """
     file = Path(_folder(), hashlib.sha256(collected).hexdigest())
     dynamic = False
-    with closing(io.BytesIO(collected)) as source, tarfile.open(fileobj=source) as found, tarfile.open(file, "w") as tar:
+    with closing(io.BytesIO(collected)) as source, tarfile.open(fileobj=source) as archive, tarfile.open(file, "w") as tar:
         tar.addfile(tarfile.TarInfo(PLACE.strip("/")))
-        for entry in found:
+        for entry in archive:
             dynamic = dynamic or f"/{entry.name}" == LOADER
-            tar.addfile(entry, found.extractfile(entry) if entry.isreg() else None)
+            tar.addfile(entry, archive.extractfile(entry) if entry.isreg() else None)
     return OwnPrograms(file, dynamic)
 
 
-MODIFIED, ADDED, DELETED = 0, 1, 2  # kinds of a change, as a Docker Engine numbers them
+MODIFIED, ADDED, DELETED = 0, 1, 2  # kinds of changes, with the numbers of the Docker Engine
 
 _BIN = frozenset({"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/root/.local/bin"})
 _LIBRARIES = ("/lib/", "/lib32/", "/lib64/", "/usr/lib/", "/usr/lib32/", "/usr/lib64/", "/usr/libexec/", "/usr/local/lib/")
 _SETTINGS = re.compile(r"/etc/(ld\.so\..*|passwd|group|profile|environment|bash\.bashrc|profile\.d/.*)")
 
-#: Files that Python, pytest or the loader of programs reads without being told to.
+#: Files that Python, pytest or the loader of programs reads automatically.
 _HOOKS = frozenset({"sitecustomize.py", "usercustomize.py", "conftest.py", "pytest.ini", "ld.so.preload"})
 
-#: Programs that scripts of verifiers use whether or not their text names them.
+#: Programs that the scripts of verifiers may use without naming them.
 _USUAL = frozenset(
     {"bash", "sh", "dash", "env", "python", "python3", "pytest", "uv", "uvx", "pip", "sleep", "chown", "cat", "grep", "test"}
 )
 
-_LARGEST = 1 << 20  # bytes of a file of tests that is searched for names
-CACHE = "/etc/ld.so.cache"  # which every installed package writes anew
+_LARGEST = 1 << 20  # bytes of the largest test file that is searched for names
+CACHE = "/etc/ld.so.cache"  # rewritten by every installation of a package
 
 
 class Change(NamedTuple):
-    """A path that differs from the image, and how."""
+    """A path that differs from the image, and the kind of the change."""
 
     path: str
     kind: int
 
 
 def names_in(tests: Path) -> frozenset[str]:
-    """Returns all words in the files of a verifier: programs and modules that it may use are among them."""
+    """Returns all words in the files of a verifier. They include the names of programs and modules that it may use."""
     files = (each for each in tests.rglob("*") if each.is_file() and each.stat().st_size <= _LARGEST)
     return frozenset(word for each in files for word in re.findall(r"[A-Za-z0-9_.+-]+", each.read_text(errors="replace")))
 
 
-def of_the_verifier(changes: Sequence[Change], names: Collection[str], is_folder: Callable[[str], bool]) -> tuple[str, ...]:
-    """Returns the changed paths that a verifier with these names in its files may use, sorted.
+def verifier_changes(changes: Sequence[Change], names: Collection[str], is_folder: Callable[[str], bool]) -> tuple[str, ...]:
+    """Returns the changed paths that a verifier may use, sorted. `names` are the words in its files.
 
-    A file that was modified or deleted counts in every folder of programs and libraries. One that was added counts if it takes the place
-    of a program or module that is named, or if Python, pytest or the loader reads it unasked.
+    Modified and deleted files count in all folders of programs and libraries. Added files count if they have the name of a program or
+    module in `names`, or if Python, pytest or the loader reads them automatically.
     """
     above = {str(parent) for each in changes for parent in PurePosixPath(each.path).parents}
-    found = []
+    paths = []
     for path, kind in changes:
         if (kind == MODIFIED and path in above) or "/__pycache__" in path:
             continue
         if _counts(PurePosixPath(path), kind, names) and not (kind == MODIFIED and is_folder(path)):
-            found.append(path)
-    return tuple(sorted(found))
+            paths.append(path)
+    return tuple(sorted(paths))
 
 
 def _counts(path: PurePosixPath, kind: int, names: Collection[str]) -> bool:

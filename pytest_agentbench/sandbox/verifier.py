@@ -1,6 +1,6 @@
-"""Verifies what an agent has done in a sandbox, and reads rewards and checks from what a verifier wrote.
+"""Verifies the work of an agent in a sandbox, and reads the rewards and checks from the verifier's output.
 
-docs/terminal-agent.md says by which rules.
+docs/terminal-agent.md describes the rules.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.cut_marks import beginning, ending
 from pytest_agentbench.lib.foreign import cut
 from pytest_agentbench.records.rollout import LARGEST_SCORE, Verification, is_score
-from pytest_agentbench.sandbox.sandbox import LOGS, SCRIPT, CommandResult, Sandbox, handed_over
+from pytest_agentbench.sandbox.sandbox import LOGS, SCRIPT, CommandResult, Sandbox, copy_artifacts
 from pytest_agentbench.sandbox.tampering import CACHE
 from pytest_agentbench.suites.suite import FAIL, Task
 
-#: A line of pytest (`FAILED tests/test_x.py::test_a - AssertionError`), of unittest (`FAIL: test_a (tests.X)`), or of anybody.
+#: A line of pytest (`FAILED tests/test_x.py::test_a - AssertionError`), of unittest (`FAIL: test_a (tests.X)`), or a similar one.
 _FAILED = re.compile(r"^(?:FAILED|FAIL:) +(?P<name>\S.*?)(?: - .*)?$", re.MULTILINE)
 _ERROR = re.compile(r"^(?:ERROR (?P<pytest>\S*\.py\S*)(?: - .*)?|ERROR: (?P<unittest>\w+ \(.*\)))$", re.MULTILINE)
 
@@ -34,36 +34,36 @@ _SKIPPED = re.compile(
 )
 _SKIPPED_NAME = re.compile(r"^SKIPPED \[\d+\] (?P<reason>.+)$|^(?=\S+?::\S)(?P<name>\S+) SKIPPED\b", re.MULTILINE)
 
-NOT_MADE = frozenset({"skipped", "pending"})  # statuses of CTRF
+NOT_RUN = frozenset({"skipped", "pending"})  # statuses of CTRF
 
 
 class Checks(NamedTuple):
-    """The first check that failed and the first that was skipped; empty where there is none, or where nobody tells."""
+    """The first failed check and the first skipped check. Empty if there is none, or if the output does not show it."""
 
     failed: str = ""
     skipped: str = ""
 
 
 def read_checks(ctrf: bytes | None, output: str) -> Checks:
-    """By the CTRF report (`ctrf.json`) where there is one that can be read, else by the verifier's output."""
+    """Reads the checks from the CTRF report (`ctrf.json`), or from the verifier's output if there is no valid report."""
     tests = [*_reported_tests(ctrf)]
     if not tests:
-        return _printed(output)
-    failed = next((name for name, status in tests if status not in NOT_MADE and status != "passed"), "")
-    return Checks(failed, next((name for name, status in tests if status in NOT_MADE), ""))
+        return _printed_checks(output)
+    failed = next((name for name, status in tests if status not in NOT_RUN and status != "passed"), "")
+    return Checks(failed, next((name for name, status in tests if status in NOT_RUN), ""))
 
 
 def _reported_tests(ctrf: bytes | None) -> Iterator[tuple[str, str]]:
-    """(name, status) of each test of a report."""
+    """Yields (name, status) of each test in a CTRF report."""
     try:
         report: Any = orjson.loads(ctrf or b"{}")
         tests = report["results"]["tests"]
         yield from [(str(test["name"]), str(test["status"])) for test in tests]
     except (orjson.JSONDecodeError, LookupError, TypeError):
-        return  # what a report of another form says is in the output as well
+        return  # The report is invalid. The output contains the same facts.
 
 
-def _printed(output: str) -> Checks:
+def _printed_checks(output: str) -> Checks:
     failed = _FAILED.search(output) or _ERROR.search(output)
     name = next((text for text in failed.groups() if text), "") if failed else ""
     if (count := _SKIPPED.search(output)) is None:
@@ -74,13 +74,13 @@ def _printed(output: str) -> Checks:
 
 
 JSON, TEXT = "reward.json", "reward.txt"
-MAIN = "reward"  # the name of the only reward of a reward.txt, and of the main one of a reward.json
+MAIN = "reward"  # name of the reward in a reward.txt, and of the main reward in a reward.json
 
-_SHOWN = 80  # characters of a value in a sentence
+_SHOWN = 80  # characters of a value in an error
 
 
 def read_rewards(files: Mapping[str, bytes]) -> dict[str, float]:
-    """Name -> reward, from the files that are there; `reward.json` wins over `reward.txt`. Raises InfraError with what is wrong."""
+    """Returns name -> reward from `reward.json`, or else from `reward.txt`. Raises InfraError with the reason if neither is valid."""
     name = next((each for each in (JSON, TEXT) if each in files), None)
     if name is None:
         raise InfraError(f"the verifier wrote neither {JSON} nor {TEXT} to /logs/verifier, so nothing was measured")
@@ -91,7 +91,7 @@ def read_rewards(files: Mapping[str, bytes]) -> dict[str, float]:
 
 
 def main_reward(rewards: Mapping[str, float]) -> float:
-    """The one called `reward`, or the only one; raises InfraError where it is not known which one is meant."""
+    """Returns the reward called `reward`, or the only reward. Raises InfraError if there are several others."""
     if MAIN in rewards:
         return rewards[MAIN]
     if len(rewards) == 1:
@@ -109,15 +109,15 @@ def _from_text(content: bytes) -> float:
 def _from_json(content: bytes) -> dict[str, float]:
     try:
         rewards = orjson.loads(content)
-    except orjson.JSONDecodeError:  # NaN and Infinity, too
-        raise InfraError(f"the verifier's {JSON} is no JSON: {_text(content)}") from None
+    except orjson.JSONDecodeError:  # Also for NaN and Infinity.
+        raise InfraError(f"the verifier's {JSON} is not JSON: {_text(content)}") from None
     if not isinstance(rewards, dict) or not rewards:
         raise InfraError(f"the verifier's {JSON} should be names with numbers, not {_text(content)}")
     return {name: _number(value, f"{JSON}: {name!r}", value) for name, value in rewards.items()}
 
 
 def _number(value: Any, where: str, written: Any) -> float:
-    """A number, as which Harbor takes true and false, too."""
+    """Checks a reward. True and false are numbers, as in Harbor. Raises InfraError for anything else, and for numbers out of range."""
     if not isinstance(value, int | float):
         raise InfraError(f"the verifier's {where} should be a number, not {_text(written)}")
     if not is_score(value):
@@ -131,64 +131,70 @@ def _text(value: Any) -> str:
 
 
 CTRF = "ctrf.json"
-READY = 60.0  # seconds for what is done before the tests
-TAIL = 300  # characters of the output of one that gave no reward
-ROOM = 8 << 20  # bytes that an agent leaves on the disk of a shared verifier, if it is not to blame for one that gives no reward
-OUTPUT = 16_000  # bytes of the verifier's output that are kept
-MOST_CHANGED = 50  # changed files that are kept
+READY = 60.0  # seconds for each preparation before the tests
+TAIL = 300  # characters of a verifier's output in the error about a missing reward
+#: Bytes that an agent must leave free on the disk of a shared verifier. With less, it is responsible for a missing reward.
+FREE_SPACE = 8 << 20
+OUTPUT = 16_000  # bytes kept of the verifier's output
+MOST_CHANGED = 50  # changed files that are kept in the record
 SEPARATE = "separate"
-SIGNAL = 128  # exit codes above it are of a program that a signal ended
+SIGNAL = 128  # higher exit codes mean that a signal ended the program
 
 _SHELL = re.compile(rb"#! *(?:/usr)?/bin/(?:env +)?(bash|sh)\b")
 
 
-class Sabotaged(InfraError):
-    """A verification that an agent has made impossible after the verifier was started."""
+class TamperedOutput(InfraError):
+    """An agent has made the verification impossible after the verifier was started."""
 
 
 async def verify(sandbox: Sandbox, task: Task) -> Verification:
-    """Returns what the verifier of a task says of what is in a sandbox; its reward is 0 where it was sabotaged.
+    """Runs the verifier of a task in a sandbox. The reward is 0 if the agent has tampered with the verification.
 
-    Raises InfraError where it says nothing that counts and the agent cannot be blamed, and AgentError for artifacts that cannot be copied.
+    Raises InfraError if the verifier gives no valid reward and the agent is not responsible, and AgentError if artifacts cannot be copied.
     """
     try:
         await sandbox.end_processes()
         user = 0 if task.separate_verifier else await sandbox.bring_tests(_tests(task), task.verifier_user)
     except InfraError as error:
-        return await _blamed(sandbox, task, error)
+        return await _tampered_or_raise(sandbox, task, error)
     if task.separate_verifier:
-        return await _separately(sandbox, task)
-    return await _verified(sandbox, task, user, _Left(await sandbox.changed(_tests(task)), await _has_room(sandbox, task)))
+        return await _verify_separately(sandbox, task)
+    return await _run_verifier(
+        sandbox, task, user, _SandboxState(await sandbox.changed_files(_tests(task)), await _has_space(sandbox, task))
+    )
 
 
-async def _separately(sandbox: Sandbox, task: Task) -> Verification:
+async def _verify_separately(sandbox: Sandbox, task: Task) -> Verification:
     fresh = await sandbox.fresh()
     try:
-        await handed_over(sandbox, fresh, task.artifacts)
+        await copy_artifacts(sandbox, fresh, task.artifacts)
         user = await fresh.bring_tests(_tests(task), task.verifier_user)
-        return dataclasses.replace(await _verified(fresh, task, user, _Left()), mode=SEPARATE)
+        return dataclasses.replace(await _run_verifier(fresh, task, user, _SandboxState()), mode=SEPARATE)
     finally:
         await fresh.end()
 
 
 @dataclass(frozen=True)
-class _Left:
-    """What an agent has left of the sandbox in which its work is verified."""
+class _SandboxState:
+    """The state of a sandbox after the agent, before its work is verified there."""
 
-    changed: tuple[str, ...] | None = ()  # files of the verifier; None: not compared
-    room: bool = True  # there is space on the disk
+    changed: tuple[str, ...] | None = ()  # changed files that the verifier may use; None if they were not compared
+    space: bool = True  # whether there is enough space on the disk
 
 
-async def _has_room(sandbox: Sandbox, task: Task) -> bool:
-    """Whether the verifier can write ROOM bytes, or a quarter of what a smaller disk has."""
-    size = min(ROOM, task.storage_mb << 18)
-    write = f"printf -v room '%{size}s' ''; : <<< \"$room\""  # Bash writes it to a file of TMPDIR, which it removes at once.
+async def _has_space(sandbox: Sandbox, task: Task) -> bool:
+    """Returns whether the verifier can write FREE_SPACE bytes, or a quarter of the disk if that is less."""
+    size = min(FREE_SPACE, task.storage_mb << 18)
+    write = f"printf -v room '%{size}s' ''; : <<< \"$room\""  # Bash writes the text to a file in TMPDIR, and removes it at once.
     answer = await sandbox.exec(write, seconds=READY, user=task.verifier_user, workdir="/", env={"TMPDIR": LOGS})
-    return answer.exit_code != 1  # With which bash says so. Another one is of a shell that was killed.
+    return answer.exit_code != 1  # Bash exits with 1 if writing fails. Any other code means that it was killed.
 
 
-async def _blamed(sandbox: Sandbox, task: Task, error: InfraError) -> Verification:
-    """Returns a reward of 0 for a sandbox that is not ready for its verifier if a new one for the same task is; else raises InfraError."""
+async def _tampered_or_raise(sandbox: Sandbox, task: Task, error: InfraError) -> Verification:
+    """Decides about a sandbox in which the verifier cannot start. If it can start in a new one, the agent gets a reward of 0.
+
+    Otherwise raises `error`.
+    """
     began = time.monotonic_ns()
     try:
         other = await sandbox.fresh()
@@ -199,12 +205,12 @@ async def _blamed(sandbox: Sandbox, task: Task, error: InfraError) -> Verificati
     except InfraError:
         raise error from None
     why = f"the agent left a sandbox in which no verifier can be started, and in a new one it can: {error}"
-    found = Verification(0.0, tampered=why, started_ns=began, ended_ns=time.monotonic_ns(), sandbox=sandbox.kind)
-    return dataclasses.replace(found, mode=SEPARATE) if task.separate_verifier else found
+    verification = Verification(0.0, tampered=why, started_ns=began, ended_ns=time.monotonic_ns(), sandbox=sandbox.kind)
+    return dataclasses.replace(verification, mode=SEPARATE) if task.separate_verifier else verification
 
 
-async def _verified(sandbox: Sandbox, task: Task, user: int, left: _Left) -> Verification:
-    """Runs the verifier as the user of this number."""
+async def _run_verifier(sandbox: Sandbox, task: Task, user: int, state: _SandboxState) -> Verification:
+    """Runs the verifier and reads its rewards. `user` is the id of its user."""
     started = time.monotonic_ns()
     workdir = await _workdir(sandbox, task)
     env = {**_ENV, **task.verifier_env}
@@ -215,39 +221,39 @@ async def _verified(sandbox: Sandbox, task: Task, user: int, left: _Left) -> Ver
         workdir=workdir,
         env=env,
     )
-    await sandbox.halt()  # no program writes any more
-    found = Verification(
+    await sandbox.halt()  # No process may write to the output while it is read.
+    verification = Verification(
         reward=0.0,
         exit_code=command.exit_code,
         output=cut(command.output, OUTPUT),
         started_ns=started,
         ended_ns=time.monotonic_ns(),
         sandbox=sandbox.kind,
-        changed=None if left.changed is None else left.changed[:MOST_CHANGED],
+        changed=None if state.changed is None else state.changed[:MOST_CHANGED],
     )
     try:
         if command.exit_code is None:
             raise InfraError(f"the verifier took longer than its {task.verifier_timeout_s:g} s and was killed, so nothing was measured")
-        files = {name: content for name in (JSON, TEXT, CTRF) if (content := await _written(sandbox, name, user)) is not None}
-        found = dataclasses.replace(found, rewards=read_rewards(files))
-        return _judged(found, task, read_checks(files.get(CTRF), command.output))
+        files = {name: content for name in (JSON, TEXT, CTRF) if (content := await _read_output(sandbox, name, user)) is not None}
+        verification = dataclasses.replace(verification, rewards=read_rewards(files))
+        return _with_reward(verification, task, read_checks(files.get(CTRF), command.output))
     except InfraError as error:
         why = f"{error}; its output ends with: {ending(command.output.strip(), TAIL) or '(it printed nothing)'}"
-        if sabotage := _sabotage(error, command, left):
-            return dataclasses.replace(found, tampered=f"{sabotage}: {why}")
+        if tampering := _tampering(error, command, state):
+            return dataclasses.replace(verification, tampered=f"{tampering}: {why}")
         raise InfraError(why) from error
 
 
-def _judged(found: Verification, task: Task, checks: Checks) -> Verification:
-    """Returns a verification with its reward, by the rewards that were written, the checks, and what the suite allows.
+def _with_reward(verification: Verification, task: Task, checks: Checks) -> Verification:
+    """Adds the reward to a verification, from the rewards that were written, the checks, and the rules of the suite.
 
-    Raises InfraError for rewards of which none is the main one.
+    Raises InfraError if none of the rewards is the main one.
     """
-    reward = main_reward(found.rewards)
+    reward = main_reward(verification.rewards)
     fails = bool(checks.skipped) and task.skipped == FAIL
-    forged = _changes(found.changed) if task.changed == FAIL else ""
+    forged = _changes(verification.changed) if task.changed == FAIL else ""
     return dataclasses.replace(
-        found,
+        verification,
         reward=0.0 if fails or forged else reward,
         tampered=f"{forged}, which its suite does not allow" if forged else "",
         first_failure=checks.failed or (f"skipped: {checks.skipped}" if fails else ""),
@@ -255,25 +261,25 @@ def _judged(found: Verification, task: Task, checks: Checks) -> Verification:
     )
 
 
-def _sabotage(error: InfraError, command: CommandResult, left: _Left) -> str:
-    """Returns by what a verifier that was started gave no reward, if the agent is to blame for it; else nothing."""
-    if isinstance(error, Sabotaged):
-        return "something else stands where the verifier writes its reward"
+def _tampering(error: InfraError, command: CommandResult, state: _SandboxState) -> str:
+    """Returns why the verifier gave no reward if the agent is responsible, otherwise an empty text."""
+    if isinstance(error, TamperedOutput):
+        return "something else is in the place of the verifier's reward"
     if command.exit_code is not None and command.exit_code > SIGNAL:
         return f"the verifier was killed (exit code {command.exit_code})"
-    if not left.room:
+    if not state.space:
         return "the agent left no space on the disk"
-    changes = _changes(left.changed)
+    changes = _changes(state.changed)
     return f"{changes}, and it gave no reward" if changes else ""
 
 
 def _changes(changed: tuple[str, ...] | None) -> str:
-    """Returns that an agent changed files of the verifier, with the first ones; nothing where it changed none that count."""
+    """Returns a clause with the first changed files that the verifier uses, or an empty text if there are none."""
     used = [each for each in changed or () if each != CACHE]
     return f"the agent changed what the verifier uses ({', '.join(used[:3])})" if used else ""
 
 
-#: Python looks for compiled modules here and not beside its modules, where an agent may have put its own.
+#: Makes Python read compiled modules from this folder instead of those next to its modules, which an agent may have replaced.
 _ENV = {"PYTHONPYCACHEPREFIX": f"{LOGS}/.pycache"}
 
 
@@ -282,7 +288,7 @@ def _tests(task: Task) -> Path:
 
 
 def _script(sandbox: Sandbox, task: Task) -> str:
-    """Returns the command that runs the script; one for a shell has that of the harness, whatever the agent did to those of the image."""
+    """Returns the command that runs the verifier's script. Shell scripts run with `Sandbox.interpreter`."""
     beginning = (_tests(task) / "test.sh").read_bytes()[:100]
     shell = _SHELL.match(beginning)
     if shell is None and beginning.startswith(b"#!"):
@@ -291,19 +297,22 @@ def _script(sandbox: Sandbox, task: Task) -> str:
 
 
 async def _workdir(sandbox: Sandbox, task: Task) -> str | None:
-    """Returns the folder in which the verifier starts: that of the task, or `/` where the agent has removed it."""
+    """Returns the working directory of the verifier: that of the task, or `/` if it does not exist any more."""
     answer = await sandbox.exec(":", seconds=READY, user=task.verifier_user, workdir=task.workdir)
     return task.workdir if answer.exit_code == 0 else "/"
 
 
-async def _written(sandbox: Sandbox, name: str, user: int) -> bytes | None:
-    """Returns a file of the verifier's; None where there is none. Raises Sabotaged for what is no file, too large, or another user's."""
+async def _read_output(sandbox: Sandbox, name: str, user: int) -> bytes | None:
+    """Returns a file that the verifier wrote, or None if it does not exist.
+
+    Raises TamperedOutput if it is not a regular file, is too large, or belongs to another user.
+    """
     try:
         file = await sandbox.get(f"{LOGS}/{name}")
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Sabotaged(f"the verifier's {name} is not read: {error}") from error
+        raise TamperedOutput(f"the verifier's {name} is not read: {error}") from error
     if file.owner not in (0, user):
-        raise Sabotaged(f"the verifier's {name} is not read: it belongs to user {file.owner}, not to the verifier's")
+        raise TamperedOutput(f"the verifier's {name} is not read: it belongs to user {file.owner}, not to the verifier's")
     return file.content

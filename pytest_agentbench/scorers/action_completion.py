@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.lib.options import whole
-from pytest_agentbench.llm.judge import Form, ask, calls_text, filled, identity, numbered
+from pytest_agentbench.llm.judge import Form, ask, calls_text, fill_template, identity, numbered
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.scorers.declaration import scorer
 from pytest_agentbench.suites.suite import user_text
@@ -58,7 +58,7 @@ async def action_completion(scenario: Scenario, rollout: Rollout, judge: LLM, *,
         "tool_calls": calls_text(rollout.tool_calls),
         "answer": rollout.answer or "(none)",
     }
-    prompt, parameters = filled(PROMPT, fields), {"temperature": temperature}
+    prompt, parameters = fill_template(PROMPT, fields), {"temperature": temperature}
     judgements_made = [_completed(await ask(judge, prompt, form, **parameters, seed=number)) for number in range(judgements)]
     return _score(goals, judgements_made, identity(judge, PROMPT, form, parameters))
 

@@ -11,7 +11,7 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.lib.model_texts import tagged
-from pytest_agentbench.llm.judge import Form, ask, filled, identity
+from pytest_agentbench.llm.judge import Form, ask, fill_template, identity
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
 from pytest_agentbench.scorers.declaration import scorer
@@ -87,7 +87,7 @@ async def judged_answer(scenario: Scenario, rollout: Rollout, judge: LLM, *, key
     question = user_text(scenario.messages)
     fields = {"question": question, "response": rollout.answer, "answer": expected}
     parameters = {"temperature": temperature}
-    verdict = await ask(judge, filled(PROMPT, fields), FORM, **parameters)
+    verdict = await ask(judge, fill_template(PROMPT, fields), FORM, **parameters)
     who = identity(judge, PROMPT, FORM, parameters)
     by = f"judge {who['model']}, prompt {who['prompt_sha256'][:12]}, temperature {temperature:g}"
     sure = verdict["confidence"] / 100 if stated is None and verdict["confidence"] is not None else stated

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.lib.foreign import cut
 from pytest_agentbench.lib.options import whole
-from pytest_agentbench.llm.judge import Form, ask, filled, identity
+from pytest_agentbench.llm.judge import Form, ask, fill_template, identity
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.suites.suite import content_text, user_text
 
@@ -36,7 +36,7 @@ async def marked(scenario: Scenario, rollout: Rollout, judge: LLM, prompt: str, 
     """Returns the mean mark, from 0 to 1. Parts are the lowest and the highest mark. The explanation is the judge's for the median."""
     whole(1).check("judgements", judgements)
     request = user_text(scenario.messages)
-    question = filled(prompt, {"request": request, "conversation": conversation_text(rollout.messages)})
+    question = fill_template(prompt, {"request": request, "conversation": conversation_text(rollout.messages)})
     parameters = {"temperature": temperature}
     answers = [await ask(judge, question, FORM, **parameters, seed=number) for number in range(judgements)]
     answers.sort(key=lambda each: float(each["mark"]))

@@ -1,1 +1,1 @@
-"""Where an agent's tools come from."""
+"""The tools of agents: where they come from, and how they are called."""

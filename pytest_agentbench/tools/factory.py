@@ -1,4 +1,4 @@
-"""From `tools` and `answers` in a suite.yaml to tools that can be called. A new kind is a file here and a line in TOOL_KINDS."""
+"""Creates callable tools from `tools` and `answers` in suite.yaml. To add a kind, add a module here and a line in TOOL_KINDS."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from pytest_agentbench.tools.source import Tools, ToolsKind, ToolSource
 
 @dataclass(frozen=True)
 class CannedAnswer:
-    """How the calls of one tool are answered."""
+    """The answer to all calls of a tool, from `answers` in suite.yaml."""
 
-    text: str | None = None  # None: by the source
-    delay: float = 0.0  # seconds
-    error_rate: float = 0.0  # share of the calls that get an error instead, from 0 to 1
+    text: str | None = None  # text of the answer; None for the answer of the source
+    delay: float = 0.0  # seconds before each answer
+    error_rate: float = 0.0  # share of calls that get an error instead, from 0 to 1
 
 
 def answers_from(settings: Json) -> Mapping[str, CannedAnswer]:
-    """Tool -> its canned answer, of what `Suite.answers_of` gives."""
+    """Converts the result of `Suite.answers_of` to tool -> canned answer."""
     return {tool: CannedAnswer(**each) for tool, each in settings.items()}
 
 
 def check_answers(answers: Mapping[str, CannedAnswer], scenarios: Iterable[Scenario]) -> None:
-    """Raises ConfigError for a canned answer of a tool that no scenario offers."""
+    """Raises ConfigError if there is a canned answer for a tool that no scenario offers."""
     known = dict.fromkeys(tool.name for tools in toolsets(scenarios) for tool in tools)
     for tool in answers:
         if tool not in known:
             raise ConfigError(f"answers: {unknown_name('tool', tool, known)}")
 
 
-def answered(source: ToolSource, answers: Mapping[str, CannedAnswer], scenario: Scenario, trial: int) -> ToolSource:
-    """The source of a rollout with canned answers before it, where there are any."""
-    return AnsweredSource(source, answers, scenario.id, trial) if answers else source
+def with_canned_answers(source: ToolSource, answers: Mapping[str, CannedAnswer], scenario: Scenario, trial: int) -> ToolSource:
+    """Wraps the tool source of a rollout with canned answers, if there are any."""
+    return CannedSource(source, answers, scenario.id, trial) if answers else source
 
 
-class AnsweredSource:
-    """A source of one rollout whose canned tools are answered here, and the others by it.
+class CannedSource:
+    """The tool source of a rollout with canned answers. Calls of other tools go to the wrapped source.
 
-    Whether a call gets an error depends on scenario, trial, tool and how often the rollout has called that tool: a run that is
-    repeated has the same errors at the same calls, under all variants.
+    Whether a call gets an injected error depends only on scenario, trial, tool and the number of calls of that tool. A repeated run thus
+    has the same errors at the same calls, in all variants.
     """
 
     def __init__(
         self, source: ToolSource, answers: Mapping[str, CannedAnswer], scenario: str, trial: int, calls: Mapping[str, int] | None = None
     ) -> None:
         self._source, self._answers, self._scenario, self._trial = source, answers, scenario, trial
-        self._calls = Counter(calls)  # of each tool, so far
+        self._calls = Counter(calls)  # calls so far of each tool
 
     async def call(self, tool: Tool, arguments: Json) -> str:
         answer = self._answers.get(tool.name)
@@ -72,10 +72,10 @@ class AnsweredSource:
         return self._source.state()
 
     def copy(self) -> ToolSource:
-        return AnsweredSource(self._source.copy(), self._answers, self._scenario, self._trial, self._calls)
+        return CannedSource(self._source.copy(), self._answers, self._scenario, self._trial, self._calls)
 
 
-#: Each a class with the keys of its YAML as fields.
+#: Kind -> class, whose fields are the keys of the kind in YAML.
 TOOL_KINDS: Mapping[str, str] = {
     "decision_only": "pytest_agentbench.tools.source:DecisionOnly",
     "mcp": "pytest_agentbench.tools.mcp:McpTools",
@@ -84,24 +84,24 @@ TOOL_KINDS: Mapping[str, str] = {
 
 
 def tool_kind(settings: Json) -> ToolsKind:
-    """The kind of tools that settings describe; nothing of the suite is imported. Raises ConfigError that says what is wrong with them."""
+    """Returns the kind of tools that settings describe, without importing code of the suite. Raises ConfigError if they are invalid."""
     kind = settings.get("kind", "decision_only")
     if not isinstance(kind, str) or kind not in TOOL_KINDS:
         raise ConfigError(f"tools: {unknown_name('kind of tools', str(kind), TOOL_KINDS)}")
-    made_by = load_object("kind of tools", kind, TOOL_KINDS, Path())
-    known = [each.name for each in dataclasses.fields(made_by)]
+    cls = load_object("kind of tools", kind, TOOL_KINDS, Path())
+    known = [each.name for each in dataclasses.fields(cls)]
     options = {name: value for name, value in settings.items() if name != "kind"}
     if unknown := [name for name in options if name not in known]:
         raise ConfigError(f"tools: {unknown_key(unknown[0], ('kind', *known), kind)}")
     try:
-        made: ToolsKind = made_by(**options)
+        kind_of_tools: ToolsKind = cls(**options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"tools: {' '.join(str(error).split())}") from error
-    return made
+    return kind_of_tools
 
 
 def load_tools(settings: Json, folder: Path, scenarios: Sequence[Scenario]) -> Tools:
-    """The tools of a suite in this folder, ready for use; raises ConfigError."""
+    """Loads the tools of a suite in this folder. Raises ConfigError."""
     try:
         return tool_kind(settings).load(folder, scenarios)
     except ConfigError as error:
@@ -109,5 +109,5 @@ def load_tools(settings: Json, folder: Path, scenarios: Sequence[Scenario]) -> T
 
 
 def brings_code(settings: Json) -> bool:
-    """Whether tools are the suite's own code."""
+    """Returns whether the tools are code of the suite."""
     return tool_kind(settings).own_code

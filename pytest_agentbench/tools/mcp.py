@@ -1,4 +1,4 @@
-"""Tools of an MCP server: a program that each rollout has a process of, or a server at an address. The package mcp speaks with it."""
+"""Tools of an MCP server: a program that is started for each rollout, or a running server at a URL. Needs the package mcp."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class McpTools(McpServer):
     own_code: ClassVar[bool] = True
 
     def load(self, folder: Path, scenarios: Sequence[Scenario]) -> ServerTools:
-        """Starts the server once, or asks the one that runs, for its tools."""
+        """Asks the server for its tools. A server with a command is started for that."""
         try:
             from pytest_agentbench.tools.mcp_tools import ServerTools
         except ImportError as error:

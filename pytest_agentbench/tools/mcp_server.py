@@ -1,4 +1,4 @@
-"""What a suite says of an MCP server, and what that means on this machine."""
+"""The settings of an MCP server in suite.yaml, and the program and environment that they mean on this machine."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pytest_agentbench.lib.options import check_options, number
 class McpServer:
     """Options: see docs/mcp.md."""
 
-    # The program of a server that speaks over stdin and stdout, with its arguments; it runs in the suite's folder. A program without a
-    # `/` is the one beside the Python that runs pytest, else the one in your `PATH`.
+    # The program of a server that communicates over stdin and stdout, with its arguments. It runs in the suite's folder. A program without
+    # a `/` is searched in the folder of the Python that runs pytest, then in your `PATH`.
     command: Sequence[str] = ()
-    # Instead of a command, the URL of a server that you have started and that serves over streamable HTTP: `http://127.0.0.1:8000/mcp`.
+    # Instead of a command, the URL of a running server with streamable HTTP, such as `http://127.0.0.1:8000/mcp`.
     url: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)  # The environment variables that the program gets: these and no others.
-    # Names of environment variables of yours that it gets as well, for secrets; their values are redacted in all that is written.
+    env: Mapping[str, str] = field(default_factory=dict)  # The environment variables of the program. It gets no others, except `keys`.
+    # Names of your environment variables that the program gets, too, for secrets. Their values are redacted in all output.
     keys: Sequence[str] = ()
-    timeout: Annotated[float, number(0.1)] = 60.0  # Seconds that a server has for its start, and for each of its answers.
+    timeout: Annotated[float, number(0.1)] = 60.0  # The time limit in seconds for the start of a server, and for each answer.
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -35,25 +35,25 @@ class McpServer:
         if self.url and not self.url.startswith(("http://", "https://")):
             raise ValueError(f"url should be that of an MCP server, such as http://127.0.0.1:8000/mcp, not {self.url!r}")
         if self.url and (self.env or self.keys):
-            raise ValueError("env and keys are of a server with a command; one with a url has been started by somebody else")
+            raise ValueError("env and keys need a command; they have no effect on a server with a url, which is already running")
 
     @property
     def name(self) -> str:
-        """The server in a sentence."""
+        """The name of the server in sentences."""
         return f"the MCP server `{' '.join(self.command) or self.url}`"
 
-    def found(self, folder: Path) -> list[str]:
-        """The command with the path of its program, which stands beside this interpreter or in the PATH; raises ConfigError for none."""
+    def program_and_arguments(self, folder: Path) -> list[str]:
+        """Returns the command with the path of its program. Raises ConfigError if there is no such program."""
         program, *arguments = self.command
-        wanted = str(folder / program) if "/" in program else program
-        beside = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-        path = shutil.which(wanted, path=beside)
+        name = str(folder / program) if "/" in program else program
+        search_path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+        path = shutil.which(name, path=search_path)
         if path is None:
             raise ConfigError(f"there is no program {program!r} in {folder if '/' in program else 'the PATH'}")
         return [path, *arguments]
 
     def environment(self) -> dict[str, str]:
-        """All that the program gets; raises ConfigError for a key that there is not."""
+        """Returns the whole environment of the program. Raises ConfigError if a variable in `keys` is not set."""
         if missing := [name for name in self.keys if name not in os.environ]:
             raise ConfigError(f"keys: there is no environment variable {missing[0]}, which {self.name} should get")
         return {**{name: os.environ[name] for name in self.keys}, **self.env}

@@ -1,6 +1,4 @@
-"""The tools that an MCP server has: the session of a rollout with it, and the server's process, which speaks over its stdin and
-stdout.
-"""
+"""The tools of an MCP server: the process of the server, and the sessions of rollouts with it."""
 
 from __future__ import annotations
 
@@ -47,17 +45,17 @@ from pytest_agentbench.tools.mcp_server import McpServer
 from pytest_agentbench.tools.signatures import check_agreement, parameters_of
 
 MESSAGE = 1 << 24  # bytes of one message at most
-LOGGED = 1 << 14  # characters of what it prints that are kept, half of them of its beginning
-SHOWN = 600  # characters of them that the reason of a failure shows
-END = mcp_server.LEAVE + 2 * mcp_server.GRACE  # seconds in which all of it is over
-ODD = 200  # characters of a line that is no message
+LOGGED = 1 << 14  # characters kept of a server's output: half from its beginning, half from its end
+SHOWN = 600  # characters of the output in the reason of a failure
+END = mcp_server.STDIN_GRACE + 2 * mcp_server.GRACE  # seconds in which a server and all its processes end
+ODD = 200  # characters shown of a line that is not a message
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 
 @dataclass(frozen=True)
 class McpProgram:
-    """What to run, and with what: it gets nothing else of this process."""
+    """The command, working directory and whole environment of a server."""
 
     run: Sequence[str]
     cwd: Path
@@ -65,31 +63,31 @@ class McpProgram:
 
 
 class ServerProcess:
-    """One process of a server, from its start to the end of all that it started."""
+    """One process of a server that communicates over stdin and stdout. `streams` starts it, and ends it with all its processes."""
 
     def __init__(self, program: McpProgram) -> None:
         self._program = program
-        self._log, self._news = Log(LOGGED), Log(LOGGED)
+        self._log, self._new_output = Log(LOGGED), Log(LOGGED)
         self._log_ended = asyncio.Event()
-        self.ended = ""  # how, when it has ended by itself
+        self.ended = ""  # how the process ended, if it ended by itself
 
     @property
     def last_lines(self) -> str:
-        """The end of what it printed, as the end of a sentence."""
+        """The last lines that the server printed, as the end of a sentence."""
         return ending(self._log.text.strip(), SHOWN) or "it printed nothing to stderr"
 
-    def news(self) -> str:
-        """What it has printed since the last time, as far as it is kept."""
-        text, self._news = self._news.text, Log(LOGGED)
+    def new_output(self) -> str:
+        """Returns the output since the last call, truncated to LOGGED characters."""
+        text, self._new_output = self._new_output.text, Log(LOGGED)
         return text
 
     def _print(self, text: str) -> None:
         self._log.write(text)
-        self._news.write(text)
+        self._new_output.write(text)
 
     @asynccontextmanager
     async def streams(self) -> AsyncIterator[Streams]:
-        """Its messages, to and fro, while it lives; afterwards nothing of it is left."""
+        """Starts the server and yields the streams of its messages. Ends all its processes when the block ends."""
         ours, its = socket.socketpair()
         with ours:
             with its:
@@ -99,21 +97,21 @@ class ServerProcess:
                 )  # fmt: skip
             try:
                 job = {"run": [*self._program.run], "cwd": str(self._program.cwd), "env": dict(self._program.env)}
-                with suppress(ConnectionError):  # it died at once, which is seen
+                with suppress(ConnectionError):  # The process has already died, which `_read` notices.
                     ours.sendall(json.dumps(job).encode() + b"\n")
-                async with self._pumped(process) as streams:
+                async with self._message_streams(process) as streams:
                     yield streams
             finally:
-                ours.close()  # which ends it
+                ours.close()  # The supervisor ends the server when this socket closes.
                 assert process.stdin is not None
                 process.stdin.close()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(END):
                         await process.wait()
-                process._transport.close()  # type: ignore[attr-defined]  # a pipe that something out of reach holds open
+                process._transport.close()  # type: ignore[attr-defined]  # An escaped process may keep a pipe open.
 
     @asynccontextmanager
-    async def _pumped(self, process: asyncio.subprocess.Process) -> AsyncIterator[Streams]:
+    async def _message_streams(self, process: asyncio.subprocess.Process) -> AsyncIterator[Streams]:
         received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         outgoing, sent = anyio.create_memory_object_stream[SessionMessage](0)
         async with received, incoming, outgoing, sent, anyio.create_task_group() as group:
@@ -125,14 +123,14 @@ class ServerProcess:
 
     async def _read(self, process: asyncio.subprocess.Process, received: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         assert process.stdout is not None
-        async with received:  # its end is the end of the session
+        async with received:  # Closing this stream ends the session.
             while line := await self._line(process.stdout):
                 try:
                     message = SessionMessage(jsonrpc_message_adapter.validate_json(line))
                 except ValidationError:
-                    self._print(f"[on stdout, and no message: {beginning(line.strip(), ODD)}]\n")
+                    self._print(f"[on stdout, but not a message: {beginning(line.strip(), ODD)}]\n")
                     continue
-                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody listens any more
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # The session has ended.
                     await received.send(message)
             with suppress(TimeoutError):
                 async with asyncio.timeout(END):
@@ -146,7 +144,7 @@ class ServerProcess:
         self._log_ended.set()
 
     async def _line(self, stream: asyncio.StreamReader) -> bytes:
-        """The next line; nothing where there is none, or one that is too long."""
+        """Returns the next line. Returns nothing at the end, or if the line is too long."""
         try:
             return await stream.readline()
         except ValueError:
@@ -158,38 +156,38 @@ async def _write(process: asyncio.subprocess.Process, sent: MemoryObjectReceiveS
     assert process.stdin is not None
     async with sent:
         async for message in sent:
-            with suppress(ConnectionError, RuntimeError):  # it has ended, which is seen where its answers are read
+            with suppress(ConnectionError, RuntimeError):  # The server has ended, which `_read` notices.
                 process.stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
                 await process.stdin.drain()
 
 
-GRACE = 5.0  # seconds in which a session may take its leave
-PAGES = 100  # of a list of tools
+GRACE = 5.0  # seconds in which a session may close its connection
+PAGES = 100  # pages of a list of tools at most
 
 
 @dataclass(frozen=True)
 class ServerTools:
-    """A server, and the tools that it has said it has."""
+    """A server and its list of tools."""
 
     server: McpServer
-    program: McpProgram | None  # None where it is somewhere else
+    program: McpProgram | None  # None for a server at a URL
     tools: Mapping[str, Tool]
 
     @classmethod
     def of(cls, server: McpServer, folder: Path) -> ServerTools:
-        """Asks the server for its tools; raises ConfigError for one that does not say."""
-        program = McpProgram(server.found(folder), folder, server.environment()) if server.command else None
+        """Asks the server for its tools. Raises ConfigError if it does not answer or has none."""
+        program = McpProgram(server.program_and_arguments(folder), folder, server.environment()) if server.command else None
         answers: list[ServerTools | Exception] = []
 
-        def ask() -> None:  # in a thread: the pool has a loop, and others have none
+        def ask() -> None:  # Runs in a thread, because some callers have a running event loop.
             try:
-                answers.append(cls(server, program, asyncio.run(_listed(server, program))))
+                answers.append(cls(server, program, asyncio.run(_list_tools(server, program))))
             except Exception as error:
                 answers.append(error)
 
         daemon(ask, name="mcp").join()
         if isinstance(answers[0], InfraError):
-            raise ConfigError(Redactor(server.keys).plain(str(answers[0])))  # with lines of the server's, and nothing else redacts it
+            raise ConfigError(Redactor(server.keys).plain(str(answers[0])))  # The message contains output of the server.
         if isinstance(answers[0], Exception):
             raise answers[0]
         if not answers[0].tools:
@@ -197,7 +195,7 @@ class ServerTools:
         return answers[0]
 
     def check(self, scenarios: Sequence[Scenario]) -> None:
-        """Raises ConfigError where the data's tools are not those of the server, and where a label names a tool that there is not."""
+        """Raises ConfigError if tools in the data differ from those of the server, or if a label names a tool that does not exist."""
         try:
             check_agreement({name: parameters_of(tool) for name, tool in self.tools.items()}, scenarios)
         except ConfigError as error:
@@ -208,19 +206,22 @@ class ServerTools:
 
     @asynccontextmanager
     async def opened(self, scenario: Scenario, seconds: float | None = None) -> AsyncIterator[McpSession]:
-        del scenario, seconds  # a server has time limits of its own
+        del scenario, seconds  # A server has its own time limit.
         async with session(self.server, self.program) as opened:
             yield opened
 
 
-async def _listed(server: McpServer, program: McpProgram | None) -> Mapping[str, Tool]:
+async def _list_tools(server: McpServer, program: McpProgram | None) -> Mapping[str, Tool]:
     async with session(server, program) as opened:
         return {each.name: each for each in await opened.tools()}
 
 
 @asynccontextmanager
 async def session(server: McpServer, program: McpProgram | None) -> AsyncIterator[McpSession]:
-    """A session with a server; raises InfraError where there is none. It lives in a task of its own, so its faults reach nobody else's."""
+    """Opens a session with a server until the block ends. Raises InfraError if the server does not respond.
+
+    The session runs in its own task, so that its errors do not cancel other tasks.
+    """
     opened = McpSession(server, ServerProcess(program) if program else None)
     try:
         await opened.begin()
@@ -236,25 +237,25 @@ class McpSession:
         self._server, self._process = server, process
         self._client: Client | None = None
         self._loop = asyncio.get_running_loop()
-        self._begun, self._over = asyncio.Event(), asyncio.Event()
+        self._ready, self._finished = asyncio.Event(), asyncio.Event()
         self._life: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Returns when the server has introduced itself."""
+        """Starts the session and waits until the server has answered the initialisation."""
         self._life = asyncio.create_task(self._live())
-        begun = asyncio.create_task(self._begun.wait())
+        ready = asyncio.create_task(self._ready.wait())
         try:
-            await asyncio.wait((self._life, begun), timeout=self._server.timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((self._life, ready), timeout=self._server.timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            begun.cancel()
+            ready.cancel()
         if self._life.done():
             raise self._failed("does not serve", self._life.exception())
         if self._client is None:
             raise self._failed(f"has not introduced itself within {self._server.timeout:g} s", None)
 
     async def end(self) -> None:
-        """Returns when nothing of it is left."""
-        self._over.set()
+        """Ends the session and waits until it is closed."""
+        self._finished.set()
         if self._life is None:
             return
         if self._client is not None:
@@ -264,21 +265,21 @@ class McpSession:
 
     async def _live(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            transport = _Passed(await stack.enter_async_context(self._streams()))
+            transport = _OpenStreams(await stack.enter_async_context(self._streams()))
             client = Client(transport, cache=None, read_timeout_seconds=self._server.timeout)
             self._client = await stack.enter_async_context(client)
-            self._begun.set()
-            await self._over.wait()
+            self._ready.set()
+            await self._finished.wait()
 
     def _streams(self) -> AbstractAsyncContextManager[Any]:
         return self._process.streams() if self._process else _at(self._server)
 
     async def tools(self) -> list[Tool]:
-        """Those that the server says it has; raises InfraError."""
+        """Asks the server for its tools. Raises InfraError."""
         tools: list[Tool] = []
         cursor: str | None = None
         for _ in range(PAGES):
-            page = await self._answer("has not said which tools it has", self._known().list_tools(cursor=cursor))
+            page = await self._answer("has not said which tools it has", self._ready_client().list_tools(cursor=cursor))
             tools += [Tool(each.name, each.description or each.title or "", dict(each.input_schema)) for each in page.tools]
             if not (cursor := page.next_cursor):
                 return tools
@@ -286,55 +287,55 @@ class McpSession:
 
     async def call(self, tool: Tool, arguments: Json) -> str:
         try:
-            result = await self._answer(f"has not answered a call of {tool.name!r}", self._known().call_tool(tool.name, arguments))
+            result = await self._answer(f"has not answered a call of {tool.name!r}", self._ready_client().call_tool(tool.name, arguments))
         finally:
             self._log()
         if result.is_error:
-            raise ToolError(_told(result) or f"{tool.name} has failed")
-        return _told(result) or f"{tool.name} is done."
+            raise ToolError(_result_text(result) or f"{tool.name} has failed")
+        return _result_text(result) or f"{tool.name} is done."
 
     def state(self) -> None:
-        """Nobody knows: it is the server's own. What it has printed since the last call goes into the rollout's log."""
+        """Returns None, because the state is internal to the server. Writes the server's output since the last call to the log."""
         self._log()
 
     def copy(self) -> McpSession:
         raise InfraError(f"tools: {self._server.name} cannot be copied for another try of the agent; an agent with one try can use it")
 
-    def _known(self) -> Client:
+    def _ready_client(self) -> Client:
         if asyncio.get_running_loop() is not self._loop:
             raise InfraError(f"tools: {self._server.name} cannot be called by code that blocks with --pdb; an async agent can call it")
         assert self._client is not None
         return self._client
 
-    async def _answer(self, late: str, asked: Any) -> Any:
-        """What the server says; raises ToolError where it refuses the arguments, and InfraError where it fails."""
+    async def _answer(self, late: str, request: Any) -> Any:
+        """Awaits an answer of the server. Raises ToolError if it refuses the arguments, and InfraError if it fails."""
         try:
             async with asyncio.timeout(self._server.timeout):
-                return await asked
+                return await request
         except TimeoutError as error:
             raise self._failed(f"{late} within {self._server.timeout:g} s", None) from error
         except MCPError as error:
             if error.code == INVALID_PARAMS:
                 raise ToolError(str(error)) from error
             raise self._failed("has failed", error) from error
-        except Exception as error:  # it has said what no server may say, or its connection is gone
+        except Exception as error:  # The server has violated the protocol, or the connection was lost.
             raise self._failed("has failed", error) from error
 
     def _failed(self, what: str, error: BaseException | None) -> InfraError:
-        """What has become of the server: how its process ended, else the error, with the last lines that it printed."""
+        """Returns an error about the server: how its process ended, or else `what` and the error, and the last lines that it printed."""
         ended = self._process.ended if self._process else ""
         why = "" if error is None or ended else f": {_innermost(error)}"
         lines = f"; its last lines: {self._process.last_lines}" if self._process else ""
         return InfraError(f"tools: {self._server.name} {ended or what}{why}{lines}")
 
     def _log(self) -> None:
-        """Into the log of the rollout that this task is of."""
+        """Writes new output of the server to the rollout's log, which captures stderr."""
         if self._process:
-            sys.stderr.write(self._process.news())
+            sys.stderr.write(self._process.new_output())
 
 
-class _Passed:
-    """Streams that are open as a transport of mcp's."""
+class _OpenStreams:
+    """Open streams with the interface of an mcp transport."""
 
     def __init__(self, streams: Any) -> None:
         self._streams = streams
@@ -343,12 +344,12 @@ class _Passed:
         return self._streams
 
     async def __aexit__(self, *_: object) -> None:
-        """They are closed by who opened them."""
+        """Does nothing. The code that opened the streams closes them."""
 
 
 @asynccontextmanager
 async def _at(server: McpServer) -> AsyncIterator[Any]:
-    """The streams of a server that serves over HTTP. Nothing of this process goes there: no proxy, no .netrc."""
+    """Opens the streams of a server with HTTP. Ignores settings of this process, such as proxies and .netrc."""
     async with (
         httpx2.AsyncClient(timeout=httpx2.Timeout(server.timeout), trust_env=False) as http,
         streamable_http_client(server.url, http_client=http) as streams,
@@ -357,14 +358,14 @@ async def _at(server: McpServer) -> AsyncIterator[Any]:
 
 
 def _innermost(error: BaseException) -> str:
-    """An error without the groups around it."""
+    """Returns the text of the first error within nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _told(result: CallToolResult) -> str:
-    """What the model is told: texts, and the names of what is no text."""
+def _result_text(result: CallToolResult) -> str:
+    """Returns the result of a call for the model: its texts, and placeholders for other content."""
     if not result.content and result.structured_content is not None:
         return orjson.dumps(result.structured_content).decode()
     return "\n".join(map(_text, result.content))

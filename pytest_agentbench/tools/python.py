@@ -1,4 +1,4 @@
-"""Tools that are methods of a suite's class: an instance, with its state, for each rollout."""
+"""Tools that are methods of a suite's class. Each rollout has its own instance, and thus its own state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tools.signatures import Method, check_agreement, methods_of
 from pytest_agentbench.tools.source import ToolSource
 
-#: What the class may ask for, by the names of its parameters.
+#: Names of the parameters that the constructor of the class may have.
 GIVEN = ("scenario", "state")
 
 
@@ -47,32 +47,32 @@ class PythonTools:
         if not inspect.isclass(cls):
             raise ConfigError(f"{self.module!r} is a {type(cls).__name__}, and should be a class whose methods are tools")
         try:
-            tools = ClassTools(cls, methods_of(cls), _wanted(cls))
+            tools = ClassTools(cls, methods_of(cls), _constructor_parameters(cls))
             tools.check(scenarios)
         except ConfigError as error:
             raise ConfigError(f"{self.module!r}: {error}") from error
         return tools
 
 
-def _wanted(cls: type) -> tuple[str, ...]:
-    """What a class takes to be made; raises ConfigError for a parameter that nobody fills."""
+def _constructor_parameters(cls: type) -> tuple[str, ...]:
+    """Returns which of GIVEN the constructor of a class takes. Raises ConfigError if it has another required parameter."""
     parameters = inspect.signature(cls).parameters.values()
     for each in parameters:
         if each.name not in GIVEN and each.default is inspect.Parameter.empty:
-            raise ConfigError(f"{cls.__name__} has a parameter that nobody fills: {each}; known: {', '.join(GIVEN)}")
+            raise ConfigError(f"{cls.__name__} has an unknown parameter: {each}; known: {', '.join(GIVEN)}")
     return tuple(each.name for each in parameters if each.name in GIVEN)
 
 
 @dataclass(frozen=True)
 class ClassTools:
-    """The class, and what is known of its methods."""
+    """A class and its methods that are tools."""
 
     cls: type
     methods: Mapping[str, Method]
-    wanted: tuple[str, ...]  # among GIVEN
+    constructor_parameters: tuple[str, ...]  # subset of GIVEN
 
     def check(self, scenarios: Sequence[Scenario]) -> None:
-        """Raises ConfigError where the data's tools are not those of the class, and where a label names a tool that there is not."""
+        """Raises ConfigError if tools in the data differ from those of the class, or if a label names a tool that does not exist."""
         own = {name: (tuple(sorted(each.required)), tuple(sorted(each.optional))) for name, each in self.methods.items()}
         check_agreement(own, scenarios)
 
@@ -82,7 +82,7 @@ class ClassTools:
     @asynccontextmanager
     async def opened(self, scenario: Scenario, seconds: float | None = None) -> AsyncIterator[ToolInstance]:
         given = {"scenario": scenario, "state": copy.deepcopy(scenario.state)}
-        end = await run_bounded(partial(in_thread, self.cls, **{name: given[name] for name in self.wanted}), seconds)
+        end = await run_bounded(partial(in_thread, self.cls, **{name: given[name] for name in self.constructor_parameters}), seconds)
         if end.took_too_long:
             raise InfraError(f"tools: {self.cls.__name__} cannot be made: it took longer than {seconds:g} s{end.left}")
         if end.error is not None:
@@ -91,53 +91,53 @@ class ClassTools:
 
 
 class ToolInstance:
-    """The tools of one rollout. Methods that are not async run in a thread, one at a time: they share the state."""
+    """The tools of one rollout. Methods that are not async run in a thread, one at a time, because they share the state."""
 
-    def __init__(self, made: Any, methods: Mapping[str, Method]) -> None:
-        self._made, self._methods = made, methods
-        self._one_at_a_time = asyncio.Lock()
+    def __init__(self, instance: Any, methods: Mapping[str, Method]) -> None:
+        self._instance, self._methods = instance, methods
+        self._lock = asyncio.Lock()
 
     async def call(self, tool: Tool, arguments: Json) -> str:
         given = self._methods[tool.name].arguments(arguments)
         try:
-            return _told(tool, await self._result(getattr(self._made, tool.name), given))
+            return _result_text(tool, await self._result(getattr(self._instance, tool.name), given))
         except (ToolError, asyncio.CancelledError):
             raise
-        except BaseException as error:  # the suite's code has a fault, and nobody else
+        except BaseException as error:  # The error comes from the suite's code.
             raise _broken(f"the tool {tool.name!r}", error) from error
 
     async def _result(self, method: Callable[..., Any], arguments: Json) -> Any:
         if is_async(method):
             return await method(**arguments)
-        async with self._one_at_a_time:
+        async with self._lock:
             return await in_thread(method, **arguments)
 
     def state(self) -> Json | None:
         try:
-            state = getattr(self._made, "state", None)
+            state = getattr(self._instance, "state", None)
             plain = orjson.loads(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS))
         except (Exception, SystemExit) as error:
-            raise _broken(f"the state of {type(self._made).__name__} cannot be written down", error) from error
+            raise _broken(f"the state of {type(self._instance).__name__} cannot be written down", error) from error
         if not isinstance(plain, dict | None):
-            raise InfraError(f"tools: the state of {type(self._made).__name__} should be a mapping, and is a {type(state).__name__}")
+            raise InfraError(f"tools: the state of {type(self._instance).__name__} should be a mapping, and is a {type(state).__name__}")
         return plain
 
     def copy(self) -> ToolSource:
         try:
-            return ToolInstance(copy.deepcopy(self._made), self._methods)
+            return ToolInstance(copy.deepcopy(self._instance), self._methods)
         except (Exception, SystemExit) as error:
-            raise _broken(f"{type(self._made).__name__} cannot be copied for another try of the agent", error) from error
+            raise _broken(f"{type(self._instance).__name__} cannot be copied for another try of the agent", error) from error
 
 
-def _told(tool: Tool, result: Any) -> str:
-    """What the model is told of a result."""
+def _result_text(tool: Tool, result: Any) -> str:
+    """Returns the text of a result for the model."""
     if result is None:
         return f"{tool.name} is done."
     return result if isinstance(result, str) else orjson.dumps(result, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 def _broken(what: str, error: BaseException) -> InfraError:
-    """A fault of the suite's code, with its place; the whole traceback goes into the rollout's log."""
+    """Returns an error about a failure of the suite's code, with its place. Prints the whole traceback to the rollout's log."""
     print_exception(error)
     frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename != __file__]
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

@@ -1,4 +1,4 @@
-"""The parameters of tools: how a method becomes a tool, and whether what carries tools out agrees with the data."""
+"""The parameters of tools: converts methods to tools, and checks that tools agree with the data."""
 
 from __future__ import annotations
 
@@ -20,36 +20,39 @@ POSSIBLE = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 class Method:
     """A documented method of a class, which is a tool."""
 
-    tool: Tool  # as its signature and docstring describe it
+    tool: Tool  # tool that its signature and docstring describe
     required: tuple[str, ...]
     optional: tuple[str, ...]
     parameters: type[BaseModel]
 
     @property
     def signature(self) -> str:
-        return written(self.required, self.optional)
+        return signature_text(self.required, self.optional)
 
     def arguments(self, given: Json) -> Json:
-        """What a model gave, as values of the types that the method names; raises ToolError for what cannot be one."""
+        """Converts the arguments of a model to the types that the method declares. Raises ToolError if that is not possible."""
         try:
-            understood = self.parameters.model_validate(given)
+            parsed = self.parameters.model_validate(given)
         except ValidationError as error:
             faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
             raise ToolError(f"{self.tool.name} cannot take these arguments: {faults}") from None
-        return {name: getattr(understood, name) for name in given if name in type(understood).model_fields}
+        return {name: getattr(parsed, name) for name in given if name in type(parsed).model_fields}
 
 
-def written(required: tuple[str, ...], optional: tuple[str, ...]) -> str:
-    """Names of parameters for a sentence: `(item, count=...)`."""
+def signature_text(required: tuple[str, ...], optional: tuple[str, ...]) -> str:
+    """Formats the names of parameters for a sentence: `(item, count=...)`."""
     return f"({', '.join([*required, *(f'{name}=...' for name in optional)])})"
 
 
 def methods_of(cls: type) -> Mapping[str, Method]:
-    """The tools of a class, its public methods with a docstring; raises ConfigError for none, and for one that no model could call."""
-    found = {name: _method(cls, name, function) for name, function in _documented(cls)}
-    if not found:
+    """Returns the tools of a class: its public methods with a docstring.
+
+    Raises ConfigError if there are none, or if models cannot call one of them.
+    """
+    methods = {name: _method(cls, name, function) for name, function in _documented(cls)}
+    if not methods:
         raise ConfigError(f"{cls.__name__} has no tools, which are its public methods with a docstring")
-    return found
+    return methods
 
 
 def _documented(cls: type) -> Iterator[tuple[str, Callable[..., object]]]:
@@ -65,7 +68,7 @@ def _method(cls: type, name: str, function: Callable[..., object]) -> Method:
         if not isinstance(inspect.getattr_static(cls, name), staticmethod):
             _, *parameters = parameters
         if other := [each for each in parameters if each.kind not in POSSIBLE]:
-            raise ConfigError(f"the tool {name!r} has a parameter that no model can give: {other[0]}")
+            raise ConfigError(f"the tool {name!r} has a parameter that models cannot pass: {other[0]}")
         fields: dict[str, Any] = {
             each.name: (hints.get(each.name, Any), ... if each.default is inspect.Parameter.empty else each.default) for each in parameters
         }
@@ -73,9 +76,9 @@ def _method(cls: type, name: str, function: Callable[..., object]) -> Method:
         schema = _plain(model.model_json_schema())
     except ConfigError:
         raise
-    except Exception as error:  # annotations are code, and may be of anything
+    except Exception as error:  # Annotations are code and may be anything.
         raise ConfigError(
-            f"the parameters of the tool {name!r} are nothing that a schema can say: {' '.join(str(error).split())}"
+            f"the parameters of the tool {name!r} cannot be described by a JSON Schema: {' '.join(str(error).split())}"
         ) from error
     required = tuple(each.name for each in parameters if each.default is inspect.Parameter.empty)
     optional = tuple(each.name for each in parameters if each.name not in required)
@@ -83,7 +86,7 @@ def _method(cls: type, name: str, function: Callable[..., object]) -> Method:
 
 
 def _plain(schema: Any) -> Any:
-    """The schema without the titles that are made of names."""
+    """Removes the titles that pydantic generates from names."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
     if not isinstance(schema, dict):
@@ -95,12 +98,12 @@ def _plain(schema: Any) -> Any:
     }
 
 
-#: Names of the required parameters of a tool, and of the others, each in the order of the alphabet.
+#: (required parameters, optional parameters) of a tool: their names in alphabetical order.
 Parameters = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def check_agreement(own: Mapping[str, Parameters], scenarios: Sequence[Scenario]) -> None:
-    """Raises ConfigError where the data have a tool that is not there or takes other parameters, or expect one that is not there."""
+    """Raises ConfigError if the data contain or expect a tool that does not exist, or one with other parameters."""
     for tools in toolsets(scenarios):
         for tool in tools:
             _check_tool(own, tool)
@@ -114,11 +117,11 @@ def _check_tool(own: Mapping[str, Parameters], tool: Tool) -> None:
     if tool.name not in own:
         raise ConfigError(f"the data have {unknown_name('tool', tool.name, own).replace('no tool', 'a tool', 1)}")
     if own[tool.name] != (data := parameters_of(tool)):
-        takes = f"takes {written(*own[tool.name])}, and in the data it takes {written(*data)}"
+        takes = f"takes {signature_text(*own[tool.name])}, and in the data it takes {signature_text(*data)}"
         raise ConfigError(f"the tool {tool.name!r} {takes}; they should agree")
 
 
 def parameters_of(tool: Tool) -> Parameters:
-    """Of a tool's schema."""
+    """Returns the parameters in a tool's schema."""
     required = {*tool.parameters.get("required", ())}
     return tuple(sorted(required)), tuple(sorted({*tool.parameters.get("properties", ())} - required))

@@ -1,4 +1,4 @@
-"""What carries a tool's calls out. The first source carries out nothing: what counts is what the agent decides on."""
+"""Tool sources, which execute tool calls. `DecisionOnly` executes nothing, for suites that only evaluate the agent's decisions."""
 
 from __future__ import annotations
 
@@ -15,43 +15,46 @@ from pytest_agentbench.suites.suite import Scenario, Tool
 
 
 class ToolSource(Protocol):
-    """The tools of one rollout behind their schemas. A source that fails itself raises InfraError."""
+    """Executes the tool calls of one rollout. Raises InfraError if the source itself fails."""
 
     async def call(self, tool: Tool, arguments: Json) -> str:
-        """What the model is told of a call that fits the schema. Raises ToolError where the tool refuses, whose text the model is told."""
+        """Executes a call whose arguments fit the schema. Returns the text for the model.
+
+        Raises ToolError with another text for the model if the tool refuses the call.
+        """
 
     def state(self) -> Json | None:
-        """What its tools have made of the scenario's state so far; None where nobody knows."""
+        """Returns the current state of the scenario, or None if it is unknown."""
 
     def copy(self) -> ToolSource:
-        """One in the same state, for an agent that tries more than once."""
+        """Returns a source with a copy of the state, for agents that make several drafts."""
 
 
 class Tools(Protocol):
     """The tools of a suite and variant, ready for use."""
 
     def for_scenario(self, scenario: Scenario) -> Scenario:
-        """The scenario with the tools that its agent is offered."""
+        """Returns the scenario with the tools that its agent is offered."""
 
     def opened(self, scenario: Scenario, seconds: float | None = None) -> AbstractAsyncContextManager[ToolSource]:
-        """Returns the source of one rollout, open until the block ends. Code of the suite has `seconds` to make it (None: no limit).
+        """Opens the source of one rollout until the block ends. `seconds` limits the time of the suite's code for that (None: no limit).
 
-        Raises InfraError if there is no source.
+        Raises InfraError if the source cannot be opened.
         """
 
 
 class ToolsKind(Protocol):
-    """A kind of tools: a frozen dataclass whose fields are the keys beside `kind` in suite.yaml; ValueError for what cannot be meant."""
+    """A kind of tools: a frozen dataclass with the keys of suite.yaml other than `kind` as fields. Raises ValueError if one is invalid."""
 
-    own_code: ClassVar[bool]  # whether it is code of the suite
+    own_code: ClassVar[bool]  # whether the tools are code of the suite
 
     def load(self, folder: Path, scenarios: Sequence[Scenario]) -> Tools:
-        """The tools of a suite in this folder, for some of its scenarios; raises ConfigError for what cannot be used."""
+        """Loads the tools of a suite in this folder, for some of its scenarios. Raises ConfigError if they cannot be used."""
 
 
 @dataclass(frozen=True)
 class DecisionOnly:
-    """Answers each call with a sample, which a tool has always the same of."""
+    """Answers each call with a sample response, which is always the same for a tool."""
 
     own_code: ClassVar[bool] = False
 
@@ -82,7 +85,7 @@ _SAMPLES: Mapping[str, Any] = {"integer": 100, "number": 100.5, "boolean": True,
 
 
 def sample_response(tool: Tool) -> str:
-    """A response made from the tool's response schema: always the same one for the same tool."""
+    """Generates a response from the tool's response schema. It is always the same for the same tool."""
     properties = tool.response_schema.get("properties") or {}
     if not properties:
         return f"{tool.name} is done."

@@ -1,7 +1,4 @@
-"""The tools of one rollout, under names that every API takes.
-
-Each call is recorded in the rollout's own record and carried out by the source. Nothing is global.
-"""
+"""The toolbox of a rollout: offers its tools under names that every API accepts, records each call, and executes it with the source."""
 
 from __future__ import annotations
 
@@ -30,18 +27,18 @@ _GOOD = re.compile(rf"[a-zA-Z0-9_-]{{1,{LENGTH}}}")
 
 
 def wire_names(names: Iterable[str]) -> dict[str, str]:
-    """Name -> what it is called in requests: itself where the rule allows it, else one that no other tool has."""
+    """Returns tool name -> name in requests: the same name if APIs accept it, otherwise a similar unique name."""
     good = {name: name for name in names if _GOOD.fullmatch(name)}
     used = set(good)
     wire = {}
     for name in names:
-        wire[name] = good.get(name) or _free(re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:LENGTH] or "_", used)
+        wire[name] = good.get(name) or _unused_name(re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:LENGTH] or "_", used)
         used.add(wire[name])
     return wire
 
 
-def _free(name: str, used: set[str]) -> str:
-    """The name, or the first of `name_2`, `name_3`, ... that nobody has."""
+def _unused_name(name: str, used: set[str]) -> str:
+    """Returns the name, or the first of `name_2`, `name_3`, ... that is not used."""
     if name not in used:
         return name
     numbered = (f"{name[: LENGTH - len(end)]}{end}" for end in (f"_{number}" for number in count(2)))
@@ -49,7 +46,11 @@ def _free(name: str, used: set[str]) -> str:
 
 
 class Toolbox:
-    """The tools of one rollout and the calls it made."""
+    """The tools of one rollout, and the record of its calls.
+
+    A call enters the record when it begins, and is replaced there when it ends. A call that was abandoned is thus recorded, too. If a
+    tool fails, the error is kept in `failures`, because an agent may catch it; `settle` raises it at the end of the rollout.
+    """
 
     def __init__(
         self,
@@ -59,23 +60,23 @@ class Toolbox:
         code: CommandRunner | None = None,
         sizes: Sizes = USUAL,
     ) -> None:
-        self.sandbox = sandbox  # of a scenario that is a task
-        self.code = code or sandbox  # where programs run that a model writes
-        self.source = source or DecisionOnly()  # carries calls out
+        self.sandbox = sandbox  # sandbox of a scenario that is a task
+        self.code = code or sandbox  # sandbox for programs that a model writes
+        self.source = source or DecisionOnly()  # executes calls
         self.tools = {tool.name: tool for tool in tools}
         self.calls: list[ToolCall] = []
-        self.drafts: list[Draft] = []  # of an agent that tries more than once
-        self.programs: list[Program] = []  # that an agent ran which is a program
+        self.drafts: list[Draft] = []  # drafts of an agent that makes several
+        self.programs: list[Program] = []  # programs that a command agent ran
         self.sizes = sizes
-        self.failures: list[RolloutError] = []  # InfraError if the source failed, LimitReached for a result that is too large
-        self.final_state: Json | None = None  # of the tools, once the agent is done
+        self.failures: list[RolloutError] = []  # InfraError if the source failed, LimitReached if a result was too large
+        self.final_state: Json | None = None  # state of the tools after the agent has finished
         self._wire = wire_names(self.tools)
         self._own = {wire: name for name, wire in self._wire.items()}
-        self.user_turn = 1  # which message of the user is being worked on, counted from 1
-        self._mirror: tuple[Toolbox, int] | None = None  # who records the calls too, and from which place on
+        self.user_turn = 1  # number of the user's message that the agent works on, from 1
+        self._mirror: tuple[Toolbox, int] | None = None  # toolbox that also records the calls, and index of the first one there
 
     def fresh(self, *, mirrored: bool = False) -> Toolbox:
-        """The same tools in the same state, with no call made yet; `mirrored`: its calls are recorded here as well, as they are made."""
+        """Returns a toolbox with a copy of the tools' state and without calls. `mirrored` also records its calls in this toolbox."""
         other = Toolbox([*self.tools.values()], self.sandbox, self.source.copy(), self.code, self.sizes)
         other._mirror = (self, len(self.calls)) if mirrored else None
         other.user_turn, other.programs, other.failures = self.user_turn, self.programs, self.failures
@@ -83,44 +84,42 @@ class Toolbox:
 
     @property
     def schemas(self) -> list[Json]:
-        """The tools as a Chat Completions request carries them: real schemas, under names that every API takes."""
+        """The tools for a Chat Completions request: their schemas, under names that every API accepts."""
         return [_schema(self._wire[tool.name], tool.description, tool.parameters) for tool in self.tools.values()]
 
     async def call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> str:
-        """Records a call as what it is, and returns what the model is told: the tool's answer, or what was wrong.
+        """Executes and records a call. Returns the text for the model: the answer of the tool, or what was wrong with the call.
 
-        A tool may be called by its own name and by the one in `schemas`; recorded is its own.
-        `repair` says whether arguments that are almost JSON are understood.
-        A call has its place in the record when it is made: one that nobody waits for any more is in it, too.
+        `name` is the tool's own name or its name in `schemas`; its own name is recorded. `repair` accepts arguments that are almost JSON.
         """
         await refuse_abandoned()
         started = time.monotonic_ns()
-        call = dataclasses.replace(self.understood(name, arguments, turn, repair=repair), started_ns=started)
+        call = dataclasses.replace(self.parse_call(name, arguments, turn, repair=repair), started_ns=started)
         place = len(self.calls)
         self.keep(place, call)
         try:
             if call.problem:
                 return f"Error: {call.detail}"
-            return self._accepted(call.name, await self.source.call(self.tools[call.name], call.arguments))
+            return self._checked_size(call.name, await self.source.call(self.tools[call.name], call.arguments))
         except ToolError as error:
             refusal = cut(str(error), self.sizes.reason)
             call = dataclasses.replace(call, refusal=refusal, injected=isinstance(error, InjectedError))
             return f"Error: {refusal}"
         except (InfraError, LimitReached) as error:
-            self.failures.append(error)  # an agent may keep it for itself
+            self.failures.append(error)  # The agent may catch the error, so `settle` raises it again.
             raise
         finally:
             self.keep(place, dataclasses.replace(call, ended_ns=time.monotonic_ns()))
 
-    def _accepted(self, name: str, result: str) -> str:
-        """Returns the result of a tool. Raises LimitReached if it is too large, because the agent must not be given half of it."""
+    def _checked_size(self, name: str, result: str) -> str:
+        """Returns the result of a tool. Raises LimitReached if it is too large, because the agent must not get a truncated result."""
         if (size := size_of(result)) > self.sizes.tool_result:
             raise LimitReached(too_large(f"result of the tool {name!r}", size, self.sizes.tool_result, "tool_result"))
         return result
 
     def record(self, name: str, arguments: str, turn: int) -> str:
-        """Records a call that was carried out elsewhere, nobody knows when; returns what stands for its answer."""
-        call = self.understood(name, arguments, turn)
+        """Records a call that was executed elsewhere at an unknown time. Returns a placeholder for its answer."""
+        call = self.parse_call(name, arguments, turn)
         self.add(call)
         return f"Error: {call.detail}" if call.problem else sample_response(self.tools[call.name])
 
@@ -134,31 +133,31 @@ class Toolbox:
             raise self.failures[0]
 
     def keep(self, place: int, call: ToolCall) -> None:
-        """Puts a call at its place in the record. All calls come here, or to `settle_on`."""
+        """Stores a call at an index of the record. All calls are stored by this method or by `settle_on`."""
         self.calls[place : place + 1] = [call]
         if self._mirror:
             other, first = self._mirror
             other.keep(first + place, call)
 
     def add(self, call: ToolCall) -> None:
-        """Records one more call, that was carried out elsewhere."""
+        """Appends a call that was executed elsewhere to the record."""
         self.keep(len(self.calls), call)
 
     def settle_on(self, calls: Sequence[ToolCall], drafts: Sequence[Draft]) -> None:
-        """Makes these the record, of an agent that has chosen among its tries."""
+        """Replaces the record, for an agent that has chosen one of its drafts."""
         self.calls[:], self.drafts[:] = calls, drafts
 
-    def understood(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> ToolCall:
-        """A call as what it is, which is not recorded."""
+    def parse_call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> ToolCall:
+        """Parses and checks a call, without recording it. Its `problem` says what is wrong with it."""
         name = self._own.get(name, name)
-        meant: Json | None = None
+        repaired_arguments: Json | None = None
         try:
             parsed = orjson.loads(arguments or "{}")
         except orjson.JSONDecodeError as error:
-            meant = repaired(arguments) if repair else None
-            parsed = error if meant is None else meant
-        call = ToolCall(name, parsed if isinstance(parsed, dict) else {}, turn, raw=arguments if meant is not None else None,
-                        repaired=meant is not None, user_turn=self.user_turn)  # fmt: skip
+            repaired_arguments = repaired(arguments) if repair else None
+            parsed = error if repaired_arguments is None else repaired_arguments
+        call = ToolCall(name, parsed if isinstance(parsed, dict) else {}, turn, raw=arguments if repaired_arguments is not None else None,
+                        repaired=repaired_arguments is not None, user_turn=self.user_turn)  # fmt: skip
         if name not in self.tools:
             detail = f"there is no tool {name!r}; the tools are: {', '.join(self.tools)}"
             return dataclasses.replace(call, problem="unknown_tool", detail=detail)
@@ -173,7 +172,7 @@ class Toolbox:
 
 
 def invalid(tool: Tool, arguments: Json) -> str | None:
-    """What is wrong with arguments by the tool's schema, or None."""
+    """Returns why arguments do not fit the tool's schema, or None if they fit."""
     try:
         validator(orjson.dumps(tool.parameters))(arguments)
     except fastjsonschema.JsonSchemaValueException as error:
@@ -186,7 +185,7 @@ def _schema(name: str, description: str, parameters: Json) -> Json:
 
 
 class BlockingToolbox:
-    """A rollout's tools for code that blocks: `call` returns when the tool has answered. Made in the event loop, used in threads."""
+    """The tools of a rollout for blocking code: `call` blocks until the tool has answered. Created in the event loop, used in threads."""
 
     def __init__(self, tools: Toolbox) -> None:
         self.call = blocking(tools.call)
@@ -202,7 +201,7 @@ class BlockingToolbox:
 
     @property
     def calls(self) -> list[ToolCall]:
-        """Those made so far."""
+        """The calls so far."""
         return self._toolbox.calls
 
     @property

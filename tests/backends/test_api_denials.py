@@ -162,8 +162,8 @@ def test_a_certificate_that_nobody_vouches_for(certificates: Path, tls: ssl.SSLC
         of_another = refusal(Endpoint(url, "m", ca_file=str(make(tmp_path) / "ca.pem")))
 
     assert f"GET {url}/models got no answer: its certificate is not trusted (" in without
-    assert without.endswith("): `ca_file` in the backend's YAML names the PEM file of an authority that is")
-    assert " does not vouch for it; give the file of its own authority" in of_another
+    assert without.endswith("): set `ca_file` in the backend's YAML to the PEM file of its authority")
+    assert " does not contain its authority; use the PEM file of that" in of_another
 
 
 @needs_openssl
@@ -173,7 +173,7 @@ def test_a_certificate_of_another_host(certificates: Path, tls: ssl.SSLContext) 
         sentence = refusal(Endpoint(url.replace("127.0.0.1", "localhost"), "m", ca_file=str(certificates / "ca.pem")))
 
     assert "its certificate is not for localhost (" in sentence
-    assert sentence.endswith("): the URL needs a name that is in the certificate, and no `ca_file` makes up for that")
+    assert sentence.endswith("): the URL needs a name that is in the certificate; a `ca_file` does not help")
 
 
 def test_https_where_http_is_spoken() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.agents.self_evaluating import EVALUATION, VERDICT
 from pytest_agentbench.engine.lexical.policy import Lexical, minimal
-from pytest_agentbench.llm.judge import Form, filled, numbered, read
+from pytest_agentbench.llm.judge import Form, fill_template, numbered, read
 from pytest_agentbench.records import Json
 from pytest_agentbench.scorers.action_completion import PROMPT, _form
 from tests.engine.conftest import Ask
@@ -29,7 +29,7 @@ def answer(prompt: str, form: Form) -> Json:
 
 def verdict(calls: str, text: str = "") -> Json:
     return answer(
-        filled(EVALUATION, {"question": QUESTION, "tools": "- find_branch: A branch.", "tool_calls": calls, "answer": text}), VERDICT
+        fill_template(EVALUATION, {"question": QUESTION, "tools": "- find_branch: A branch.", "tool_calls": calls, "answer": text}), VERDICT
     )
 
 
@@ -64,7 +64,7 @@ def test_goals() -> None:
         "tool_calls": '1. block_card(why="stolen")\n2. find_branch()',
         "answer": "Done.",
     }
-    said = answer(filled(PROMPT, values), _form(len(goals)))
+    said = answer(fill_template(PROMPT, values), _form(len(goals)))
 
     assert [True, False, True, False] == [said[f"goal_{number}"]["completed"] for number in range(1, 5)]
 

@@ -1,4 +1,4 @@
-"""A time limit that also holds for code that does not end when it is cancelled."""
+"""A time limit that also works for code that ignores cancellation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ colour: ContextVar[str] = ContextVar("colour", default="none")
 
 
 class Stubborn:
-    """Code that goes on when it is cancelled, until the test is over."""
+    """Code that ignores cancellation until the test is over."""
 
     def __init__(self) -> None:
         self.released = asyncio.Event()
@@ -68,7 +68,7 @@ async def test_code_that_ends() -> None:
     "error", [KeyError("lamp"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError("its own")]
 )
 async def test_code_that_raises(error: BaseException) -> None:
-    """Every error is a value, also one that ends an event loop if it leaves a task."""
+    """Every error is returned as a value, also one that would end an event loop."""
 
     async def fail() -> None:
         raise error
@@ -79,7 +79,7 @@ async def test_code_that_raises(error: BaseException) -> None:
 
 
 async def test_code_that_cancels_itself() -> None:
-    """The caller is not cancelled with it."""
+    """The caller is not cancelled."""
 
     async def give_up() -> None:
         task = asyncio.current_task()
@@ -97,7 +97,7 @@ async def test_code_that_cancels_itself() -> None:
     [("raise", None, True), ("raise TimeoutError", None, True), ("return 1", 1, False), ("raise KeyError", None, False)],
 )
 async def test_code_that_ends_when_it_is_cancelled(answer: str, value: int | None, late: bool) -> None:
-    """Code that was cancelled took too long, unless it answers with a result or with an error of its own."""
+    """Cancelled code took too long, unless it returns a result or raises its own error."""
     names: dict[str, Any] = {"asyncio": asyncio}
     exec(f"async def work():\n    try:\n        await asyncio.sleep(60)\n    except BaseException:\n        {answer}", names)
 
@@ -107,7 +107,7 @@ async def test_code_that_ends_when_it_is_cancelled(answer: str, value: int | Non
 
 
 async def test_code_that_does_not_end(stubborn: Stubborn) -> None:
-    """It is left running after the grace, and what it asks for later is refused."""
+    """It is left running after the grace period, and its later requests are refused."""
     end = await run_bounded(stubborn.run, 0.01, grace=0.01)
 
     assert (True, TASK_LEFT, None, 1) == (end.took_too_long, end.left, end.error, stubborn.cancelled)
@@ -118,7 +118,7 @@ async def test_code_that_does_not_end(stubborn: Stubborn) -> None:
 
 
 async def test_a_caller_that_is_cancelled(stubborn: Stubborn) -> None:
-    """The cancellation leaves as such after the grace, though the code runs on."""
+    """The cancellation is raised after the grace period, although the code still runs."""
     caller = asyncio.create_task(run_bounded(stubborn.run, 60, grace=0.01))
     await asyncio.sleep(0.01)
     caller.cancel()
@@ -129,7 +129,7 @@ async def test_a_caller_that_is_cancelled(stubborn: Stubborn) -> None:
 
 
 async def test_a_caller_that_is_cancelled_twice() -> None:
-    """A second cancellation does not shorten the grace, nor does it get lost after the time was over."""
+    """A second cancellation does not shorten the grace period, and is not lost if it comes after the time limit."""
     ending, cleaned = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
@@ -149,7 +149,7 @@ async def test_a_caller_that_is_cancelled_twice() -> None:
 
 
 async def test_a_run_within_an_abandoned_one(stubborn: Stubborn) -> None:
-    """Code with a limit of its own that an abandoned run has started is abandoned with it."""
+    """Code with its own limit that an abandoned run has started is abandoned, too."""
     seen: list[bool] = []
 
     async def inner() -> None:
@@ -171,7 +171,7 @@ async def test_a_run_within_an_abandoned_one(stubborn: Stubborn) -> None:
 
 
 async def test_code_that_is_not_abandoned() -> None:
-    """Nothing is refused inside its time, in tasks that it has left behind after it had ended, and outside of any run."""
+    """Requests are not refused before the time limit, in tasks that outlive code which ended in time, and outside of any run."""
     later: list[asyncio.Task[None]] = []
 
     async def work() -> None:
@@ -185,7 +185,7 @@ async def test_code_that_is_not_abandoned() -> None:
 
 
 async def test_a_thread_that_runs_on() -> None:
-    """A thread cannot be cancelled: it is said that it was left running, and not of a thread that has returned."""
+    """The end mentions a thread that was left running, but not one that has returned."""
     release = threading.Event()
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""What rollouts log and print, each for itself."""
+"""Logs and prints of rollouts are captured separately."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def talk(name: str, meet: asyncio.Barrier) -> str:
 
 
 async def test_tasks_do_not_mix() -> None:
-    """Rollouts that run at the same time each find their own output, and nobody else's; what comes after goes on as usual."""
+    """Each of several concurrent rollouts gets only its own output. Later output goes to the original stream."""
     meet = asyncio.Barrier(2)
 
     with installed() as outside:
@@ -75,7 +75,7 @@ def test_levels() -> None:
 
 
 def test_a_message_that_does_not_fit() -> None:
-    """A log call with the wrong arguments does not fail the agent; the fault is in its log."""
+    """A log call with wrong arguments does not fail the agent. The error is in its log."""
     with installed() as outside, capture.capture() as log:
         logging.getLogger("shop").warning("%d lamps", "no")
 
@@ -85,7 +85,7 @@ def test_a_message_that_does_not_fit() -> None:
 
 
 def test_captures_nest() -> None:
-    """The innermost capture gets the output, and gives it back when it ends, also by an exception."""
+    """The innermost capture gets the output until it ends, also by an exception."""
     with installed() as outside:
         with capture.capture() as outer:
             with suppress(ValueError), capture.capture() as inner:
@@ -99,7 +99,7 @@ def test_captures_nest() -> None:
 
 
 def test_a_long_log() -> None:
-    """Its beginning and its end are kept, and a line between them says how much is gone; a log within the limit stays as it is."""
+    """The beginning and end are kept, with a line between them that says how much is left out. A short log stays unchanged."""
     log = capture.Log(limit=8)
     for text, whole in (("abcd", "abcd"), ("ef", "abcdef"), ("gh", "abcdefgh"), ("i", "abcd\n[1 characters left out]\nfghi")):
         assert len(text) == log.write(text)
@@ -112,7 +112,7 @@ def test_a_long_log() -> None:
 
 @pytest.mark.parametrize("length", [1, 100, 100_000])
 def test_a_log_without_an_end(length: int) -> None:
-    """What is written, in pieces of whatever size, takes no more memory than what is kept of it, and a piece."""
+    """The memory is limited to the size of the kept text and one piece, whatever the size of the pieces."""
     log = capture.Log(limit=1000)
     tracemalloc.start()
     for _ in range(100_000 if length == 1 else 1000):

@@ -1,4 +1,4 @@
-"""Records come back from JSON as they went, and what is wrong with a file is named with its place."""
+"""Records survive the conversion to JSON and back, and errors in a file are named with their place."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_is_written_is_read(shelf: Shelf) -> None:
 
 
 def test_a_run_is_read_as_it_was() -> None:
-    """The same holds of a whole run."""
+    """A whole run survives the conversion, too."""
     run = run_of()
 
     assert run == read(Run, json.loads(json.dumps(plain(run))))
@@ -90,7 +90,7 @@ GOOD["anything"] = None
     ],
 )
 def test_what_is_wrong_is_named(change: dict[str, Any], sentence: str) -> None:
-    """The first fault is told with its place and with what should be there; nothing is guessed, and no key is left out."""
+    """The first error is named with its place and the expected value. Nothing is guessed, and no key is ignored."""
     with pytest.raises(ValueError, match=r".") as raised:
         read(Shelf, {**GOOD, **change})
 
@@ -148,7 +148,7 @@ def test_neither_a_record_nor_a_number(change: dict[str, Any], sentence: str) ->
 
 
 def test_no_object_at_all() -> None:
-    """A file that holds something else altogether has no place to name."""
+    """If a file contains something else altogether, the error has no place."""
     with pytest.raises(ValueError, match=r"^it is a list, not an object$"):
         read(Shelf, [])
 
@@ -218,7 +218,7 @@ def test_a_missing_field(parcel: Parcel, name: str) -> None:
     ],
 )
 def test_damage_is_named(change: dict[str, Any], sentence: str) -> None:
-    """Each kind of field is refused with its place in the record."""
+    """Each kind of field is refused if its value is wrong, with its place in the record."""
     with pytest.raises(ValueError, match=r".") as raised:
         read(Parcel, {**plain(Parcel("a")), **change})
 
@@ -226,12 +226,12 @@ def test_damage_is_named(change: dict[str, Any], sentence: str) -> None:
 
 
 def test_a_short_row_of_a_file() -> None:
-    """Places at the end of a row take their defaults as fields do."""
+    """Missing elements at the end of a row get their defaults, as fields do."""
     assert Stamp(1, "a") == read(Parcel, {"label": "", "stamps": [[1, "a"]]}).stamps[0]
 
 
 def test_a_function_is_generated_once() -> None:
-    """A default that can change is made anew for each record."""
+    """A mutable default is created anew for each record."""
     first, second = read(Parcel, {"label": "a"}), read(Parcel, {"label": "b"})
 
     assert first.content == second.content

@@ -1,4 +1,4 @@
-"""Each record and each message comes back from JSON as it went, and a damaged field is named."""
+"""Each record and message survives the conversion to JSON and back, and a damaged field is named."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def name_of(kind: type) -> str:
 @few
 @given(st.data())
 def test_a_record_comes_back(kind: type, data: st.DataObject) -> None:
-    """What is read of a file or a message equals what was written."""
+    """A record that is read from a file or a message equals the written one."""
     record = data.draw(values_of(kind))
     written = loads(dumps_any(plain(record)))
 

@@ -1,4 +1,4 @@
-"""Values that many records have in common stand once in a document."""
+"""Values that many records have in common are written once in a document."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SHOP = Shop({"hall": (Lamp("a", LARGE), Lamp("b", SMALL)), "attic": (Lamp("c", L
 
 
 def test_a_value_stands_once() -> None:
-    """The first record has the value, the others the number of its place."""
+    """The first record contains the value, the others its number."""
     written = plain(SHOP)["rooms"]
 
     assert [["100 W", "60 W"], ["5 W"]] == [each["bulbs"] for each in written["hall"]]
@@ -51,7 +51,7 @@ def test_a_value_stands_once() -> None:
 
 @given(st.lists(st.sampled_from([LARGE, SMALL, ()])), st.lists(st.sampled_from([LARGE, SMALL])))
 def test_values_are_shared_again(hall: list[tuple[str, ...]], attic: list[tuple[str, ...]]) -> None:
-    """Records that shared a value do so when they have been received, in any order."""
+    """Records that shared a value share it after they were received, in any order."""
     shop = Shop({name: tuple(Lamp("a", each) for each in bulbs) for name, bulbs in (("hall", hall), ("attic", attic))})
     there = received(Shop, plain(shop))
 
@@ -71,7 +71,7 @@ def test_values_are_shared_again(hall: list[tuple[str, ...]], attic: list[tuple[
     ],
 )
 def test_a_wrong_number_is_named(room: str, place: int, change: dict[str, Any], sentence: str) -> None:
-    """A number without a value is a fault. Behind records that have numbers, a fault is still named with its place."""
+    """A number without a value is an error. Errors after records with numbers are still named with their place."""
     written = plain(SHOP)
     written["rooms"][room][place] |= change
 

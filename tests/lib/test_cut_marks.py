@@ -1,4 +1,4 @@
-"""Marks of texts that were cut."""
+"""The marks of truncated texts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_beginning_and_an_end() -> None:
     ],
 )
 def test_every_cutter_leaves_a_mark(cutter: Callable[[str], str]) -> None:
-    """The mark of each function that cuts is known as one, with what stands between it and the text."""
+    """The mark of each function that truncates is recognised, together with the separators around it."""
     text = cutter(LONG)
     (mark,) = cuts(text)
 

@@ -1,4 +1,4 @@
-"""What fails at the end of a session, and how it is named."""
+"""Failed steps at the end of a session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_agentbench.lib.error_texts import Losses
 
 
 def test_steps_fail_alone() -> None:
-    """A step that fails is named once, with its cause, and what it says is redacted; what interrupts a session is not held back."""
+    """A failed step is named once, with its cause, redacted. Interrupts of a session are not caught."""
     losses = Losses(lambda text: text.replace("hunter2", "[redacted]"))
 
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What the system refuses to a process is said with the limit, under real limits."""
+"""Errors about exhausted resources name the limit, under real limits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ THREAD = "threading.Thread(target=threading.Event().wait)"
 
 
 def said(before: str, ask: str) -> str:
-    """Returns what a process says that is refused something."""
+    """Returns the output of a process under a limit."""
     code = ASKS.format(before=before, ask=ask)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
     assert "" == done.stderr
@@ -61,7 +61,7 @@ def test_too_little_address_space(ask: str, lacking: str) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="NOT TESTED: a limit of processes holds for each user, and only root becomes another one")
 @pytest.mark.parametrize("ask", [THREAD, "subprocess.Popen(['sleep', '60'])"], ids=["threads", "processes"])
 def test_too_few_processes(ask: str) -> None:
-    """Where a user may have no more processes and threads, `ulimit -u` is named with its value."""
+    """If a user may not start more processes and threads, `ulimit -u` is named with its value."""
     become = "resource.setrlimit(resource.RLIMIT_NPROC, (20, 20)); os.setuid(54321)"
 
     assert said(become, ask).startswith("there are too few threads or processes: 20 are allowed to this user (`ulimit -u`)")
@@ -75,14 +75,14 @@ def test_too_few_open_files() -> None:
 
 
 def test_other_errors() -> None:
-    """An error of another kind is no shortage, and the linker's words for want of memory are one."""
+    """Other errors are not shortages, but the linker's message about missing memory is one."""
     assert "" == shortage(RuntimeError("no")) == shortage(ImportError("No module named 'x'")) == shortage(OSError(errno.ENOENT, "no"))
     assert shortage(ImportError("x.so: failed to map segment from shared object")).startswith("there is too little memory")
 
 
 @pytest.mark.parametrize(("text", "named"), [("max\n", False), ("100\n", True), (None, False)])
 def test_a_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, named: bool) -> None:
-    """The limit of a control group is named where one is set."""
+    """The limit of a control group is named if there is one."""
     monkeypatch.setattr(error_texts, "PIDS", tmp_path / "pids.max")
     if text is not None:
         (tmp_path / "pids.max").write_text(text)
@@ -91,7 +91,7 @@ def test_a_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: 
 
 
 def test_address_space() -> None:
-    """What a process takes is known, and is below a limit that it has."""
+    """The size of the address space of a process is known, and is below its limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
 
     assert 10 << 20 < address_space() < (1 << 50 if limit == resource.RLIM_INFINITY else limit)

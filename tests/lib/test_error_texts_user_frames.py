@@ -1,4 +1,4 @@
-"""The place of an exception in a user's file, and what texts with one place have in common."""
+"""The place of an exception in a user's file, and the common part of error texts with one place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_agentbench.lib.error_texts import cause_of, with_place
 
 
 def raised(work: Callable[[], object]) -> BaseException:
-    """Returns what the function raises."""
+    """Returns the exception of a function."""
     with pytest.raises(ValueError) as found:  # noqa: PT011 - any message will do
         work()
     return found.value

@@ -1,4 +1,4 @@
-"""Files that others append to: each whole line once, whatever they do to the file."""
+"""Reading appended lines: each complete line is returned once, whatever happens to the file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_agentbench.lib.file_system import AppendedFile
 
 
 def test_whole_lines_once(tmp_path: Path) -> None:
-    """What was there before is passed over, a torn line comes when it is whole, and a file that was begun anew is read from its start."""
+    """Old lines are skipped, an incomplete line comes when it is complete, and a file that became shorter is read from its start."""
     path = tmp_path / "lines"
     path.write_bytes(b"before\n")
     file, steps = AppendedFile(path), []
@@ -20,7 +20,7 @@ def test_whole_lines_once(tmp_path: Path) -> None:
 
 
 def test_one_that_is_not_there_yet(tmp_path: Path) -> None:
-    """No lines, until it begins."""
+    """A file that does not exist yet has no lines."""
     file = AppendedFile(tmp_path / "lines")
 
     assert [] == [*file.new_lines()]

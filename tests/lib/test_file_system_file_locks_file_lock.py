@@ -19,7 +19,7 @@ sys.stdin.read()
 
 
 def test_a_lock_ends_with_its_holder(tmp_path: Path) -> None:
-    """While another process has it nobody else gets it, shared or not; SIGKILL gives it back at once."""
+    """While a process holds a lock, no other process gets it, shared or not. SIGKILL releases it at once."""
     path = tmp_path / "lock"
     path.touch()
     with (
@@ -40,7 +40,7 @@ def test_a_lock_ends_with_its_holder(tmp_path: Path) -> None:
 
 
 def test_shared_locks_stand_beside_each_other(tmp_path: Path) -> None:
-    """Two who only ask whether it is free do not hinder each other."""
+    """Several processes can hold a shared lock."""
     path = tmp_path / "lock"
     path.touch()
     with path.open("rb") as first, path.open("rb") as second:

@@ -25,7 +25,7 @@ def sha256(root: Path, bits: int = 0o100) -> str:
 
 
 def test_whatever_changes_is_another_folder(root: Path) -> None:
-    """A content, a name, the bit that makes a program of a file, where a link leads to: each changes the hash; nothing else does."""
+    """The hash depends on contents, names, the executable bit and the targets of links, and on nothing else."""
     file, seen = root / "tests/test.sh", [sha256(root)]
     file.touch()
     file.chmod(0o664)  # as another umask makes it
@@ -44,7 +44,7 @@ def test_whatever_changes_is_another_folder(root: Path) -> None:
 
 
 def test_every_bit(root: Path) -> None:
-    """What a container sees of modes counts where it is asked for."""
+    """If requested, all mode bits that are visible in a container count."""
     before = sha256(root, EVERY_BIT)
     (root / "tests/deep/data").chmod(0o600)
 
@@ -52,7 +52,7 @@ def test_every_bit(root: Path) -> None:
 
 
 def test_what_is_left_out(root: Path) -> None:
-    """Paths that are not there, and names that are skipped, at any depth."""
+    """Missing paths and skipped names are left out, at any depth."""
     before = sha256(root)
     (root / "tests/deep/litter").mkdir()
     (root / "tests/deep/litter/more").write_text("")
@@ -62,7 +62,7 @@ def test_what_is_left_out(root: Path) -> None:
 
 
 def test_a_link_that_leads_out(root: Path) -> None:
-    """It would be another task on another machine."""
+    """It is refused, because it would lead to something else on another machine."""
     (root / "tests/passwd").symlink_to("/etc/passwd")
 
     with pytest.raises(ConfigError, match="tests/passwd: is a link that leads out of "):
@@ -70,7 +70,7 @@ def test_a_link_that_leads_out(root: Path) -> None:
 
 
 def test_a_pipe(root: Path) -> None:
-    """It is named, instead of being waited for."""
+    """It is refused by name, instead of waiting for its data."""
     os.mkfifo(root / "tests/pipe")
 
     with pytest.raises(ConfigError, match="tests/pipe: is neither a file, a folder nor a link; take it out"):

@@ -1,4 +1,4 @@
-"""Files that are written as a whole or not at all."""
+"""Atomic writes of files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_agentbench.lib.file_system import write_whole
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    """Who has opened the old one goes on reading it; nothing else is left in the folder."""
+    """A process that has opened the old file still reads it. No other file is left in the folder."""
     file = tmp_path / "run.json"
     file.write_text("old")
     with file.open() as reader:
@@ -26,7 +26,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
-    """A limit of the size of files stands for the disk: the error is raised, and half a file is neither there nor beside it."""
+    """If the disk is full (here: a limit of file size), the error is raised, the old file stays, and no incomplete file is left."""
     file = tmp_path / "run.json"
     file.write_text("old")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

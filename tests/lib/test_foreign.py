@@ -1,4 +1,4 @@
-"""Text of others shows what it is, on terminals and in logs, and does nothing else."""
+"""Foreign text is harmless on terminals and in logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT = st.text(st.characters() | st.sampled_from([*map(chr, HIDDEN), *":#[]m\\;"
 
 @pytest.mark.parametrize("code", sorted({*HIDDEN} - {0x09, 0x0A}))
 def test_what_cannot_be_seen_is_shown(code: int) -> None:
-    """Control characters, marks of direction and halves of characters become escapes that name them; tab and newline may stay."""
+    """Control characters, direction marks and lone surrogates become escapes. Tab and newline may stay."""
     escape = "\\r" if code == 0x0D else f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
     assert f"a{escape}\tb\nc" == block(f"a{chr(code)}\tb\nc")
@@ -40,13 +40,13 @@ def test_what_cannot_be_seen_is_shown(code: int) -> None:
     ],
 )
 def test_commands_of_a_log(text: str, shown: str) -> None:
-    """What GitHub takes at the start of a line, and others anywhere in it, gets a backslash; ordinary text stays."""
+    """Commands of GitHub at the start of a line, and those of others anywhere, get a backslash. Ordinary text stays."""
     assert shown == block(text)
 
 
 @given(TEXT)
 def test_nothing_is_left(text: str) -> None:
-    """Whatever the text, there is no hidden letter and no command in it afterwards, and a second pass finds nothing to do."""
+    """The result never contains hidden characters or commands, and a second pass does not change it."""
     for clean in (block(text), one_line(text)):
         assert not [letter for letter in clean if ord(letter) in HIDDEN and letter not in "\t\n"]
         assert not [line for line in clean.split("\n") if line.strip().startswith("::")]
@@ -61,14 +61,14 @@ def test_ordinary_text_stays(text: str) -> None:
 
 
 def test_colours_of_pytest() -> None:
-    """Where a terminal has colours, pytest's own stay; what hides text or moves the cursor does not."""
+    """Colours of pytest may stay. Sequences that hide text or move the cursor may not."""
     text = "\x1b[1m\x1b[31mE  \x1b[39;49;00m\x1b[0m \x1b[8mhidden \x1b[41m \x1b[2J \x1b]0;title\x07"
 
     assert "\x1b[1m\x1b[31mE  \x1b[39;49;00m\x1b[0m \\x1b[8mhidden \\x1b[41m \\x1b[2J \\x1b]0;title\\x07" == block(text, colours=True)
 
 
 def test_a_stream() -> None:
-    """What is printed in pieces is escaped by whole lines, so that no command comes together; what is drawn is not."""
+    """Printed text is escaped by whole lines, so that commands cannot be assembled from pieces. Drawn text is not escaped."""
     stream = io.StringIO()
     output = ForeignOutput(stream)
     for piece in (":", ":error::a\n", "b", "\x1b", "\n", ":"):
@@ -81,7 +81,7 @@ def test_a_stream() -> None:
 
 
 def test_nobody_else_prints() -> None:
-    """Commands print through the escaping stream; nothing else in the package writes to a standard stream behind its back."""
+    """Commands print through the escaping stream. No other code of the package writes to a standard stream."""
     package = Path(__file__).parents[2] / "pytest_agentbench"
 
     assert [] == [str(file) for file in package.rglob("*.py") if re.search(r"sys\.__std(out|err)__|os\.write\([12],", file.read_text())]

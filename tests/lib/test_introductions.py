@@ -1,4 +1,4 @@
-"""Whoever connects says who it is, at once and in a few words."""
+"""Clients must identify themselves with a short first message, at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def server(introductions: Introductions) -> AsyncIterator[int]:
-    """A server that says `welcome` to those it knows; its port."""
+    """A server that sends `welcome` to authenticated clients; its port."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -37,7 +37,7 @@ async def server(introductions: Introductions) -> AsyncIterator[int]:
 
 
 async def said(reader: asyncio.StreamReader) -> bytes:
-    """All that comes until the connection is closed, in order or not."""
+    """Returns all data until the connection is closed, also if it is reset."""
     try:
         return await asyncio.wait_for(reader.read(), 20)
     except ConnectionError:
@@ -45,7 +45,7 @@ async def said(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_who_knows_the_token() -> None:
-    """A frame with the token is let in, also one as long as it may be; another token, a longer frame and no JSON are not."""
+    """A frame with the token is accepted, up to the longest allowed one. Another token, a longer frame and invalid JSON are not."""
     empty = len(json.dumps(header(Hello("t", "")), separators=(",", ":")))
     padded, longer = (wire.pack(Hello("t", "x" * size)) for size in (HELLO - empty, HELLO))
     frames = [wire.pack(Hello("t", "test")), padded, longer, wire.pack(Hello("\udc00", "test")), b"\0" * 64]
@@ -61,7 +61,7 @@ async def test_who_knows_the_token() -> None:
 
 
 async def test_another_version() -> None:
-    """Who knows the token and speaks another protocol gets a sentence with both numbers; without the token there is no answer."""
+    """A client with the token and another protocol gets a sentence with both numbers. Without the token there is no answer."""
     async with server(Introductions("t")) as port:
         for token, answers in (("t", 1), ("guessed", 0)):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -86,7 +86,7 @@ async def test_a_damaged_hello(damaged: dict[str, object]) -> None:
 
 
 async def test_who_says_nothing() -> None:
-    """A connection that is silent is closed when its time is over."""
+    """A silent connection is closed after the time limit."""
     async with server(Introductions("t", patience=0.05)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
@@ -95,7 +95,7 @@ async def test_who_says_nothing() -> None:
 
 
 async def test_who_was_not_heard() -> None:
-    """Something that holds up the loop for longer than that is not held against those who have spoken meanwhile."""
+    """If the event loop was blocked for longer than the limit, clients that have sent their message meanwhile are accepted."""
     async with server(Introductions("t", patience=0.05)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.sleep(0.01)  # until the server waits for it; if it does not by then, it is served all the same
@@ -107,7 +107,7 @@ async def test_who_was_not_heard() -> None:
 
 
 async def test_too_many_at_the_door() -> None:
-    """Of more silent connections than there may be the oldest is closed, and who speaks is served."""
+    """If there are too many silent connections, the oldest is closed, and clients that send their message are served."""
     async with server(Introductions("t", patience=60, most=2)) as port:
         lines: list[Line] = []
         for _ in range(3):

@@ -22,7 +22,7 @@ def test_what_only_the_standard_library_takes() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"{'a': 1}", DEEP])
 def test_what_is_no_json(text: bytes) -> None:
-    """Everything else is a ValueError, also what would overflow the stack."""
+    """Everything else is a ValueError, also nesting that would overflow the stack."""
     with pytest.raises(ValueError, match=r"Expecting|utf-8|nested too deeply"):
         loads(text)
 
@@ -40,7 +40,7 @@ def test_what_cannot_be_written() -> None:
 
 
 def test_objects_only() -> None:
-    """Only an object is an object."""
+    """Only JSON objects are returned."""
     assert [{"a": 1}, None, None] == [json_object(text) for text in (b'{"a": 1}', b"[1]", b"1")]
 
 
@@ -54,7 +54,7 @@ def test_objects_only() -> None:
     ],
 )
 def test_halves_of_characters(value: object, expected: object) -> None:
-    """Two halves that meet are a character; one alone is none, wherever it stands, and all else stays."""
+    """Two surrogates that form a pair become the character. A lone one is replaced, and everything else stays."""
     assert expected == readable(value)
 
 

@@ -1,4 +1,4 @@
-"""Keys that directly follow each other, and passwords that a key of JSON tells."""
+"""Keys that directly follow each other, and passwords under JSON keys."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def test_keys_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_keys_without_a_gap() -> None:
-    """However many keys follow each other, each is read a few times."""
+    """If many keys follow each other, each is read only a few times."""
     for text in ("AKIAABCDEFGHIJKLMNOP" * 2_000, "sk-" * 20_000):
         assert "" == Redactor().plain(text).replace(MARK, "")

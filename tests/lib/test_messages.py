@@ -1,4 +1,4 @@
-"""Messages are told apart by the names of their classes, and what is none says so."""
+"""Messages are identified by the names of their classes, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALL: Messages[Small] = Messages(Small)
 
 @pytest.mark.parametrize("message", [Begun(RolloutKey("shop", "shop-1", "default", 2)), Rested(whole=True), Rested(whole=False, count=3)])
 def test_there_and_back(message: Small) -> None:
-    """A message is the name of its class and its fields, and comes back as it was."""
+    """A message is the name of its class and its fields, and survives the conversion."""
     assert header(message)[0] == type(message).__name__
     assert message == SMALL.read(header(message))
 
@@ -51,11 +51,11 @@ def test_one_class() -> None:
 @pytest.mark.parametrize(
     ("damaged", "sentence"),
     [
-        (None, r"^None is no message$"),
-        ({"op": "rested"}, r"^\{'op': 'rested'\} is no message$"),
-        (["Rested"], r"^\['Rested'\] is no message$"),
-        (json_text.loads(b"[" * 1015 + b"]" * 1015), r"^\[{7}\.\.\.\]{7} is no message$"),
-        ([1, {}], r"^\[1, \{\}\] is no message$"),
+        (None, r"^None is not a message$"),
+        ({"op": "rested"}, r"^\{'op': 'rested'\} is not a message$"),
+        (["Rested"], r"^\['Rested'\] is not a message$"),
+        (json_text.loads(b"[" * 1015 + b"]" * 1015), r"^\[{7}\.\.\.\]{7} is not a message$"),
+        ([1, {}], r"^\[1, \{\}\] is not a message$"),
         (header(Hello("t", "test")), r"^the message 'Hello' is unknown; known are: Begun, Rested, Refused$"),
         (["Rested", []], r"^it is a list, not an object$"),
         (["Rested", {"whole": True}], r"^count is missing$"),
@@ -65,19 +65,19 @@ def test_one_class() -> None:
     ],
 )
 def test_damaged(damaged: object, sentence: str) -> None:
-    """What is no message of a direction is refused in a sentence that names the first fault."""
+    """Anything that is not a message of the direction is refused with the first error."""
     with pytest.raises(ValueError, match=sentence):
         SMALL.read(damaged)
 
 
 def test_a_refusal() -> None:
-    """Whatever is expected, the refusal of another version is raised with its reason."""
+    """The refusal of another version is raised with its reason, whatever message is expected."""
     with pytest.raises(OtherVersion, match=r"^both need the same version$"):
         SMALL.read(header(Refused("both need the same version")))
 
 
 def test_secrets_stay_out_of_logs() -> None:
-    """No text of a message, as errors and logs may hold it, has a token or a key in it."""
+    """The repr of a message, which errors and logs may contain, never has a token or key."""
     package = Path(pytest_agentbench.__file__).parent
     names = ("*protocol.py", "pool_config.py", "attempts.py", "inherited.py", "messages.py", "endpoint.py")
     files = [file.relative_to(package.parent) for name in names for file in package.rglob(name)]

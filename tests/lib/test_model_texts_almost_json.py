@@ -1,4 +1,4 @@
-"""Arguments that are almost JSON: what is understood, and that nothing is guessed."""
+"""Arguments that are almost JSON: which ones are repaired, and that nothing is guessed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_is_understood(text: str, meant: Json) -> None:
     ],
 )
 def test_what_is_not_guessed(text: str) -> None:
-    """A text that ends too early, several objects, a list, words without quotes: nobody knows what was meant."""
+    """Truncated texts, several objects, lists and words without quotes are not repaired, because they are ambiguous."""
     assert None is repaired(text)
 
 
@@ -98,10 +98,10 @@ def test_json_stays_as_it_is(value: Json, indent: int | None) -> None:
 
 @given(VALUES, st.booleans())
 def test_valid_arguments_are_never_repaired(value: Any, escaped: bool) -> None:
-    """Arguments that are JSON go through as they are: an object is the arguments, everything else is malformed."""
+    """Arguments that are JSON stay unchanged: an object is accepted, everything else is malformed."""
     tools = Toolbox([Tool("find", "", {"type": "object"})])
 
-    call = tools.understood("find", json.dumps(value, ensure_ascii=escaped), 1)
+    call = tools.parse_call("find", json.dumps(value, ensure_ascii=escaped), 1)
 
     assert not call.repaired
     assert (value, None) == (call.arguments, call.problem) if isinstance(value, dict) else "malformed_arguments" == call.problem
@@ -109,13 +109,13 @@ def test_valid_arguments_are_never_repaired(value: Any, escaped: bool) -> None:
 
 @given(PYTHON)
 def test_what_python_writes(value: Json) -> None:
-    """The dictionary that Python prints is the object."""
+    """The repr of a Python dictionary is repaired."""
     assert value == repaired(repr(value))
 
 
 @given(ANY_TEXT)
 def test_any_text(text: str) -> None:
-    """No text makes it raise, and what it returns is an object."""
+    """No text raises an error, and the result is always an object."""
     meant = repaired(text)
 
     assert meant is None or isinstance(meant, dict)

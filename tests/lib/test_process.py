@@ -1,4 +1,4 @@
-"""Processes: how those of a session start, what is said of them when they die, how they end; and what is seen of others."""
+"""Child processes: start, messages about their end, and stopping them; and the inspection of other processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import process
 from pytest_agentbench.lib.messages import Listening
-from pytest_agentbench.lib.process import Child, child_environment, end_group, end_text, ended_within, killed, variable_of, with_variable
+from pytest_agentbench.lib.process import Child, child_environment, end_group, end_text, ended_within, kill_hint, variable_of, with_variable
 from pytest_agentbench.lib.redact import LOG_TAIL
 from tests.waits import wait_for
 
@@ -60,7 +60,7 @@ def refusal(child: Child, timeout: float = 60) -> str:
 
 
 def test_a_child_serves_and_leaves(start: StartChild) -> None:
-    """A child gets its config, says what it serves, and leaves by itself when its stdin closes; stopping it twice is fine."""
+    """A child gets its configuration, reports that it is ready, and ends when its stdin closes. Stopping it twice is allowed."""
     child = start(SERVES, port=5)
 
     assert Listening(len("{'port': 5}")) == child.ready(Listening)
@@ -77,7 +77,7 @@ def test_a_child_serves_and_leaves(start: StartChild) -> None:
     [("[1, 2]", "it is a list, not an object"), ('{"port": "5"}', "port is a text, not a whole number"), ("5 lamps", "")],
 )
 def test_another_first_line(start: StartChild, line: str, fault: str) -> None:
-    """A child whose first line is not the one that is waited for is ended, and said to be."""
+    """A child whose first line is not the expected message is ended, with an error that says so."""
     child = start(f"import sys\nprint({line!r}, flush=True)\nsys.stdin.buffer.read()")
     said = refusal(child)
 
@@ -113,7 +113,7 @@ sys.stdin.buffer.read()
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_what_a_child_costs(start: StartChild) -> None:
-    """The CPU time and the peak of memory of a child that lives; of one that is gone nothing is known."""
+    """The CPU time and peak memory of a running child are known, those of an ended one are not."""
     child = start(SPENDS)
     child.ready(Listening)
     cost = child.cost()
@@ -132,7 +132,7 @@ def test_a_large_config(start: StartChild) -> None:
 
 
 def test_a_config_that_cannot_be_written(start: StartChild) -> None:
-    """A config that JSON cannot express is an error before a process starts, which would wait for it for ever."""
+    """A configuration that JSON cannot express is an error before a process is started, because that would wait for ever."""
     before = psutil.Process().children()
 
     with pytest.raises(TypeError, match="keys must be str"):
@@ -142,7 +142,7 @@ def test_a_config_that_cannot_be_written(start: StartChild) -> None:
 
 
 def test_a_child_that_dies(start: StartChild) -> None:
-    """The exit_message names the command and the exit code, and carries the end of the log."""
+    """The exit message has the command, the exit code and the end of the log."""
     child = start("import sys\nfor number in range(100):\n    print('line', number, file=sys.stderr)\nsys.exit('no GPU')")
 
     first, *tail = refusal(child).splitlines()
@@ -157,17 +157,17 @@ def test_a_child_that_dies_without_a_word(start: StartChild) -> None:
 
     said = refusal(child)
 
-    assert said.startswith("`python -m child_0` died before it was ready (exit code -9); it was killed by SIGKILL: mostly ")
+    assert said.startswith("`python -m child_0` died before it was ready (exit code -9); it was killed by SIGKILL, usually ")
     assert said.endswith("; the end of child_0.log:\n    (nothing)")
 
 
 def test_a_child_that_dies_before_it_reads(start: StartChild) -> None:
-    """A config that nobody reads is no error of its own: what the child said is."""
+    """If a child dies before it reads its configuration, the error is about its death."""
     assert "no GPU" in refusal(start("raise SystemExit('no GPU')", suites="x" * 5_000_000))
 
 
 def test_a_module_that_is_none(tmp_path: Path) -> None:
-    """A module that does not exist is a child that dies."""
+    """A missing module is reported as a child that died."""
     child = Child("pytest_agentbench.no_such_module", {}, tmp_path / "child.log")
 
     assert "No module named pytest_agentbench.no_such_module" in refusal(child)
@@ -176,7 +176,7 @@ def test_a_module_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_child_that_never_serves(start: StartChild) -> None:
-    """A child that says nothing in time is ended, and what it logged is shown."""
+    """A child that is not ready in time is ended, and the end of its log is shown."""
     child = start("import sys, time\nprint('loading', file=sys.stderr, flush=True)\ntime.sleep(600)")
     while not child.log.stat().st_size:
         time.sleep(0.01)
@@ -197,7 +197,7 @@ time.sleep(600)
 @pytest.mark.parametrize("has_pidfd", [True, False])
 @pytest.mark.parametrize(("action", "exit_code"), [("SIG_DFL", -signal.SIGTERM), ("SIG_IGN", -signal.SIGKILL)])
 def test_a_stubborn_child(start: StartChild, monkeypatch: pytest.MonkeyPatch, action: str, exit_code: int, *, has_pidfd: bool) -> None:
-    """A child that does not leave when its stdin closes is terminated, and killed when that does not help."""
+    """A child that does not end when its stdin closes gets SIGTERM, and then SIGKILL."""
     if not has_pidfd:
         monkeypatch.delattr(os, "pidfd_open", raising=False)
     child = start(STUBBORN.format(action=action))
@@ -208,7 +208,7 @@ def test_a_stubborn_child(start: StartChild, monkeypatch: pytest.MonkeyPatch, ac
 
 
 def test_what_is_printed_later_goes_to_the_log(start: StartChild) -> None:
-    """Nobody reads a child's stdout after its first line, so that a talkative one would block: it is in the log instead."""
+    """After its first line, a child's stdout goes to the log, because a full pipe would block it."""
     child = start(
         SERVES.replace(
             "serving(Listening(len(str(read_line()))))", "serving(Listening(1))\nprint('x' * 1_000_000)\nprint('done', file=sys.stderr)"
@@ -222,7 +222,7 @@ def test_what_is_printed_later_goes_to_the_log(start: StartChild) -> None:
 
 
 def test_a_child_leaves_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However the controller ends, the pipe closes and the child leaves: here the controller is killed."""
+    """A child ends when its parent is killed, because that closes the pipe."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "child_of_the_killed.py").write_text(f"{SERVES}\nopen('left', 'w').close()")
     parent = """
@@ -242,7 +242,7 @@ time.sleep(600)
 
 
 def test_a_session_of_its_own(start: StartChild) -> None:
-    """Ctrl-C on the terminal does not reach a child: it is in no process group of ours."""
+    """Ctrl-C on the terminal does not reach a child, because it is in another process group."""
     child = start(SERVES)
     child.ready(Listening)
 
@@ -250,7 +250,7 @@ def test_a_session_of_its_own(start: StartChild) -> None:
 
 
 def test_the_environment_of_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child does not think that it is the test run, and asks no proxy for loopback."""
+    """A child does not take itself for the test run, and uses no proxy for loopback."""
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "x")
     monkeypatch.setenv("COV_CORE_SOURCE", "x")
     monkeypatch.setenv("COVERAGE_PROCESS_START", "x")
@@ -281,13 +281,13 @@ def test_how_a_process_ended() -> None:
 
 @pytest.mark.parametrize(("code", "known"), [(-9, True), (137, True), (-15, False), (1, False), (0, False), (None, False)])
 def test_what_sigkill_means(code: int | None, known: bool) -> None:
-    """An exit code that means SIGKILL names the likely killers; any other says nothing."""
-    assert known == killed(code).startswith("it was killed by SIGKILL: mostly the kernel's out-of-memory killer")
-    assert known or not killed(code)
+    """An exit code that means SIGKILL has a hint with the likely causes. Other exit codes have none."""
+    assert known == kill_hint(code).startswith("it was killed by SIGKILL, usually by the kernel's out-of-memory killer")
+    assert known or not kill_hint(code)
 
 
 def test_the_end_of_a_process_for_which_another_thread_waits() -> None:
-    """Only one of two threads takes the exit code from the system; both know it."""
+    """Only one of two threads gets the exit code from the system, but both learn it."""
     with subprocess.Popen(["sleep", "600"]) as ending:
         other = threading.Thread(target=ending.wait)
         other.start()
@@ -304,7 +304,7 @@ LEAVES = "import subprocess, sys; print(subprocess.Popen(['sleep', '600'], stdou
 
 @pytest.mark.parametrize("grace", [0, 60])
 def test_what_a_leader_leaves_behind(grace: float) -> None:
-    """The end of a group is the end of all that is in it, also where its leader is gone already."""
+    """Ending a group ends all its processes, also if its leader has already ended."""
     with subprocess.Popen([sys.executable, "-c", LEAVES.format(code=3)], stdout=subprocess.PIPE, start_new_session=True) as leader:
         assert leader.stdout is not None
         left = int(leader.stdout.readline())
@@ -318,7 +318,7 @@ def test_what_a_leader_leaves_behind(grace: float) -> None:
 
 
 def test_a_zombie_does_not_live() -> None:
-    """A process that ended and that nobody has waited for has given everything back."""
+    """A zombie does not count as running."""
     with subprocess.Popen(["true"]) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
 
@@ -344,7 +344,7 @@ def test_who_listens() -> None:
 
 
 def test_names(tmp_path: Path) -> None:
-    """A name of more than 15 characters, which the kernel cuts, is whole; one who is gone is said to be out of sight."""
+    """A name of more than 15 characters, which the kernel truncates, is complete. The name of an ended process is unknown."""
     program = tmp_path / "a-program-with-a-long-name"
     program.symlink_to(Path("/bin/sleep").resolve())
     with subprocess.Popen([program, "600"]) as running:

@@ -1,4 +1,4 @@
-"""Secrets do not reach a file."""
+"""Secrets are not written to files."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_keys_that_their_surroundings_tell(text: str, redacted: str) -> None:
 
 
 def test_a_commit_is_no_key() -> None:
-    """40 hexadecimal digits are a secret only where something says so; a header without a digit is English."""
+    """40 hexadecimal digits are a secret only after certain words, and a header without a digit is ordinary text."""
     text = json.dumps(
         {"commit": HEX, "a": f"at {HEX}", "b": "x-api-key: authentication-is-required", "c": "-----BEGIN PRIVATE KEY----- is missing"}
     )
@@ -183,14 +183,14 @@ def test_other_variables_stay(monkeypatch: pytest.MonkeyPatch, name: str) -> Non
 @pytest.mark.parametrize("ascii", [True, False])
 @pytest.mark.parametrize("value", ['pass"word', "back\\slash", "pässwörd", 'ä"\\\nö---', "tab\tulator"])
 def test_values_that_json_writes_differently(monkeypatch: pytest.MonkeyPatch, value: str, ascii: bool) -> None:
-    """A value is found in the form that JSON gives it, whether the writer escapes letters or not."""
+    """A value is found in its JSON form, whether the writer escapes characters or not."""
     monkeypatch.setenv("SHOP_KEY", value)
 
     assert {"a": f"<{MARK}>"} == json.loads(Redactor()(json.dumps({"a": f"<{value}>"}, ensure_ascii=ascii)))
 
 
 def test_the_longest_value_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A value that begins with another one leaves no rest behind."""
+    """If a value begins with another one, the whole value is redacted."""
     monkeypatch.setenv("A_KEY", "password")
     monkeypatch.setenv("B_KEY", "password-and-more")
 
@@ -265,7 +265,7 @@ def nested(text: str, depth: int, ascii: bool) -> str:
 
 @given(PLAIN_JSON, st.booleans())
 def test_what_has_no_secret_is_not_touched(record: object, ascii: bool) -> None:
-    """JSON without a secret comes out as it went in, to the last character, and so does any other text."""
+    """JSON and other texts without secrets stay unchanged to the last character."""
     text = json.dumps(record, ensure_ascii=ascii)
 
     assert text == Redactor()(text)
@@ -365,7 +365,7 @@ def test_a_log_is_scrubbed_while_it_is_written(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_end_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What errors and commands show of a log has no secret in it."""
+    """The ends of logs in errors and command output are redacted."""
     monkeypatch.setenv("SHOP_PASSWORD", "correct horse")
     (tmp_path / "engine.log").write_text(f"one\nthe correct horse has sk-{'a' * 40}\n")
 
@@ -373,7 +373,7 @@ def test_the_end_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_log_that_cannot_be_scrubbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is named with the cause, and the logs before and after it are scrubbed."""
+    """It is named with the cause, and the logs before and after it are redacted."""
     monkeypatch.setenv("SHOP_PASSWORD", "swordfish-0815")
     logs = [tmp_path / f"{name}.log" for name in "abc"]
     for log in logs:

@@ -1,4 +1,4 @@
-"""What is left of a secret in a text that was cut does not reach a file either."""
+"""Truncated secrets are not written to files, either."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.lib.cut_marks import beginning, ending
-from pytest_agentbench.lib.foreign import ROOM, cut
+from pytest_agentbench.lib.foreign import SLACK, cut
 from pytest_agentbench.lib.redact import MARK, Redactor
 
 CUTTERS: Mapping[str, Callable[[str, int], str]] = {
     "the beginning": beginning,
     "the beginning of bytes": lambda text, most: beginning(text.encode(), most),
     "the end": ending,
-    "to a size": lambda text, most: cut(text, 2 * most + ROOM),
-    "collapsed": lambda text, most: " ".join(cut(text, 2 * most + ROOM).split()),
-    "in a repr": lambda text, most: repr(cut(text, 2 * most + ROOM)),
+    "to a size": lambda text, most: cut(text, 2 * most + SLACK),
+    "collapsed": lambda text, most: " ".join(cut(text, 2 * most + SLACK).split()),
+    "in a repr": lambda text, most: repr(cut(text, 2 * most + SLACK)),
 }
 
 

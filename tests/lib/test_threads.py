@@ -1,4 +1,4 @@
-"""Blocking code beside an event loop."""
+"""Blocking code next to an event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ colour: ContextVar[str] = ContextVar("colour", default="none")
 
 
 async def test_what_a_function_returns() -> None:
-    """The result comes back, from a thread that knows the caller's context; an awaitable is awaited on the loop."""
+    """The result is returned from a thread with the caller's context. An awaitable result is awaited in the loop."""
 
     def look(size: int, *, unit: str) -> tuple[str, bool]:
         return f"{size} {unit} {colour.get()}", threading.current_thread().daemon
@@ -31,7 +31,7 @@ async def test_what_a_function_returns() -> None:
 
 @pytest.mark.parametrize("error", [KeyError("lamp"), SystemExit(3), TimeoutError("its own"), asyncio.CancelledError("its own")])
 async def test_what_a_function_raises(error: BaseException) -> None:
-    """Every error comes back as itself, also one that would end a process."""
+    """Every error is raised unchanged, also one that would end a process."""
 
     def fail() -> None:
         raise error
@@ -43,13 +43,13 @@ async def test_what_a_function_raises(error: BaseException) -> None:
 
 
 async def test_an_error_that_no_coroutine_may_raise() -> None:
-    """StopIteration, which a coroutine cannot raise, is no endless wait."""
+    """StopIteration, which a coroutine cannot raise, does not lead to an endless wait."""
     with pytest.raises(RuntimeError, match="StopIteration"):
         await in_thread(next, iter(()))
 
 
 async def test_a_cancelled_wait() -> None:
-    """A cancellation ends the wait at once; the thread goes on for itself."""
+    """A cancellation ends the wait at once. The thread continues."""
     go_on, gone_on = threading.Event(), threading.Event()
 
     def block() -> None:
@@ -65,14 +65,14 @@ async def test_a_cancelled_wait() -> None:
 
 
 async def test_without_threads() -> None:
-    """For a debugger it runs where it is called."""
+    """With `no_threads`, a function runs in the calling thread, for debuggers."""
     with no_threads():
         assert threading.current_thread() is await in_thread(threading.current_thread)
     assert threading.current_thread() is not await in_thread(threading.current_thread)
 
 
 def test_a_thread_that_never_ends() -> None:
-    """A process ends although one of its threads does not."""
+    """A process can end although one of its threads still runs."""
     code = """
 import asyncio, threading
 from pytest_agentbench.lib.threads import in_thread
@@ -101,7 +101,7 @@ async def test_off_the_loop() -> None:
 
 
 def test_a_thread_that_dies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where memory ends before a new thread's first line the caller is told, instead of waiting for ever."""
+    """If memory runs out before a new thread's first line, the caller gets an error instead of waiting for ever."""
     begin = "_start_joinable_thread" if sys.version_info >= (3, 13) else "_start_new_thread"
     monkeypatch.setattr(threading, begin, lambda *_, **__: None)
     monkeypatch.setattr(threads, "START_SECONDS", 0.01)
@@ -111,7 +111,7 @@ def test_a_thread_that_dies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_coroutine_apart() -> None:
-    """A coroutine's result comes back from another thread, and so does its error."""
+    """The result of a coroutine, or its error, is passed from the other thread."""
 
     async def work(error: BaseException | None) -> threading.Thread:
         if error is not None:

@@ -44,7 +44,7 @@ def test_two_suites_may_have_an_agent(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name() -> None:
-    """A name that is neither known nor an import path is answered with both."""
+    """The error for a name that is neither known nor an import path mentions both."""
     with pytest.raises(
         ConfigError, match=r"^no agent 'pth' .did you mean 'path'..; known: lost, path, or an import path such as my_package\.agents:pth$"
     ):
@@ -112,7 +112,7 @@ TAKEN = ("scenario", "llm", "tools")
 
 @pytest.mark.parametrize("name", ["fits", "anything", "other_names"])
 def test_a_signature_that_fits(name: str) -> None:
-    """What can be called with so many arguments will do, whatever it calls them."""
+    """A function that can be called with this number of arguments is accepted, whatever its parameters are called."""
     check_takes("it", getattr(Methods(), name), TAKEN)
 
 
@@ -127,7 +127,7 @@ def test_a_signature_that_fits(name: str) -> None:
     ],
 )
 def test_a_signature_that_does_not_fit(name: str, fault: str) -> None:
-    """What cannot be called so, and what has the same names in another order, is refused with its own signature."""
+    """A function that cannot be called so, or has the same names in another order, is refused. The error shows its signature."""
     function = getattr(Methods(), name)
 
     with pytest.raises(ConfigError) as caught:

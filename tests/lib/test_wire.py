@@ -39,7 +39,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
-    """`data` in order, cut at the given places."""
+    """Returns `data` in order, split at the given places."""
     places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
     return (data[start:end] for start, end in itertools.pairwise(places))
 
@@ -61,7 +61,7 @@ async def fed(parts: Iterator[bytes], count: int) -> list[wire.Packet]:
 
 @given(FRAMES, st.lists(st.integers(min_value=0), max_size=8))
 def test_frames_survive_any_cuts(frames: list[wire.Packet], cuts: list[int]) -> None:
-    """However a stream of frames is cut into packets, the same frames come out, blocking and in asyncio."""
+    """However a stream of frames is split into packets, the same frames are read, blocking and in asyncio."""
     data = b"".join(wire.framed(*frame) for frame in frames)
 
     with pair() as (near, far):
@@ -82,7 +82,7 @@ def test_a_frame_without_a_body() -> None:
 
 
 def test_big_frames() -> None:
-    """A header and a body of several megabytes arrive whole; no buffer in between is that large."""
+    """A header and a body of several megabytes arrive complete, although no buffer between is that large."""
     keys: dict[str, Any] = {"keys": [["banking", f"banking-{number}", "default", 1] for number in range(20_000)]}
     body = bytes(range(256)) * 20_000
 
@@ -97,7 +97,7 @@ def test_big_frames() -> None:
 
 @pytest.mark.parametrize("sent", [0, 3, 8, 12, -1])
 def test_a_closed_connection_is_an_error(sent: int) -> None:
-    """A connection that closes before, within or between the parts of a frame raises, and does not hang."""
+    """A connection that closes before, within or between the parts of a frame raises an error and does not hang."""
     data = wire.framed({"op": "finish"}, b"body")
     with pair() as (near, far):
         near.sendall(data[:sent])
@@ -119,14 +119,14 @@ async def fed_once(data: bytes) -> wire.Packet:
 
 
 def test_what_is_not_a_frame() -> None:
-    """A prefix that announces more than any frame of ours is refused before anything is read for it."""
+    """A prefix with too large a size is refused before anything more is read."""
     assert (1, wire.MAX_FRAME - 1) == wire.sizes(struct.pack("!II", 1, wire.MAX_FRAME - 1))
     with pytest.raises(ConnectionError, match=r"^a frame of 1195725856 bytes is not one of ours$"):
         wire.sizes(b"GET " + struct.pack("!I", 0))
 
 
 def test_a_header_that_is_no_json() -> None:
-    """It is an error of its frame alone: the next frame is read from its beginning."""
+    """Only its own frame fails: the next frame is read from its beginning."""
     data = struct.pack("!II", 1, 4) + b"{body" + wire.framed(["next"])
     with pair() as (near, far):
         near.sendall(data)
@@ -157,7 +157,7 @@ def test_connect_introduces_itself() -> None:
 
 
 def test_nobody_listens() -> None:
-    """A port that nobody listens on is a ConnectionError."""
+    """A port without a listener is a ConnectionError."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 

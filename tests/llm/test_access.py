@@ -1,4 +1,4 @@
-"""The addresses of one attempt: who gets which, and that all of them end."""
+"""The addresses of an attempt: which model each belongs to, and that all of them are closed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.llm.access import Lines, ModelAddress
+from pytest_agentbench.llm.access import ModelAddress, ModelAddresses
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Endpoint, Json, LLMCall, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts.pool.addresses import role_facts
@@ -22,7 +22,7 @@ OTHER: Json = {"url": "http://127.0.0.1:9/v1", "model": "judge"}
 
 
 class Tap:
-    """A tap that nobody calls through; it writes down what is opened and closed, and makes one call up for each address."""
+    """A tap without calls. It stores which addresses are opened and closed, and invents one call for each."""
 
     def __init__(self, lost: str = "") -> None:
         self.events: list[str] = []
@@ -72,7 +72,7 @@ async def ran(tap: Tap, agent: Agent, **roles: Json) -> Rollout:
 
 
 async def test_the_order_of_closing() -> None:
-    """The agent's address ends before anybody scores, the judges' when all have scored; asked twice, a judge has one address."""
+    """The agent's address is closed before the scorers run, the judges' after them. A judge that is requested twice has one address."""
     tap, agent = Tap(), Judged()
     rollout = await ran(tap, agent)
 
@@ -89,7 +89,7 @@ async def test_the_order_of_closing() -> None:
 
 @pytest.mark.parametrize(("lost", "status"), [("agent", "infra_error"), ("judge", "ok")])
 async def test_calls_that_are_lost(lost: str, status: str) -> None:
-    """Without the agent's calls nothing was measured; without a judge's, what it said still stands. Every address is ended."""
+    """Without the agent's calls the rollout fails. Without a judge's calls, its verdict is still valid. All addresses are closed."""
     tap = Tap(lost)
     rollout = await ran(tap, Judged())
 
@@ -99,7 +99,7 @@ async def test_calls_that_are_lost(lost: str, status: str) -> None:
 
 
 async def test_a_cancelled_attempt_hangs_up() -> None:
-    """Whatever is open is ended when a rollout is cancelled."""
+    """All open addresses are closed when a rollout is cancelled."""
     tap, asked = Tap(), asyncio.Event()
 
     class Waiting(Judged):
@@ -119,24 +119,24 @@ async def test_a_cancelled_attempt_hangs_up() -> None:
 
 
 async def test_nobody_judges_by_hand() -> None:
-    """A client that belongs to no rollout has no judge."""
+    """A client outside of a rollout has no judge."""
     with pytest.raises(InfraError, match="nobody plays the role 'judge' here"):
         await LLM("http://127.0.0.1:9/v1", "m").judge()
 
 
 async def test_nothing_is_closed_twice() -> None:
-    """What is hung up is hung up."""
+    """A second `close_all` does nothing."""
     tap = Tap()
-    lines = Lines(tap, KEY, None)
+    lines = ModelAddresses(tap, KEY, None)
     await lines.agent(Access(), {})
-    await lines.hang_up()
-    await lines.hang_up()
+    await lines.close_all()
+    await lines.close_all()
 
     assert ["open agent", "close agent"] == tap.events
 
 
 async def test_tasks_that_ask_for_a_role_at_once() -> None:
-    """Tasks of one agent share the address of a role, however near each other they ask for it: each that is opened is closed."""
+    """Concurrent tasks of an agent share the address of a role, and each opened address is closed."""
     tap, opened = Tap(), asyncio.Event()
 
     class Slow(Tap):
@@ -144,7 +144,7 @@ async def test_tasks_that_ask_for_a_role_at_once() -> None:
             await opened.wait()
             return await tap.open(key, access)
 
-    lines = Lines(Slow(), KEY, None, roles={"search": OTHER})
+    lines = ModelAddresses(Slow(), KEY, None, roles={"search": OTHER})
     tasks = [asyncio.create_task(lines.role("search")) for _ in range(3)]
     await asyncio.sleep(0)
     opened.set()
@@ -154,7 +154,7 @@ async def test_tasks_that_ask_for_a_role_at_once() -> None:
 
 
 class Asking:
-    """An agent that asks roles by name."""
+    """An agent that requests roles by name."""
 
     def __init__(self, *names: str) -> None:
         self.names, self.models = names, list[str]()
@@ -179,7 +179,7 @@ async def test_roles_have_addresses_of_their_own() -> None:
 
 
 async def test_the_suites_judge_is_a_role() -> None:
-    """An agent that asks for a judge and names no endpoint gets the one that the suite's scorers ask."""
+    """An agent that requests a judge without an endpoint gets the judge of the suite's scorers."""
     tap, agent = Tap(), Asking("judge")
     rollout = await ran(tap, agent, judge=OTHER)
 
@@ -189,7 +189,7 @@ async def test_the_suites_judge_is_a_role() -> None:
 
 @pytest.mark.parametrize("limits", [{"calls": 3}, {}])
 async def test_one_account_for_a_rollout(limits: Json) -> None:
-    """What a rollout may spend is one account of its agent and its roles; judges have no part in it."""
+    """An agent and its roles share one account of limits. Judges do not use it."""
     tap = Tap()
     setup = RolloutSetup(Asking("search"), {"by_judge": by_judge}, {}, None, {}, {"search": OTHER}, limits)  # type: ignore[dict-item]
     await run_rollout(KEY, SCENARIO, setup, tap, None, 60)
@@ -215,11 +215,11 @@ BACKEND = Endpoint("http://backend/v1", "served", roles={"search": {"url": "http
     ],
 )
 def test_who_plays_a_role(access: Access, expected: Json) -> None:
-    """What the backend's YAML says goes before the suite's, and an endpoint that is the backend under test is no other one."""
+    """The backend's YAML has priority over the suite's, and an endpoint that is the backend under test is not a separate one."""
     assert expected == role_facts(access, BACKEND)
 
 
 def test_a_role_that_nobody_plays() -> None:
-    """Where neither suite nor backend names it nothing can be measured."""
+    """A role that neither suite nor backend defines is an InfraError."""
     with pytest.raises(InfraError, match="no model plays the role 'serach'"):
         role_facts(Access(role="serach"), BACKEND)

@@ -1,4 +1,4 @@
-"""What a model takes: by what is said of it, and by the words with which a real server refuses."""
+"""Facts about what a model accepts: from declarations, and from the error messages of real servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXCEEDED = "Requested token count exceeds the model's maximum context length of 
 
 
 class Server:
-    """Refuses what a model does not take, in words of real servers, and keeps what it was asked."""
+    """Refuses what a model does not accept, with messages of real servers, and stores the requests."""
 
     def __init__(self, refusal: Callable[[Json], str], status: int) -> None:
         self.refusal, self.status = refusal, status
@@ -38,7 +38,7 @@ class Server:
 
     @property
     def asked(self) -> list[Json]:
-        """The fields of each request beside model and messages."""
+        """Returns the fields of each request except model and messages."""
         return [{name: value for name, value in body.items() if name not in ("model", "messages")} for body in self.bodies]
 
 
@@ -51,19 +51,19 @@ async def serving(refusal: Callable[[Json], str], facts: ModelFacts | None = Non
 
 
 def as_gpt_5(body: Json) -> str:
-    """What OpenAI says of requests to gpt-5: one field at a time."""
+    """Returns OpenAI's message about a request to gpt-5. It names one field at a time."""
     if "max_tokens" in body:
         return NO_MAX_TOKENS
     return NO_TEMPERATURE.format(body["temperature"]) if body.get("temperature", 1) != 1 else ""
 
 
 def as_an_old_deployment(body: Json) -> str:
-    """What Azure says where the version of its API is an old one."""
+    """Returns Azure's message if the version of its API is old."""
     return "Unrecognized request argument supplied: max_completion_tokens" if "max_completion_tokens" in body else ""
 
 
 async def test_fields_that_are_refused() -> None:
-    """Each field that the server refuses is sent as it wants it, or not at all, and that is known from then on."""
+    """Each refused field is sent under its accepted name, or left out, and the client remembers it."""
     async with serving(as_gpt_5) as (server, llm):
         first = await llm.chat(ASKED, temperature=0.2, max_tokens=8000)
         await llm.chat(ASKED, temperature=0.2, max_tokens=4000)
@@ -79,7 +79,7 @@ async def test_fields_that_are_refused() -> None:
 
 
 async def test_an_old_deployment() -> None:
-    """The new name of a limit is taken back where it is unknown."""
+    """The old name of a limit is used if the server does not know the new one."""
     async with serving(as_an_old_deployment) as (server, llm):
         await llm.chat(ASKED, max_completion_tokens=50)
 
@@ -91,14 +91,14 @@ async def test_an_old_deployment() -> None:
     [b'{"error": {"message": "\\u0027seed\\u0027 is not supported with this model."}}', b"'seed' is not supported with this model"],
 )
 def test_words_in_other_forms(content: bytes) -> None:
-    """Quotes may be escaped, and an error may be no JSON."""
+    """Quotes may be escaped, and an error need not be JSON."""
     correction = ModelFacts().corrected({"model": "m", "messages": [], "seed": 1}, 400, content)
 
     assert correction is not None and "seed" not in correction.body
 
 
 async def test_fields_that_are_known() -> None:
-    """What is said of a model is sent at once, and nothing is refused; an explicit limit of the new name goes before the old one."""
+    """Declared names are used in the first request. An explicit limit with the new name has priority over the old one."""
     facts = ModelFacts({"max_tokens": "max_completion_tokens", "temperature": None})
     async with serving(as_gpt_5, facts) as (server, llm):
         await llm.chat(ASKED, temperature=0.2, max_tokens=8000, max_completion_tokens=10)
@@ -117,7 +117,7 @@ async def test_fields_that_are_known() -> None:
     ],
 )
 async def test_a_refusal_that_stays(words: str, tries: int) -> None:
-    """A refusal that teaches nothing, or the same thing again, is the end of the call, in the server's words."""
+    """A refusal without a new fact ends the call, with the server's message."""
     async with serving(lambda _: words) as (server, llm):
         with pytest.raises((InfraError, LimitReached), match=words.partition("(")[0][:40]):
             await llm.chat(ASKED, max_tokens=50)
@@ -126,7 +126,7 @@ async def test_a_refusal_that_stays(words: str, tries: int) -> None:
 
 
 async def test_other_statuses() -> None:
-    """A server that fails is not corrected by its words."""
+    """A request is not corrected after a server error."""
     async with serving(lambda _: NO_MAX_TOKENS, status=500) as (server, llm):
         with pytest.raises(InfraError):
             await llm.chat(ASKED, max_tokens=50)
@@ -151,7 +151,7 @@ async def test_other_statuses() -> None:
     ],
 )
 async def test_lengths_that_are_refused(words: str, limit: int) -> None:
-    """An answer that is asked for too long is asked for as long as the server says that it may be."""
+    """If the requested length is refused, it is reduced to the length that the server allows."""
     async with serving(lambda body: words if body["max_tokens"] > limit else "") as (server, llm):
         await llm.chat(ASKED, max_tokens=40000)
 
@@ -170,7 +170,7 @@ async def test_lengths_that_are_refused(words: str, limit: int) -> None:
     ],
 )
 def test_lengths_that_are_known(context: int | None, characters: int, asked: int, sent: int) -> None:
-    """No more is asked for than what the model admits to, less the prompt."""
+    """The requested length is at most what the model's declared limits allow after the prompt."""
     body: Json = {"model": "m", "messages": [{"role": "user", "content": "x" * characters}], "max_tokens": asked}
 
     assert sent == ModelFacts(context_length=context).fitted(body)["max_tokens"]
@@ -184,14 +184,14 @@ def test_lengths_that_are_known(context: int | None, characters: int, asked: int
     ],
 )
 def test_what_a_prompt_is_made_of(message: Json, more: dict[str, Any]) -> None:
-    """Texts in parts and tools count, a picture does not."""
+    """Texts in parts and tools count, but pictures do not."""
     body: Json = {"model": "m", "messages": [{"role": "user", **message}], "max_tokens": 50_000, **more}
 
     assert 10_000 - 100 - 256 == ModelFacts(context_length=10_000).fitted(body)["max_tokens"]
 
 
 def test_an_answer_without_a_limit() -> None:
-    """Who asks for no length gets none."""
+    """A request without a length limit gets none."""
     body: Json = {"model": "m", "messages": ASKED}
 
     assert body == ModelFacts(context_length=1000, longest_answer=10).fitted(body)

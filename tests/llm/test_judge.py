@@ -1,4 +1,4 @@
-"""What a judge says is read tolerantly, checked strictly, and never guessed."""
+"""Answers of judges are parsed leniently and validated strictly; missing values are never guessed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_agentbench.agents.self_evaluating import VERDICT
 from pytest_agentbench.errors import InfraError, JudgeError
 from pytest_agentbench.lib.cut_marks import beginning
-from pytest_agentbench.llm.judge import Form, calls_text, filled, numbered, read
+from pytest_agentbench.llm.judge import Form, calls_text, fill_template, numbered, read
 from pytest_agentbench.records import Json, ToolCall
 
 FORM = Form(
@@ -45,7 +45,7 @@ TEXT = json.dumps(MARK)
     ids=["plain", "fenced", "text", "thoughts", "half thoughts", "last", "last that fits", "open braces", "more keys", "texts"],
 )
 def test_it_is_found(text: str) -> None:
-    """The last object that fits is taken, whatever stands around it; what is clearly meant by a text is understood."""
+    """The last object that fits is used, whatever is around it. Unambiguous strings are converted."""
     assert MARK == read(text, FORM)
 
 
@@ -70,7 +70,7 @@ def test_it_is_found(text: str) -> None:
     ],
 )
 def test_it_is_not_guessed(text: str, fault: str) -> None:
-    """What does not fit is an error that says why and quotes the judge."""
+    """An answer that does not fit is an error with the reason and a quotation of the judge."""
     with pytest.raises(JudgeError) as caught:
         read(text, FORM)
 
@@ -86,7 +86,7 @@ ANYTHING = st.recursive(
 
 @given(ANYTHING.map(json.dumps) | st.text(), st.text(max_size=10))
 def test_nothing_else_is_raised(text: str, more: str) -> None:
-    """Whatever a judge says is a verdict with a truth value and a number from 0 to 1, or a JudgeError."""
+    """Any answer is either a verdict with a boolean and a number from 0 to 1, or a JudgeError."""
     with suppress(JudgeError):
         verdict = read(more + text + more, VERDICT)
 
@@ -97,14 +97,14 @@ def test_nothing_else_is_raised(text: str, more: str) -> None:
 
 @given(st.dictionaries(st.sampled_from(["question", "answer"]), st.text(), min_size=2))
 def test_templates(values: dict[str, str]) -> None:
-    """Only the names are replaced, once; other braces are text, and what is put in is not looked at again."""
+    """Only the names are replaced, once. Other braces stay, and inserted values are not replaced again."""
     template = 'Return {"a": {question}} or {0} {} {{answer}} {other}'
 
-    assert f'Return {{"a": {values["question"]}}} or {{0}} {{}} {{{values["answer"]}}} {{other}}' == filled(template, values)
+    assert f'Return {{"a": {values["question"]}}} or {{0}} {{}} {{{values["answer"]}}} {{other}}' == fill_template(template, values)
 
 
 def test_calls() -> None:
-    """Calls are numbered, with their arguments as JSON and with what was wrong with them; a line is one line."""
+    """Calls are numbered, with their arguments as JSON and their problems, one line each."""
     calls = (
         ToolCall("send", {"to": "Zoë", "sum": 5}, 1),
         ToolCall("lost", {}, 2, problem="unknown_tool", detail="there is no tool 'lost'"),

@@ -1,4 +1,4 @@
-"""What an answer other than 200 means for a rollout."""
+"""The errors of a rollout for answers with another status than 200."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LONG = "This model's maximum context length is 4096 tokens. However, your messag
     ],
 )
 def test_error_bodies(status: int, content: object, expected: RolloutError) -> None:
-    """Only a full context is the agent's limit, whoever words it; everything else is the backend's trouble, with its words."""
+    """Only a full context is a limit of the agent, in whatever words. All other errors are the backend's, with its message."""
     error = failure(status, json.dumps(content).encode())
 
     assert (type(expected), str(expected)) == (type(error), str(error))
 
 
 def test_a_status_of_the_tap() -> None:
-    """A status of ours is not shown as one of the backend: what is said is the tap's sentence, with the backend's status in it."""
+    """A status of the tap itself is not shown as one of the backend: the error is the tap's sentence, which has the backend's status."""
     error = failure(502, error_body(502, "HTTP 200: it is a page", "bad_json"))
 
     assert (InfraError, "HTTP 200: it is a page") == (type(error), str(error))
@@ -47,7 +47,7 @@ def test_a_status_of_the_tap() -> None:
     [(400, '{"item": "la', AgentError), (422, "[]", AgentError), (400, "{}", InfraError), (500, '{"item": "la', InfraError)],
 )
 def test_a_history_that_is_refused(status: int, arguments: str, kind: type[RolloutError]) -> None:
-    """A refusal of a request that repeats the model's broken arguments is the agent's fault, and says so."""
+    """If a request that repeats the model's broken arguments is refused, it is an agent error that says so."""
     call = {"id": "1", "type": "function", "function": {"name": "find", "arguments": arguments}}
     asked = json.dumps({"messages": [{"role": "assistant", "tool_calls": [call]}]}).encode()
     error = failure(status, b'{"error": {"message": "Unterminated string"}}', asked)
@@ -67,7 +67,7 @@ def test_a_history_that_is_refused(status: int, arguments: str, kind: type[Rollo
     ],
 )
 def test_what_is_sent_back(said: str | None, sent: str) -> None:
-    """The conversation goes on with arguments that a server takes; what the model wrote is what its calls have."""
+    """The conversation contains arguments that servers accept; the recorded calls contain what the model wrote."""
     function = {"name": "find", "arguments": said}
     reply = Reply({"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}, "stop", {})
 
@@ -76,7 +76,7 @@ def test_what_is_sent_back(said: str | None, sent: str) -> None:
 
 @pytest.mark.parametrize(("text", "empty"), [("", True), (" \n", True), ("x", False)])
 def test_an_answer_of_nothing(text: str, empty: bool) -> None:
-    """White space says nothing, a tool call something."""
+    """An answer of white space is empty, one with a tool call is not."""
     said = {"role": "assistant", "content": text}
     call = {"id": "1", "type": "function", "function": {"name": "find"}}
 
@@ -93,7 +93,7 @@ def test_an_answer_of_nothing(text: str, empty: bool) -> None:
     ],
 )
 def test_bodies_that_are_not_json(content: bytes, text: str) -> None:
-    """A body that is no JSON is shown as far as it is short."""
+    """A body that is not JSON is shown, truncated if it is long."""
     error = failure(503, content)
 
     assert (InfraError, text) == (type(error), str(error))

@@ -20,7 +20,7 @@ from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child, foreign_environment
 from pytest_agentbench.records import Json
 from pytest_agentbench.sandbox.containers import OWNER
-from pytest_agentbench.sandbox.harbor_factory import without_compose
+from pytest_agentbench.sandbox.harbor_factory import compose_problem
 from tests.base_image import base_image
 from tests.dockerd import NoEngine, any_engine
 from tests.engines import engine
@@ -272,7 +272,7 @@ def test_a_session_in_an_environment_of_harbors(project: Project, environment: d
 
 def test_harbors_docker_in_a_session(project: Project, environment: dict[str, str]) -> None:
     """Where its compose is missing, a task is an error that says so; nothing is measured."""
-    if not (missing := without_compose()):
+    if not (missing := compose_problem()):
         pytest.skip("NOT TESTED: what is said where compose is missing; it is here")
     project.shipped("openthoughts")
     session(project, "harbor:docker", "-k", "log-forensics", "--agentbench-agent=oracle", environment=environment)
@@ -283,7 +283,7 @@ def test_harbors_docker_in_a_session(project: Project, environment: dict[str, st
 
 def test_harbors_docker(project: Project, environment: dict[str, str]) -> None:
     """Harbor's own environment is a sandbox as well: its oracle's reward is 1, and who does nothing gets 0."""
-    if missing := without_compose():
+    if missing := compose_problem():
         pytest.skip(f"NOT TESTED: harbor:docker; {missing}")
     project.shipped("openthoughts")
     shutil.rmtree(project.root / "scenarios/openthoughts/tasks")

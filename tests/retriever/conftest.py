@@ -1,4 +1,4 @@
-"""A small corpus, an engine that makes its vectors, and a retriever that searches it: all of them real."""
+"""Fixtures: a small corpus, an engine that computes its vectors, and a retriever, all of them real."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def documents() -> list[Json]:
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of an engine that makes vectors."""
+    """The base URL of an engine that computes vectors."""
     with engines.engine(tmp_path_factory.mktemp("engine"), model="m") as url:
         yield f"{url}/v1"
 
@@ -56,7 +56,7 @@ Start = Callable[..., Child]
 
 @pytest.fixture
 def start(engine: str, index_dir: Path, tmp_path: Path) -> Iterator[Start]:
-    """Starts a retriever with the settings given; all are stopped in the end."""
+    """Starts retrievers with given settings, and stops all of them at the end."""
     children: list[Child] = []
 
     def retriever(**config: Any) -> Child:
@@ -71,12 +71,12 @@ def start(engine: str, index_dir: Path, tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def serve(start: Start) -> Callable[..., str]:
-    """Starts a retriever with the settings given and returns its address once it serves."""
+    """Starts a retriever with given settings, and returns its address when it is ready."""
     return lambda **config: f"http://127.0.0.1:{start(**config).ready(Listening).port}"
 
 
 class Web(ThreadingHTTPServer):
-    """A server of Tavily's shape."""
+    """A server with the API of Tavily."""
 
     asked: list[tuple[str, Json]]
     results: list[Json]

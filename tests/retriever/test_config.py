@@ -1,11 +1,11 @@
-"""Where a retriever finds its index."""
+"""The location of a retriever's index."""
 
 from __future__ import annotations
 
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.retriever.config import filled_in, parse_config
+from pytest_agentbench.retriever.config import expand_variables, parse_config
 
 EMBEDDINGS = {"embeddings": {"model": "m"}}
 
@@ -15,12 +15,12 @@ def test_the_folder_of_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INDEX_DIR", "/data/index")
 
     folders = [parse_config({**EMBEDDINGS, **own}).index_dir for own in ({}, {"index_dir": "own"}, {"index_dir": "${INDEX_DIR}/2"})]
-    assert ["/data/index", "own", "/data/index/2"] == [filled_in(folder, "index_dir") for folder in folders]
+    assert ["/data/index", "own", "/data/index/2"] == [expand_variables(folder, "index_dir") for folder in folders]
 
 
 def test_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where neither does, the variable is named."""
+    """If neither names it, the error names the variable."""
     monkeypatch.delenv("INDEX_DIR", raising=False)
 
     with pytest.raises(ConfigError, match=r"index_dir is \$INDEX_DIR, and INDEX_DIR is not set"):
-        filled_in(parse_config(EMBEDDINGS).index_dir, "index_dir")
+        expand_variables(parse_config(EMBEDDINGS).index_dir, "index_dir")

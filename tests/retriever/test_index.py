@@ -1,4 +1,4 @@
-"""An index: what is built is read again, so is one that was built elsewhere, and files that do not belong together are refused."""
+"""Indexes: built ones can be read, so can those of other programs, and files that do not belong together are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_what_was_built(index_dir: Path) -> None:
 
 
 def test_one_that_was_built_elsewhere(tmp_path: Path) -> None:
-    """Any kind of index that FAISS reads: here half precision, whose vector n is line n of eval.jsonl."""
+    """Any kind of FAISS index can be read, here one in half precision. Its vector n belongs to line n of eval.jsonl."""
     faiss = pytest.importorskip("faiss")
     vectors = np.eye(4, dtype=np.float32)
     made = faiss.IndexScalarQuantizer(4, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
@@ -41,7 +41,7 @@ def test_one_that_was_built_elsewhere(tmp_path: Path) -> None:
 
 
 def test_files_that_do_not_belong_together(index_dir: Path, tmp_path: Path) -> None:
-    """A document too few, vectors of another length, a file that is no index: each in a sentence."""
+    """A missing document, vectors of another length, and a file that is not an index are errors of one sentence."""
     folder = tmp_path / "index"
     shutil.copytree(index_dir, folder)
     with pytest.raises(ConfigError, match="the index has vectors of 512 numbers, and the embeddings 3"):
@@ -69,7 +69,7 @@ def test_files_that_do_not_belong_together(index_dir: Path, tmp_path: Path) -> N
     ],
 )
 def test_what_is_no_corpus(tmp_path: Path, line: str, message: str) -> None:
-    """File, line and fault."""
+    """The error names file, line and problem."""
     (tmp_path / "corpus.jsonl").write_text(line)
 
     with pytest.raises(ConfigError) as caught:
@@ -79,7 +79,7 @@ def test_what_is_no_corpus(tmp_path: Path, line: str, message: str) -> None:
 
 
 def test_what_is_no_list_of_documents(tmp_path: Path) -> None:
-    """The lists of questions are an object of lists."""
+    """The lists of questions must be an object of lists."""
     file = tmp_path / "allowed.json"
     file.write_text(json.dumps({"q": [1, "b"]}))
     assert {"q": frozenset({"1", "b"})} == read_allowed(file)
@@ -98,7 +98,7 @@ def test_what_is_no_list_of_documents(tmp_path: Path) -> None:
 def test_what_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: str, words: list[str], message: str
 ) -> None:
-    """The sentence has the command that installs it; nothing else takes its place."""
+    """The error has the command that installs the package. There is no fallback."""
     monkeypatch.setitem(sys.modules, module, None)
 
     assert 4 == main(["retriever", "build", "corpus.jsonl", "--model", "m", *words])

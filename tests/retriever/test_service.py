@@ -1,4 +1,4 @@
-"""A retriever in a process of its own, over its index and a real server of vectors: what it finds, leaves out and refuses."""
+"""A retriever process with its index and a real server of vectors: what it returns, leaves out and refuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ids(answer: httpx.Response) -> list[list[str]]:
 
 
 def test_several_queries(serve: Serve) -> None:
-    """Each has its own documents, whole as they stand in the corpus, the nearest first; what is too far away or too short is not there."""
+    """Each query gets its own documents, unchanged, the nearest first. Documents that are too far away or too short are left out."""
     url = serve()
 
     answer = httpx.post(f"{url}/retrieve", json={"queries": [LAMP, WHALE, "zzz qqq"]})
@@ -37,7 +37,7 @@ def test_several_queries(serve: Serve) -> None:
 
 
 def test_a_plan_that_asks_it(serve: Serve, tmp_path: Path) -> None:
-    """Sessions that are planned know that it is there, and how many documents it has."""
+    """The requirements of planned sessions include that the retriever runs, and how many documents it has."""
     agent = {"kind": "orchestrator", "run_code": False, "retriever": serve()}
     roles: Json = {role: {} for role in ("search", "reasoner", "answer")}
     suite = {
@@ -69,7 +69,7 @@ def test_scores(serve: Serve) -> None:
 
 
 def test_a_list_for_each_question(serve: Serve, tmp_path: Path) -> None:
-    """A question gets documents of its own list, whatever is nearer; one without a list gets none."""
+    """A question only gets documents of its list, whatever is nearer. A question without a list gets none."""
     (tmp_path / "allowed.json").write_text(json.dumps({"q1": ["whale", "chair"], "7": ["lamp"]}))
     url = serve(allowed=str(tmp_path / "allowed.json"), least_score=-1.0)
 
@@ -89,7 +89,7 @@ def test_a_list_for_each_question(serve: Serve, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_request(serve: Serve, body: object, message: str) -> None:
-    """HTTP 400 with the key that is wrong."""
+    """An invalid request is an HTTP 400 that names the wrong key."""
     answer = httpx.post(f"{serve()}/retrieve", json=body)
 
     assert 400 == answer.status_code
@@ -106,7 +106,7 @@ def test_what_is_no_request(serve: Serve, body: object, message: str) -> None:
     ],
 )
 def test_settings_that_cannot_work(start: Callable[..., Child], tmp_path: Path, change: Json, message: str) -> None:
-    """It does not serve, and says in a sentence why."""
+    """The process ends with one sentence that says why."""
     child = start(**change)
 
     assert 2 == child.process.wait(30)
@@ -114,7 +114,7 @@ def test_settings_that_cannot_work(start: Callable[..., Child], tmp_path: Path, 
 
 
 def test_it_ends_with_its_stdin(start: Callable[..., Child]) -> None:
-    """Whoever started it is gone: so is it."""
+    """It ends when its stdin closes, because its parent process has ended."""
     child = start()
     child.ready(Listening)
     assert child.process.stdin is not None
@@ -144,7 +144,7 @@ def test_the_web_where_documents_say_too_little(serve: Serve, web: Web, monkeypa
 
 
 def test_no_web_without_need_or_key(serve: Serve, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where enough documents are near, or no key is set, nobody is asked."""
+    """The web is not searched if enough documents are near, or if no key is set."""
     address = f"http://127.0.0.1:{web.server_port}"
     monkeypatch.delenv("TAVILY_API_KEY", raising=False)
     keyless = serve(tavily={"url": address})

@@ -1,4 +1,4 @@
-"""The retriever's log: a line for each request, and who is told where it is."""
+"""The retriever's log: a line for each request, and who learns its path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.waits import wait_for
 
 
 def lines(log: Path) -> list[Json]:
-    """The requests that a log has."""
+    """Returns the requests in a log."""
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
@@ -30,7 +30,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_a_line_for_each_request(serve: Serve, web: Web, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has the time, the scenario, how many documents of each source went out, and the seconds; or else the fault."""
+    """A line has the time, the scenario, the number of documents from each source, and the seconds, or else the error."""
     monkeypatch.setenv("TAVILY_API_KEY", "tvly-test")
     url = serve(tavily={"url": f"http://127.0.0.1:{web.server_port}"})
 
@@ -52,7 +52,7 @@ def test_a_line_for_each_request(serve: Serve, web: Web, log: Path, monkeypatch:
 
 
 def test_a_client_that_went_away(serve: Serve, web: Web, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its request has a line as well, which says that it was cancelled."""
+    """The request of a disconnected client has a line, which says that it was cancelled."""
     monkeypatch.setenv("TAVILY_API_KEY", "tvly-test")
     web.answers.clear()
     url = serve(tavily={"url": f"http://127.0.0.1:{web.server_port}"})
@@ -67,14 +67,14 @@ def test_a_client_that_went_away(serve: Serve, web: Web, log: Path, monkeypatch:
 
 
 def test_health_names_the_log(serve: Serve, log: Path) -> None:
-    """What speaks to a retriever can find out where its log is."""
+    """Clients of a retriever can request the path of its log."""
     assert str(log) == httpx.get(f"{serve()}/health").json()["log"]
 
 
 async def test_an_agents_error_names_the_log(
     serve: Callable[..., str], log: Path, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is the rollout's infra_error ends with the file that says more."""
+    """An infra_error of a rollout ends with the path of the log."""
     monkeypatch.setenv("TAVILY_API_KEY", "tvly-test")
     web.results = []
     url = serve(tavily={"url": f"http://127.0.0.1:{web.server_port}"})

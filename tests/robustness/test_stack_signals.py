@@ -290,4 +290,4 @@ def test_a_service_is_killed(running: Start, stacks: Path) -> None:
 
     assert 6 == background.ended()
     assert "engine ended with exit code -9" in background.output
-    assert "hint: it was killed by SIGKILL: mostly the kernel's out-of-memory killer, or somebody's `kill -9`" in background.output
+    assert "hint: it was killed by SIGKILL, usually by the kernel's out-of-memory killer, otherwise by `kill -9`" in background.output

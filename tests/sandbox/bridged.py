@@ -1,4 +1,4 @@
-"""An engine that has quotas and a network: one of our own, on a btrfs in a file and with a bridge of its own."""
+"""A Docker Engine with quotas and a network, started by the tests: on btrfs in a file, with its own bridge."""
 
 from __future__ import annotations
 

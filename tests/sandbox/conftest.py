@@ -1,4 +1,4 @@
-"""A real Docker Engine with an image that has bash, and sandboxes in it, for every test here that asks for one."""
+"""Fixtures: a real Docker Engine with an image that has bash, and sandboxes in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BridgedEngine = Callable[..., None]
 
 @pytest.fixture(scope="session")
 def engine_url() -> Iterator[str]:
-    """DOCKER_HOST of an engine that has IMAGE."""
+    """Returns DOCKER_HOST of an engine that has IMAGE."""
     try:
         with any_engine() as url:
             client = docker.DockerClient(base_url=url)
@@ -48,7 +48,7 @@ def engine_url() -> Iterator[str]:
 
 @pytest.fixture
 def engine(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client of the engine that the package talks to in this test, which no other test with one uses meanwhile."""
+    """A client of the engine that the package uses in this test. No other test with this fixture uses it at the same time."""
     monkeypatch.setenv("DOCKER_HOST", engine_url)
     name = hashlib.sha256(engine_url.encode()).hexdigest()[:16]
     with Path(tempfile.gettempdir(), f"agentbench-tests-{name}.lock").open("w") as file, closing(docker.from_env()) as client:
@@ -58,7 +58,7 @@ def engine(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def bridged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BridgedEngine]:
-    """Makes the package's engine in this test one of our own, with quotas and a network."""
+    """Makes the package use an engine of the tests, with quotas and a network."""
     with ExitStack() as stack:
 
         def make(*addresses: str, images: Mapping[str, Sequence[str]] = MappingProxyType({})) -> None:
@@ -72,23 +72,23 @@ def bridged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bridged
 
 
 def listed(engine: Any, **given: Any) -> list[Any]:
-    """The sandboxes in an engine, in which other tests may have containers of theirs."""
+    """Returns the sandboxes in an engine. Other tests may have containers there."""
     return list(engine.containers.list(filters={"label": OWNER}, ignore_removed=True, **given))
 
 
 def runs(container: Any, program: str) -> bool:
-    """Whether a process in there has a command line with this end."""
+    """Returns whether a process in the sandbox has a command line with this end."""
     return any(line[-1].endswith(program) for line in container.top()["Processes"])
 
 
 def task(folder: Path, **values: Any) -> Task:
-    """One that asks for little."""
+    """Returns a task with low limits."""
     return Task(**{"folder": str(folder), "digest": "0" * 16, "image": IMAGE, "memory_mb": 256, "network": "no-network", **values})
 
 
 @pytest.fixture
 def opened(engine: Any, tmp_path: Path) -> Open:
-    """Opens a sandbox of a task with these values, which ends with its block."""
+    """Opens a sandbox of a task with these values until the block ends."""
 
     @asynccontextmanager
     async def make(**values: Any) -> AsyncIterator[Sandbox]:

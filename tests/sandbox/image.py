@@ -1,4 +1,4 @@
-"""An image with bash and the coreutils of this machine: made in a moment, without a network."""
+"""An image with bash and the coreutils of this machine, built quickly and without a network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ USERS = "root:x:0:0:root:/root:/bin/bash\nworker:x:1000:1000::/home/worker:/bin/
 
 
 def root(names: Sequence[str] = PROGRAMS) -> bytes:
-    """The tar of a file system with these programs, and what they load."""
+    """Returns the tar of a file system with these programs and the libraries that they load."""
     packed = io.BytesIO()
     programs = {f"bin/{name}": Path(where).resolve() for name in names if (where := shutil.which(name))}
     libraries = sorted({each for file in programs.values() for each in _libraries(file)})

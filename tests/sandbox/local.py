@@ -1,4 +1,4 @@
-"""A sandbox without walls, for tests of what works in one: bash in a folder of this machine."""
+"""A sandbox without isolation, for tests of code that uses one: bash in a folder of this machine."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class LocalSandbox:
     async def halt(self) -> None:
         pass
 
-    async def changed(self, tests: Path) -> tuple[str, ...]:  # noqa: ARG002 - it has no image
+    async def changed_files(self, tests: Path) -> tuple[str, ...]:  # noqa: ARG002 - it has no image
         return ()
 
     async def bring_tests(self, tests: Path, user: str | None) -> int:  # noqa: ARG002 - it has one user

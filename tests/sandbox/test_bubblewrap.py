@@ -1,4 +1,4 @@
-"""Programs in a real bubblewrap: what they cannot see, cannot use up, and do not leave."""
+"""Programs in a real bubblewrap: what they cannot see, and that limits hold and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture
 async def inside() -> AsyncIterator[Bubblewrap]:
-    """One that has started; where this machine cannot have one, a skip that says why."""
+    """A started sandbox. Skips the test, with the reason, if this machine cannot run one."""
     bubblewrap = Bubblewrap("the sandbox of a test", PLACE)
     try:
         await bubblewrap.start()
@@ -41,7 +41,7 @@ async def python(inside: Bubblewrap, code: str, seconds: float = 60) -> CommandR
 
 
 def running(mark: str) -> list[int]:
-    """Processes of this machine that have a text in their command lines."""
+    """Returns the processes of this machine that have a text in their command lines."""
     found = []
     for each in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -58,7 +58,7 @@ def _wait_until_gone(mark: str) -> None:
 
 
 async def test_commands(inside: Bubblewrap) -> None:
-    """What a command says comes in order, with its exit code; it is nobody, in a folder that is empty each time."""
+    """The output of a command is in order, with its exit code. It runs as the user nobody, in a folder that is empty each time."""
     said = await inside.exec("echo one; echo two >&2; echo three > file; ls; exit 3", seconds=20)
     where = await inside.exec("pwd; id -u; ls; echo $COLOUR; hostname", seconds=20, env={"COLOUR": "blue"})
     killed = await inside.exec("kill -9 $$", seconds=20)
@@ -72,7 +72,7 @@ async def test_commands(inside: Bubblewrap) -> None:
 
 
 async def test_what_is_not_inside(inside: Bubblewrap, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No variable of ours, no file of a home, of the repository or of a temporary folder, no process, no open file, no privilege."""
+    """Variables, home folders, the repository, temporary files, processes, open files and privileges of this machine are not visible."""
     canary = secrets.token_hex(16)
     monkeypatch.setenv("CANARY", canary)
     (tmp_path / "secret").write_text(canary)
@@ -95,7 +95,7 @@ async def test_what_is_not_inside(inside: Bubblewrap, monkeypatch: pytest.Monkey
 
 
 async def test_no_network(inside: Bubblewrap) -> None:
-    """Neither the world nor a server of this machine is there; its own loopback is."""
+    """Neither the internet nor a server of this machine can be reached, only the sandbox's own loopback."""
     server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     said = await python(
@@ -115,7 +115,7 @@ print([name for _, name in socket.if_nameindex()])""",
 
 
 async def test_what_takes_too_much(inside: Bubblewrap) -> None:
-    """Processes, memory, files and shared memory end at their limits, an endless loop with its time; the next command runs as ever."""
+    """Processes, memory, files, shared memory and time are limited, and the next command runs normally."""
     bomb = await python(
         inside,
         """import os, time
@@ -148,7 +148,7 @@ except OSError as error:
 
 
 async def test_much_output(inside: Bubblewrap) -> None:
-    """Both ends of it are kept, and how much is not."""
+    """The beginning and the end of long output are kept, with the size of the rest."""
     much = await inside.exec("echo first; head -c 5000000 /dev/zero | tr '\\0' x; echo; echo last", seconds=60)
 
     assert 5_000_012 == len(much.output) + much.omitted - len(f"\n{mark(much.omitted)}\n")
@@ -157,7 +157,7 @@ async def test_much_output(inside: Bubblewrap) -> None:
 
 
 async def test_what_is_left_running(inside: Bubblewrap) -> None:
-    """A command ends with all that it started, whether it is done, its time is over, or nobody waits for it any more."""
+    """All processes of a command end when it is done, when its time is over, and when it is cancelled."""
     marks = [f"{9000 + number}.{secrets.randbelow(10**9)}" for number in range(4)]
     away = "setsid sleep {0} >/dev/null 2>&1 &"
     done = await inside.exec(f"{away.format(marks[0])} sleep 0.2", seconds=20)
@@ -175,7 +175,7 @@ async def test_what_is_left_running(inside: Bubblewrap) -> None:
 
 @pytest.mark.usefixtures("inside")
 async def test_who_opened_it_is_killed(tmp_path: Path) -> None:
-    """Nothing of it is left then."""
+    """If the process that opened a sandbox is killed, nothing of the sandbox is left."""
     mark = f"9009.{secrets.randbelow(10**9)}"
     program = tmp_path / "program.py"
     program.write_text(f"""import asyncio
@@ -194,7 +194,7 @@ asyncio.run(Bubblewrap("one", CodePlace("bubblewrap")).exec("(setsid sleep {mark
 
 
 async def test_where_there_can_be_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused with the reason: no program, a kernel that says no, no Python inside; its slot is free again."""
+    """The error has the reason: no program, a kernel that refuses, no Python inside. The slot is free again."""
     ended: list[str] = []
     _open_to_all(tmp_path)
 
@@ -216,7 +216,7 @@ async def test_where_there_can_be_none(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def _open_to_all(folder: Path) -> None:
-    """Where we are root, bubblewrap is started as nobody."""
+    """Makes a folder accessible to all users, because bubblewrap runs as nobody if the tests run as root."""
     for each in (folder, *folder.parents):
         if each.stat().st_uid == os.getuid() and not each.stat().st_mode & 0o001:
             each.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Sandboxes that nobody ends any more, where the engine does not let go of them: a server on loopback answers as one."""
+"""Leftover sandboxes that the engine does not remove: a server on loopback plays the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LATE = {**labels("a-run", RolloutKey("shop", "first"), 0.0), DEADLINE: "1000"}
 
 
 class Engine(ThreadingHTTPServer):
-    """As much of a Docker Engine as looking for sandboxes takes."""
+    """The part of a Docker Engine that is needed to list and remove sandboxes."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -55,7 +55,7 @@ class _Handler(QuietHandler):
 
 @pytest.fixture
 def stubborn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """The engine that the package talks to in this test."""
+    """The engine that the package uses in this test, which refuses to remove some sandboxes."""
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
     with serving(Engine()) as server:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
@@ -63,7 +63,7 @@ def stubborn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
 
 
 def test_what_cannot_be_removed_is_told(stubborn: Engine, capsys: pytest.CaptureFixture[str]) -> None:
-    """`agentbench cleanup` removes what it can, names what stays with the engine's reason, and does not say that nothing was left."""
+    """`agentbench cleanup` removes what it can, names the rest with the engine's reason, and does not say that nothing was left."""
     status = main(["cleanup"])
 
     said = capsys.readouterr()
@@ -74,16 +74,16 @@ def test_what_cannot_be_removed_is_told(stubborn: Engine, capsys: pytest.Capture
 
 
 async def test_a_session_says_it_too(stubborn: Engine) -> None:
-    """And goes on: what another session has left is in nobody's way."""
+    """A session reports it, too, and continues, because leftovers of other sessions do not prevent rollouts."""
     told: list[str] = []
-    await Sandboxes("another-run", 1, told.append)._cleared()
+    await Sandboxes("another-run", 1, told.append)._clean_up_once()
 
     (saying,) = told
     assert "cannot be removed: device or resource busy" in saying
 
 
 def test_no_engine_no_sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A machine without Docker has none of them."""
+    """Without Docker there are no leftover sandboxes."""
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
 

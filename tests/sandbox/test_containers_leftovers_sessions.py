@@ -1,4 +1,4 @@
-"""What sessions make before their sandboxes, and what is left of these when they end, however that is."""
+"""Sessions build images before sandboxes, and leave no sandboxes behind, however they end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEST = "def test_task(rollout, thresholds):\n    assert 1.0 == rollout.score('re
 
 @pytest.fixture(autouse=True)
 def of_this_test(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Slots of its own."""
+    """Makes the test use its own slots."""
     monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
     yield
     for image in engine.images.list("agentbench-task"):
@@ -44,7 +44,7 @@ def suite(project: Project, agent: str = "oracle", **tasks: dict[str, str]) -> N
 
 
 def test_images_are_made_before(engine: Any, project: Project) -> None:
-    """Each content once; a task whose image cannot be made is an ERROR that says why, the others are carried out, and nothing is left."""
+    """Each content is built once. A task whose image cannot be built is an ERROR with the reason; the others run, and nothing is left."""
     fails = {"environment/Dockerfile": f"FROM {IMAGE}\nRUN echo it fails here; exit 7\n"}
     suite(project, first={}, second={}, same={"environment/Dockerfile": DOCKERFILE.format("first")}, broken=fails)
     before = {each.id for each in engine.images.list("agentbench-task")}
@@ -61,7 +61,7 @@ def test_images_are_made_before(engine: Any, project: Project) -> None:
 
 
 def test_no_engine(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told what is missing, and what would help."""
+    """Without an engine, the error says what is missing, and what would help."""
     suite(project, first={})
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     result = project.run("scenarios/shop")
@@ -72,7 +72,7 @@ def test_no_engine(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["ctrl-c", "sigterm", "sigkill"])
 def test_a_session_that_is_ended(engine: Any, project: Project, number: int) -> None:
-    """However that is, its sandboxes end as well."""
+    """The sandboxes of a session end with it, however it is ended."""
     suite(project, first={"solution/solve.sh": "sleep 600"}, second={"solution/solve.sh": "sleep 600"})
     background = Background(project, "scenarios/shop")
     try:
@@ -85,7 +85,7 @@ def test_a_session_that_is_ended(engine: Any, project: Project, number: int) -> 
 
 
 def test_a_session_that_is_killed_with_its_pool(engine: Any, project: Project) -> None:
-    """Nobody is there to end its sandboxes: the next session does, and says so."""
+    """If a session and its pool are killed, the next session removes their sandboxes and reports it."""
     suite(project, first={"solution/solve.sh": "sleep 600"}, second={"solution/solve.sh": "sleep 600"}, third={})
     background = Background(project, "scenarios/shop", "-k", "first or second")
     try:

@@ -1,4 +1,4 @@
-"""What a sandbox may take, see and do."""
+"""Limits and isolation of sandboxes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_limits(engine: Any, opened: Open) -> None:
 
 
 async def test_no_network(opened: Open) -> None:
-    """`no-network` is loopback alone."""
+    """With `no-network`, a sandbox has only loopback."""
     async with opened() as sandbox:
         said = await sandbox.exec("cat /proc/net/dev | tail -n +3 | cut -d : -f 1", seconds=10)
 
@@ -55,7 +55,7 @@ async def test_no_network(opened: Open) -> None:
 
 
 async def test_nothing_of_the_host(engine: Any, opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither this process's environment nor its folders nor its user's proxies get in, and no privilege with which to get out."""
+    """The environment, folders and proxies of the host are not visible, and there are no privileges for an escape."""
     monkeypatch.setenv("AGENTBENCH_CANARY", "sings")
     monkeypatch.setenv("HTTPS_PROXY", "http://canary:9")
     (tmp_path / "config.json").write_text('{"proxies": {"default": {"httpsProxy": "http://canary:9"}}}')
@@ -77,7 +77,7 @@ async def test_nothing_of_the_host(engine: Any, opened: Open, monkeypatch: pytes
 
 
 def test_what_ends_by_itself(engine: Any, tmp_path: Path) -> None:
-    """At its deadline a container ends with all that runs in it, by itself."""
+    """At its deadline, a container ends by itself, with all its processes."""
     container = engine.containers.create(IMAGE, **options(task(tmp_path), labels("r", KEY, time.time() + 1), ["sleep", "1"]))
     container.start()
     container.exec_run(["bash", "-c", "trap '' TERM HUP INT; while :; do sleep 1; done"], detach=True)
@@ -86,7 +86,7 @@ def test_what_ends_by_itself(engine: Any, tmp_path: Path) -> None:
 
 
 def test_leftovers(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`agentbench cleanup` removes those of dead owners and over deadlines, and names them; those of the living and of others it leaves."""
+    """`agentbench cleanup` removes and names the sandboxes of dead owners and past deadlines. It leaves all other containers."""
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()

@@ -1,4 +1,4 @@
-"""What only an engine can keep that has quotas."""
+"""Limits that need an engine with quotas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRITE = "for i in {1..99}; do head -c 1048576 /dev/zero > $i 2>/dev/null || brea
 
 
 async def test_quotas(bridged: BridgedEngine, tmp_path: Path) -> None:
-    """All files together have `storage_mb`, however large the image is; who removes some can write again."""
+    """`storage_mb` limits all files together, whatever the size of the image. After files are removed, writing works again."""
     bridged()
     sandbox = await open_sandbox(KEY, task(tmp_path, image=IMAGE, storage_mb=16), 60)
     try:

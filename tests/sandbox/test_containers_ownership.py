@@ -1,4 +1,4 @@
-"""Whose a sandbox is."""
+"""Ownership of sandboxes: which ones are leftovers."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ import subprocess
 import sys
 
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.sandbox.containers import DEADLINE, OWNER, is_left, labels, owner, started
+from pytest_agentbench.sandbox.containers import DEADLINE, OWNER, is_leftover, labels, owner, start_time
 
 KEY = RolloutKey("terminal", "copy-a-file")
 
 
 def test_a_living_owner() -> None:
-    """Its sandboxes are nobody else's until their deadline is over, however long ago they were opened."""
+    """A sandbox of a running process is not a leftover before its deadline, whenever it was opened."""
     own = labels("a-run", KEY, deadline=1000.0)
 
-    assert not is_left(own, now=999.0)
-    assert is_left(own, now=1001.0)
+    assert not is_leftover(own, now=999.0)
+    assert is_leftover(own, now=1001.0)
 
 
 def test_a_dead_owner() -> None:
-    """What a process that has ended had is left, also where another one has its number now."""
+    """A sandbox is a leftover if its process has ended, also if another process has the same id now."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     host, _, _ = owner().rsplit(":", 2)
     reused = {**labels("a-run", KEY, deadline=1000.0), OWNER: f"{host}:{os.getpid()}:1"}
 
-    assert is_left({OWNER: f"{host}:{dead.pid}:1", DEADLINE: "1000"}, now=0.0)
-    assert is_left(reused, now=0.0)
+    assert is_leftover({OWNER: f"{host}:{dead.pid}:1", DEADLINE: "1000"}, now=0.0)
+    assert is_leftover(reused, now=0.0)
 
 
 def test_a_dead_owner_that_nobody_has_waited_for() -> None:
-    """A killed pool whose session was killed too is a zombie until PID 1 collects it, which may be never in a container."""
+    """A zombie counts as ended: in a container, PID 1 may never reap a killed pool of a killed session."""
     host, _, _ = owner().rsplit(":", 2)
     zombie = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    own = {OWNER: f"{host}:{zombie.pid}:{started(zombie.pid)}", DEADLINE: "1000"}
-    assert not is_left(own, now=0.0)
+    own = {OWNER: f"{host}:{zombie.pid}:{start_time(zombie.pid)}", DEADLINE: "1000"}
+    assert not is_leftover(own, now=0.0)
     zombie.kill()
     os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
 
-    assert is_left(own, now=0.0)
+    assert is_leftover(own, now=0.0)
     zombie.communicate()
 
 
 def test_an_owner_elsewhere() -> None:
-    """An engine may serve several machines: of another one nobody here knows what lives there, so the deadline decides alone."""
+    """If the owner is on another machine, only the deadline decides, because its processes are not visible here."""
     _, pid, begun = owner().rsplit(":", 2)
     other = {**labels("a-run", KEY, deadline=1000.0), OWNER: f"another-host:{int(pid) + 1}:{begun}"}
 
-    assert not is_left(other, now=999.0)
-    assert is_left(other, now=1001.0)
+    assert not is_leftover(other, now=999.0)
+    assert is_leftover(other, now=1001.0)

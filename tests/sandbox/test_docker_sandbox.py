@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 async def test_commands(opened: Open) -> None:
-    """What a command says comes in order, with its exit code; user, folder and environment are the task's unless it is said otherwise."""
+    """The output of a command is in order, with its exit code. User, folder and environment are the task's by default."""
     async with opened(env={"COLOUR": "blue"}, workdir="/tmp") as sandbox:
         said = await sandbox.exec("echo one; echo two >&2; echo three; exit 3", seconds=10)
         where = await sandbox.exec("echo $COLOUR; pwd; id -u", seconds=10)
@@ -35,7 +35,7 @@ async def test_commands(opened: Open) -> None:
 
 
 async def test_a_command_that_cannot_be(opened: Open) -> None:
-    """What no shell takes is the command's failure, not the sandbox's."""
+    """A command that cannot be passed to a shell fails itself; the sandbox does not fail."""
     async with opened() as sandbox:
         long = await sandbox.exec("true " + "x" * 200_000, seconds=10)
         nothing = await sandbox.exec("echo a\0b", seconds=10)
@@ -49,7 +49,7 @@ async def test_a_command_that_cannot_be(opened: Open) -> None:
 
 
 async def test_a_command_that_takes_too_long(opened: Open) -> None:
-    """It is killed inside, with all that it started, also what has a session of its own; what it said until then is there."""
+    """It is killed with all its processes, also those in other sessions. Its output until then is kept."""
     started = "echo begun; (setsid sleep 999 &); (setsid bash -c 'sleep 998 & wait' &); sleep 997"
     async with opened() as sandbox:
         await sandbox.exec("(setsid sleep 555 >/dev/null 2>&1 &)", seconds=10)
@@ -61,7 +61,7 @@ async def test_a_command_that_takes_too_long(opened: Open) -> None:
 
 
 async def test_much_output(opened: Open) -> None:
-    """Both ends of it are kept, and how much is not; nothing of it stays in memory."""
+    """The beginning and the end are kept, with the size of the rest, in bounded memory."""
     async with opened() as sandbox:
         much = await sandbox.exec("echo first; head -c 5000000 /dev/zero | tr '\\0' x; echo; echo last", seconds=60)
 
@@ -72,7 +72,7 @@ async def test_much_output(opened: Open) -> None:
 
 
 async def test_files(opened: Open, tmp_path: Path) -> None:
-    """A folder gets there with modes and links, and belongs to root; only regular files come back."""
+    """A folder is copied with modes and links, and belongs to root. Only regular files can be read."""
     folder = tmp_path / "tests"
     (folder / "data").mkdir(parents=True)
     (folder / "test.sh").write_text("echo ran")
@@ -103,7 +103,7 @@ async def test_files(opened: Open, tmp_path: Path) -> None:
 
 
 async def test_the_end_of_processes(opened: Open) -> None:
-    """Nothing is left of them, of whatever user and in however many; what they wrote stays, and the sandbox goes on."""
+    """All processes end, of whatever user and however many. Their files stay, and the sandbox works afterwards."""
     async with opened() as sandbox:
         await sandbox.exec("echo kept > /app/file; (setsid sleep 999 &)", seconds=10, user="worker")
         await sandbox.end_processes()
@@ -117,7 +117,7 @@ async def test_the_end_of_processes(opened: Open) -> None:
 
 
 async def test_a_crowd_of_processes(opened: Open) -> None:
-    """Processes of several sandboxes at once are ended, again and again, and each sandbox goes on."""
+    """The processes of several sandboxes are ended at the same time, repeatedly, and each sandbox works afterwards."""
 
     async def one() -> list[str]:
         async with opened() as sandbox:
@@ -132,7 +132,7 @@ async def test_a_crowd_of_processes(opened: Open) -> None:
 
 
 async def test_who_kills_all(opened: Open) -> None:
-    """No signal from inside ends a sandbox, and no process that lost its parent stays as a zombie."""
+    """Signals from inside cannot end a sandbox, and orphans do not remain as zombies."""
     async with opened() as sandbox:
         await sandbox.exec("for i in {1..64}; do kill -$i 1; done 2>/dev/null; (setsid sleep 0.1 &); kill -9 -1", seconds=10)
         after = await sandbox.exec("sleep 0.5; ps -eo stat --no-headers | grep Z; echo here", seconds=10)
@@ -141,7 +141,7 @@ async def test_who_kills_all(opened: Open) -> None:
 
 
 async def test_a_sandbox_that_has_ended(engine: Any, opened: Open) -> None:
-    """It is gone from the engine; a second end does nothing, and all else is an InfraError that says so."""
+    """Its container is removed. A second end does nothing, and other methods raise an InfraError that says so."""
     async with opened() as sandbox:
         fresh = await sandbox.fresh()
         (one, other) = listed(engine)
@@ -161,7 +161,7 @@ async def test_a_sandbox_that_has_ended(engine: Any, opened: Open) -> None:
 
 
 async def test_a_sandbox_that_is_taken_away(engine: Any, opened: Open) -> None:
-    """Whatever is asked of it then is an InfraError, which is nobody's score."""
+    """If its container is removed by others, all methods raise InfraError, so the rollout gets no score."""
     async with opened() as sandbox:
         (container,) = listed(engine)
         running = asyncio.create_task(sandbox.exec("sleep 30", seconds=40))
@@ -176,14 +176,14 @@ async def test_a_sandbox_that_is_taken_away(engine: Any, opened: Open) -> None:
 
 
 async def test_a_task_without_an_image(opened: Open) -> None:
-    """An image that is nowhere is an InfraError with its name."""
+    """An image that does not exist is an InfraError with its name."""
     with pytest.raises(InfraError, match="pytest-agentbench/nowhere"):
         async with opened(image="127.0.0.1:9/pytest-agentbench/nowhere:1"):
             pass
 
 
 async def test_an_image_that_is_built(engine: Any, opened: Open, tmp_path: Path) -> None:
-    """From environment/, once for each content; what the build said is in the error of one that cannot be built."""
+    """environment/ is built once for each content. If that fails, the error has the output of the build."""
     environment = tmp_path / "environment"
     environment.mkdir()
     (environment / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo built > /app/built\nUSER worker\n")

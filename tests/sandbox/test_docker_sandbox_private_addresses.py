@@ -1,4 +1,4 @@
-"""Which addresses programs in a sandbox with the network `public` reach, on a real Docker Engine with a bridge."""
+"""Addresses that programs in a sandbox with the network `public` can reach, on a real Docker Engine with a bridge."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DNS, PORT = 53, 8377
 
 @asynccontextmanager
 async def servers(places: Iterable[tuple[str, int]]) -> AsyncIterator[None]:
-    """Something answers at these addresses and ports of the host."""
+    """Starts servers at these addresses and ports of the host."""
     async with AsyncExitStack() as stack:
         for address, port in places:
             server = await asyncio.start_server(lambda _reader, writer: writer.close(), address, port)
@@ -34,7 +34,7 @@ async def servers(places: Iterable[tuple[str, int]]) -> AsyncIterator[None]:
 
 
 async def reached(sandbox: Sandbox, places: Sequence[tuple[str, int]]) -> list[str]:
-    """The addresses to which a program in the sandbox can connect."""
+    """Returns the addresses to which a program in the sandbox can connect."""
     command = "; ".join(f"timeout 5 bash -c 'exec 3<>/dev/tcp/{address}/{port}' && echo {address}:{port}" for address, port in places)
     said = await sandbox.exec(f"({command}) 2>/dev/null", seconds=60)
     return said.output.split()
@@ -74,7 +74,7 @@ async def test_private_addresses(bridged: BridgedEngine, tmp_path: Path) -> None
 
 @pytest.mark.slow
 async def test_no_image(bridged: BridgedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the filter cannot be made no sandbox opens, and the reason says what to do; a suite that opens all addresses needs none."""
+    """If the filter cannot be built, no sandbox opens, and the error says what to do. A suite that opens all addresses needs no filter."""
     bridged()
     monkeypatch.setattr(containers, "FILTER_DOCKERFILE", "FROM 127.0.0.1:1/no-registry\n")
     with pytest.raises(InfraError, match=r"(?s)cannot be closed.*docker load.*no-network.*private_addresses: \[\"0\.0\.0\.0/0\""):
@@ -85,7 +85,7 @@ async def test_no_image(bridged: BridgedEngine, tmp_path: Path, monkeypatch: pyt
 
 
 def test_who_needs_a_filter(tmp_path: Path) -> None:
-    """A task with a network from which not all addresses are open."""
+    """A task needs a filter if it has a network and not all addresses are open."""
     assert not needs_filter(task(tmp_path))
     assert needs_filter(task(tmp_path, network="public"))
     assert needs_filter(task(tmp_path, network="public", private_addresses=("0.0.0.0/0",)))
@@ -93,6 +93,6 @@ def test_who_needs_a_filter(tmp_path: Path) -> None:
 
 
 def test_name_servers() -> None:
-    """Those of a resolv.conf, without the device of a link-local one."""
+    """The name servers of a resolv.conf are read, without the device of a link-local one."""
     text = "# of Docker\nsearch example.org\nnameserver 10.0.0.2\nnameserver fe80::1%eth0\nnameserver\noptions edns0\n"
     assert ("10.0.0.2", "fe80::1") == name_servers(text)

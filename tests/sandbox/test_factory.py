@@ -1,4 +1,4 @@
-"""How a rollout comes by its sandbox, and by its slot, in a real Docker Engine."""
+"""Sandboxes and slots of rollouts, in a real Docker Engine."""
 
 from __future__ import annotations
 

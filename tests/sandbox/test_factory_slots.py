@@ -1,4 +1,4 @@
-"""How many sandboxes run at once."""
+"""The limit of the number of sandboxes on a machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_no_more_than_that() -> None:
-    """Sessions share them: who comes later waits until somebody, in whatever session, has let one go."""
+    """Sessions share the slots: a sandbox waits until a slot is free in whatever session."""
     one, other = Slots(2, print), Slots(2, print)
     first, second = await one.take(), await other.take()
     third = asyncio.create_task(one.take())
@@ -38,8 +38,8 @@ async def test_no_more_than_that() -> None:
 
 
 async def test_who_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a session, in a sentence with the option."""
-    monkeypatch.setattr(factory, "_SAID", 0.0)
+    """If a rollout waits for long, the user is told once per session, with the option to change."""
+    monkeypatch.setattr(factory, "_NOTICE_AFTER", 0.0)
     sentences: list[str] = []
     session = Slots(1, sentences.append)
     for _ in range(2):
@@ -53,13 +53,13 @@ async def test_who_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_locks_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they cannot be used no sandbox is opened."""
+    """If locks cannot be used, no sandbox is opened."""
     monkeypatch.setenv("AGENTBENCH_LOCKS", f"{__file__}/locks")
 
-    with pytest.raises(InfraError, match=r"the folder of locks, .*locks, cannot be made: .*AGENTBENCH_LOCKS names another"):
+    with pytest.raises(InfraError, match=r"the lock folder .*locks cannot be created: .*; set AGENTBENCH_LOCKS to another"):
         await Slots(1, print).take()
 
 
 def test_the_default() -> None:
-    """Two for each core, and never more than 24."""
+    """The default is two for each core, and never more than 24."""
     assert 2 <= factory.default_count() <= 24

@@ -1,4 +1,4 @@
-"""`sandbox: harbor:NAME` where Harbor, or what its environment takes, is not there. With Harbor: tests/real/test_harbor_both_ways.py."""
+"""`sandbox: harbor:NAME` without Harbor, or without what its environment needs. With Harbor: tests/real/test_harbor_both_ways.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.rollouts.compile import checked
-from pytest_agentbench.sandbox.harbor_factory import TELEMETRY, check_sandbox, without_compose
+from pytest_agentbench.sandbox.harbor_factory import TELEMETRY, check_sandbox, compose_problem
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.hashes import ContentHashes
 from tests.tasks import write_task
@@ -38,7 +38,7 @@ def suite_file(tmp_path: Path) -> Path:
 
 @without_harbor
 def test_what_to_install(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A suite and an import that need Harbor are refused in a sentence: what to install, and this Python where it is too old."""
+    """A suite and an import that need Harbor are refused. The message says what to install, and names this Python if it is too old."""
     monkeypatch.setenv(TELEMETRY, "1")
     old = f"; this is Python {sys.version_info.major}.{sys.version_info.minor}" if sys.version_info < (3, 12) else ""
     with pytest.raises(ConfigError) as refused:
@@ -52,7 +52,7 @@ def test_what_to_install(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_telemetry_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless somebody has said that it should be on."""
+    """Telemetry is off, unless the user has turned it on."""
     monkeypatch.setenv(TELEMETRY, "")
     monkeypatch.delenv(TELEMETRY)
     check_sandbox("docker")
@@ -64,7 +64,7 @@ def test_telemetry_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_task_knows_its_sandbox(suite_file: Path) -> None:
-    """It is the suite's, and part of what a rollout depends on; another word is refused with what would work."""
+    """The suite's sandbox is part of the settings on which a rollout depends. An unknown one is refused with the known ones."""
     suite = load_suite(suite_file)
     (scenario,) = suite.scenarios
     assert scenario.task is not None and "harbor:daytona" == scenario.task.sandbox
@@ -79,12 +79,12 @@ def test_a_task_knows_its_sandbox(suite_file: Path) -> None:
 
 @pytest.mark.parametrize(("says", "fits"), [("echo 2.26.1-4", True), ("echo v5.0.0", True), ("echo 1.29.2", False), ("exit 1", False)])
 def test_compose_is_looked_for(says: str, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Harbor's own `docker` takes the second version of it; what is missing has its name."""
+    """Harbor's `docker` needs Docker Compose 2. If it is missing, the message names it."""
     program = tmp_path / "docker"
     program.write_text(f"#!/bin/sh\n{says}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert ("" if fits else "Harbor's `docker` takes Docker Compose of version 2 (`docker compose`), which is missing here") == (
-        without_compose().partition("; ")[0]
+    assert ("" if fits else "Harbor's `docker` needs Docker Compose version 2 (`docker compose`), which is not installed") == (
+        compose_problem().partition("; ")[0]
     )

@@ -1,4 +1,4 @@
-"""Artifacts on their way to a verifier."""
+"""Copying artifacts to a verifier."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_agentbench.sandbox.sandbox import LARGEST, unpack
 
 
 def tar_of(*entries: tuple[str, bytes, str]) -> bytes:
-    """A tar with (name, type, link or content)."""
+    """Returns a tar with entries of (name, type, link or content)."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, kind, text in entries:
@@ -56,7 +56,7 @@ def test_only_files_and_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../out.txt", "/../../out.txt", "app/../../out.txt"])
 def test_nothing_leaves_its_folder(tmp_path: Path, name: str) -> None:
-    """A path that leads out is refused, and nothing is written there."""
+    """A path that leads out of the folder is refused, and nothing is written there."""
     inside = tmp_path / "inside"
     inside.mkdir()
 
@@ -67,7 +67,7 @@ def test_nothing_leaves_its_folder(tmp_path: Path, name: str) -> None:
 
 
 def test_too_large(tmp_path: Path) -> None:
-    """A file with holes is small in a tar and large on a disk: nothing of it is written."""
+    """A sparse file is small in a tar but large on a disk. Nothing of it is written."""
     with (tmp_path / "holes").open("wb") as file:
         file.truncate(LARGEST + 1)
     subprocess.run(["tar", "-cSf", "holes.tar", "holes"], cwd=tmp_path, check=True)
@@ -81,6 +81,6 @@ def test_too_large(tmp_path: Path) -> None:
 
 
 def test_no_tar(tmp_path: Path) -> None:
-    """What is no tar is said to be none."""
+    """Data that is not a tar is an error that says so."""
     with pytest.raises(AgentError, match="cannot be unpacked"):
         unpack(b"x" * 2000, tmp_path)

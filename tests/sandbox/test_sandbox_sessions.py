@@ -1,4 +1,4 @@
-"""Whole sessions of tasks in real sandboxes."""
+"""Complete sessions with tasks in real sandboxes."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_terminal_agent(bench: Project) -> None:
 
 
 def test_what_proves_tasks(bench: Project) -> None:
-    """The task's own solution has 1 and nothing has 0; neither asks a model."""
+    """The task's own solution gets 1, and doing nothing gets 0. Neither calls a model."""
     oracle = bench.run("--agentbench-agent=oracle", "--agentbench-retries=0", "-k", "solved or idle or silent")
 
     oracle.assert_outcomes(passed=2, errors=1)
@@ -142,7 +142,7 @@ def test_what_proves_tasks(bench: Project) -> None:
 
 
 def test_many_at_once(bench: Project, engine: Any) -> None:
-    """24 trials at 8 at a time, and 48 at once: all are solved and verified, pass^k is 1, and no container is left."""
+    """24 trials with a concurrency of 8, and 48 at once: all are solved and verified, pass^k is 1, and no container is left."""
     for trials, concurrency in ((24, 8), (48, 48)):
         many = (f"--agentbench-trials={trials}", f"--agentbench-concurrency={concurrency}", f"--agentbench-sandboxes={concurrency}")
         result = bench.run("-k", "solved", "--agentbench-retries=0", *many)
@@ -168,7 +168,7 @@ def test_a_skip_is_no_pass(bench: Project) -> None:
 
 
 def test_agents_without_a_task(project: Project) -> None:
-    """An agent that works in a sandbox is an error of a suite whose scenarios are no tasks, before anything boots."""
+    """An agent that needs a sandbox is an error for a suite whose scenarios are not tasks, before anything boots."""
     project.suite()
     result = project.run("--agentbench-agent=terminal")
 

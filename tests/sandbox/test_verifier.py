@@ -1,4 +1,4 @@
-"""The verifier on a real Docker Engine, after agents that cheat, break things and leave things running."""
+"""The verifier on a real Docker Engine, after agents that cheat, break things and leave processes running."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_what_was_solved(opened: Open, tests: Callable[[str], int], tmp_pa
 
 
 async def test_what_measures_nothing(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
-    """A verifier that says no reward is an infra error with the reason and the end of what it printed, and the next one starts afresh."""
+    """A verifier without a reward is an infra error with the reason and the end of its output. The next attempt starts afresh."""
     silent = {
         "echo hello": "neither reward.json nor reward.txt.*; its output ends with: hello",
         f"echo nan > {REWARD}": "should be between",
@@ -98,7 +98,7 @@ async def test_what_measures_nothing(opened: Open, tests: Callable[[str], int], 
 
 
 async def test_something_else_in_place_of_the_reward(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
-    """No file of the verifier's where its reward should stand is a reward of 0, with what stands there."""
+    """If something other than the verifier's file is in the place of the reward, the reward is 0, with a description of it."""
     planted = {
         f"ln -s /etc/passwd {REWARD}": "a link",
         f"mkfifo {REWARD}": "a pipe",
@@ -118,7 +118,7 @@ async def test_something_else_in_place_of_the_reward(opened: Open, tests: Callab
 
 
 async def test_skipped_checks(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
-    """A check that was skipped is shown beside the reward that was written; where the suite says `fail` the reward is 0."""
+    """A skipped check is shown beside the reward. If the suite has `skipped: fail`, the reward is 0."""
     report = '{"results": {"tests": [{"name": "test_a", "status": "passed"}, {"name": "test_b", "status": "skipped"}]}}'
     tests(f"echo 1 > {REWARD}; echo '{report}' > /logs/verifier/ctrf.json\n")
     async with opened() as sandbox:
@@ -133,7 +133,7 @@ async def test_skipped_checks(opened: Open, tests: Callable[[str], int], tmp_pat
 
 
 async def test_a_sandbox_that_does_not_start_again(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
-    """An agent that leaves a sandbox that does not start again gets 0, and the reason."""
+    """An agent that leaves a sandbox that cannot be restarted gets 0, with the reason."""
     async with opened() as sandbox:
         await sandbox.exec("rm -rf /dev /sys /etc /bin 2>/dev/null; ln -s /nowhere /sys", seconds=10)
         found = await verify(sandbox, task(tmp_path))
@@ -143,7 +143,7 @@ async def test_a_sandbox_that_does_not_start_again(opened: Open, tests: Callable
 
 
 async def test_a_separate_verifier(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
-    """It sees nothing of the agent's but artifacts: files and folders, with no link to its own tests, and none of the agent's programs."""
+    """It only gets the artifacts of the agent: files and folders, without links to its own tests, and none of the agent's programs."""
     asked = {"separate_verifier": True, "artifacts": ("/app/out", "/app/none")}
     tests("cd /app; find . /logs/artifacts | sort; cat out/answer out/again; ls /bin/evil; echo 1 > /logs/verifier/reward.txt\n")
     async with opened() as sandbox:
@@ -163,7 +163,7 @@ async def test_a_separate_verifier(opened: Open, tests: Callable[[str], int], tm
 
 
 async def test_no_artifacts(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
-    """An agent that has made nothing is verified with nothing."""
+    """An agent without artifacts is verified without any."""
     asked: Task = task(tmp_path, separate_verifier=True, artifacts=("/app/out",))
     async with opened() as sandbox:
         verification = await verify(sandbox, asked)

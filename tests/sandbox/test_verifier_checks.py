@@ -25,13 +25,13 @@ def ctrf(*statuses: str) -> bytes:
     ],
 )
 def test_ctrf(statuses: tuple[str, ...], checks: Checks) -> None:
-    """A CTRF report names the first check that failed, and the first that was not made."""
+    """A CTRF report has the first failed check, and the first check that was not made."""
     assert checks == read_checks(ctrf(*statuses), "FAILED what_is_printed")
 
 
 @pytest.mark.parametrize("report", [None, b"", b"[]", b"{", b'{"results": {"tests": []}}', b'{"results": {"tests": [1]}}'])
 def test_no_report(report: bytes | None) -> None:
-    """Without a report that can be read the output tells."""
+    """Without a valid report, the checks are read from the output."""
     assert Checks("tests/test_x.py::test_a") == read_checks(report, "FAILED tests/test_x.py::test_a - assert 1 == 2\n")
 
 

@@ -71,7 +71,7 @@ FOUND_OUT = {
 
 
 def test_every_task_has_its_attempts() -> None:
-    """Three that are wrong and one that cheats; the helper with which verifiers make their checks is the same everywhere."""
+    """There are three wrong solutions and one that cheats. The helper for the checks of verifiers is the same in all tasks."""
     assert sorted(TASKS) == sorted(FOUND_OUT)
     for name, found_out in FOUND_OUT.items():
         scripts = sorted(file.stem for file in (ATTEMPTS / name).iterdir())
@@ -92,7 +92,7 @@ def test_what_tasks_ask_for() -> None:
 
 @pytest.fixture(scope="module")
 def base(engine_url: str) -> Iterator[str]:
-    """The engine has the image that tasks are built on."""
+    """An engine with the base image of the tasks."""
     import docker
 
     client = docker.DockerClient(base_url=engine_url)
@@ -115,7 +115,7 @@ async def opened(task: Task) -> AsyncIterator[Sandbox]:
 
 
 async def attempt(task: Task, script: Path | None) -> Verification:
-    """What the verifier says when a script was run in place of an agent; without one nothing was done."""
+    """Returns the verification after a script was run instead of an agent, or after nothing was done."""
     async with opened(task) as sandbox:
         if script is not None:
             await sandbox.put(Path(task.folder, "solution"), "/solution")
@@ -128,7 +128,7 @@ async def attempt(task: Task, script: Path | None) -> Verification:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TASKS))
 async def test_only_a_solution_solves_a_task(name: str, base: str, engine: Any) -> None:
-    """The task's own one gets 1; nothing, wrong ones and those that cheat get 0, each by the check that is about their mistake."""
+    """The task's own solution gets 1. Doing nothing, wrong solutions and cheats get 0, each from the check for its mistake."""
     task = TASKS[name]
     scripts: dict[str, Path | None] = {ORACLE: Path(task.folder, ORACLE), "nothing": None}
     scripts |= {file.stem: file for file in sorted((ATTEMPTS / name).iterdir())}

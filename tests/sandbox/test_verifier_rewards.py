@@ -1,4 +1,4 @@
-"""What counts as a reward, and what is said of everything else."""
+"""Which values are rewards, and the errors for all others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_agentbench.sandbox.verifier import main_reward, read_rewards
     ],
 )
 def test_rewards(files: dict[str, bytes], rewards: dict[str, float]) -> None:
-    """reward.txt is one number, reward.json are several by name and win; true and false are numbers, as they are to Harbor."""
+    """reward.txt has one number, reward.json several with names, and has priority. True and false are numbers, as in Harbor."""
     assert rewards == read_rewards(files)
 
 
@@ -39,9 +39,9 @@ def test_rewards(files: dict[str, bytes], rewards: dict[str, float]) -> None:
         ({"reward.txt": b"\xff\xfe1"}, "should be a number"),
         ({"reward.txt": b"passed " * 100}, r"\[\d+ characters left out\]$"),
         ({"reward.json": b"", "reward.txt": b"1"}, "reward.json is empty"),
-        ({"reward.json": b"{"}, "is no JSON"),
-        ({"reward.json": b'{"reward": NaN}'}, "is no JSON"),
-        ({"reward.json": b'{"reward": Infinity}'}, "is no JSON"),
+        ({"reward.json": b"{"}, "is not JSON"),
+        ({"reward.json": b'{"reward": NaN}'}, "is not JSON"),
+        ({"reward.json": b'{"reward": Infinity}'}, "is not JSON"),
         ({"reward.json": b"1.0"}, "should be names with numbers, not '1.0'"),
         ({"reward.json": b"[1]"}, "should be names with numbers"),
         ({"reward.json": b"{}"}, "should be names with numbers"),
@@ -53,13 +53,13 @@ def test_rewards(files: dict[str, bytes], rewards: dict[str, float]) -> None:
     ],
 )
 def test_no_rewards(files: dict[str, bytes], words: str) -> None:
-    """What is no finite number is never a score: it measured nothing, and a sentence says why."""
+    """Anything but finite numbers is never a score, but an error with the reason."""
     with pytest.raises(InfraError, match=words):
         read_rewards(files)
 
 
 def test_the_main_one() -> None:
-    """The main reward is the one of that name, or the only one; of several others nobody knows which it is."""
+    """The main reward is the one of that name, or the only one. Several others are an error."""
     assert 0.5 == main_reward({"speed": 3.0, "reward": 0.5})
     assert 3.0 == main_reward({"speed": 3.0})
     with pytest.raises(InfraError, match="has no 'reward' but 'speed', 'size'"):

@@ -1,4 +1,4 @@
-"""Ways to buy a reward, or to leave the mean, on a real Docker Engine: each gets 0, and what was changed is named."""
+"""Ways to cheat for a reward, or to avoid a score, on a real Docker Engine. Each gets 0, and the changed files are named."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ TAMPERS = {
 
 
 async def test_a_preloaded_library(opened: Open, tmp_path: Path) -> None:
-    """A library in /etc/ld.so.preload that would write a reward in each program is not loaded by those of the verifier, and is named."""
+    """A library in /etc/ld.so.preload that writes a reward in each program is not loaded by the verifier's programs, and is named."""
     if not shutil.which("cc"):
         pytest.skip("NOT TESTED: a library that agents preload; it takes a C compiler (Debian: gcc)")
     (tmp_path / "tests").mkdir()
@@ -111,7 +111,7 @@ async def test_a_disk_that_is_full(bridged: BridgedEngine, tmp_path: Path) -> No
 
 
 async def test_changed_files_that_fail(opened: Open, tmp_path: Path) -> None:
-    """A suite may say that a reward which a changed program may have forged is 0; what was written stays in `rewards`."""
+    """A suite may set a reward to 0 if a changed program may have forged it. The written value stays in `rewards`."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test.sh").write_text(f"#!/bin/bash\npython3 check.py > {REWARD}\n")
     async with opened() as sandbox:
@@ -132,7 +132,7 @@ async def test_changed_files_that_fail(opened: Open, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tamper", TAMPERS)
 async def test_tampers(opened: Open, tmp_path: Path, tamper: str) -> None:
-    """An agent that has solved nothing gets 0, also where the verifier is killed; what it changed of the verifier's files is named."""
+    """An agent that has solved nothing gets 0, also if the verifier is killed. Its changes to the verifier's files are named."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test.sh").write_text(HONEST)
     reward, tampered, changed = TAMPERS[tamper]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import JudgeError
-from pytest_agentbench.lib.foreign import ROOM
+from pytest_agentbench.lib.foreign import SLACK
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.scorers.completeness import completeness
 from pytest_agentbench.scorers.reasoning_quality import reasoning_quality
@@ -77,6 +77,6 @@ def test_long_conversations() -> None:
 
     text = conversation_text(long)
 
-    assert CONVERSATION - ROOM < len(text) <= CONVERSATION
+    assert CONVERSATION - SLACK < len(text) <= CONVERSATION
     assert "[5,256 bytes left out]" in text
     assert "(nothing was said or done)" == conversation_text([REQUEST])

@@ -78,7 +78,7 @@ def test_a_refusal(status: str, error: type[Exception]) -> None:
 def test_an_answer_that_cannot_be_read() -> None:
     """An invalid answer fails the test that asked, and no other test."""
     with pool(answers(PlanAccepted(), {"op": "backend"}, READY)) as connection:
-        for sentence in (r"'PlanAccepted' is unknown", r"is no message"):
+        for sentence in (r"'PlanAccepted' is unknown", r"is not a message"):
             with pytest.raises(InfraError, match=rf"^the pool's answer to GetBackend cannot be read: .*{sentence}") as raised:
                 connection.ask(GetBackend())
             assert not isinstance(raised.value, PoolLost)

@@ -100,8 +100,8 @@ async def test_places_that_are_none(tap: Tap, upstream: UpstreamFacts) -> None:
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        ([], r"\[\] is no message"),
-        ({"op": "stats"}, "{'op': 'stats'} is no message"),
+        ([], r"\[\] is not a message"),
+        ({"op": "stats"}, "{'op': 'stats'} is not a message"),
         (["Dance", {}], "the message 'Dance' is unknown; known are: PointAt, OpenAddress, TakeReplies, CloseAddress, GetTapStats, "),
         (["CloseAddress", {}], "id is missing"),
         (["CloseAddress", {"id": ["x"]}], "id is a list, not a text"),

@@ -1,4 +1,4 @@
-"""Answers that suite.yaml gives in a tool's place."""
+"""Canned answers of tools, from suite.yaml."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.suites.suite import Scenario, Tool
-from pytest_agentbench.tools.factory import answered, answers_from, check_answers
+from pytest_agentbench.tools.factory import answers_from, check_answers, with_canned_answers
 from pytest_agentbench.tools.source import DecisionOnly
 from pytest_agentbench.tools.toolbox import Toolbox
 
@@ -19,16 +19,16 @@ SCENARIO = Scenario("s-0", (), (FIND, ORDER))
 
 
 def toolbox(answers: Mapping[str, Any], trial: int = 1) -> Toolbox:
-    return Toolbox(SCENARIO.tools, source=answered(DecisionOnly(), answers_from(dict(answers)), SCENARIO, trial))
+    return Toolbox(SCENARIO.tools, source=with_canned_answers(DecisionOnly(), answers_from(dict(answers)), SCENARIO, trial))
 
 
 async def errors(tools: Toolbox, name: str, calls: int = 200) -> list[bool]:
-    """Of each of so many calls whether its answer was an error."""
+    """Returns for each of several calls whether its answer was an error."""
     return [(await tools.call(name, "{}", 1)).startswith("Error: ") for _ in range(calls)]
 
 
 async def test_a_text_stands_for_one_tool() -> None:
-    """The tool with a canned answer is answered by it, the others by the source; arguments are looked at all the same."""
+    """The source answers the calls of tools without a canned answer. Arguments are checked in both cases."""
     tools = toolbox({"find_item": {"text": "three left"}})
 
     assert ["three left", "order_item is done."] == [await tools.call(name, "{}", 1) for name in ("find_item", "order_item")]
@@ -37,7 +37,7 @@ async def test_a_text_stands_for_one_tool() -> None:
 
 
 async def test_errors_come_at_the_same_calls() -> None:
-    """Their share is about the rate; another trial, another tool and another scenario have others, and a repetition has the same."""
+    """About the given share of calls fails. Other trials, tools and scenarios have other errors; a repetition has the same."""
     both = {"find_item": {"text": "three left", "error_rate": 0.2}, "order_item": {"error_rate": 0.2}}
     first, other = toolbox(both), toolbox(both, trial=2)
     found, ordered, again, later = [
@@ -53,13 +53,13 @@ async def test_errors_come_at_the_same_calls() -> None:
 
 
 async def test_rates_at_the_ends() -> None:
-    """0 is never and 1 is always."""
+    """With a rate of 0 no call fails, with 1 every call."""
     assert (0, 200) == (sum(await errors(toolbox({"find_item": {"text": ""}}), "find_item")),
                         sum(await errors(toolbox({"find_item": {"error_rate": 1.0}}), "find_item")))  # fmt: skip
 
 
 async def test_a_delay_is_part_of_the_call() -> None:
-    """The answer comes after it, and the call's time has it in it; calls side by side wait side by side."""
+    """The answer comes after the delay, which counts as time of the call. Concurrent calls wait at the same time."""
     tools = toolbox({"find_item": {"delay": 0.05}})
 
     assert ["find_item is done."] * 2 == await asyncio.gather(*(tools.call("find_item", "{}", 1) for _ in range(2)))
@@ -69,7 +69,7 @@ async def test_a_delay_is_part_of_the_call() -> None:
 
 
 async def test_another_try_begins_where_the_first_began() -> None:
-    """A copy of the tools has the errors that the tools themselves would have had from there on."""
+    """A copy of the tools has the same later errors as the original."""
     tools = toolbox({"find_item": {"error_rate": 0.5}})
     await errors(tools, "find_item", 3)
     other = tools.fresh()
@@ -78,6 +78,6 @@ async def test_another_try_begins_where_the_first_began() -> None:
 
 
 def test_a_tool_that_there_is_not() -> None:
-    """It is refused with the names of those that there are."""
+    """An unknown tool is refused with the names of the known ones."""
     with pytest.raises(ConfigError, match=r"^answers: no tool 'find_itm' .did you mean 'find_item'..; known: find_item, order_item$"):
         check_answers(answers_from({"find_itm": {"text": ""}}), [SCENARIO])

@@ -96,7 +96,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def url(folder: Path) -> Iterator[str]:
-    """Where a server of somebody else's serves."""
+    """The URL of a running server."""
     with subprocess.Popen([sys.executable, "server.py", "http"], cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())
@@ -129,7 +129,7 @@ async def test_the_servers_tools(folder: Path) -> None:
 
 
 async def test_a_process_for_each_rollout(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Each rollout begins with a server of its own, whose refusals are answers, and whose stderr is in the rollout's log."""
+    """Each rollout has its own server, whose refusals are answers, and whose stderr goes to the rollout's log."""
     for _ in range(2):
         async with opened(folder) as tools:
             assert "1 left" == await tools.call("order_item", '{"item": "lamp", "count": 2}', 1)
@@ -141,13 +141,13 @@ async def test_a_process_for_each_rollout(folder: Path, capfd: pytest.CaptureFix
 
 
 async def test_what_is_no_text(folder: Path) -> None:
-    """The model is told texts, and what else there was by name."""
+    """The model gets texts, and the names of other content."""
     async with opened(folder) as tools:
         assert "a lamp\n[image, image/png, which is no text]" == await tools.call("picture", "{}", 1)
 
 
 async def test_what_a_server_gets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of this process's environment but what it is given by name; it runs in the suite's folder."""
+    """A server only gets the environment variables that the suite names. It runs in the suite's folder."""
     monkeypatch.setenv("CANARY_API_KEY", "canary-4711-canary")
     monkeypatch.setenv("SHOP_API_KEY", "shop-4711-shop")
     async with opened(folder, {**PYTHON, "env": {"COLOUR": "red", "LC_ALL": "C.UTF-8"}, "keys": ["SHOP_API_KEY"]}) as tools:
@@ -158,7 +158,7 @@ async def test_what_a_server_gets(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_server_that_dies(folder: Path) -> None:
-    """That is the tools' fault, with how it ended and the last that it printed, whatever an agent makes of it."""
+    """The error says how the server ended and what it printed last. It fails the rollout, even if the agent catches it."""
     async with opened(folder) as tools:
         for _ in range(2):
             with pytest.raises(InfraError):
@@ -170,7 +170,7 @@ async def test_a_server_that_dies(folder: Path) -> None:
 
 
 async def test_a_server_that_does_not_answer(folder: Path) -> None:
-    """After its time it is the tools' fault; the server is ended with all that it started, and so it is where the rollout is cancelled."""
+    """A late answer is an error of the tools. The server's processes are all ended, also if the rollout is cancelled."""
     async with opened(folder) as tools:
         tools.source._server = dataclasses.replace(tools.source._server, timeout=1)  # its start may take longer
         with pytest.raises(
@@ -182,7 +182,7 @@ async def test_a_server_that_does_not_answer(folder: Path) -> None:
 
 
 async def test_a_rollout_that_is_cancelled(folder: Path) -> None:
-    """Nothing is left of the server and of what it started."""
+    """The server and all its processes end."""
 
     async def rollout() -> None:
         async with opened(folder) as tools:
@@ -201,7 +201,7 @@ async def test_a_rollout_that_is_cancelled(folder: Path) -> None:
 
 
 def test_a_pool_that_is_killed(folder: Path) -> None:
-    """The server ends with whoever started it, however that ended."""
+    """The server ends with the process that started it, however that ends."""
     code = f"""
 import asyncio
 from pathlib import Path
@@ -230,7 +230,7 @@ asyncio.run(main())
 
 
 async def test_http(folder: Path, url: str) -> None:
-    """A server that somebody has started is asked for its tools and called the same way; all rollouts share it."""
+    """A running server is asked for its tools and called in the same way. All rollouts share it."""
     for left in ("2 left", "1 left"):
         async with opened(folder, {"kind": "mcp", "url": url}) as tools:
             assert left == await tools.call("order_item", '{"item": "lamp"}', 1)
@@ -239,7 +239,7 @@ async def test_http(folder: Path, url: str) -> None:
 
 
 async def test_http_server_that_is_gone(folder: Path, url: str) -> None:
-    """It is the tools' fault, in a sentence."""
+    """A server that was stopped is an error of the tools, in one sentence."""
     async with opened(folder, {"kind": "mcp", "url": url}) as tools:
         with pytest.raises(InfraError, match=rf"^tools: the MCP server `{url}` has failed: "):
             await tools.call("leave", "{}", 1)
@@ -253,7 +253,7 @@ async def test_http_server_that_is_gone(folder: Path, url: str) -> None:
         ({}, r"an MCP server has either a command or a url: {kind: mcp, command: \[python, server.py\]}"),
         ({"command": ["python"], "url": "http://127.0.0.1:1"}, "an MCP server has either a command or a url: .*"),
         ({"url": "127.0.0.1:1"}, "url should be that of an MCP server, such as http://127.0.0.1:8000/mcp, not '127.0.0.1:1'"),
-        ({"url": "http://127.0.0.1:1", "keys": ["A"]}, "env and keys are of a server with a command; .*"),
+        ({"url": "http://127.0.0.1:1", "keys": ["A"]}, "env and keys need a command; .*"),
         ({"command": "server.py"}, "command should be a list of texts, not 'server.py'"),
         ({"command": ["python"], "timeout": 0}, "timeout should be a number from 0.1 up, not 0"),
         ({"command": ["pyton"]}, "there is no program 'pyton' in the PATH"),
@@ -265,13 +265,13 @@ async def test_http_server_that_is_gone(folder: Path, url: str) -> None:
     ],
 )
 def test_servers_that_cannot_be_used(folder: Path, given: Json, sentence: str) -> None:
-    """One sentence says what is wrong, and what would work."""
+    """The error says in one sentence what is wrong, and what would work."""
     with pytest.raises(ConfigError, match=f"^tools: {sentence}$"):
         load_tools({"kind": "mcp", **given}, folder, ())
 
 
 def test_a_server_that_tells_its_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it says before it ends is shown without the secrets that it was given."""
+    """Secrets of the server are redacted in its last output."""
     monkeypatch.setenv("SHOP", "shop-4711-shop")
     (folder / "server.py").write_text("import os, sys\nsys.exit('no ' + os.environ['SHOP'])\n")
     with pytest.raises(ConfigError, match=r"ended with exit code 1; its last lines: no \[redacted\]$"):
@@ -279,7 +279,7 @@ def test_a_server_that_tells_its_key(folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_datas_tools_and_the_servers_agree(folder: Path) -> None:
-    """Where the data have tools, these are what the model sees; one that the server lacks, or has otherwise, is a sentence."""
+    """If the data contain tools, the model sees these. A tool that differs from the server's is refused."""
     fits = Tool("order_item", "", {"type": "object", "properties": {"item": {}, "count": {}}, "required": ["item"]})
     scenario = Scenario("s-0", (), (fits,))
     tools = load_tools(PYTHON, folder, [scenario])

@@ -107,7 +107,7 @@ HELLO: Json = {"role": "user", "content": "Hello"}
 
 @pytest.fixture
 def folder(forgotten_modules: Path) -> Path:
-    """A suite's folder with code of its own."""
+    """A suite's folder with its own code."""
     (forgotten_modules / "shop.py").write_text(CODE)
     return forgotten_modules
 
@@ -143,7 +143,7 @@ async def test_schemas_from_signatures(folder: Path) -> None:
 
 
 async def test_a_state_for_each_rollout(folder: Path) -> None:
-    """Each rollout begins with the scenario's state, which stays as it was; what became of it is the final state."""
+    """Each rollout begins with a copy of the scenario's state. Its changed copy is the final state."""
     tools = load_tools(settings("Shop"), folder, ())
     scenario = tools.for_scenario(Scenario("s-0", (HELLO,), state={"stock": {"lamp": 3}}))
     left = []
@@ -159,7 +159,7 @@ async def test_a_state_for_each_rollout(folder: Path) -> None:
 
 
 async def test_where_methods_run(folder: Path) -> None:
-    """A plain method has a thread, an async one the loop; values have the types that the method names, and a result becomes text."""
+    """A plain method runs in a thread, an async one in the loop. Arguments have the declared types, and results become text."""
     async with opened(folder, stock={"lamp": 1}) as tools:
         assert '{"left":0,"thread":"agentbench-blocking"}' == await tools.call("order", '{"item": "lamp"}', 1)
         assert "date short MainThread" == await tools.call("wait", '{"until": "2026-11-23"}', 1)
@@ -168,7 +168,7 @@ async def test_where_methods_run(folder: Path) -> None:
 
 
 async def test_a_refusal(folder: Path) -> None:
-    """ToolError, and a value that its type cannot have, are told to the model and recorded; the rollout goes on."""
+    """ToolError and wrong types are reported to the model and recorded. The rollout continues."""
     async with opened(folder, stock={"lamp": 1}) as tools:
         assert "Error: only 1 left" == await tools.call("order", '{"item": "lamp", "count": 2}', 1)
         said = await tools.call("name", '{"item": "chair"}', 1)
@@ -187,7 +187,7 @@ async def test_a_refusal(folder: Path) -> None:
     ],
 )
 async def test_a_fault_of_the_suites_code(folder: Path, name: str, reason: str) -> None:
-    """Any other error is nobody's but the tools': it is found in the end, whatever an agent has made of it, with its place."""
+    """Any other error fails the rollout with its place, even if the agent catches it."""
     async with opened(folder) as tools:
         with suppress(InfraError):  # as an agent might
             await tools.call(name, "{}", 1)
@@ -198,7 +198,7 @@ async def test_a_fault_of_the_suites_code(folder: Path, name: str, reason: str) 
 
 
 async def test_a_class_that_cannot_be_made(folder: Path) -> None:
-    """That is the tools' fault, too."""
+    """An error of the constructor fails the rollout, too."""
     with pytest.raises(InfraError, match=r"^tools: Unmade cannot be made: OSError: no disk \(shop.py:\d+\)$"):
         async with opened(folder, "Unmade"):
             pass
@@ -226,7 +226,7 @@ class Leaving:
 
 
 async def test_a_class_that_takes_too_long(folder: Path) -> None:
-    """The limit of a rollout holds for its tools, too, and the thread that makes them is left running."""
+    """The time limit of a rollout includes the constructor, whose thread is left running."""
     (folder / "unusual.py").write_text(UNUSUAL)
     tools = load_tools({"kind": "python", "module": "./unusual.py:Late"}, folder, ())
 
@@ -239,7 +239,7 @@ async def test_a_class_that_takes_too_long(folder: Path) -> None:
 
 @pytest.mark.parametrize(("name", "error"), [("leave", "GeneratorExit"), ("interrupt", "KeyboardInterrupt")])
 async def test_errors_that_are_no_exceptions(folder: Path, name: str, error: str) -> None:
-    """A tool that raises an error which is not an Exception is at fault like one that raises any other error."""
+    """An error that is not an Exception counts like any other error of a tool."""
     (folder / "unusual.py").write_text(UNUSUAL)
     tools = load_tools({"kind": "python", "module": "./unusual.py:Leaving"}, folder, ())
     scenario = tools.for_scenario(Scenario("s-0", (HELLO,)))
@@ -250,7 +250,7 @@ async def test_errors_that_are_no_exceptions(folder: Path, name: str, error: str
 
 
 async def test_another_try_begins_with_the_same_state(folder: Path) -> None:
-    """The tools of an agent's next try know nothing of what the last one did."""
+    """The tools of an agent's next draft do not have the changes of the previous one."""
     async with opened(folder, stock={"lamp": 3}) as tools:
         first, second = tools.fresh(), tools.fresh()
         await first.call("order", '{"item": "lamp", "count": 2}', 1)
@@ -270,14 +270,17 @@ async def test_another_try_begins_with_the_same_state(folder: Path) -> None:
         (settings("Gone"), "tools: class of tools './shop.py:Gone' cannot be loaded: there is no 'Gone' in it; it defines: .*"),
         (settings("number"), "tools: './shop.py:number' is a int, and should be a class whose methods are tools"),
         (settings("Bare"), "tools: './shop.py:Bare': Bare has no tools, which are its public methods with a docstring"),
-        (settings("Asks"), "tools: './shop.py:Asks': Asks has a parameter that nobody fills: colour; known: scenario, state"),
-        (settings("Many"), r"tools: './shop.py:Many': the tool 'tell' has a parameter that no model can give: \*items"),
-        (settings("Odd"), "tools: './shop.py:Odd': the parameters of the tool 'tell' are nothing that a schema can say: .*"),
-        (settings("Lost"), "tools: './shop.py:Lost': the parameters of the tool 'tell' are nothing that a schema can say: .*'Nowhere'.*"),
+        (settings("Asks"), "tools: './shop.py:Asks': Asks has an unknown parameter: colour; known: scenario, state"),
+        (settings("Many"), r"tools: './shop.py:Many': the tool 'tell' has a parameter that models cannot pass: \*items"),
+        (settings("Odd"), "tools: './shop.py:Odd': the parameters of the tool 'tell' cannot be described by a JSON Schema: .*"),
+        (
+            settings("Lost"),
+            "tools: './shop.py:Lost': the parameters of the tool 'tell' cannot be described by a .*'Nowhere'.*",
+        ),
     ],
 )
 def test_tools_that_cannot_be_used(folder: Path, given: Json, sentence: str) -> None:
-    """One sentence says what is wrong, and what would work."""
+    """The error says in one sentence what is wrong, and what would work."""
     with pytest.raises(ConfigError, match=f"^{sentence}$"):
         load_tools(given, folder, ())
 
@@ -296,7 +299,7 @@ def data_tool(name: str, *properties: str, required: tuple[str, ...] = ()) -> To
     ],
 )
 def test_the_datas_tools_and_the_class_agree(folder: Path, tool: Tool, sentence: str) -> None:
-    """Where the data have tools, too, these are what the model sees; a tool or a parameter that the class does not have is refused."""
+    """If the data contain tools, the model sees these. A tool or parameter that the class lacks is refused."""
     scenario = Scenario("s-0", (HELLO,), (tool,))
     if not sentence:
         assert scenario is load_tools(settings("Plain"), folder, [scenario]).for_scenario(scenario)
@@ -306,7 +309,7 @@ def test_the_datas_tools_and_the_class_agree(folder: Path, tool: Tool, sentence:
 
 
 def test_labels_name_tools_of_the_class(folder: Path) -> None:
-    """Where only the class has tools, a label that names another one is refused."""
+    """If only the class has tools, a label that names an unknown tool is refused."""
     scenario = Scenario("s-0", (HELLO,), expected=({"tool": "tel"},))
 
     with pytest.raises(ConfigError, match=r"^tools: './shop.py:Plain': s-0: expected no tool 'tel' .did you mean 'tell'..; known: tell$"):

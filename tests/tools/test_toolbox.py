@@ -1,4 +1,4 @@
-"""Decision-only tools: a call is recorded as what it is, and answered."""
+"""Decision-only tools: calls are recorded with their problems, and answered."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_agentbench.tools.toolbox import BlockingToolbox, Toolbox
 
 
 def tool(name: str = "transfer", response: Json | None = None, **properties: Json) -> Tool:
-    """A tool that wants an amount, and closes itself to unknown parameters."""
+    """Returns a tool with a required amount, which forbids unknown parameters."""
     parameters = {
         "type": "object",
         "properties": {"amount": {"type": "number", "minimum": 0}, **properties},
@@ -83,7 +83,7 @@ async def test_a_good_call() -> None:
     ],
 )
 async def test_faulty_calls(name: str, arguments: str, recorded: Json, problem: str, detail: str) -> None:
-    """A faulty call is recorded with its problem, what could be understood and, if nothing could, its text; the model is told."""
+    """A faulty call is recorded with its problem and parsed arguments, or its text if it cannot be parsed. The model gets an error."""
     tools = Toolbox([tool(), tool("balance")])
 
     answer = await tools.call(name, arguments, 1)
@@ -104,7 +104,7 @@ async def test_faulty_calls(name: str, arguments: str, recorded: Json, problem: 
     ],
 )
 async def test_arguments_that_are_almost_json(name: str, arguments: str, recorded: Json, problem: str | None) -> None:
-    """They are understood, marked and kept as they were written, and judged like others; who wants them strictly gets them strictly."""
+    """They are repaired, marked, and kept as written. With `repair=False` they are refused."""
     tools = Toolbox([tool()])
 
     await tools.call(name, arguments, 1)
@@ -120,7 +120,7 @@ async def test_arguments_that_are_almost_json(name: str, arguments: str, recorde
 
 
 async def test_arguments_stay_as_the_model_wrote_them() -> None:
-    """A default of the schema is the tool's business: it is not put into the record."""
+    """Defaults of the schema are not added to the record."""
     tools = Toolbox([tool(currency={"type": "string", "default": "EUR"})])
     await tools.call("transfer", '{"amount": 5}', 1)
 
@@ -128,7 +128,7 @@ async def test_arguments_stay_as_the_model_wrote_them() -> None:
 
 
 async def test_rollouts_do_not_mix() -> None:
-    """Two toolboxes of the same tools know nothing of each other's calls."""
+    """Two toolboxes of the same tools have separate records."""
     shared = (tool(),)
     ann, ben = Toolbox(shared), Toolbox(shared)
 
@@ -141,7 +141,7 @@ async def test_rollouts_do_not_mix() -> None:
 
 
 async def test_tools_of_one_name_keep_their_schemas() -> None:
-    """Scenarios may have different tools of the same name: each call is checked by its own."""
+    """Scenarios may have different tools with the same name. Each call is checked by the schema of its scenario."""
     strict, loose = tool(), Tool("transfer", "", {"type": "object"})
 
     for schema, problem in ((strict, "invalid_arguments"), (loose, None), (strict, "invalid_arguments")):
@@ -191,12 +191,12 @@ def test_canned_responses(field: Any, sample: Any) -> None:
 
 @pytest.mark.parametrize("schema", [{}, {"type": "object"}, {"properties": {}}, {"properties": None}])
 def test_a_tool_without_a_response_schema(schema: Json) -> None:
-    """A tool that does not say what it answers says that it is done."""
+    """A tool without a response schema answers that it is done."""
     assert "transfer is done." == sample_response(tool(response=schema))
 
 
 class Slow(DecisionOnly):
-    """A source whose answers come when a test lets them."""
+    """A source whose answers wait until the test releases them."""
 
     def __init__(self) -> None:
         self.asked, self.answers = asyncio.Event(), dict[float, asyncio.Future[str]]()
@@ -213,7 +213,7 @@ class Slow(DecisionOnly):
 
 
 async def test_calls_side_by_side_keep_their_order() -> None:
-    """Calls stand in the record in the order in which they were made, whichever ends first; one that is broken off stands there as well."""
+    """Calls are recorded in the order in which they begin, whichever ends first. Cancelled calls are recorded, too."""
     source = Slow()
     tools = Toolbox([tool()], source=source)
     async with asyncio.TaskGroup() as tasks:
@@ -232,7 +232,7 @@ async def test_calls_side_by_side_keep_their_order() -> None:
 
 
 async def test_a_tool_that_refuses() -> None:
-    """A refusal is told to the model and recorded; the call itself is a good one."""
+    """The model gets the refusal, which is recorded. The call itself has no problem."""
 
     class Refusing(DecisionOnly):
         async def call(self, tool: Tool, arguments: Json) -> str:
@@ -263,7 +263,7 @@ async def test_calls_of_code_that_blocks() -> None:
 
 
 def test_calls_that_were_carried_out_elsewhere() -> None:
-    """They are recorded as what they are, without a time."""
+    """They are recorded with their problems, but without a time."""
     tools = Toolbox([tool()])
 
     assert "transfer is done." == tools.record("transfer", '{"amount": 5}', 1)
@@ -291,7 +291,7 @@ async def test_a_try_is_in_the_record_while_it_lasts() -> None:
 
 
 def test_calls_are_recorded_in_one_way() -> None:
-    """No code but the toolbox changes the list of calls: a process of its own tells of each call when it is recorded."""
+    """Only the toolbox changes the list of calls, so that an isolated process can report each call when it is recorded."""
     changes = re.compile(r"tools\.calls(\.(append|extend|insert|clear)\b|\[[^\]]*\] = )")
     package = Path(pytest_agentbench.__file__).parent
 

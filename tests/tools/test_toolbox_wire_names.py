@@ -1,4 +1,4 @@
-"""Tools whose names no API takes are called all the same, and are recorded under their own names."""
+"""Tools with names that APIs refuse are called by other names, but recorded under their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = st.lists(st.one_of(st.text("ab._2", max_size=4), st.text(), st.text("a."
 @example(["a" * 65, "a" * 66, "a" * 64])
 @example(["", "_", "."])
 def test_names_there_and_back(names: list[str]) -> None:
-    """Every name gets one of its own that keeps the rule, and is found again by it; a name that keeps the rule stays."""
+    """Every name gets a unique valid name, which leads back to it. A valid name stays unchanged."""
     wire = wire_names(names)
 
     assert names == [*wire]
@@ -27,12 +27,12 @@ def test_names_there_and_back(names: list[str]) -> None:
     assert [] == [name for name in wire.values() if not RULE.fullmatch(name)]
     assert [] == [name for name in names if RULE.fullmatch(name) and wire[name] != name]
     tools = Toolbox([Tool(name, "", {"type": "object"}) for name in names])
-    calls = [tools.understood(schema["function"]["name"], "{}", 1) for schema in tools.schemas]
+    calls = [tools.parse_call(schema["function"]["name"], "{}", 1) for schema in tools.schemas]
     assert [(name, None) for name in names] == [(call.name, call.problem) for call in calls]
 
 
 async def test_the_data_sets_name_is_understood_and_recorded() -> None:
-    """A model may call a tool by either name; a name that is neither is recorded as it was written."""
+    """A model may call a tool by either name. An unknown name is recorded as written."""
     tools = Toolbox([Tool("math.factorial", "", {"type": "object"}), Tool("math_factorial", "", {"type": "object"})])
 
     for name in ("math_factorial_2", "math.factorial", "math_factorial", "math-factorial"):
@@ -44,7 +44,7 @@ async def test_the_data_sets_name_is_understood_and_recorded() -> None:
 
 
 def test_fresh_tools_have_the_same_names() -> None:
-    """An agent that tries again sees the tools under the same names."""
+    """The tools of a further draft have the same names."""
     tools = Toolbox([Tool("a.b", "", {"type": "object"})])
 
     assert tools.schemas == tools.fresh().schemas

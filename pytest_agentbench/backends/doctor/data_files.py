@@ -24,7 +24,7 @@ from pytest_agentbench.errors import AgentbenchError, ConfigError
 from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.lib.process import foreign_environment
 from pytest_agentbench.records import Json
-from pytest_agentbench.retriever.config import EmbeddingsSpec, RetrieverConfig, filled_in, parse_config, read_settings
+from pytest_agentbench.retriever.config import EmbeddingsSpec, RetrieverConfig, expand_variables, parse_config, read_settings
 from pytest_agentbench.retriever.index import DOCUMENTS, INDEX
 
 SPARE_GB = 1.0  # GB of the disk that have to stay free
@@ -259,7 +259,7 @@ def _document_index(examined: Examined) -> Iterator[Check]:
 def _path(name: str, text: str, key: str, here: Path, files: tuple[str, ...], fix: str) -> Check:
     """Checks a file, or a folder with these files; `{}` in the fix stands for the path."""
     try:
-        path = Path(here, filled_in(text, key))
+        path = Path(here, expand_variables(text, key))
     except ConfigError as error:
         what, _, how = str(error).partition(": export ")
         return missing(name, what, f"export {how}")
@@ -276,7 +276,7 @@ def _embeddings(spec: EmbeddingsSpec, examined: Examined) -> Iterator[Check]:
             yield reach_check(spec.url)
         return
     try:
-        model = filled_in(spec.model, "embeddings.model")
+        model = expand_variables(spec.model, "embeddings.model")
     except ConfigError as error:
         what, _, how = str(error).partition(": export ")
         yield missing("weights", what, f"export {how}")

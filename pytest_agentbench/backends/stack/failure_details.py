@@ -15,7 +15,7 @@ from pytest_agentbench.backends.stack.ownership import is_marked
 from pytest_agentbench.backends.stack.spec import HttpCheck
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.cut_marks import beginning
-from pytest_agentbench.lib.process import killed, listener
+from pytest_agentbench.lib.process import kill_hint, listener
 from pytest_agentbench.lib.redact import indented, tail
 from pytest_agentbench.records import Endpoint
 
@@ -176,7 +176,7 @@ FULL = 1 << 20  # bytes; a disk with less free space counts as full
 def log_of(instance: Instance, code: int | None = None) -> str:
     """Returns the end of an instance's log, with advice for known errors and the exit code. Says if the disk of the log is full."""
     lines = tail(instance.log)
-    known = "".join(f"\nhint: {each}" for each in (hint(lines), killed(code)) if each)
+    known = "".join(f"\nhint: {each}" for each in (hint(lines), kill_hint(code)) if each)
     return f"{known}{_full_disk(instance.log.parent)}\nthe end of {instance.log}:\n{indented(lines)}"
 
 

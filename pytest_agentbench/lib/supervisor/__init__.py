@@ -1,6 +1,6 @@
-"""Processes that each run one program and end it with all that it started: what the kinds of them share.
+"""Supervisors: processes that run one program each, and end it with all processes that it started. Functions for all kinds of them.
 
-The standard library alone, here and in the modules that are run, and no site-packages: they start at once.
+This package uses only the standard library, without site-packages, so that supervisors start fast.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36  # of prctl
+SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36  # options of prctl(2)
 
 _ROOT = str(Path(__file__).parents[3])  # the folder that the package is in
 
 
 def supervisor_command(module: str, *arguments: str) -> list[str]:
-    """The command line of the supervisor whose `main` is in a module, by its dotted name."""
+    """Returns the command line that runs `main` of a supervisor module, given by its dotted name."""
     code = f"import sys; sys.path.append({_ROOT!r}); from {module} import main; main()"
     return [sys.executable, "-I", "-S", "-c", code, *arguments]
 
@@ -34,9 +34,9 @@ def start_program(
     stdout: int | None = None,
     stderr: int | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Starts a program in a session of its own, which dies with this process; raises OSError when it cannot.
+    """Starts a program in its own process session. It is killed when this process dies. Raises OSError if it cannot be started.
 
-    What it starts and then leaves behind becomes this process's child, and cannot get away (Linux).
+    On Linux, processes that the program leaves behind become children of this process, so they cannot escape.
     """
     set_process = _prctl()
     set_process(SET_CHILD_SUBREAPER, 1)
@@ -53,13 +53,13 @@ def start_program(
 
 
 def signal_group(leader: int, number: int) -> None:
-    """Sends a signal to a process with its group, of which it is the leader."""
-    with suppress(ProcessLookupError, PermissionError):  # the group is empty, or only what has left it is
+    """Sends a signal to the process group of a leader."""
+    with suppress(ProcessLookupError, PermissionError):  # No process of the group is left that can be signalled.
         os.killpg(leader, number)
 
 
 def end_orphans() -> None:
-    """Kills all children of this process, also what went into a session of its own, and waits for them."""
+    """Kills all children of this process, also those in other sessions, and waits for them."""
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     while numbers := children.read_text().split() if children.exists() else []:
         for number in numbers:
@@ -71,7 +71,7 @@ def end_orphans() -> None:
 
 
 def _prctl() -> Callable[[int, int], int]:
-    """Sets one attribute of this process on Linux; does nothing elsewhere."""
+    """Returns a function that sets an attribute of this process. It does nothing on other systems than Linux."""
     if sys.platform != "linux":
         return lambda *_: 0
     call: Callable[[int, int], int] = ctypes.CDLL(None).prctl

@@ -1,7 +1,7 @@
-"""Supervises the program of a command agent, from its start to the end of all that it started.
+"""The supervisor of a command agent's program, which ends the program with all processes that it started.
 
-One JSON line on stdin says what to run. When stdin closes, because the rollout is over or the pool is dead, the program is ended with
-all that it started. The last thing said, on stdout, is one JSON object: how it ended, what it printed and what it cost.
+The first line of stdin is a JSON object with the command to run. When stdin closes, because the rollout is over or the pool is dead, the
+program and all its processes are ended. At the end, the supervisor writes a JSON object to stdout: exit code, output and resource use.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any
 from pytest_agentbench.lib.cut_marks import mark
 from pytest_agentbench.lib.supervisor import end_orphans, signal_group, start_program
 
-KEPT = 1 << 20  # bytes of what it prints to a pipe, or writes as its answer; half of them are the beginning
-LOGGED = 1 << 15  # bytes of what is not the answer: half of what a rollout's log holds
-GRACE = 2.0  # seconds between SIGTERM and SIGKILL, and for a pipe that something outside of the program's reach holds open
+KEPT = 1 << 20  # bytes kept of each output and of the answer: half from the beginning, half from the end
+LOGGED = 1 << 15  # bytes kept of outputs that are not the answer: half of the size of a rollout's log
+GRACE = 2.0  # seconds between SIGTERM and SIGKILL, and for pipes that other processes may keep open
 
 
 class Output:
-    """The beginning and the end of what a program prints to one of its pipes, or writes to a file."""
+    """Keeps the beginning and the end of the data that a program writes to a pipe or file, in bounded memory."""
 
     def __init__(self) -> None:
         self.head, self.tail = bytearray(), bytearray()
@@ -43,7 +43,7 @@ class Output:
             del self.tail[: -KEPT // 2]
 
     def text(self, kept: int = KEPT) -> str:
-        """All but what is beyond so many bytes; a line in the middle counts the others."""
+        """Returns at most `kept` bytes as text. If some are left out, a line in the middle says how many."""
         if self.size <= kept:
             return (self.head + self.tail).decode(errors="replace")
         head, tail = self.head[: kept // 2], (self.head + self.tail)[-kept // 2 :]
@@ -53,7 +53,7 @@ class Output:
 
 
 class ProgramSupervisor:
-    """One program, from its start to the end of all that it started."""
+    """Runs one program until it and all processes that it started have ended."""
 
     def __init__(self, job: dict[str, Any], folder: Path) -> None:
         self.outputs = {"stdout": Output(), "stderr": Output()}
@@ -61,9 +61,9 @@ class ProgramSupervisor:
         scenario = folder / "scenario.json"
         scenario.write_text(job["scenario"], encoding="utf-8")
         self.pipes = selectors.DefaultSelector()
-        self.ended, woken = os.pipe()  # gets a byte for every process that ends
-        os.set_blocking(woken, False)
-        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        self.ended, wakeup = os.pipe()  # pipe that gets a byte whenever a child process ends
+        os.set_blocking(wakeup, False)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.started_ns = time.monotonic_ns()
         with scenario.open("rb") as stdin:
@@ -73,7 +73,7 @@ class ProgramSupervisor:
             self.pipes.register(getattr(self.program, name), selectors.EVENT_READ, name)
 
     def watch(self) -> dict[str, Any]:
-        """Waits for the program's end, or brings it about; returns the report."""
+        """Waits until the program ends or stdin closes, then ends all processes. Returns the report."""
         self.pipes.register(0, selectors.EVENT_READ, "life")
         self.pipes.register(self.ended, selectors.EVENT_READ, "ended")
         self._read_until(lambda: self._is_over() or "life" not in self._open())
@@ -84,7 +84,7 @@ class ProgramSupervisor:
         self.program.returncode = os.waitstatus_to_exitcode(os.waitpid(self.program.pid, 0)[1])
         ended_ns = time.monotonic_ns()
         end_orphans()
-        cost = resource.getrusage(resource.RUSAGE_CHILDREN)  # of all that were waited for
+        cost = resource.getrusage(resource.RUSAGE_CHILDREN)  # sum over all processes that were waited for
         self._read_until(lambda: not self._open() & self.outputs.keys(), GRACE)
         answer = content(self.answer).text() if self.answer.is_file() else None
         return {
@@ -100,9 +100,9 @@ class ProgramSupervisor:
             },
         }
 
-    def _read_until(self, over: Callable[[], bool], seconds: float | None = None) -> None:
+    def _read_until(self, done: Callable[[], bool], seconds: float | None = None) -> None:
         deadline = None if seconds is None else time.monotonic() + seconds
-        while not over():
+        while not done():
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return
@@ -117,7 +117,7 @@ class ProgramSupervisor:
         return {key.data for key in self.pipes.get_map().values()}
 
     def _is_over(self) -> bool:
-        """Whether the program itself has ended. It stays a zombie, so that its number is nobody else's."""
+        """Returns whether the program itself has ended. It stays a zombie, so that its process id is not reused."""
         return os.waitid(os.P_PID, self.program.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

@@ -45,7 +45,7 @@ from pytest_agentbench.rollouts.isolation.protocol import (
 from pytest_agentbench.rollouts.rollout import RolloutSetup, outcome
 from pytest_agentbench.rollouts.scores import no_judge, score
 from pytest_agentbench.suites.suite import Tool
-from pytest_agentbench.tools.factory import answered
+from pytest_agentbench.tools.factory import with_canned_answers
 from pytest_agentbench.tools.source import ToolSource
 from pytest_agentbench.tools.toolbox import Toolbox
 
@@ -124,7 +124,7 @@ async def _agent(setup: RolloutSetup, job: AgentJob, line: PoolLine, session: ai
     llm = LLM(job.llm.base_url, job.llm.model, job.sampling, session, line.role, facts=job.llm.facts)
     scenario = setup.tools.for_scenario(job.scenario)
     async with setup.tools.opened(scenario) as source:
-        tools = ReportedToolbox(scenario.tools, line, answered(source, setup.answers, scenario, job.trial), setup.sizes)
+        tools = ReportedToolbox(scenario.tools, line, with_canned_answers(source, setup.answers, scenario, job.trial), setup.sizes)
         try:
             status, reason, answer = await outcome(setup.agent, scenario, llm, tools, None, setup.sizes, grace=GRACE)
         except asyncio.CancelledError:

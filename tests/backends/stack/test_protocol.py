@@ -46,7 +46,7 @@ def test_there_and_back() -> None:
         ),
         (["HoldStack", {"protocol": PROTOCOL}], "alone is missing"),
         (["HoldAccepted", {}], "the message 'HoldAccepted' is unknown; known are: HoldStack, KeepStack, StopStack, Refused"),
-        ({"op": "hold", "alone": True}, r"\{'alone': True, 'op': 'hold'\} is no message"),
+        ({"op": "hold", "alone": True}, r"\{'alone': True, 'op': 'hold'\} is not a message"),
     ],
 )
 def test_a_request_that_cannot_be_read(request_header: object, sentence: str) -> None:

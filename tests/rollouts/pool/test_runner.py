@@ -185,7 +185,7 @@ async def test_an_attempt_begins_when_it_has_its_sandbox(
     except InfraError as why:
         pytest.skip(f"NOT TESTED: bubblewrap; {why}")
     monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
-    monkeypatch.setattr(factory, "_SAID", 0.0)  # The user is told about the first wait.
+    monkeypatch.setattr(factory, "_NOTICE_AFTER", 0.0)  # The user is told about the first wait.
     host = Host()
     held = await Slots(1, print).take()
     async with running(shop(folder, "Coder"), taps, host, sandboxes=1) as runner:
