@@ -86,12 +86,12 @@ def label(name: str) -> str:
 def legend(figure: Figure, axis: Axes, title: str | None = None) -> None:
     """The labels of an axis below the picture, in as many columns as fit beside each other; the picture grows by what they take."""
     handles, labels = axis.get_legend_handles_labels()
-    room = figure.get_figwidth() * 72 / CHARACTER / (max(map(len, labels), default=0) + BESIDE)
-    columns = max(1, min(4, len(labels), int(room)))
+    fitting = figure.get_figwidth() * 72 / CHARACTER / (max(map(len, labels), default=0) + BESIDE)
+    columns = max(1, min(4, len(labels), int(fitting)))
     figure.set_figheight(figure.get_figheight() + LINE * -(-len(labels) // columns))
-    drawn = figure.legend(handles, labels, loc="outside lower center", ncols=columns, title=title)
+    box = figure.legend(handles, labels, loc="outside lower center", ncols=columns, title=title)
     figure.draw_without_rendering()
-    if (width := drawn.get_window_extent().width) > figure.bbox.width:  # of letters that are wider than most
+    if (width := box.get_window_extent().width) > figure.bbox.width:  # of letters that are wider than most
         figure.set_figwidth(width / figure.dpi)
 
 

@@ -49,8 +49,8 @@ def _flat(settings: Json, above: Sequence[str] = ()) -> Iterator[tuple[str, Any]
 
 def chosen_setting(settings: Mapping[RunSuite, Json], name: str) -> dict[RunSuite, Any] | None:
     """The values of one setting, by its path or without `agent.`; None where no run has it."""
-    found = {key: of_suite.get(name, of_suite.get(f"{OF_AGENT}{name}")) for key, of_suite in settings.items()}
-    return None if all(value is None for value in found.values()) else found
+    values = {key: of_suite.get(name, of_suite.get(f"{OF_AGENT}{name}")) for key, of_suite in settings.items()}
+    return None if all(value is None for value in values.values()) else values
 
 
 MOST_COLOURS = 8  # kinds that colours tell apart, for everybody

@@ -25,8 +25,8 @@ def draw(cells: Sequence[MeasuredCell], baseline: str, file: Path) -> None:
                 markersize=9,
                 label=label(method),
             )
-            if own and method != baseline and (found := ratio(own[-1], cells, baseline)) is not None:
-                axis.annotate(f"{found:.2f}x", (own[-1].concurrency, own[-1].steps_per_min or 0.0), (8, 4), textcoords="offset points")
+            if own and method != baseline and (gain := ratio(own[-1], cells, baseline)) is not None:
+                axis.annotate(f"{gain:.2f}x", (own[-1].concurrency, own[-1].steps_per_min or 0.0), (8, 4), textcoords="offset points")
         axis.set_xlabel("parallel workflow number")
         axis.set_ylabel("throughput (steps/min)")
         axis.set_ylim(bottom=0)

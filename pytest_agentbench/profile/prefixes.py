@@ -135,15 +135,15 @@ class _Group:
         self.tree, self.fit = PromptTree(), TokenFit()
         self.calls = 0
         self.uncounted = 0  # characters of prompts that no server counted
-        self.again = 0  # characters that the rollout's own earlier calls had asked
-        self.again_calls = 0  # calls with an earlier one of the same rollout
+        self.repeated_characters = 0  # characters that the rollout's own earlier calls had asked
+        self.repeated_calls = 0  # calls with an earlier one of the same rollout
 
     def reusable(self) -> tuple[float, float]:
         """(tokens that a perfect cache would have, those of them that the rollout itself had asked)."""
         before, slope = self.fit.line()
         calls, _ = self.tree.counts()
         blocks = sum(count - 1 for count, text in zip(calls[1:], self.tree.texts[1:], strict=True) if len(text) == BLOCK)
-        return before * (self.calls - 1) + slope * blocks * BLOCK, before * self.again_calls + slope * self.again
+        return before * (self.calls - 1) + slope * blocks * BLOCK, before * self.repeated_calls + slope * self.repeated_characters
 
     def prompt_tokens(self) -> float:
         before, slope = self.fit.line()
@@ -190,8 +190,8 @@ class PromptTrees:
 
     def _add(self, group: _Group, text: str, calls: list[tuple[LLMCall, int]]) -> None:
         group.calls += len(calls)
-        group.again_calls += len(calls) - 1
-        group.again += group.tree.add(text, tuple(end for _, end in calls))
+        group.repeated_calls += len(calls) - 1
+        group.repeated_characters += group.tree.add(text, tuple(end for _, end in calls))
         for call, end in calls:
             group.fit.add(end, call.prompt_tokens)
             if not call.prompt_tokens:

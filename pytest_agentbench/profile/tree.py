@@ -43,7 +43,7 @@ class _Node:
     def add(self, span: Span, covered: Iterable[Span] = ()) -> None:
         """Counts a call, of whose time others cover some."""
         start, end = span
-        inside = [(max(start, begun), min(end, done)) for begun, done in covered]
+        inside = [(max(start, other_start), min(end, other_end)) for other_start, other_end in covered]
         self.count += 1
         self.total += end - start
         self.own += end - start - total_ns(at_least(inside, 1))

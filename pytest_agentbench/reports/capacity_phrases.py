@@ -56,7 +56,7 @@ def search_result(low: int, high: int, sustained: SustainedRange, terms: Criteri
     return f"search from {low} to {high}: {greatest(sustained, terms)}"
 
 
-def lost(concurrency: int, statuses: Mapping[str, int]) -> str:
+def lost_rollouts(concurrency: int, statuses: Mapping[str, int]) -> str:
     """`concurrency 8: 2 infra_error`: rollouts of a level of which nothing is known. The text is empty if there are none."""
     parts = [f"{amount} {status}" for status, amount in statuses.items() if status not in EVALUABLE]
     return f"concurrency {concurrency}: {', '.join(parts)}" if parts else ""

@@ -24,8 +24,8 @@ def cut(text: str, width: int) -> str:
     """The text in at most so many columns."""
     if columns(text) <= width:
         return text
-    room, taken = width - len(DOTS), accumulate(map(columns, text))
-    end = next(place for place, so_far in enumerate(taken) if so_far > room)
+    available, taken = width - len(DOTS), accumulate(map(columns, text))
+    end = next(place for place, so_far in enumerate(taken) if so_far > available)
     return text[:end].rstrip() + DOTS[: max(width, 0)]
 
 

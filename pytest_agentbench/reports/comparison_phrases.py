@@ -256,5 +256,5 @@ def noise(score: str, value: ScoreNoise, *, holds: bool) -> Iterator[str]:
 
 
 def _margin(margin: float, verdicts: Counter[str], pairs: int) -> str:
-    found = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in (PASS, INCONCLUSIVE, FAIL))
-    return f"margin {margin:g}: of {pairs} pairs of these runs {found}: false alarms {verdicts[FAIL] / pairs * 100:.1f} %"
+    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in (PASS, INCONCLUSIVE, FAIL))
+    return f"margin {margin:g}: of {pairs} pairs of these runs {counts}: false alarms {verdicts[FAIL] / pairs * 100:.1f} %"

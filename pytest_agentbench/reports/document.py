@@ -307,7 +307,7 @@ def _is_empty(block: AnyBlock | Section) -> bool:
 WIDTH, HEIGHT = 480, 200
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 14, 26  # around the area of the points
 MOST = 5  # lines with a number
-ROOM = 0.08  # of the values' range, above and below them
+MARGIN = 0.08  # of the values' range, above and below them
 
 
 class Axes:
@@ -315,8 +315,8 @@ class Axes:
 
     def __init__(self, points: Sequence[ChartPoint]) -> None:
         ends = [end for point in points for end in (point.value, point.low, point.high) if end is not None]
-        room = (max(ends) - min(ends)) * ROOM or abs(ends[0]) * ROOM or 1.0
-        self.low, self.high = min(ends) - room, max(ends) + room
+        margin = (max(ends) - min(ends)) * MARGIN or abs(ends[0]) * MARGIN or 1.0
+        self.low, self.high = min(ends) - margin, max(ends) + margin
         if min(ends) >= 0:  # what is never negative has no axis below zero
             self.low = max(0.0, self.low)
         self.points = points

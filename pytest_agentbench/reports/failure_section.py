@@ -78,8 +78,8 @@ def rollout_section(rollout: Rollout) -> str:
 def draft_text(draft: Draft) -> str:
     """`insufficient (0.80), chosen, tsq 0.500: No card was blocked.`"""
     verdict = draft.verdict or {}
-    said = f"{'sufficient' if verdict['is_sufficient'] else 'insufficient'} ({verdict['confidence']:g})" if verdict else "not judged"
-    facts = [draft.status] * (draft.status != "ok") + [said] + ["chosen"] * draft.chosen
+    judgement = f"{'sufficient' if verdict['is_sufficient'] else 'insufficient'} ({verdict['confidence']:g})" if verdict else "not judged"
+    facts = [draft.status] * (draft.status != "ok") + [judgement] + ["chosen"] * draft.chosen
     facts += [f"{name} {score!r}" for name, score in draft.scores.items()]
     return f"{', '.join(facts)}: {' '.join(str(verdict.get('reasoning') or draft.reason).split())[:WIDTH]}"
 

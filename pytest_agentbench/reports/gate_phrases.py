@@ -8,7 +8,7 @@ from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, hit_ratio
 from pytest_agentbench.records import EVALUABLE
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.phrases import count, number, percent, significant
-from pytest_agentbench.reports.view import score_of, whole
+from pytest_agentbench.reports.view import complete_comparisons, score_of
 from pytest_agentbench.runs.results import ArmResult, ArmsCompared, GateResult, InterimLook, MetricCompared, RoundsResult, RuleResult
 from pytest_agentbench.runs.run_file import Failure, Run
 from pytest_agentbench.stats.decisions import FEWEST, RUN, Suspect
@@ -66,7 +66,7 @@ def rounds_of_trials(rounds: RoundsResult) -> str:
     return f"broken off after {ran} of {most} rounds of trials"
 
 
-def look(rounds: RoundsResult, value: InterimLook, rule: RuleResult) -> str:
+def interim_look(rounds: RoundsResult, value: InterimLook, rule: RuleResult) -> str:
     """`2 of 5: banking tsq.mean >= -0.05 vs baseline: INCONCLUSIVE of suite, -0.004 [-0.061, +0.053] at 99.39 %`."""
     level = "" if rule.low is None else f" at {_confidence(rule.confidence)}"
     return f"{value.round} of {rounds.most}: {_decided(rule)}{level}"
@@ -221,7 +221,7 @@ def arms(ab: ArmsCompared) -> str:
 def lost_arms(ab: ArmsCompared) -> str:
     """Arms that are not there, and what is not compared for it. The text is empty if all is well."""
     failures = [each.failure.partition("\n")[0] for each in ab.arms if each.failure]
-    what = "not in these comparisons" if whole(ab) else "nothing is compared"
+    what = "not in these comparisons" if complete_comparisons(ab) else "nothing is compared"
     return f"{what}: {'; '.join(failures)}" if failures else ""
 
 

@@ -57,8 +57,8 @@ class _Run:
             )
             yield _gauge(f"arm_{name}", f"ab.arms.{name} of run.json.", of_arms)
         for latency in registry.latencies(compared=True):
-            found = performance.latency(latency)
-            seconds = (({"statistic": name}, value / 1e3) for name in STATISTICS if (value := getattr(found, name, None)) is not None)
+            spread = performance.latency(latency)
+            seconds = (({"statistic": name}, value / 1e3) for name in STATISTICS if (value := getattr(spread, name, None)) is not None)
             yield _gauge(latency, f"{latency}, as docs/metrics.md defines it.", seconds, unit="seconds")
         for name, value in {"calls": performance.calls, **{name: performance.number(name) for name in registry.rates()}}.items():
             yield _gauge(name, f"performance.{name} of run.json.", [({}, value)])

@@ -96,8 +96,8 @@ def measure(value: Measure) -> str:
 
 def words(content: Content) -> Text:
     """A content in words."""
-    found = words_of(content)
-    return measure(found) if isinstance(found, Measure) else found
+    content_words = words_of(content)
+    return measure(content_words) if isinstance(content_words, Measure) else content_words
 
 
 def cell(value: TableCell, column: Column) -> Text:
@@ -176,10 +176,10 @@ def _notes(run: Run) -> Iterator[str]:
     if gate_result and run.verdict not in (gate_result.verdict, NO_GATE):
         yield f"gate {gate_result.verdict}"
     if run.verdict in (PASS, INCONCLUSIVE):
-        asked = {each.suite for each in gate_result.rules} if gate_result else set()
-        silent = [group for group, suite in run.suites.items() if group not in asked and not _has_scenario_threshold(suite)]
-        left = len(silent) - NAMED
-        yield from (f"no rule for {', '.join(silent[:NAMED])}{f' and {left} more' if left > 0 else ''}",) if silent else ()
+        covered = {each.suite for each in gate_result.rules} if gate_result else set()
+        without_rule = [group for group, suite in run.suites.items() if group not in covered and not _has_scenario_threshold(suite)]
+        left = len(without_rule) - NAMED
+        yield from (f"no rule for {', '.join(without_rule[:NAMED])}{f' and {left} more' if left > 0 else ''}",) if without_rule else ()
     if tries := earlier_runs(run.earlier):
         yield tries
 
@@ -345,8 +345,8 @@ def how_to_resume(name: str) -> Text:
 def backend(run: Run) -> Text:
     """The backend, its model, and how many rollouts in flight were asked for."""
     model = Code(run.backend.served_model) if run.backend.served_model else "unknown"
-    asked = run.settings.concurrency or "an unknown number of"
-    return Code(run.backend.name), ", model ", model, f", {asked} rollouts in flight asked for"
+    concurrency = run.settings.concurrency or "an unknown number of"
+    return Code(run.backend.name), ", model ", model, f", {concurrency} rollouts in flight asked for"
 
 
 def boot(value: BackendUse) -> str:

@@ -224,8 +224,8 @@ def call_place(call: SlowCall) -> str:
 
 def server_cache(serving: ServingSummary) -> str:
     """`prefix cache hit ratio 0.92 (vllm:prefix_cache_hits_total), 3 preemptions`."""
-    found = serving.prefix_cache
-    ratio = "unknown" if found.hit_ratio is None else f"{found.hit_ratio:.2f} ({found.source})"
+    cache = serving.prefix_cache
+    ratio = "unknown" if cache.hit_ratio is None else f"{cache.hit_ratio:.2f} ({cache.source})"
     preemptions = "" if serving.preemptions is None else f", {serving.preemptions:.0f} preemptions"
     return f"prefix cache hit ratio {ratio}{preemptions}"
 

@@ -88,8 +88,8 @@ def retried(suite: SuiteResult) -> str:
     """Whether rollouts that were tried again score like the others. The text is empty if none was."""
     if not suite.retried:
         return ""
-    found = [_retried_mean(name, means) for name, means in suite.retried_scores.items() if means.retried]
-    return ": ".join(filter(None, [f"{suite.retried} tried more than once", ", ".join(found)]))
+    means_of_scores = [_retried_mean(name, means) for name, means in suite.retried_scores.items() if means.retried]
+    return ": ".join(filter(None, [f"{suite.retried} tried more than once", ", ".join(means_of_scores)]))
 
 
 def _retried_mean(name: str, means: RetriedMeans) -> str:

@@ -21,11 +21,11 @@ VARIABLE = "GITHUB_STEP_SUMMARY"  # names the file
 def write(run: Run, directory: Path) -> Path:
     """Adds to GitHub's file; outside of GitHub it is summary.md in the run directory."""
     path = Path(os.environ.get(VARIABLE) or directory / "summary.md")
-    there = path.stat().st_size if path.exists() else 0
+    existing = path.stat().st_size if path.exists() else 0
     view = RunView(run, directory)
     lines = ["", *comment.lines(view), "", *markdown.lines(document(view), Level.VERBOSE), ""]
-    text = cut("\n".join(lines), LIMIT - SPARE - there, whole_report(run.id))
-    assert size(text) + there <= LIMIT or not text
+    text = cut("\n".join(lines), LIMIT - SPARE - existing, whole_report(run.id))
+    assert size(text) + existing <= LIMIT or not text
     with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
     return path

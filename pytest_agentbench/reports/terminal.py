@@ -137,8 +137,8 @@ class _TerminalLayout(NamedTuple):
 
     def _labelled(self, label: str, column: int, content: Content, *, cut_it: bool = False) -> Iterator[Line]:
         label, words = one_line(label), phrases.words(content)
-        text, room = one_line(plain(words)), max(self.width - max(column, columns(label)) - 1, self.width // 3)
-        texts = [text] if _has_command(words) else [cut(text, room)] if cut_it else fold(text, room)
+        text, available = one_line(plain(words)), max(self.width - max(column, columns(label)) - 1, self.width // 3)
+        texts = [text] if _has_command(words) else [cut(text, available)] if cut_it else fold(text, available)
         for each in texts:
             yield Line(f"{label}{' ' * (column - columns(label))} {each}".rstrip())
             label = ""

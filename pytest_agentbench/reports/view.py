@@ -77,11 +77,11 @@ def ranking_of(rule: RuleResult) -> list[Suspect]:
 
 def suspects(rules: Iterable[RuleResult]) -> list[tuple[RuleResult, Suspect]]:
     """Returns all scenarios that got worse since the baseline, each with its rule, the surest first; equal ones by name."""
-    found = [(rule, each) for rule in rules for each in claims_of(rule)]
-    return sorted(found, key=lambda pair: (pair[1].p, pair[0].suite, pair[0].rule, pair[1].scenario))
+    claims = [(rule, each) for rule in rules for each in claims_of(rule)]
+    return sorted(claims, key=lambda pair: (pair[1].p, pair[0].suite, pair[0].rule, pair[1].scenario))
 
 
-def whole(ab: ArmsCompared) -> list[MetricCompared]:
+def complete_comparisons(ab: ArmsCompared) -> list[MetricCompared]:
     """Returns the comparisons of arms that ran to their end."""
     lost = {each.name for each in ab.arms if each.failure}
     return [each for each in ab.comparisons if not {each.base_arm, each.new_arm} & lost]

@@ -12,7 +12,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.page.data import PackedRollouts, RunData, keys_of, packed_data, run_data
 from pytest_agentbench.reports.page.layout import RolloutLinks, folded_html, page, run_html
-from pytest_agentbench.reports.page.pictures import compared_runs, intervals, sides
+from pytest_agentbench.reports.page.pictures import compared_runs, intervals, intervals_against_reference
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.journal import FILE as JOURNAL
@@ -37,7 +37,7 @@ def write_several(directories: Sequence[Path], path: Path, on_damage: Callable[[
         from pytest_agentbench.reports.sections import runs_compared  # a session's own page compares no runs, and waits for no statistics
 
         comparison = compared_runs(directories)
-        compared = [*sides(comparison), *compared]
+        compared = [*intervals_against_reference(comparison), *compared]
         texts.append(folded_html(phrases.COMPARISON, runs_compared.document(comparison, details=True)))
     views = [RunView(run, directory) for run, directory in zip(runs, directories, strict=True)]
     return write_page(views, data, compared, path, texts)

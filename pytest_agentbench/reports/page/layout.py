@@ -36,8 +36,8 @@ class RolloutLinks:
         self._of_run: dict[str, RolloutKey | None] = {}  # None: it may be one or the other
         for name, key in (*((key.id, key) for key in ordered), *((key.scenario, key) for key in ordered)):
             self._of_group.setdefault((key.group, name), key)
-            found = self._of_run.setdefault(name, key)
-            if found and found.suite != key.suite:
+            known = self._of_run.setdefault(name, key)
+            if known and known.suite != key.suite:
                 self._of_run[name] = None
         self._of_run.update({str(key): key for key in ordered})
 
@@ -80,8 +80,8 @@ def first_screen(document: Document, address: Address = no_address) -> Iterator[
     yield f'<p class="soft">{layout.text(document.title)}</p>'
     if headline:
         yield f'<h1 class="{f"verdict {headline.tone}".rstrip()}">{layout.words(headline.content)}</h1>'
-    said = [each.content for each in shown.blocks() if isinstance(each, Fact)]
-    placed = [(section, *each) for section in shown.sections for each in _without_tables(section, layout, said)]
+    shown_elsewhere = [each.content for each in shown.blocks() if isinstance(each, Fact)]
+    placed = [(section, *each) for section in shown.sections for each in _without_tables(section, layout, shown_elsewhere)]
     cards = [each for *_, each in placed if _is_measure(each)]
     texts = [(section, part, each) for section, part, each in placed if not _is_measure(each)]
     yield from blocks_html((part, each) for _, part, each in texts if each.level <= Level.FIRST_PAGE)
@@ -94,15 +94,15 @@ def first_screen(document: Document, address: Address = no_address) -> Iterator[
     yield "</div>"
 
 
-def _without_tables(section: Section, around: HtmlLayout, said: list[Content]) -> Iterator[PlacedBlock]:
-    """Yields the blocks of a section, but for tables with the notes that belong to them, and of a list what is not said elsewhere."""
+def _without_tables(section: Section, around: HtmlLayout, shown_elsewhere: list[Content]) -> Iterator[PlacedBlock]:
+    """Yields the blocks of a section without its tables and their notes, and without list items that are shown elsewhere."""
     layout = around.inside(section)
     before: AnyBlock | Section | None = None
     for each in section.blocks:
         if isinstance(each, Section):
-            yield from _without_tables(each, layout, said)
+            yield from _without_tables(each, layout, shown_elsewhere)
         elif isinstance(each, Bullets):
-            if items := tuple(item for item in each.items if item not in said):
+            if items := tuple(item for item in each.items if item not in shown_elsewhere):
                 yield layout, replace(each, items=items)
         elif not isinstance(each, Table) and not (isinstance(each, Note) and isinstance(before, Table)):
             yield layout, each

@@ -44,15 +44,15 @@ class LiveRun:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._lock = threading.Lock()
-        self._stopped: tuple[int, int] | None = None  # the stamp under which no session held the journal
-        self._stamp = _stamp(directory)
-        self._seen = LiveRecords(directory, _finished(directory, self._stamp))
+        self._stopped_at: tuple[int, int] | None = None  # the stamp under which no session held the journal
+        self._timestamps = _timestamps(directory)
+        self._records = LiveRecords(directory, _finished(directory, self._timestamps))
 
     def page(self) -> str:
         """The page, without a row: it asks for them."""
         with self._lock:
             index = {"name": self.directory.name, "mains": {}, "server": [], **PackedRollouts({}).index()}
-            return page(self.directory.name, self._seen.html(self._phase()), [RunData(index, ())], [], live=True)
+            return page(self.directory.name, self._records.html(self._phase()), [RunData(index, ())], [], live=True)
 
     def news(self, generation: str, state: str, after: int) -> str:
         """JSON: the rows of a generation behind the first `after` ones, and what is known of the run; `{}` where its state is the page's.
@@ -60,18 +60,18 @@ class LiveRun:
         Rows begin anew with each generation: when a session begins, and when it ends. Raises OSError and ConfigError.
         """
         with self._lock:
-            self._renew()
-            now = "-".join(map(str, self._stamp))
+            self._reload()
+            now = "-".join(map(str, self._timestamps))
             begin = after if generation == now else 0
-            more = self._seen.read_on() or len(self._seen.rows) > begin + AT_ONCE
-            phase, looks = self._phase(), self._seen.look_at_servers()
-            latest = f"{now}-{phase}-{len(self._seen.rows)}-{self._seen.damaged}-{looks}"
-            if latest == state and begin == len(self._seen.rows):
+            more = self._records.read_more() or len(self._records.rows) > begin + AT_ONCE
+            phase, updates = self._phase(), self._records.update_server_metrics()
+            latest = f"{now}-{phase}-{len(self._records.rows)}-{self._records.damaged}-{updates}"
+            if latest == state and begin == len(self._records.rows):
                 return "{}"
             return self._answer({"generation": now, "state": latest, "phase": phase, "more": more}, begin)
 
     def _answer(self, head: Json, after: int) -> str:
-        contents = self._seen
+        contents = self._records
         rest = {
             "mains": contents.mains,
             "distributions": contents.distributions.plain(),
@@ -87,24 +87,24 @@ class LiveRun:
     def rollout(self, number: int) -> str:
         """JSON: all of the rollout in a row; raises IndexError where there is none, OSError and ValueError where it cannot be read."""
         with self._lock:
-            place = self._seen.places[number]
+            place = self._records.places[number]
         return encoded(detail(_record(self.directory, place)))
 
-    def _renew(self) -> None:
+    def _reload(self) -> None:
         """Begins anew where a session began, or ended, since the last look."""
-        stamp = _stamp(self.directory)
-        if stamp != self._stamp:
-            self._stamp, self._seen = stamp, LiveRecords(self.directory, _finished(self.directory, stamp))
+        timestamps = _timestamps(self.directory)
+        if timestamps != self._timestamps:
+            self._timestamps, self._records = timestamps, LiveRecords(self.directory, _finished(self.directory, timestamps))
 
     def _phase(self) -> RunPhase:
         """The lock is tried only while nobody may wait for it: once it was free, not again before another session begins."""
-        if self._seen.run:
+        if self._records.run:
             return "ended"
-        if self._stopped == self._stamp:
+        if self._stopped_at == self._timestamps:
             return "stopped"
         if _is_held(self.directory / FILE):
             return "running"
-        self._stopped = self._stamp
+        self._stopped_at = self._timestamps
         return "stopped"
 
 
@@ -124,7 +124,7 @@ class LiveRecords:
         self._read, self._is_read = 0, False  # bytes; whether there are no more
         self._html: dict[bool, str] = {}  # the report of a run that has ended: without links until all records are read, and with them
         self._numbers: dict[RolloutKey, int] = {}
-        self._looks, self._next_look = 0, 0.0  # seconds, time.monotonic()
+        self._updates, self._next_update = 0, 0.0  # seconds, time.monotonic()
 
     @property
     def mains(self) -> Json:
@@ -150,7 +150,7 @@ class LiveRecords:
             self._html[self._is_read] = run_html(document(RunView(self.run, self._directory)), address)
         return self._html[self._is_read]
 
-    def read_on(self) -> bool:
+    def read_more(self) -> bool:
         """Takes the next records, AT_ONCE at most; True where more are there."""
         new, replaced = FrameReader(), FrameReader()
         try:
@@ -187,15 +187,15 @@ class LiveRecords:
         self.rows.append(encoded(self.table.row(rollout)))
         self.places.append((self._read, len(line)))
 
-    def look_at_servers(self) -> int:
+    def update_server_metrics(self) -> int:
         """Reads the samples again where it is time; how often that was."""
         began = time.monotonic()
-        if began >= self._next_look and self.table.began is not None:
+        if began >= self._next_update and self.table.began is not None:
             self.server = server_series(self._directory, self.table.began)
-            self._looks += 1
+            self._updates += 1
             ended = time.monotonic()
-            self._next_look = ended + max(SAMPLES_S, RATIO * (ended - began)) if self.run is None else float("inf")
-        return self._looks
+            self._next_update = ended + max(SAMPLES_S, RATIO * (ended - began)) if self.run is None else float("inf")
+        return self._updates
 
 
 def _record(directory: Path, place: tuple[int, int]) -> Rollout:
@@ -206,7 +206,7 @@ def _record(directory: Path, place: tuple[int, int]) -> Rollout:
         return rollout_of(opened(file.read(size)))
 
 
-def _stamp(directory: Path) -> tuple[int, int]:
+def _timestamps(directory: Path) -> tuple[int, int]:
     """When a session last began, and when one last ended, nanoseconds since 1970; 0 for never."""
     began, ended = (_changed(directory / name) for name in (SESSIONS, run_file.FILE))
     return began, ended
@@ -219,9 +219,9 @@ def _changed(path: Path) -> int:
         return 0
 
 
-def _finished(directory: Path, stamp: tuple[int, int]) -> Run | None:
+def _finished(directory: Path, timestamps: tuple[int, int]) -> Run | None:
     """The run, where its last session has ended; raises ConfigError."""
-    began, ended = stamp
+    began, ended = timestamps
     return run_file.read_run(directory) if ended > began else None
 
 
@@ -262,14 +262,14 @@ class Loopback(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), PageHandler)
         self.run = run
         self.token = secrets.token_urlsafe(24)
-        self._room = threading.BoundedSemaphore(MOST)
+        self._free_connections = threading.BoundedSemaphore(MOST)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/{self.token}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
+        if self._free_connections.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -278,7 +278,7 @@ class Loopback(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self._free_connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser may leave in the middle of an answer; what else fails is told."""

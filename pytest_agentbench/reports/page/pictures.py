@@ -86,12 +86,12 @@ def compared_runs(directories: Sequence[Path]) -> RunComparison:
     return RunComparison(names, tuple(map(read, directories)))
 
 
-def sides(runs: RunComparison) -> list[Json]:
+def intervals_against_reference(runs: RunComparison) -> list[Json]:
     """Returns the intervals of other runs against the first one."""
-    return [each for each in _sides(runs) if each]
+    return [each for each in _interval_of_each_difference(runs) if each]
 
 
-def _sides(runs: RunComparison) -> Iterator[Json]:
+def _interval_of_each_difference(runs: RunComparison) -> Iterator[Json]:
     from pytest_agentbench.gate.run_comparison import PERCENTILES, latency_against, score_against
 
     first = runs.reference.facts
@@ -103,8 +103,8 @@ def _sides(runs: RunComparison) -> Iterator[Json]:
             yield from _against(runs, f"{metric}.p{q}", f"{metric}.p{q}", latency_against(runs, metric, q))
 
 
-def _against(runs: RunComparison, title: str, metric: str, found: Sequence[ReferenceComparison]) -> Iterator[Json]:
-    for name, each in zip(runs.names[1:], found, strict=True):
+def _against(runs: RunComparison, title: str, metric: str, comparisons: Sequence[ReferenceComparison]) -> Iterator[Json]:
+    for name, each in zip(runs.names[1:], comparisons, strict=True):
         if each.decision:
             yield _interval(f"{title}: {name} against {runs.names[0]}", each.decision, _even(metric), "")
 

@@ -112,11 +112,11 @@ def _draft(draft: Draft) -> Json:
 
 
 def _verification(rollout: Rollout) -> Json | None:
-    found = rollout.verification
-    if found is None:
+    verification = rollout.verification
+    if verification is None:
         return None
     return {
-        name: getattr(found, name)
+        name: getattr(verification, name)
         for name in ("reward", "rewards", "exit_code", "output", "first_failure", "sandbox", "mode", "tampered", "changed")
     }
 
@@ -138,8 +138,8 @@ def _attempt(attempt: Attempt, rollout: Rollout) -> Json:
 
 def _beginning(attempt: Attempt) -> int:
     """Where its timeline begins, on the clock of its session."""
-    stamps = [attempt.started_ns, *(call.called_ns or call.received_ns for call in (*attempt.calls, *attempt.other_calls))]
-    return min(filter(None, stamps), default=0)
+    timestamps = [attempt.started_ns, *(call.called_ns or call.received_ns for call in (*attempt.calls, *attempt.other_calls))]
+    return min(filter(None, timestamps), default=0)
 
 
 def _call(call: LLMCall, began: int) -> Json:
@@ -148,7 +148,7 @@ def _call(call: LLMCall, began: int) -> Json:
     first = output[0].at_ns if output else None
     return {
         "role": call.role,
-        "at": [_since(stamp, began) for stamp in (call.called_ns or call.received_ns, call.sent_ns, first, call.ended_ns)],
+        "at": [_since(timestamp, began) for timestamp in (call.called_ns or call.received_ns, call.sent_ns, first, call.ended_ns)],
         "stamps": [round(later.at_ns / TICK_NS) - round(earlier.at_ns / TICK_NS) for earlier, later in pairwise(output)],
         "held": round(call.held_ns / 1e6, 1),
         "model": call.answered_by or call.model,
@@ -167,10 +167,10 @@ def _spans(rollout: Rollout, began: int) -> Iterator[Json]:
             yield {"kind": "tool", "name": tool.name, "at": [_since(tool.started_ns, began), _since(tool.ended_ns, began)]}
     for program in rollout.programs:
         yield {"kind": "program", "name": "program", "at": [_since(program.started_ns, began), _since(program.ended_ns, began)]}
-    if (found := rollout.verification) and found.started_ns:
-        yield {"kind": "verifier", "name": "verifier", "at": [_since(found.started_ns, began), _since(found.ended_ns, began)]}
+    if (verification := rollout.verification) and verification.started_ns:
+        yield {"kind": "verifier", "name": "verifier", "at": [_since(verification.started_ns, began), _since(verification.ended_ns, began)]}
 
 
-def _since(stamp: int | None, began: int) -> float | None:
+def _since(timestamp: int | None, began: int) -> float | None:
     """Milliseconds, to the microsecond."""
-    return None if stamp is None else round((stamp - began) / 1e6, 3)
+    return None if timestamp is None else round((timestamp - began) / 1e6, 3)

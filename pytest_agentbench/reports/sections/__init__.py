@@ -52,9 +52,9 @@ def _of_plugins() -> Iterator[SectionFunction]:
 def _section_of(entry: EntryPoint, view: RunView) -> Section | None:
     """Returns the section of a plugin. If the plugin fails, the section says so, and the rest of the report is written."""
     try:
-        found: Section | None = entry.load()(view)
-        for each in found.findings() if found else ():
+        section: Section | None = entry.load()(view)
+        for each in section.findings() if section else ():
             each.words  # noqa: B018 - a phrase that fails does so here, and not in a renderer
     except Exception as error:
         return Section(entry.name, (Note(say(phrases.section_failure, entry.value, error), "bad"),))
-    return found
+    return section

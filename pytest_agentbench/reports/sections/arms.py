@@ -9,7 +9,7 @@ from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE
 from pytest_agentbench.reports import gate_phrases, suite_phrases
 from pytest_agentbench.reports.document import AnyBlock, Fact, Level, Note, Section, Table, Tone, heads, say
 from pytest_agentbench.reports.document import section as of
-from pytest_agentbench.reports.view import RunView, whole
+from pytest_agentbench.reports.view import RunView, complete_comparisons
 from pytest_agentbench.runs.results import ArmsCompared, MetricCompared
 from pytest_agentbench.runs.run_file import Run
 
@@ -26,14 +26,14 @@ def section(view: RunView) -> Section | None:
 
 def essentials(ab: ArmsCompared) -> list[MetricCompared]:
     """Returns what is known to differ, and the first score of each suite, whatever is known of it."""
-    comparisons = whole(ab)
+    comparisons = complete_comparisons(ab)
     firsts = {each.suite: each.metric for each in reversed(comparisons)}
     return [each for each in comparisons if each.finding in TONES or firsts[each.suite] == each.metric]
 
 
 def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
     first, summary = Level.FIRST_PAGE, Level.SUMMARY
-    comparisons, shown = whole(ab), essentials(ab)
+    comparisons, shown = complete_comparisons(ab), essentials(ab)
     yield Fact("A/B", say(gate_phrases.arms, ab), level=first)
     yield Fact("", say(gate_phrases.lost_arms, ab), "open", level=first)
     for each in shown:

@@ -24,13 +24,13 @@ def section(view: RunView) -> Section | None:
 
 def document_of(gate: GateResult, rounds: RoundsResult | None) -> Document:
     """Returns a report of a gate alone."""
-    found = _section(gate, rounds)
-    return Document("Gate", None, (replace(found, title=""),) if found else ())
+    section = _section(gate, rounds)
+    return Document("Gate", None, (replace(section, title=""),) if section else ())
 
 
 def _section(gate: GateResult, rounds: RoundsResult | None) -> Section | None:
     verdict = Fact("gate", say(gate_phrases.gate, gate, rounds), tone(gate.verdict), level=Level.FIRST_PAGE)
-    return of("Gate", [verdict, *_rules(gate), *_claims(gate), *_ranking(gate), _looks(rounds)])
+    return of("Gate", [verdict, *_rules(gate), *_claims(gate), *_ranking(gate), _interim_looks(rounds)])
 
 
 def _rules(gate: GateResult) -> Iterator[AnyBlock]:
@@ -53,14 +53,14 @@ def _details(rule: RuleResult) -> Iterator[AnyBlock]:
 
 
 def _claims(gate: GateResult) -> Iterator[AnyBlock]:
-    found = suspects(gate.rules)
-    for place, (rule, suspect) in enumerate(found[:SHOWN]):
+    worse = suspects(gate.rules)
+    for place, (rule, suspect) in enumerate(worse[:SHOWN]):
         yield Fact(
             "worse", say(gate_phrases.claim, rule, suspect, _suite(gate, rule)), level=Level.FIRST_PAGE if place < WORST else Level.SUMMARY
         )
-    yield Fact("", say(phrases.more, len(found) - WORST), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
-    yield Fact("", say(phrases.more, len(found) - SHOWN, phrases.IN_RUN_JSON), level=Level.SUMMARY)
-    if found:
+    yield Fact("", say(phrases.more, len(worse) - WORST), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
+    yield Fact("", say(phrases.more, len(worse) - SHOWN, phrases.IN_RUN_JSON), level=Level.SUMMARY)
+    if worse:
         yield Note(gate_phrases.BY_CHANCE, level=Level.VERBOSE)
 
 
@@ -82,8 +82,8 @@ def _ranking(gate: GateResult) -> Iterator[AnyBlock]:
         yield Fact("", gate_phrases.NO_CLAIM, level=Level.FIRST_PAGE if shown else Level.FULL)
 
 
-def _looks(rounds: RoundsResult | None) -> Section | None:
+def _interim_looks(rounds: RoundsResult | None) -> Section | None:
     if rounds is None:
         return None
-    facts = [Fact("round", say(gate_phrases.look, rounds, look, rule)) for look in rounds.looks for rule in look.rules]
+    facts = [Fact("round", say(gate_phrases.interim_look, rounds, look, rule)) for look in rounds.looks for rule in look.rules]
     return of("Rounds of trials", [*facts, Note(gate_phrases.LEVEL_OF_LOOKS, level=Level.VERBOSE)] if facts else [])

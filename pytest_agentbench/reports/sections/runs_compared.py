@@ -87,8 +87,8 @@ def setup(runs: RunComparison) -> Iterator[Fact]:
     first = runs.reference.identity
     assert first is not None
     differing = {part for part, _ in changes}
-    told = [compared_parts(runs.reference, run) for run in runs.others.values()]
-    if same := [part for part in first.hashes if part not in differing and all(part in each for each in told)]:
+    compared = [compared_parts(runs.reference, run) for run in runs.others.values()]
+    if same := [part for part in first.hashes if part not in differing and all(part in each for each in compared)]:
         yield Fact("the same", say(comparison_phrases.same_setup, same, [*first.hashes]))
 
 
@@ -167,19 +167,19 @@ def _differing_scenarios(runs: RunComparison, most: int | None, *, details: bool
 
 def _remarks(runs: RunComparison, *, details: bool) -> Iterator[Bullets]:
     """What is the same, what was left out, and what is not compared."""
-    found = [*(details_of(runs) if details else ()), *doubt_sentences(runs)]
-    if found:
-        yield Bullets(tuple(found))
+    remarks = [*(details_of(runs) if details else ()), *doubt_sentences(runs)]
+    if remarks:
+        yield Bullets(tuple(remarks))
 
 
 def details_of(runs: RunComparison) -> Iterator[Finding]:
     """Yields for each suite what is the same, what was left out, and how rollouts that were tried again score."""
     for group in runs.groups:
         same = [score for score in compared_scores(runs, group) if not flips(runs, group, score)]
-        found = [say(comparison_phrases.same_scores, group, same)]
+        remarks = [say(comparison_phrases.same_scores, group, same)]
         for name, run in runs.others.items():
-            found.append(say(comparison_phrases.scenarios_left_out, group, runs.names[0], name, left_out(runs, run, group)))
+            remarks.append(say(comparison_phrases.scenarios_left_out, group, runs.names[0], name, left_out(runs, run, group)))
         for name, run in zip(runs.names, runs.runs, strict=True):
             if suite := run.facts.suites.get(group):
-                found.append(say(comparison_phrases.retried, group, name, suite))
-        yield from (each for each in found if plain(each.words))
+                remarks.append(say(comparison_phrases.retried, group, name, suite))
+        yield from (each for each in remarks if plain(each.words))

@@ -63,8 +63,8 @@ def _measures(run: Run) -> Iterator[AnyBlock]:
         with_tokens = replace(throughput, about=serving_phrases.tokens_and_calls(performance))
         yield Fact("throughput", with_tokens, level=summary, until=summary)
     if per_hour := performance.number("rollouts_per_hour"):
-        found = Measure(per_hour, digits=0, about=serving_phrases.in_flight(performance))
-        yield Fact(registry.title_of("rollouts_per_hour"), found, level=summary, until=summary)
+        rollouts = Measure(per_hour, digits=0, about=serving_phrases.in_flight(performance))
+        yield Fact(registry.title_of("rollouts_per_hour"), rollouts, level=summary, until=summary)
     if (hits := performance.number("prefix_cache_hit_ratio")) is not None:
         yield Fact("prefix cache", Measure(hits, "%", about=serving_phrases.CACHED), level=summary, until=summary)
 

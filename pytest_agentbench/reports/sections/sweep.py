@@ -25,7 +25,7 @@ def _conclusions(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria) 
         yield Fact("knee", say(capacity_phrases.knee, bend.concurrency, max(operations).concurrency))
     yield Fact("answer", say(capacity_phrases.greatest, greatest(verdicts(judged)), terms))
     for level in sweep.levels:
-        yield Fact("lost", say(capacity_phrases.lost, level.concurrency, level.statuses), "open")
+        yield Fact("lost", say(capacity_phrases.lost_rollouts, level.concurrency, level.statuses), "open")
     yield Fact("not run", say(phrases.not_run, sweep.run), "open")
     yield Fact("warm-up", say(capacity_phrases.warm_up, sum(sweep.warm_up.values())))
     yield Fact("no warm-up", say(capacity_phrases.unwarmed, [level for level, rollouts in sweep.warm_up.items() if not rollouts]))

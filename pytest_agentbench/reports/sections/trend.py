@@ -46,7 +46,7 @@ def _regressions(trend: Trend) -> Iterator[AnyBlock]:
         state = comparison_phrases.regression_state(each)
         yield Fact(state, say(comparison_phrases.regression, group, series, each), _tone(each), until=Level.FULL)
     columns = heads("state", "metric", "first worse run", "better before", "change", "fixed by")
-    rows, tones = tuple(_row(*found) for found in every), tuple(_tone(each) for _, _, each in every)
+    rows, tones = tuple(_row(*each) for each in every), tuple(_tone(each) for _, _, each in every)
     yield Table(columns, rows, tones=tones, level=Level.VERBOSE)
     if not every:
         compared = any(series.compared for suite in trend.suites.values() for series in suite.series)

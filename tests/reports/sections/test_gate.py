@@ -117,9 +117,9 @@ def test_looks() -> None:
     asked = gate_result("PASS", seen)
     found, without = report(run_of(gate=asked, rounds=rounds)), report(run_of(gate=asked))
 
-    assert [(rounds, rounds.looks[0], seen)] == said(found, gate_phrases.look)
+    assert [(rounds, rounds.looks[0], seen)] == said(found, gate_phrases.interim_look)
     assert [(asked, rounds)] == said(found, gate_phrases.gate)
-    assert ([], [(asked, None)]) == (said(without, gate_phrases.look), said(without, gate_phrases.gate))
+    assert ([], [(asked, None)]) == (said(without, gate_phrases.interim_look), said(without, gate_phrases.gate))
 
 
 def test_a_gate_alone() -> None:

@@ -50,7 +50,7 @@ def test_conclusions(sweep: Sweep) -> None:
     assert [(3,)] == said(report, capacity_phrases.warm_up)
     assert [] == said(report, capacity_phrases.unwarmed)
     assert [(4, 2)] == said(report, capacity_phrases.short_blocks)
-    assert [] == said(report, capacity_phrases.lost)
+    assert [] == said(report, capacity_phrases.lost_rollouts)
     assert [(sweep.run,)] == said(report, phrases.not_run)
     more = document(longer, (*JUDGED, LevelVerdict(8, LOW, FAIL, None)), TERMS)
     assert [(4, 8)] == said(more, capacity_phrases.knee)
