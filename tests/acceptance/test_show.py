@@ -34,7 +34,7 @@ def test_show(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
         assert [line.text for line in terminal.lines(shown, Level.FULL)] == capsys.readouterr().out.splitlines()[1:]
     report = report_of(run.directory, Level.FULL)
     serving = next(each for each in report.sections if each.title == "Serving")
-    assert ["stopwatch"] == [block.label for block in serving.blocks[:1] if isinstance(block, Fact)]
+    assert ["timing quality"] == [block.label for block in serving.blocks[:1] if isinstance(block, Fact)]
     assert [("server_error", 1)] == said(report, serving_phrases.failed_kind)
     assert {(2, 1, 0)} == {(each.good_calls, each.bad_calls, each.unknown_calls) for (each,) in said(report, serving_phrases.goodput)}
     assert 1 == len(said(report, serving_phrases.split)) == len(said(report, serving_phrases.few_values))

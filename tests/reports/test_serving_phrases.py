@@ -55,8 +55,8 @@ def test_trouble_with_timings() -> None:
     """The first page has the verdict, and tells a client that could not keep up from timings of which some are of no use."""
     warn, saturated = (serving_phrases.timing_trouble(replace(READING, verdict=verdict)) for verdict in ("warn", SATURATED))
 
-    assert (True, True) == (warn.startswith("warn: "), saturated.startswith(f"{SATURATED}: "))
-    assert warn.removeprefix("warn") != saturated.removeprefix(SATURATED)
+    assert (True, True) == ("(warn)" in warn, f"({SATURATED})" in saturated)
+    assert warn.replace("warn", "") != saturated.replace(SATURATED, "")
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_calls() -> None:
     failed = replace(calls, failed_calls={"cut": 2, "connect": 1}, token_sources={"usage": 1, "chunks": 1}, stamps={})
 
     assert ["350", "12.3 s"] == amounts(serving_phrases.calls(calls))
-    assert serving_phrases.calls(calls).endswith("from usage, stamps: user")
+    assert serving_phrases.calls(calls).endswith("from usage, timestamps: user")
     assert ["350", "2", "1", "12.3 s"] == amounts(serving_phrases.calls(failed))
     assert "(2 cut, 1 connect)" in serving_phrases.calls(failed)
-    assert serving_phrases.calls(failed).endswith("from usage, chunks, stamps: none")
+    assert serving_phrases.calls(failed).endswith("from usage, chunks, timestamps: none")
     assert ["0", "350", "12.3 s"] == amounts(serving_phrases.tokens_and_calls(calls))
 
 

@@ -80,7 +80,7 @@ def test_its_phases(tmp_path: Path) -> None:
     ended = news(run, stopped)
 
     assert ["running", "stopped", "ended"] == [each["phase"] for each in (running, stopped, ended)]
-    assert "It goes on: 1 rollouts have ended" in running["first"]
+    assert "running, 1 rollout finished" in running["first"]
     assert "--agentbench-resume=run" in stopped["first"]
     assert "PASS" in ended["first"]
     assert 1 == ended["count"]  # told once more, for now it is known what passes
@@ -92,7 +92,7 @@ def test_one_that_ran_again_counts_once(tmp_path: Path) -> None:
     directory = journal(tmp_path / "run", rollout("a", 0.0), rollout("b", 1.0), rollout("a", 1.0))
     found = news(LiveRun(directory))
 
-    assert "2 rollouts have ended" in found["first"]
+    assert "2 rollouts finished" in found["first"]
     assert '<p class="value">1.000</p>' in found["first"]
     assert 2 == sum(count for _, count in found["distributions"]["shop"]["ttft"])
 

@@ -85,6 +85,6 @@ def test_what_did_not_happen_is_not_told() -> None:
 
     for label, tone in (("lost", "bad"), ("damaged", "open"), ("restarted", "open")):
         assert ([], [tone]) == tuple([fact.tone for fact in facts(report(each), label)] for each in (quiet, disturbed))
-    for label in ("resumed", "interrupted", "not known", "window", "tests"):
+    for label in ("resumed", "interrupted", "unmeasured", "window", "tests"):
         assert [] == facts(report(quiet), label)
     assert [(QUIET,)] == said(report(QUIET), phrases.unknown_suites)

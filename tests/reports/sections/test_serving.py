@@ -103,7 +103,7 @@ def test_timings(verdict: str | None, tone: str, first: int) -> None:
     watch = Stopwatch(verdict=verdict, clean_share=1.0, notes=("a note",))
     run = replace(TIMED, stopwatch=watch)
 
-    [fact] = facts(report(run, Level.FULL), "stopwatch")
+    [fact] = facts(report(run, Level.FULL), "timing quality")
     assert tone == fact.tone
     assert [(watch,)] == said(report(run, Level.FULL), serving_phrases.timing)
     assert [(watch,)] * first == said(report(run, Level.FIRST_PAGE), serving_phrases.timing_trouble)
