@@ -211,18 +211,18 @@ class _Usual:
                 return self._why_late(place, row)
             case "decoding":
                 return self._why_long(place, row)
-        return "nobody knows"
+        return "unknown"
 
     def _why_late(self, place: int, row: dict[str, Any]) -> str:
         """Why the first token was late."""
         if np.isnan(row["ttft_ms"]):
-            return "it did not stream, so nobody knows when its first token came"
+            return "it did not stream, so the time of its first token is unknown"
         for values, what in ((self.uncached, "prompt tokens that were not in the cache"), (self.calls["prompt_tokens"], "prompt tokens")):
             if values[place] > MUCH * (usual := self._usual(values)):
                 return f"its first token was late: {values[place]:,.0f} {what}, usually {usual:,.0f}"
         if self.in_flight[place] > self.usual_in_flight:
             return f"its first token was late: {self.in_flight[place]} calls were in flight, usually {self.usual_in_flight} or fewer"
-        return "its first token was late, and neither its prompt nor the calls in flight say why"
+        return "its first token was late, but neither its prompt nor the calls in flight explain it"
 
     def _why_long(self, place: int, row: dict[str, Any]) -> str:
         """Why there was much time between the first token and the end."""

@@ -182,8 +182,8 @@ def test_calibrating(gated: Project, capsys: Capture) -> None:
     assert 0 == main(["calibrate", "shop", *names])
 
     said = capsys.readouterr().out
-    assert "# 2 of 20 scenarios were not always scored alike: shop-1 0.00 to 1.00, shop-2 0.00 to 1.00\n" in said
-    assert "# these runs do not have the same backend, so that is in the numbers\n" in said
+    assert "# 2 of 20 scenarios did not always get the same score: shop-1 0.00 to 1.00, shop-2 0.00 to 1.00\n" in said
+    assert "# these runs differ in their backend, so the numbers include its effect\n" in said
     found = yaml.safe_load(said)
     assert {"tsq.mean"} == set(found["thresholds"])
     for run, base in (("before", "second"), ("second", "before"), ("third", "second")):

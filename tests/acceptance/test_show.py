@@ -100,8 +100,8 @@ def test_show_profile(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
     assert [*sections] == [line for line in said.splitlines() if line in sections]
     assert re.search(r"shop\[shop-2\] +failed: ", said)
     assert re.search(r"^shop +3 ", said, re.MULTILINE)
-    assert re.search(r"^A perfect prefix cache would have [\d,]+ \(\d+\.\d %\) of [\d,]+ prompt tokens of 2 calls:$", said, re.MULTILINE)
-    assert re.search(r"^The server had [\d,]+ \(\d+\.\d %\) of [\d,]+ in its cache, as it says\.$", said, re.MULTILINE)
+    assert re.search(r"^A perfect prefix cache would contain [\d,]+ \(\d+\.\d %\) of [\d,]+ prompt tokens of 2 calls:$", said, re.MULTILINE)
+    assert re.search(r"^The server reports [\d,]+ \(\d+\.\d %\) of [\d,]+ as cached\.$", said, re.MULTILINE)
 
 
 @pytest.mark.slow

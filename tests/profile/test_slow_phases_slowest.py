@@ -63,13 +63,13 @@ def test_a_failed_call_took_its_time_too(tmp_path: Path) -> None:
         ),
         (
             call(20_000, 25_000, 25_020, end=25_050),
-            "its first token was late, and neither its prompt nor the calls in flight say why",
+            "its first token was late, but neither its prompt nor the calls in flight explain it",
         ),
         (call(20_000, 20_100, 20_120, 24_000, end=24_010), "it stalled: one gap of 3,880.0 ms"),
         (call(20_000, *range(20_100, 24_000, 20), end=24_000), "a long answer: 195 tokens, usually 3"),
         (call(20_000, 20_100, 21_100, 22_100, 23_100, end=23_110), "slow tokens: 1,000.0 ms each, usually 20.0"),
         (call(20_000, 20_100, end=25_000), "the end of its answer was late"),
-        (call(20_000, end=25_000, streamed=False), "it did not stream, so nobody knows when its first token came"),
+        (call(20_000, end=25_000, streamed=False), "it did not stream, so the time of its first token is unknown"),
     ],
     ids=["client", "rate-limit", "cold", "long-prompt", "nothing", "stall", "long-answer", "slow-tokens", "end", "whole"],
 )

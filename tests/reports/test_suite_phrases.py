@@ -160,14 +160,14 @@ def test_pass_rates_in_short() -> None:
 @pytest.mark.parametrize(
     ("changes", "numbers", "timed"),
     [
-        ({"calls": 1, "measured": 1}, ["1", "1,000", "100", "0.2 s"], "all of it"),
-        ({"calls": 1, "measured": 0}, ["1", "1,000", "100", "0.2 s"], "none of it"),
-        ({"calls": 2, "measured": 1, "failed_calls": {"cut": 1}}, ["2", "1", "1,000", "100", "0.2 s", "1"], "1 calls"),
-        ({"calls": 1, "measured": 0, "currency": "USD", "cost": 0.25}, ["1", "1,000", "100", "0.2 s", "0.2500"], "none of it"),
+        ({"calls": 1, "measured": 1}, ["1", "1,000", "100", "0.2 s"], "all of them"),
+        ({"calls": 1, "measured": 0}, ["1", "1,000", "100", "0.2 s"], "none of them"),
+        ({"calls": 2, "measured": 1, "failed_calls": {"cut": 1}}, ["2", "1", "1,000", "100", "0.2 s", "1"], "1 of them"),
+        ({"calls": 1, "measured": 0, "currency": "USD", "cost": 0.25}, ["1", "1,000", "100", "0.2 s", "0.2500"], "none of them"),
     ],
 )
 def test_roles(changes: Json, numbers: list[str], timed: str) -> None:
-    """Calls, those that failed, tokens, time and cost of a role, and what of it is in the timings of calls."""
+    """Calls, those that failed, tokens, time and cost of a role, and how many of its calls are in the serving metrics."""
     text = suite_phrases.role(replace(NO_CALLS, prompt_tokens=1000, output_tokens=100, seconds=0.2, **changes))
 
     assert numbers == amounts(text)

@@ -1,4 +1,4 @@
-"""A suite's history: its regressions, and a chart of each metric."""
+"""The report of the history of suites: regressions, and a chart of each metric."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def document(trend: Trend) -> Document:
 
 
 def _regressions(trend: Trend) -> Iterator[AnyBlock]:
-    """A line for each on a terminal, and a table elsewhere: those that are open first, then the latest first."""
+    """Yields the regressions, open ones first, then by date, the latest first: lines on a terminal, a table elsewhere."""
     places = {each.run: place for place, each in enumerate(trend.runs)}
     every = sorted(trend.regressions(), key=lambda each: (each[2].state != OPEN, -places[each[2].run]))
     for group, series, each in every:

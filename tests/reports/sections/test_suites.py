@@ -41,9 +41,9 @@ def test_what_went_wrong() -> None:
     run, right = run_of(rollout("a", "order"), rollout("b", "order"), rollout("c", "find", tsq=1.0)), run_of(rollout("c", "find", tsq=1.0))
 
     assert ("wrong tool", (2, 3), KINDS["wrong tool"], (("a", "b"), "order instead of find")) in table(run, "What went wrong")
-    assert [("find", "order", 2)] == table(run, "Which tool instead of which")
+    assert [("find", "order", 2)] == table(run, "Confused tools")
     assert [("find", 3, 2, 0, 0), ("order", 0, 0, 2, 0)] == table(run, "Tools with the most mistakes")
-    for title in ("What went wrong", "Which tool instead of which", "Tools with the most mistakes"):
+    for title in ("What went wrong", "Confused tools", "Tools with the most mistakes"):
         assert of_suite(right, title) is None
     assert [] == said(report(right), suite_phrases.mistakes)
 
@@ -199,7 +199,7 @@ def test_ways_to_fail() -> None:
     many = run_with(replace(tasks, failures=tasks.failures * FAILURES))
 
     assert [("ok", "test_port", 2, (("b", "c"), "")), ("limit: iterations", None, 1, (("c-2",), ""))] == table(
-        SOME, "How trials ended that did not solve their task"
+        SOME, "How failed trials ended"
     )
     assert [(each,) for each in tasks.failures] == said(report(SOME, Level.FULL), suite_phrases.task_failure)
     assert FAILURES == len(said(report(many, Level.FULL), suite_phrases.task_failure))
@@ -210,7 +210,7 @@ def test_suites_without_tasks() -> None:
     """A suite without tasks has no such sections, and one whose tasks are all solved no ways to fail."""
     solved = run_with(TasksSummary((task("a", 2),), ()))
 
-    assert [None, None] == [of_suite(run_of(), "Tasks"), of_suite(solved, "How trials ended that did not solve their task")]
+    assert [None, None] == [of_suite(run_of(), "Tasks"), of_suite(solved, "How failed trials ended")]
     assert of_suite(solved, "Tasks") is not None
 
 
