@@ -117,7 +117,7 @@ def test_a_cut_text_is_short_enough(lines: list[str], times: int, limit: int) ->
     if size(text) <= limit:
         assert text == found
     elif found:
-        kept, _, note = found.rpartition("\n**Cut here: ")
+        kept, _, note = found.rpartition("\n**Truncated: ")
         assert text.startswith(kept.removesuffix("```\n"))
         assert re.match(r"\d+ of \d+ lines are left out", note)
 
@@ -129,7 +129,7 @@ def test_a_cut_closes_what_is_open() -> None:
     found = cut(text, 2500, "`report.md` of run 7")
 
     assert re.search(
-        r"line\n```\n\n\*\*Cut here: \d+ of 1007 lines are left out, among them Two; Three\. `report\.md` of run 7 has them\.\*\*\n\Z",
+        r"line\n```\n\n\*\*Truncated: \d+ of 1007 lines are left out, including Two; Three\. See `report\.md` of run 7\.\*\*\n\Z",
         found,
     )
 
