@@ -134,7 +134,7 @@ def test_colours_of_a_setting(tmp_path: Path, name: str) -> None:
     [
         (["--score=tqs"], "no score 'tqs'"),
         (["--color-by=colour"], "no column of rollouts or setting 'colour'"),
-        (["--color-by=scenario"], "scenario has 9 values, and colours tell 8 apart; choose another column with --color-by"),
+        (["--color-by=scenario"], "scenario has 9 values, but there are 8 colours; choose another column with --color-by"),
     ],
 )
 def test_what_cannot_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:
@@ -233,7 +233,7 @@ def test_what_has_no_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         run_directory(tmp_path / "reports" / name, *rollouts)
 
     assert 0 == plot(tmp_path / "reports", "--output", tmp_path / "plots")
-    assert "no rollout has tsq, so there is no point: dead shop" in capsys.readouterr().out
+    assert "no points, because no rollout has tsq: dead shop" in capsys.readouterr().out
 
 
 def test_more_runs_than_colours(tmp_path: Path) -> None:
