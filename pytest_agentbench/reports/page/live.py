@@ -39,9 +39,9 @@ RATIO = 20  # The time between two updates is at least this many times the durat
 
 
 class LiveRun:
-    """A run directory that is watched. It keeps the table rows, about a kilobyte each, and the offsets of records. Safe to use from threads.
+    """A run directory that is watched. It keeps the table rows, about a kilobyte each, and the offsets of records.
 
-    When a session of the run starts or ends, everything is read again, and the rows get a new generation.
+    Safe to use from threads. When a session of the run starts or ends, everything is read again, and the rows get a new generation.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -88,7 +88,7 @@ class LiveRun:
         return f'{encoded({**head, **rest})[:-1]},"rows":[{",".join(contents.rows[after : after + AT_ONCE])}]}}'
 
     def rollout(self, number: int) -> str:
-        """Returns the whole rollout of a row as JSON. Raises IndexError for an unknown row, and OSError or ValueError if it is unreadable."""
+        """Returns the rollout of a row as JSON. Raises IndexError for an unknown row, and OSError or ValueError if it is unreadable."""
         with self._lock:
             place = self._records.places[number]
         return encoded(detail(_record(self.directory, place)))
@@ -100,7 +100,10 @@ class LiveRun:
             self._timestamps, self._records = timestamps, LiveRecords(self.directory, _finished(self.directory, timestamps))
 
     def _phase(self) -> RunPhase:
-        """Returns the phase of the run. Once the lock was free, it is not tried again before a session starts, because that session needs it."""
+        """Returns the phase of the run.
+
+        Once the lock was free, it is not tried again, because the next session needs it when it starts.
+        """
         if self._records.run:
             return "ended"
         if self._stopped_at == self._timestamps:

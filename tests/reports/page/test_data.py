@@ -107,8 +107,8 @@ def test_a_run_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[
     lines = [opened(line) for line in journal.read_bytes().splitlines()]
     journal.write_bytes(b"".join(sealed(line.replace(b'"turns"', b'"rounds"')) + b"\n" for line in lines))
     assert 4 == main(["report", "old", "--reports", str(tmp_path)])
-    assert "can be read by this version: " in (said := capsys.readouterr().err)
-    assert ": rounds is unknown; known are: " in said and said.endswith("; `pytest -q` makes the run again\n")
+    assert "this version cannot read any record of " in (said := capsys.readouterr().err)
+    assert ": rounds is unknown; known are: " in said and said.endswith("; repeat the run with `pytest -q`\n")
     assert not (tmp_path / "old" / "report.html").exists()
 
 
