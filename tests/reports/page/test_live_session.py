@@ -56,7 +56,7 @@ def test_a_session_is_watched(project: Project, chromium: Any) -> None:
     page.evaluate("dialog.scrollTop = 40; dialog.firstElementChild.dataset.same = 'yes'; scrollTo({ top: 200, behavior: 'instant' })")
     before = page.evaluate("page.rows.length")
     assert before < SCENARIOS
-    assert ("verdict open", True) == (page.get_attribute("#first h1", "class"), "The run goes on." in page.inner_text("#live"))
+    assert ("verdict open", True) == (page.get_attribute("#first h1", "class"), "The run is in progress." in page.inner_text("#live"))
     assert {"tsq", "rollouts", "LLM calls"} <= {*page.locator("#first .figure h2").all_inner_texts()}
     assert 0 == page.locator("details.report").count()
     poll(page, f"page.rows.length > {before}")

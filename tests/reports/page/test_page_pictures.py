@@ -195,7 +195,7 @@ def test_answers_and_a_verified_task(tmp_path: Path, opened: Opened) -> None:
     assert "verifier" in page.evaluate("document.querySelector('.timeline').textContent")
     assert "of 350 ms" in page.evaluate("document.querySelector('.timeline svg').getAttribute('aria-label')")
     *shares, last = page.evaluate("[...document.querySelectorAll('.legend li')].map(item => item.textContent)")
-    assert "verifier 250 ms, when the rollout was over" == last
+    assert "verifier 250 ms, after the rollout" == last
     assert 99 <= sum(int(share.rpartition(", ")[2].removesuffix(" %")) for share in shares) <= 101
     page.keyboard.press("k")
     poll(page, "document.querySelector('dialog .transcript')?.textContent.includes('lamp, b?')")
