@@ -108,7 +108,7 @@ def anchor(what_if: WhatIf) -> Text:
         command = Code(f"--original {options}", "command")
         return f"the error of the simulation is unknown, because the run does not record its {lacking}; set it with ", command
     parts = [_anchored(each, what_if.own.figures, what_if.measured) for each in what_if.measures if each.name in ANCHORS]
-    return f"{what_if.run} as measured ({what_if.own.setting.text}), simulated / measured: {', '.join(filter(None, parts))}"
+    return f"{what_if.run} with its own setting ({what_if.own.setting.text}), simulated / measured: {', '.join(filter(None, parts))}"
 
 
 def _anchored(measure: SettingMetric, simulation: Figures, run: Figures) -> str:
