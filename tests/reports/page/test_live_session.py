@@ -1,4 +1,4 @@
-"""`agentbench watch` with everything real: a session that runs, a server, and a Chromium that looks."""
+"""`agentbench watch` with a real session, a real server and a real Chromium."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def started(root: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def test_a_session_is_watched(project: Project, chromium: Any) -> None:
-    """New rollouts appear without a reload; filter, scrolling and the open rollout stay; the end is told; Ctrl-C ends it."""
+    """New rollouts appear without a reload; filter, scrolling and open rollout stay. The page shows the end; Ctrl-C stops the server."""
     project.backend(ttft_ms=300)
     project.suite(scenarios=SCENARIOS)
     session = started(project.root, *PYTEST, "-q", "--agentbench-concurrency=1")

@@ -64,7 +64,7 @@ def test_ten_at_most() -> None:
 
 
 def test_rules_that_hold_are_no_news() -> None:
-    """A run without problems has no such section."""
+    """Passed rules have no line, nor has a run without problems."""
     run = replace(quiet(rollout("a", "find", tsq=1.0)), gate=gate_result("PASS", rule_result("tsq.mean >= 0.8", "PASS", 1.0)))
 
     assert [] == first_look(run)
