@@ -162,7 +162,7 @@ def test_texts(content: Content, words: str) -> None:
 
 
 def test_a_measure_is_no_text() -> None:
-    """`spans` returns the parts of a text."""
+    """`words_of` returns measures and texts unchanged."""
     measure, text = Measure(1.0, "ms"), ("a", Code("b"))
     content: list[Text | Measure] = [words_of(measure), words_of(text)]
 
