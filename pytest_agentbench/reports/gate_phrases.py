@@ -33,7 +33,7 @@ NO_CLAIM = f"lower scores, not significant: a claim needs {FEWEST} trials of a s
 
 BY_CHANCE = "About one in ten of these scenarios is listed by chance (Benjamini and Hochberg). They do not affect the verdict."
 
-LEVEL_OF_LOOKS = "Each interim look has its own confidence level, so that all together are wrong as rarely as one look at 95 %."
+LEVEL_OF_LOOKS = "Each interim look has its own confidence level, so that all looks together have the error rate of one look at 95 %."
 
 DIFFERENCES = (
     "Paired by scenario. Scores: difference of means. Latencies (ms): ratio, above 1 is slower. "
