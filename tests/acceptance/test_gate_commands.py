@@ -83,7 +83,7 @@ def test_the_suite_is_not_needed(gated: Project, capsys: Capture) -> None:
     (gated.root / "scenarios").rename(gated.root / "elsewhere")
 
     assert 0 == main(["gate", "before"])
-    assert re.search(r"^rule .*limit\.rate <= 2%: PASS", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^rule +PASS: shop limit\.rate .*, required <= 2%", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

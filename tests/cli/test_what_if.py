@@ -106,7 +106,7 @@ def test_without_its_own_setting_nothing_is_ranked(place: Path, capsys: Capture)
     assert beside(lines, "anchor").endswith("--original workers=N,kv-blocks=N,router=kv")
     assert NOT_RANKED == lines[-1]
     assert worker_speed(MOCKER) == beside(lines, "speed")
-    assert beside(told, "anchor").startswith("url as it was (1 worker, 500 blocks)")
+    assert beside(told, "anchor").startswith("url with its own setting (1 worker, 500 blocks)")
     assert "TTFT p50 200.0 / 200.0 ms" in beside(told, "anchor")
 
 
