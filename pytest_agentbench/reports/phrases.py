@@ -87,7 +87,7 @@ WHOLE_REPORT = "The whole report"
 
 IN_RUN_JSON = "in run.json"
 
-DETAILS = "agentbench show (or pytest -v); docs/metrics.md explains the numbers"
+DETAILS = "agentbench show (or pytest -v); metrics: docs/metrics.md"
 
 MEANS_MAY_MOVE = "Short rollouts end first, so the means may still change. Intervals and the verdict follow when the run has ended."
 
