@@ -1,4 +1,4 @@
-"""Pictures of runs. A picture is a file of a name that takes what was measured and draws it; matplotlib is imported here alone."""
+"""Pictures of runs, drawn by `agentbench plot`, `sweep` and `reproduce`. Only this package imports matplotlib."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg")
 FOLDER = "plots"  # in a run's directory
 
-#: What a picture shows, in the order in which reports link them; `{score}` is the score's name.
+#: File name of a picture -> its title, in the order of the links in reports. `{score}` is the name of the score.
 TITLES: Mapping[str, str] = {
     "summary_throughput_vs_{score}": "quality against six measures",
     "ttft_vs_{score}": "quality against time to first token",
@@ -23,24 +23,31 @@ TITLES: Mapping[str, str] = {
     "tps_vs_{score}": "quality against tokens per second",
     "total_tokens_vs_{score}": "quality against output tokens",
     "llm_calls_vs_{score}": "quality against LLM calls",
-    "summary_throughput_histograms": "how six measures spread",
-    "ttft_histogram": "how the time to first token spreads",
-    "itl_histogram": "how inter-token latency spreads",
-    "tps_histogram": "how tokens per second spread",
-    "total_tokens_histogram": "how output tokens spread",
-    "llm_calls_histogram": "how LLM calls spread",
-    "total_duration_histogram": "how durations spread",
+    "summary_throughput_histograms": "distributions of six measures",
+    "ttft_histogram": "distribution of the time to first token",
+    "itl_histogram": "distribution of inter-token latency",
+    "tps_histogram": "distribution of tokens per second",
+    "total_tokens_histogram": "distribution of output tokens",
+    "llm_calls_histogram": "distribution of LLM calls",
+    "total_duration_histogram": "distribution of durations",
     "quality_vs_speed": "runs: quality against speed",
     "throughput_vs_latency": "runs: throughput against latency",
 }
 
 
 def draw(chosen: ChosenRuns, directory: Path, *, score: str | None, color_by: str | None, format: str) -> None:
-    """Draws every picture of some runs into a directory that is there, and writes their data beside them.
+    """Draws all pictures of some runs into an existing directory, and writes their data next to them.
 
-    `score` is the main score of the runs where it is None. `color_by` is then the run: of one that has arms the variant, and of more runs
-    than colours tell apart the suite; it may name a setting. Raises ConfigError for a score or a column that the runs do not have, for
-    runs of which nothing was measured, and where matplotlib is missing.
+    Args:
+        chosen: The runs.
+        directory: The directory.
+        score: Name of the score; the default is the main score of the runs.
+        color_by: The column or setting that colours stand for. The default is the run, the variant for a single run with arms, or the
+            suite for more runs than there are colours.
+        format: `png` or `svg`.
+
+    Raises:
+        ConfigError: The runs have no such score or column, nothing was measured, or matplotlib is missing.
     """
     if find_spec("matplotlib") is None:
         raise ConfigError("pictures need matplotlib; install it with `pip install 'pytest-agentbench[plots]'`")
@@ -61,21 +68,21 @@ def draw(chosen: ChosenRuns, directory: Path, *, score: str | None, color_by: st
 
 
 def main_score(chosen: ChosenRuns) -> str:
-    """The first score of the first suite."""
+    """Returns the main score of the first suite."""
     return next((suite.main_score for origin in chosen.origins for suite in chosen.run_of(origin).suites.values()), "tsq")
 
 
 def left_out(chosen: ChosenRuns, score: str | None) -> str:
-    """A sentence on what has no points, because no rollout of it has the score; empty where there is nothing."""
+    """Returns a sentence about runs without points, because none of their rollouts has the score. Empty if there are none."""
     from pytest_agentbench.plots.points import unscored
 
     score = score or main_score(chosen)
     names = unscored(chosen.tables, score)
-    return f"no rollout has {score}, so there is no point: {', '.join(names)}" if names else ""
+    return f"no points, because no rollout has {score}: {', '.join(names)}" if names else ""
 
 
 def drawn(directory: Path) -> Iterator[tuple[str, Path]]:
-    """(title, file) of the pictures that a run directory has, the most telling first."""
+    """Yields (title, file) of the pictures in a run directory, in the order of TITLES."""
     files = {file.stem: file for file in sorted((directory / FOLDER).glob("*")) if file.suffix[1:] in FORMATS}
     for name, title in TITLES.items():
         beginning = name.removesuffix("{score}")

@@ -1,4 +1,4 @@
-"""How pictures look: sizes that can be read at half of them, and colours that everybody can tell apart."""
+"""The style of pictures: they stay legible at half their size, and their colours are safe for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from numpy.typing import NDArray
 
 from pytest_agentbench.plots.points import Points
 
-#: Colours that people with any colour vision tell apart (Okabe and Ito 2008), the darker ones first.
+#: Colours that colour-blind readers can distinguish (Okabe and Ito 2008), the darker ones first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-#: Shapes beside them, for prints without colours.
+#: Shapes that go with the colours, for prints without colours.
 SHAPES = ("o", "s", "^", "D", "v", "P", "X", "*")
 
-STYLE: Any = {  # keys are names that matplotlib types one by one
+STYLE: Any = {  # Any, because matplotlib types each key
     "font.size": 15,
     "axes.titlesize": 16,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "axes.formatter.useoffset": False,  # ticks are numbers, and none of them `1` of `+2.976e4`
+    "axes.formatter.useoffset": False,  # no offsets such as `+2.976e4` at an axis
     "grid.alpha": 0.3,
     "legend.frameon": False,
-    "svg.fonttype": "none",  # text stays text, which can be searched
-    "svg.hashsalt": "agentbench",  # the same run gives the same file
+    "svg.fonttype": "none",  # text stays text, so that it can be searched
+    "svg.hashsalt": "agentbench",  # the same run always gives the same file
 }
 
-CHARACTER = 8.3  # points that one of a legend takes, in the mean
-LINE = 0.3  # inches that a line of a legend takes
-LONGEST = 64  # characters of a name, for which one column of the narrowest picture has room
-BESIDE = 7  # characters that a mark and the distance to the next one take
+CHARACTER = 8.3  # mean width of a character in a legend, in points
+LINE = 0.3  # height of a line of a legend, in inches
+LONGEST = 64  # maximum characters of a name, so that it fits into the narrowest picture
+BESIDE = 7  # width of a mark and of the gap to the next one, in characters
 
-#: Measure -> its axis.
+#: Measure -> label of its axis.
 AXES = {
     "ttft": "time to first token (ms)",
     "itl": "inter-token latency, median of a call (ms)",
@@ -52,60 +52,60 @@ AXES = {
 
 
 def style() -> AbstractContextManager[None]:
-    """Within it figures are made and saved in one style; what else draws in this process keeps its own."""
+    """Returns a context in which figures are made and saved in our style. Other figures of the process are not affected."""
     return mpl.rc_context(STYLE)
 
 
 def axes(columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure with axes, row by row."""
+    """Creates a figure. Returns it with its axes, row by row."""
     figure = Figure(figsize=(9 if columns == 1 else 6.5 * columns, 6 if rows == 1 else 5.2 * rows), layout="constrained")
     return figure, [*np.atleast_1d(figure.subplots(rows, columns)).flat]
 
 
 def save(figure: Figure, file: Path) -> None:
-    """Writes a figure in the format that the file's name ends in."""
+    """Writes a figure. The suffix of the file is its format."""
     figure.savefig(file, dpi=110, metadata={"Date": None} if file.suffix == ".svg" else {})
 
 
 def groups(points: Points) -> Iterator[tuple[str, str, str, NDArray[np.bool_]]]:
-    """(name, colour, shape, its points) of each kind that has a colour of its own; all of them under one name where colours are numbers."""
+    """Yields (name, colour, shape, mask of its points) of each kind, or all points under one name if colours stand for numbers."""
     for kind, colour, shape in zip(points.kinds or [""], COLOURS, SHAPES, strict=False):
         yield kind, colour, shape, np.ones(len(points.values), dtype=bool) if points.kinds is None else points.colours == kind
 
 
 def mark(number: int) -> tuple[str, str]:
-    """(colour, shape) of the one at a place: no two of the first 64 have both in common."""
+    """Returns colour and shape of the n-th item. No two of the first 64 items have the same pair."""
     return COLOURS[number % len(COLOURS)], SHAPES[(number + number // len(COLOURS)) % len(SHAPES)]
 
 
 def label(name: str) -> str:
-    """A name in a legend; of a long one the middle is left out, since names of runs and arms begin alike."""
+    """Shortens a name for a legend. The middle is left out, because names of runs and arms often start with the same text."""
     return name if len(name) <= LONGEST else f"{name[: LONGEST // 2 - 2]}...{name[1 - LONGEST // 2 :]}"
 
 
 def legend(figure: Figure, axis: Axes, title: str | None = None) -> None:
-    """The labels of an axis below the picture, in as many columns as fit beside each other; the picture grows by what they take."""
+    """Adds a legend below the picture, with as many columns as fit, and enlarges the picture by its height."""
     handles, labels = axis.get_legend_handles_labels()
-    room = figure.get_figwidth() * 72 / CHARACTER / (max(map(len, labels), default=0) + BESIDE)
-    columns = max(1, min(4, len(labels), int(room)))
+    fitting = figure.get_figwidth() * 72 / CHARACTER / (max(map(len, labels), default=0) + BESIDE)
+    columns = max(1, min(4, len(labels), int(fitting)))
     figure.set_figheight(figure.get_figheight() + LINE * -(-len(labels) // columns))
-    drawn = figure.legend(handles, labels, loc="outside lower center", ncols=columns, title=title)
+    box = figure.legend(handles, labels, loc="outside lower center", ncols=columns, title=title)
     figure.draw_without_rendering()
-    if (width := drawn.get_window_extent().width) > figure.bbox.width:  # of letters that are wider than most
+    if (width := box.get_window_extent().width) > figure.bbox.width:  # if the letters are wider than CHARACTER
         figure.set_figwidth(width / figure.dpi)
 
 
 def figures(axis: Axes, text: str) -> None:
-    """Numbers above a picture, where they hide nothing."""
+    """Writes figures above a picture, where they cover no data."""
     axis.set_title(text, loc="right", fontsize=12)
 
 
 def shown(value: float) -> str:
-    """A number as people read it: `29,550`, `46.8`, `0.142`."""
+    """Formats a number for readers: `29,550`, `46.8`, `0.142`."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def whole(*axes: Axis) -> None:
-    """Ticks of an axis that counts."""
+    """Puts ticks of some axes at integers only."""
     for axis in axes:
         axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

@@ -1,4 +1,4 @@
-"""How each measure spreads: of single calls where calls have it, of rollouts otherwise."""
+"""Histograms of each measure: over calls if calls have it, otherwise over rollouts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from pytest_agentbench.plots.canvas import AXES, COLOURS, axes, figures, shown, whole
 from pytest_agentbench.plots.points import Points
 
-TTFT_BIN, TTFT_END = 5, 500  # ms
+TTFT_BIN, TTFT_END = 5, 500  # bin width, and longest time with such bins, in milliseconds
 BINS = {"ttft": 100, "itl": 100, "tps": 100, "total_tokens": 50, "llm_calls": 25, "total_duration": 25}
 
 
 def pictures(points: Points) -> dict[str, Figure]:
-    """File name without its end -> figure."""
+    """Returns file name without suffix -> figure."""
     drawn = {}
     for measure in AXES:
         figure, [axis] = axes()
@@ -28,7 +28,7 @@ def pictures(points: Points) -> dict[str, Figure]:
 
 
 def histogram(axis: Axes, points: Points, measure: str) -> None:
-    """The counts, the median as a line, and the numbers above."""
+    """Draws a histogram with a line at the median, and statistics above."""
     values = points.calls.get(measure, points.measures[measure])
     values = values[~np.isnan(values)]
     axis.set_xlabel(AXES[measure])
@@ -45,7 +45,7 @@ def histogram(axis: Axes, points: Points, measure: str) -> None:
 
 
 def edges(values: NDArray[np.float64], measure: str) -> NDArray[np.float64]:
-    """Edges of the bins. Those of TTFT are 5 ms wide, where no call took more than half a second; few counts have a bin each."""
+    """Returns the edges of the bins. TTFT has bins of 5 ms up to 500 ms. Small numbers of LLM calls have a bin each."""
     if measure == "ttft" and values.max() <= TTFT_END:
         return np.arange(0.0, (values.max() // TTFT_BIN + 2) * TTFT_BIN, TTFT_BIN)
     if measure == "llm_calls" and np.ptp(values) < BINS[measure]:

@@ -1,4 +1,4 @@
-"""What pictures of rollouts show: a score and six measures for each, the settings that colours tell apart, and all of it as CSV."""
+"""The data of pictures of rollouts: a score and six measures of each, the settings that colours stand for, and CSV files of all."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.suites.arms import CONCURRENCY, OF_AGENT, OF_BACKEND
 from pytest_agentbench.tables import Tables
 
-RunSuite = tuple[str, str]  # run, and a suite of it under one variant
+RunSuite = tuple[str, str]  # (run, suite under one variant)
 
 
 def settings_of(runs: Mapping[str, Run]) -> dict[RunSuite, Json]:
-    """Each suite of each run -> its settings by their paths, as --agentbench-set has them: `agent.temperature`, `concurrency`."""
+    """Returns the settings of each suite of each run, by the paths that --agentbench-set takes: `agent.temperature`, `concurrency`."""
     return {(name, group): dict(_settings(run, group)) for name, run in runs.items() for group in run.suites}
 
 
@@ -39,7 +39,7 @@ def _settings(run: Run, group: str) -> Iterator[tuple[str, Any]]:
 
 
 def _flat(settings: Json, above: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
-    """(dotted path, value) of everything that is no mapping."""
+    """Yields (dotted path, value) of each value that is not a mapping."""
     for name, value in settings.items():
         if isinstance(value, dict):
             yield from _flat(value, (*above, str(name)))
@@ -48,14 +48,14 @@ def _flat(settings: Json, above: Sequence[str] = ()) -> Iterator[tuple[str, Any]
 
 
 def chosen_setting(settings: Mapping[RunSuite, Json], name: str) -> dict[RunSuite, Any] | None:
-    """The values of one setting, by its path or without `agent.`; None where no run has it."""
-    found = {key: of_suite.get(name, of_suite.get(f"{OF_AGENT}{name}")) for key, of_suite in settings.items()}
-    return None if all(value is None for value in found.values()) else found
+    """Returns the values of a setting, or None if no run has it. `agent.` may be left out of its path."""
+    values = {key: of_suite.get(name, of_suite.get(f"{OF_AGENT}{name}")) for key, of_suite in settings.items()}
+    return None if all(value is None for value in values.values()) else values
 
 
-MOST_COLOURS = 8  # kinds that colours tell apart, for everybody
+MOST_COLOURS = 8  # number of colours that all readers can distinguish
 
-#: Measures of a rollout's calls, each the median over its calls that went well: name -> column of the table `calls`.
+#: Measure of a rollout -> column of the table `calls`. The measure is the median over the successful calls of the rollout.
 OF_CALLS: Mapping[str, str] = {"ttft": "ttft_ms", "itl": "itl_median_ms", "tps": "call_output_tokens_per_s"}
 
 PointKey = tuple[str, str, str, str, int]  # run, suite, scenario, variant, trial
@@ -63,25 +63,25 @@ PointKey = tuple[str, str, str, str, int]  # run, suite, scenario, variant, tria
 
 @dataclass(frozen=True)
 class Points:
-    """Columns of one length, a row for each rollout that has the score. NaN where a measure is not known."""
+    """Columns with a row for each rollout that has the score. Unknown measures are NaN."""
 
     score: str  # name of the score
     values: NDArray[np.float64]  # the score
     measures: Mapping[str, NDArray[np.float64]]  # ttft and itl in ms, tps in 1/s, total_tokens, llm_calls, total_duration in s
-    color_by: str  # name of the column that colours are of
-    colours: NDArray[Any]  # its values: numbers, or names
-    calls: Mapping[str, NDArray[np.float64]]  # ttft, itl and tps of single calls of these rollouts
-    keys: Sequence[PointKey]  # what each row is of
-    calls_of: Sequence[int]  # the row of the rollout of each single call
+    color_by: str  # name of the column or setting that colours stand for
+    colours: NDArray[Any]  # its values: numbers or names
+    calls: Mapping[str, NDArray[np.float64]]  # ttft, itl and tps of all calls of these rollouts
+    keys: Sequence[PointKey]  # the rollout of each row
+    calls_of: Sequence[int]  # index of the rollout's row, for each call
 
     @property
     def kinds(self) -> list[str] | None:
-        """The names that colours tell apart, in their order; None of numbers."""
+        """The sorted names that have a colour each, or None if colours stand for numbers."""
         return None if self.colours.dtype.kind == "f" else sorted({*self.colours})
 
 
 def points_of(tables: Tables, score: str, color_by: str = "run", settings: Mapping[RunSuite, Json] = MappingProxyType({})) -> Points:
-    """The points of some runs; raises ConfigError for a score that they do not have, and for what is no column and none of the settings."""
+    """Returns the points of some runs. Raises ConfigError for an unknown score, or if `color_by` is neither a column nor a setting."""
     scores = _scores(tables.scores, score)
     rollouts = tables.rollouts.where(np.array([key in scores for key in _keys(tables.rollouts)], dtype=bool))
     keys = _keys(rollouts)
@@ -104,7 +104,7 @@ def points_of(tables: Tables, score: str, color_by: str = "run", settings: Mappi
 
 
 def ttfts_of_arms(tables: Tables, run: str) -> dict[str, float]:
-    """Arm of a run -> the median TTFT of its calls in ms; without those that have no such call."""
+    """Returns the median TTFT of each arm of a run, in milliseconds. Arms without successful calls are left out."""
     calls = tables.calls.where(_good(tables.calls) & (tables.calls["run"] == run))
     arms = np.array([arm_of(variant) for variant in calls["variant"]], dtype=object)
     medians = {arm: _median(calls["ttft_ms"], [*np.flatnonzero(arms == arm)]) for arm in sorted({*arms})}
@@ -112,7 +112,7 @@ def ttfts_of_arms(tables: Tables, run: str) -> dict[str, float]:
 
 
 def unscored(tables: Tables, score: str) -> list[str]:
-    """`RUN SUITE`, with the variant where there are several, of which no rollout has the score."""
+    """Names the suites (`RUN SUITE`, with the variant) without a rollout that has the score."""
     has_it = {key[:2] + key[3:4] for key in _scores(tables.scores, score)}
     all_of_them = dict.fromkeys((key[0], key[1], key[3]) for key in _keys(tables.rollouts.where(tables.rollouts["kind"] == "scenario")))
     return [f"{run} {RolloutKey(suite, '', variant).group}" for run, suite, variant in all_of_them if (run, suite, variant) not in has_it]
@@ -123,7 +123,7 @@ def _keys(table: FrameTable) -> list[PointKey]:
 
 
 def _scores(scores: FrameTable, name: str) -> dict[PointKey, float]:
-    """Rollout -> its score."""
+    """Returns the score of each rollout. Raises ConfigError if no rollout has it."""
     whole = np.array([part is None for part in scores["part"]], dtype=bool) & ~np.isnan(scores["value"])
     named = scores.where(whole & (scores["score"] == name))
     if not len(named):
@@ -135,7 +135,7 @@ def _scores(scores: FrameTable, name: str) -> dict[PointKey, float]:
 
 
 def _good(calls: FrameTable) -> NDArray[np.bool_]:
-    """Those of a run's timings that went well."""
+    """Returns which calls are successful and belong to the timings of the run."""
     good: NDArray[np.bool_] = calls["is_successful"] & calls["measured"]
     return good
 
@@ -147,18 +147,18 @@ def _median(values: NDArray[np.float64], rows: list[int]) -> float:
 
 
 def _colours(rollouts: FrameTable, column: str, settings: Mapping[RunSuite, Json]) -> NDArray[Any]:
-    """The values of a column or a setting; raises ConfigError for one that is not there, or has more names than colours tell apart."""
+    """Returns the values of a column or a setting. Raises ConfigError if it is unknown, or has more names than there are colours."""
     values = rollouts[column] if column in rollouts.columns else _of_setting(rollouts, column, settings)
     if values.dtype.kind in "fi":
         return values.astype(float)
     names = np.array([str(value) for value in values], dtype=object)
     if len(kinds := {*names}) > MOST_COLOURS:
-        raise ConfigError(f"{column} has {len(kinds)} values, and colours tell {MOST_COLOURS} apart; choose another column with --color-by")
+        raise ConfigError(f"{column} has {len(kinds)} values, but there are {MOST_COLOURS} colours; choose another column with --color-by")
     return names
 
 
 def _of_setting(rollouts: FrameTable, name: str, settings: Mapping[RunSuite, Json]) -> NDArray[Any]:
-    """The value of a setting where each rollout ran: numbers where all are."""
+    """Returns the value of a setting for each rollout: as numbers if all are, otherwise as names."""
     chosen = chosen_setting(settings, name)
     if chosen is None:
         known = [*rollouts.columns, *sorted({path for of_suite in settings.values() for path in of_suite})]
@@ -169,7 +169,7 @@ def _of_setting(rollouts: FrameTable, name: str, settings: Mapping[RunSuite, Jso
     return np.array(["none" if value is None else str(value) for value in values], dtype=object)
 
 
-#: Columns that say of what a row is, by the names that the scripts of the NeMo Agent Toolkit's example give them.
+#: Columns that identify a row. Their names are those in the scripts of the NeMo Agent Toolkit's example.
 PLACE = ("job_name", "experiment", "sample_id", "trial")
 ROLLOUT_COLUMNS = {
     "median_ttft_ms": "ttft",
@@ -183,7 +183,7 @@ CALL_COLUMNS = {"ttft_ms": "ttft", "itl_ms": "itl", "tps": "tps"}
 
 
 def write_data(points: Points, directory: Path) -> None:
-    """Writes what is in the scatters, with the score, and what is in the histograms, without it."""
+    """Writes the data of the scatter plots, with the score, and of the histograms, without it."""
     for name, score in ((f"throughput_vs_{points.score}_per_request", points.score), ("throughput_histogram", "")):
         of_score = [f"{score}_score"] if score else []
         colour = [points.color_by] if score else []
@@ -211,7 +211,7 @@ def _place(points: Points, row: int, scored: bool) -> list[Any]:
 
 
 def _cell(value: Any) -> Any:
-    """A value as text of a table has it; nothing for one that is not known."""
+    """Returns the value of a CSV cell, or None for NaN."""
     if isinstance(value, str):
         return value
     return None if np.isnan(value) else int(value) if float(value).is_integer() else float(value)

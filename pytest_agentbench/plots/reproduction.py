@@ -1,4 +1,4 @@
-"""The throughput of methods over the number of workflows in flight, with ratios to the baseline where most are."""
+"""The picture of a reproduced experiment: throughput over workflows in flight, with ratios to the baseline at the highest number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_agentbench.reproduction.experiment import MeasuredCell, ratio
 
 
 def draw(cells: Sequence[MeasuredCell], baseline: str, file: Path) -> None:
-    """Writes the picture in the format that the file's name ends in; the baseline comes first."""
+    """Writes the picture. The suffix of the file is its format. The baseline comes first."""
     with style():
         figure, [axis] = axes()
         methods = sorted({cell.method for cell in cells}, key=lambda method: (method != baseline, method))
@@ -25,8 +25,8 @@ def draw(cells: Sequence[MeasuredCell], baseline: str, file: Path) -> None:
                 markersize=9,
                 label=label(method),
             )
-            if own and method != baseline and (found := ratio(own[-1], cells, baseline)) is not None:
-                axis.annotate(f"{found:.2f}x", (own[-1].concurrency, own[-1].steps_per_min or 0.0), (8, 4), textcoords="offset points")
+            if own and method != baseline and (gain := ratio(own[-1], cells, baseline)) is not None:
+                axis.annotate(f"{gain:.2f}x", (own[-1].concurrency, own[-1].steps_per_min or 0.0), (8, 4), textcoords="offset points")
         axis.set_xlabel("parallel workflow number")
         axis.set_ylabel("throughput (steps/min)")
         axis.set_ylim(bottom=0)

@@ -1,6 +1,6 @@
-"""Runs side by side: a point for each suite of each run, with the 95 % interval of its score; and what a backend trades for latency.
+"""Pictures that compare runs: quality against speed, and throughput against latency.
 
-The arms of an A/B session take turns, so each is a point of its own, with the rates of the time in which it ran.
+Each arm of an A/B session is a point of its own, with the rates of the time in which its blocks ran.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Quality(NamedTuple):
 
 
 class RunLoad(NamedTuple):
-    """What the backend of a run, or of an arm, gave."""
+    """Latency and throughput of a run or an arm."""
 
     name: str
     ttft_ms: float  # median
@@ -34,7 +34,10 @@ class RunLoad(NamedTuple):
 
 
 def pictures(runs: Sequence[Run], ttfts: Sequence[Mapping[str, float]]) -> dict[str, Figure]:
-    """File name without its end -> figure; none of runs that were not measured. `ttfts` has for each run: arm -> median TTFT in ms."""
+    """Returns file name without suffix -> figure. Without measured runs, there are none.
+
+    `ttfts` has a mapping for each run: arm -> median TTFT in milliseconds.
+    """
     named = titles(runs)
     qualities = [each for run, title in zip(runs, named, strict=True) for each in qualities_of(run, title)]
     loads = [each for run, title, of_arms in zip(runs, named, ttfts, strict=True) for each in loads_of(run, title, of_arms)]
@@ -43,13 +46,13 @@ def pictures(runs: Sequence[Run], ttfts: Sequence[Mapping[str, float]]) -> dict[
 
 
 def titles(runs: Sequence[Run]) -> list[str]:
-    """What legends call runs: the names that users gave them, as long as they tell them apart."""
+    """Returns the names of runs for legends: the name that the user gave if it is unique, otherwise the id."""
     counts = Counter(run.name for run in runs)
     return [run.name if run.name and counts[run.name] == 1 else run.id for run in runs]
 
 
 def qualities_of(run: Run, title: str) -> Iterator[Quality]:
-    """Of each suite that was measured."""
+    """Yields the quality of each measured suite."""
     of_arms = {arm.name: arm.metrics["rollouts_per_hour"] for arm in run.ab.arms} if run.ab else {}
     for name, suite in run.suites.items():
         speed = of_arms.get(arm_of(suite.variant)) if run.ab else run.performance.number("rollouts_per_hour")
@@ -58,7 +61,7 @@ def qualities_of(run: Run, title: str) -> Iterator[Quality]:
 
 
 def loads_of(run: Run, title: str, ttfts: Mapping[str, float]) -> Iterator[RunLoad]:
-    """Of the run, or of each of its arms that was measured; `ttfts`: arm -> median TTFT in ms."""
+    """Yields the load of the run, or of each of its measured arms. `ttfts` maps arms to their median TTFT in milliseconds."""
     if run.ab:
         rates = {arm.name: arm.metrics["output_tokens_per_s"] for arm in run.ab.arms}
         yield from (RunLoad(f"{title} {arm}", ttfts[arm], rate) for arm, rate in rates.items() if rate and arm in ttfts)
@@ -93,13 +96,13 @@ def _throughput(loads: Sequence[RunLoad]) -> Figure:
         )
     axis.set_xlabel("time to first token, median (ms)")
     axis.set_ylabel("output tokens per second")
-    axis.set_title("none above the line, or left of it" if len(best) > 1 else "")
+    axis.set_title("dashed: no run is better in both" if len(best) > 1 else "")
     legend(figure, axis)
     return figure
 
 
 def front(loads: Sequence[RunLoad]) -> list[RunLoad]:
-    """The Pareto front by latency: the runs than which none is at least as good in both, and better in one."""
+    """Returns the Pareto front, sorted by latency: the runs that no other run beats in one metric without being worse in the other."""
     best: list[RunLoad] = []
     for each in sorted(loads, key=lambda load: (load.ttft_ms, -load.output_tokens_per_s)):
         if not best or each.output_tokens_per_s > best[-1].output_tokens_per_s:

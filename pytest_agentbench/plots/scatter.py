@@ -1,4 +1,4 @@
-"""Quality against what it took: a point for each rollout."""
+"""Scatter plots of quality against each measure, with a point for each rollout."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pytest_agentbench.plots import canvas
 from pytest_agentbench.plots.canvas import axes, figures, groups, label, whole
 from pytest_agentbench.plots.points import Points
 
-FEWEST = 3  # points of which a line says something
+FEWEST = 3  # minimum number of points for a line
 
-#: Measure -> its axis; of what single calls have a rollout has the median.
+#: Measure -> label of its axis. Measures of calls are medians over the calls of a rollout.
 AXES = {
     **canvas.AXES,
     "ttft": "time to first token, median of its calls (ms)",
@@ -23,7 +23,7 @@ AXES = {
 
 
 def pictures(points: Points) -> dict[str, Figure]:
-    """File name without its end -> figure."""
+    """Returns file name without suffix -> figure."""
     drawn = {f"{measure}_vs_{points.score}": _single(points, measure) for measure in AXES if measure != "total_duration"}
     return {**drawn, f"summary_throughput_vs_{points.score}": _summary(points)}
 
@@ -45,7 +45,7 @@ def _summary(points: Points) -> Figure:
 
 
 def scatter(axis: Axes, points: Points, measure: str) -> None:
-    """The points, and how the two go together: a line by least squares, with r, where there are enough of them."""
+    """Draws the points, and, if there are enough, a least-squares line with its correlation r."""
     values = points.measures[measure]
     known = ~np.isnan(values)
     for name, colour, shape, members in groups(points):
@@ -69,7 +69,7 @@ def scatter(axis: Axes, points: Points, measure: str) -> None:
 
 
 def line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float, float] | None:
-    """(slope, value at 0, r) by least squares; None of fewer than three points, and where one side does not vary."""
+    """Returns (slope, value at 0, r) by least squares, or None for fewer than three points, or if x or y does not vary."""
     if len(x) < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     slope, start = np.polyfit(x, y, 1)
@@ -77,7 +77,7 @@ def line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float, 
 
 
 def legend(figure: Figure, axis: Axes, points: Points) -> None:
-    """What colours mean, below the picture; nothing where there is one."""
+    """Adds a colour bar, or a legend below the picture. A single kind gets none."""
     if points.kinds is None:
         drawn = next(each for each in axis.collections if each.get_gid() == "numbers")
         figure.colorbar(drawn, ax=figure.axes, label=points.color_by)

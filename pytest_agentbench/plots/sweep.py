@@ -1,4 +1,4 @@
-"""A sweep: what is done against what is waited for, and how many calls are good, at each concurrency."""
+"""The picture of a sweep: throughput against latency, and the share of good calls, at each concurrency."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_agentbench.sweep.levels import Criteria, LevelVerdict, Operation, kn
 
 
 def draw(operations: Sequence[Operation], judged: Sequence[LevelVerdict], terms: Criteria, file: Path) -> None:
-    """Writes the picture in the format that the file's name ends in."""
+    """Writes the picture. The suffix of the file is its format."""
     shares = [each for each in judged if each.share and each.share.mean is not None]
     with style():
         figure, [trade, *others] = axes(columns=2 if shares else 1)
@@ -35,9 +35,11 @@ def _trade(axis: Axes, operations: Sequence[Operation]) -> None:
         axis.plot(bend.latency_ms, bend.throughput, "o", markersize=18, fillstyle="none", color=COLOURS[1])
     axis.set_xlabel("duration of an LLM call, median (ms)")
     axis.set_ylabel("output tokens per second")
-    axis.set_xlim(0, max((each.latency_ms for each in operations), default=1.0) * 1.15)  # from 0: a millisecond is no trade
+    axis.set_xlim(
+        0, max((each.latency_ms for each in operations), default=1.0) * 1.15
+    )  # from 0, so that differences of a millisecond do not look large
     axis.set_ylim(bottom=0)
-    axis.set_title(f"rollouts in flight; {'ring: the knee; ' if bend else ''}grey: another is better in both", fontsize=12)
+    axis.set_title(f"rollouts in flight; {'ring: the knee; ' if bend else ''}grey: another level is better in both", fontsize=12)
 
 
 def _shares(axis: Axes, shares: Sequence[LevelVerdict], terms: Criteria) -> None:
@@ -48,7 +50,7 @@ def _shares(axis: Axes, shares: Sequence[LevelVerdict], terms: Criteria) -> None
         spread = None if low is None or high is None else [[max(0.0, mean - low)], [max(0.0, high - mean)]]
         axis.errorbar(each.concurrency, mean, spread, fmt="o", color=COLOURS[0], markersize=9, capsize=4)
     axis.axhline(terms.target, color=COLOURS[1], linestyle="--")
-    axis.set_title(f"dashed: the share that is wanted, {terms.target:g}", fontsize=12)
+    axis.set_title(f"dashed: target share, {terms.target:g}", fontsize=12)
     whole(axis.xaxis)
     axis.set_xlabel("rollouts in flight")
     axis.set_ylabel("share of good calls, 95 % interval")

@@ -1,6 +1,6 @@
-"""Where the time of a run went: its slowest calls, its call tree, spikes of concurrency, and prompts that begin alike.
+"""The profile of a run: its slowest calls, call tree, spikes of concurrency, and shared prompt prefixes.
 
-A journal is read once, a rollout at a time, when somebody asks; what that takes grows linearly with the calls.
+It is made on request, by reading the journal once, one rollout at a time. The cost grows linearly with the number of calls.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ SLOWEST = 10  # calls
 
 @dataclass(frozen=True)
 class Profile:
-    """Of a run's scenarios; calls that went elsewhere, and those of judges, are in its tree alone."""
+    """The profile of a run's scenarios. Calls to other endpoints and calls of judges appear only in the tree."""
 
-    calls: int  # of agents, in all attempts
-    timed: int  # of them, those of which somebody knows when they were
-    slowest: tuple[Explanation, ...]  # ten at most, the slowest first
+    calls: int  # calls of agents, in all attempts
+    timed: int  # those with known times
+    slowest: tuple[Explanation, ...]  # at most ten, the slowest first
     tree: tuple[Branch, ...]
-    concurrency: Concurrency | None  # None without a call whose time is known
+    concurrency: Concurrency | None  # None if no call has a known time
     prompts: PromptReuse
 
 
 def read_profile(directory: Path) -> Profile:
-    """The profile of a run directory; raises ConfigError for one without a journal."""
+    """Reads the profile of a run directory. Raises ConfigError if it has no journal."""
     [origin] = origins([directory])
     reader, tree, prompts = FrameReader(origin, events=False), CallTree(), PromptTrees()
     for place in places(origin):
@@ -41,7 +41,7 @@ def read_profile(directory: Path) -> Profile:
             prompts.add(place.rollout)
     part = reader.frame().scenarios()
     own = part.calls.table.where(part.calls.mask)
-    timed = own.where(own["ended_s"] > 0)  # which does not hold of NaN
+    timed = own.where(own["ended_s"] > 0)  # False for NaN
     return Profile(
         len(own), len(timed), explained(own, slow_calls.slowest(part, SLOWEST)), tree.branches(), concurrency(timed), prompts.reuse()
     )

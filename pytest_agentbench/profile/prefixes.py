@@ -1,7 +1,7 @@
-"""Prompts that begin alike, and the prompt tokens that a perfect prefix cache would spare beside the hits that the server had.
+"""Shared prompt prefixes, and the prompt tokens that a perfect prefix cache would save, compared with the server's cache hits.
 
-An estimate: transcripts are the prompts, without the tools and the chat template before them. How many tokens a character has, and
-how many those have which no transcript tells, is fitted to the server's counts of tokens. A cache keeps whole blocks, as servers' do.
+The numbers are estimates, because a transcript does not contain the tools and the chat template before it. Two values are fitted to the
+server's token counts: the tokens before the transcript, and the tokens per character. Like servers, the cache keeps only whole blocks.
 """
 
 from __future__ import annotations
@@ -13,50 +13,53 @@ from dataclasses import dataclass
 from pytest_agentbench.records import LLMCall, Rollout
 from pytest_agentbench.tables.prompts import prompts
 
-BLOCK = 64  # characters, about the 16 tokens of a block of vLLM
-CHARACTERS = 4  # of a token, where no server counts
-MOST = 5  # prefixes
-TAIL = 60  # characters of a prefix that are shown
+BLOCK = 64  # characters in a block, about 16 tokens as in vLLM
+CHARACTERS = 4  # characters per token if no server counts tokens
+MOST = 5  # maximum number of prefixes
+TAIL = 60  # last characters of a prefix that are shown
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """The longest beginning that the prompts of some rollouts share."""
+    """The longest prefix that the prompts of some rollouts share."""
 
-    group: str  # the suite, and its variant
+    group: str  # suite and variant
     model: str
     rollouts: int
     calls: int
-    characters: int  # of transcripts; 0: only what stands before them is shared
-    tokens: float  # with what stands before the transcripts
+    characters: int  # characters of the transcripts; 0 if only the text before them is shared
+    tokens: float  # including the text before the transcripts
     ends: str  # its last characters
 
 
 @dataclass(frozen=True)
 class PromptReuse:
-    """Of the agents' good calls."""
+    """Reusable and cached prompt tokens of the successful calls of agents."""
 
-    calls: int  # whose prompts are known
-    unknown: int  # calls whose transcripts do not tell their prompts
-    prompt_tokens: float  # of the known ones, as the server counts where it does
-    reusable_tokens: float  # of them, those that a perfect prefix cache would have; an estimate
-    within_tokens: float  # of those, the ones that an earlier call of the same rollout had asked
-    cached_tokens: int | None  # that the server had in its cache; None where it does not say
-    cached_of: int  # prompt tokens of the calls of which it says so
+    calls: int  # calls with known prompts
+    unknown: int  # calls whose prompts are not in the transcripts
+    prompt_tokens: float  # prompt tokens of `calls`, as counted by the server, otherwise estimated
+    reusable_tokens: float  # estimate of those that a perfect prefix cache would contain
+    within_tokens: float  # those of them that an earlier call of the same rollout had sent
+    cached_tokens: int | None  # cached tokens reported by the server; None if it reports none
+    cached_of: int  # prompt tokens of the calls with such a report
     counted: bool  # whether a server counted the tokens
-    prefixes: tuple[Prefix, ...]  # those that spare most, between rollouts
+    prefixes: tuple[Prefix, ...]  # shared by several rollouts; those that save most tokens first
 
 
 class PromptTree:
-    """The prompts of one model in one suite, as a tree of blocks: those that begin alike begin with the same nodes."""
+    """The prompts of one model in one suite as a tree of blocks. Prompts with a common prefix start with the same nodes."""
 
     def __init__(self) -> None:
         self.parents, self.texts = [0], [""]
-        self._calls, self._rollouts = [0], [0]  # that end at a node
+        self._calls, self._rollouts = [0], [0]  # calls and rollouts that end at each node
         self._ids: dict[tuple[int, str], int] = {}
 
     def add(self, text: str, ends: tuple[int, ...]) -> int:
-        """A rollout's prompts, each the first so many characters of a text. Gives how many characters stood in an earlier one's blocks."""
+        """Adds the prompts of a rollout: the prefixes of a text that end at `ends`.
+
+        Returns the number of characters in whole blocks that an earlier prompt of the rollout also has.
+        """
         full = [end // BLOCK for end in ends]
         chain = [0]
         for number in range(max(full)):
@@ -68,11 +71,11 @@ class PromptTree:
         return (sum(full) - max(full)) * BLOCK
 
     def counts(self) -> tuple[list[int], list[int]]:
-        """Calls and rollouts whose prompts begin with each node; the first node is the beginning of all."""
+        """Returns the calls and rollouts whose prompts contain each node. The first node is the root."""
         return self._summed(self._calls), self._summed(self._rollouts)
 
     def beginning(self, node: int) -> str:
-        """The characters up to the end of a node."""
+        """Returns the text from the root to the end of a node."""
         texts = []
         while node:
             texts.append(self.texts[node])
@@ -95,7 +98,7 @@ class PromptTree:
         return node
 
     def _summed(self, counts: list[int]) -> list[int]:
-        """With those of the nodes below; a parent stands before its children."""
+        """Adds to each node the counts of its descendants. Parents have smaller indexes than their children."""
         sums = [*counts]
         for node in range(len(sums) - 1, 0, -1):
             sums[self.parents[node]] += sums[node]
@@ -103,10 +106,10 @@ class PromptTree:
 
 
 class TokenFit:
-    """Tokens of prompts by least squares: so many before the transcript, and so many for each of its characters."""
+    """A least-squares fit of prompt tokens: tokens before the transcript, and tokens per character of it."""
 
     def __init__(self) -> None:
-        self.calls = 0  # whose tokens a server counted
+        self.calls = 0  # calls whose tokens a server counted
         self.tokens = 0
         self._characters = self._squares = self._products = 0
 
@@ -119,7 +122,7 @@ class TokenFit:
             self._products += characters * tokens
 
     def line(self) -> tuple[float, float]:
-        """(tokens before the transcript, tokens a character), none of them negative."""
+        """Returns (tokens before the transcript, tokens per character). Neither is negative."""
         spread = self.calls * self._squares - self._characters**2
         slope = (self.calls * self._products - self._characters * self.tokens) / spread if spread else 0.0
         if not 0 < slope <= 1:
@@ -129,28 +132,28 @@ class TokenFit:
 
 
 class _Group:
-    """What is known of the prompts of one model in one suite."""
+    """The prompts of one model in one suite, with their counts."""
 
     def __init__(self) -> None:
         self.tree, self.fit = PromptTree(), TokenFit()
         self.calls = 0
-        self.uncounted = 0  # characters of prompts that no server counted
-        self.again = 0  # characters that the rollout's own earlier calls had asked
-        self.again_calls = 0  # calls with an earlier one of the same rollout
+        self.uncounted = 0  # characters of prompts whose tokens no server counted
+        self.repeated_characters = 0  # characters that an earlier call of the same rollout had sent
+        self.repeated_calls = 0  # calls after the first one of a rollout
 
     def reusable(self) -> tuple[float, float]:
-        """(tokens that a perfect cache would have, those of them that the rollout itself had asked)."""
+        """Returns (tokens that a perfect cache would contain, those of them that the same rollout had sent before)."""
         before, slope = self.fit.line()
         calls, _ = self.tree.counts()
         blocks = sum(count - 1 for count, text in zip(calls[1:], self.tree.texts[1:], strict=True) if len(text) == BLOCK)
-        return before * (self.calls - 1) + slope * blocks * BLOCK, before * self.again_calls + slope * self.again
+        return before * (self.calls - 1) + slope * blocks * BLOCK, before * self.repeated_calls + slope * self.repeated_characters
 
     def prompt_tokens(self) -> float:
         before, slope = self.fit.line()
         return self.fit.tokens + before * (self.calls - self.fit.calls) + slope * self.uncounted
 
     def prefixes(self) -> Iterator[tuple[int, int, int, float]]:
-        """(node, rollouts, calls, tokens) of the longest beginnings that several rollouts share."""
+        """Yields (node, rollouts, calls, tokens) of the longest prefixes that several rollouts share."""
         before, slope = self.fit.line()
         (calls, rollouts), lengths = self.tree.counts(), self._lengths()
         longest = [True] * len(rollouts)
@@ -168,16 +171,16 @@ class _Group:
 
 
 class PromptTrees:
-    """What is kept while rollouts are read: each text once, however many prompts begin with it."""
+    """The prompts of all rollouts read so far. Each text is kept only once, even if many prompts start with it."""
 
     def __init__(self) -> None:
-        self.groups: defaultdict[tuple[str, str], _Group] = defaultdict(_Group)  # group and model
+        self.groups: defaultdict[tuple[str, str], _Group] = defaultdict(_Group)  # (group, model) -> prompts
         self._unknown = 0
         self._cached: int | None = None
         self._cached_of = 0
 
     def add(self, rollout: Rollout) -> None:
-        """The prompts of all attempts at a rollout."""
+        """Adds the prompts of all attempts of a rollout."""
         of_model: defaultdict[str, list[tuple[LLMCall, int]]] = defaultdict(list)
         text = ""
         for attempt in rollout.attempts:
@@ -190,8 +193,8 @@ class PromptTrees:
 
     def _add(self, group: _Group, text: str, calls: list[tuple[LLMCall, int]]) -> None:
         group.calls += len(calls)
-        group.again_calls += len(calls) - 1
-        group.again += group.tree.add(text, tuple(end for _, end in calls))
+        group.repeated_calls += len(calls) - 1
+        group.repeated_characters += group.tree.add(text, tuple(end for _, end in calls))
         for call, end in calls:
             group.fit.add(end, call.prompt_tokens)
             if not call.prompt_tokens:
@@ -201,7 +204,7 @@ class PromptTrees:
                 self._cached_of += call.prompt_tokens or 0
 
     def reuse(self) -> PromptReuse:
-        """What the prompts have in common."""
+        """Returns the reuse of the prompts added so far."""
         reusable = [group.reusable() for group in self.groups.values()]
         return PromptReuse(
             calls=sum(group.calls for group in self.groups.values()),
@@ -216,7 +219,7 @@ class PromptTrees:
         )
 
     def _prefixes(self) -> Iterator[Prefix]:
-        """Those that spare most: all rollouts but the first have theirs from the cache."""
+        """Yields the prefixes that save most tokens. All rollouts but the first get a prefix from the cache."""
         shared = [(*prefix, name, group.tree) for name, group in self.groups.items() for prefix in group.prefixes()]
         for node, rollouts, calls, tokens, (group, model), tree in sorted(shared, key=lambda each: -(each[1] - 1) * each[3])[:MOST]:
             text = tree.beginning(node)

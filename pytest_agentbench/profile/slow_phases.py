@@ -1,6 +1,7 @@
-"""When and why calls were slow: how many were in flight, spikes of that and what they did, and what made the slowest calls long.
+"""When and why calls were slow: the calls in flight, spikes of concurrency and their effect, and the causes of the slowest calls.
 
-Usual is what was in flight, or less, for 90 % of the time in which any call was. A call belongs to the moment at which it was sent.
+The usual concurrency is the number of calls that was not exceeded for 90 % of the time with any call in flight. A call is attributed to
+the moment at which it was sent.
 """
 
 from __future__ import annotations
@@ -21,30 +22,33 @@ if TYPE_CHECKING:
 
 
 class Levels(NamedTuple):
-    """`counts[i]` spans are under way from `times[i]` to `times[i + 1]`; a span that ends when another one starts does not overlap it."""
+    """The number of concurrent spans over time: `counts[i]` from `times[i]` to `times[i + 1]`.
 
-    times: Floats  # in order, each once
+    A span that ends when another one starts does not overlap it.
+    """
+
+    times: Floats  # sorted, without duplicates
     counts: Counts  # the last is 0
 
     @classmethod
     def of(cls, starts: Floats, ends: Floats) -> Self:
-        """Of spans, none of which ends before it starts."""
+        """Counts the spans. No span may end before it starts."""
         times, places = np.unique(np.concatenate([starts, ends]), return_inverse=True)
         steps = np.repeat([1.0, -1.0], [len(starts), len(ends)])
         return cls(times, np.cumsum(np.bincount(places, steps, len(times))).round().astype(np.int64))
 
     @property
     def lengths(self) -> Floats:
-        """How long each level but the last lasts."""
+        """The duration of each level except the last one."""
         return np.diff(self.times)
 
     def at(self, times: Floats) -> Counts:
-        """How many are under way at some times; one that starts then counts."""
+        """Returns the number of spans at given times. A span that starts at that time counts."""
         places = np.searchsorted(self.times, times, "right") - 1
         return np.where(places < 0, 0, self.counts[places])
 
     def duration(self) -> dict[int, float]:
-        """How long each number of spans was under way, in the order of numbers."""
+        """Returns number of concurrent spans -> total duration, in ascending order."""
         if len(self.times) < 2:
             return {}
         levels, places = np.unique(self.counts[:-1], return_inverse=True)
@@ -52,7 +56,7 @@ class Levels(NamedTuple):
 
 
 def level_at(durations: dict[int, float], q: float) -> int:
-    """The number that was under way, or fewer, for q % of the time; 0 of no time."""
+    """Returns the number that was not exceeded for q % of the time, or 0 without any time."""
     total, so_far, last = sum(durations.values()), 0.0, 0
     for level, duration in durations.items():
         so_far, last = so_far + duration, level
@@ -61,13 +65,13 @@ def level_at(durations: dict[int, float], q: float) -> int:
     return last if total > 0 else 0
 
 
-USUAL = 90  # per cent of the time
-MOST = 5  # spikes
+USUAL = 90  # percent of the time
+MOST = 5  # maximum number of spikes
 
 
 @dataclass(frozen=True)
 class Latencies:
-    """Of some calls, medians over those that went well."""
+    """The number of some calls, and the median latencies of the successful ones."""
 
     calls: int
     ttft_ms: float | None
@@ -78,20 +82,20 @@ class Latencies:
 class Spike:
     """A span in which more calls were in flight than usual."""
 
-    start_s: float  # after the run's first call was sent
+    start_s: float  # after the first call of the run was sent
     duration_s: float
     peak: int  # calls in flight
-    sent: Latencies  # of calls that were sent in it
+    sent: Latencies  # latencies of the calls sent in the spike
 
 
 @dataclass(frozen=True)
 class ConcurrencyLevel:
-    """So many calls in flight."""
+    """A range of calls in flight: from `least` to `most`."""
 
     least: int
     most: int
-    share: float  # of the time in which any call was in flight
-    sent: Latencies  # of calls that were sent then, themselves among those in flight
+    share: float  # share of the time with any call in flight
+    sent: Latencies  # latencies of the calls sent at this level; each call counts itself
 
 
 @dataclass(frozen=True)
@@ -100,16 +104,16 @@ class Concurrency:
 
     usual: int
     peak: int
-    share: float  # of the time in which any call was in flight, that of spikes
-    count: int  # spikes
-    spikes: tuple[Spike, ...]  # the longest, in the order of time
-    inside: Latencies
-    outside: Latencies
+    share: float  # share of spikes in the time with any call in flight
+    count: int  # number of spikes
+    spikes: tuple[Spike, ...]  # the longest spikes, in chronological order
+    inside: Latencies  # calls sent in spikes
+    outside: Latencies  # all other calls
     levels: tuple[ConcurrencyLevel, ...]
 
 
 def concurrency(calls: FrameTable) -> Concurrency | None:
-    """Of a table of calls; None where none of them was sent."""
+    """Returns the concurrency of a table of calls, or None if no call was sent."""
     sent = calls.where(calls["sent_s"] > 0)
     if not len(sent):
         return None
@@ -131,7 +135,7 @@ def concurrency(calls: FrameTable) -> Concurrency | None:
 
 
 def _above(levels: Levels, usual: int) -> Iterator[tuple[float, float]]:
-    """The spans in which more than the usual number was in flight."""
+    """Yields the spans in which more calls than usual were in flight."""
     for above, places in groupby(range(len(levels.counts)), key=lambda place: levels.counts[place] > usual):
         if above:
             inside = [*places]
@@ -146,7 +150,7 @@ def _spike(sent: FrameTable, levels: Levels, span: tuple[float, float]) -> Spike
 
 
 def _levels(sent: FrameTable, in_flight: Counts, durations: dict[int, float]) -> Iterator[ConcurrencyLevel]:
-    """1, 2, 3 to 4, 5 to 8, and so on."""
+    """Yields the levels 1, 2, 3 to 4, 5 to 8, and so on."""
     least, total = 1, sum(durations.values())
     while total and least <= max(durations):
         most = 1 if least == 1 else 2 * (least - 1)
@@ -165,29 +169,29 @@ def _median(values: Floats) -> float | None:
     return float(np.median(known)) if len(known) else None
 
 
-MUCH = 1.5  # times the median
+MUCH = 1.5  # A value is high if it is this many times the median.
 
-#: Parts of a call's time, in its order.
+#: Parts of the time of a call, in chronological order.
 PARTS = ("client_queue", "rate_limit", "first_token", "decoding")
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A slow call, and why it was."""
+    """A slow call, and why it was slow."""
 
     call: SlowCall
-    in_flight: int  # calls when it was sent, itself among them; 0 where nobody knows
+    in_flight: int  # calls in flight when it was sent, including itself; 0 if unknown
     why: str
 
 
 def explained(calls: FrameTable, slow: Sequence[tuple[int, SlowCall]]) -> tuple[Explanation, ...]:
-    """Returns why the slowest calls were slow, each with its row in the table of all calls."""
+    """Explains the slowest calls. `slow` has each call with its row in the table of all calls."""
     usual = _Usual(calls)
     return tuple(Explanation(call, int(usual.in_flight[place]), usual.why(place)) for place, call in slow)
 
 
 class _Usual:
-    """The calls as arrays of numbers, in milliseconds, and what is usual among them."""
+    """The calls as arrays, in milliseconds, and their usual values."""
 
     def __init__(self, calls: FrameTable) -> None:
         self.calls = calls
@@ -211,21 +215,21 @@ class _Usual:
                 return self._why_late(place, row)
             case "decoding":
                 return self._why_long(place, row)
-        return "nobody knows"
+        return "unknown"
 
     def _why_late(self, place: int, row: dict[str, Any]) -> str:
-        """Why the first token was late."""
+        """Returns why the first token was late."""
         if np.isnan(row["ttft_ms"]):
-            return "it did not stream, so nobody knows when its first token came"
+            return "it did not stream, so the time of its first token is unknown"
         for values, what in ((self.uncached, "prompt tokens that were not in the cache"), (self.calls["prompt_tokens"], "prompt tokens")):
             if values[place] > MUCH * (usual := self._usual(values)):
                 return f"its first token was late: {values[place]:,.0f} {what}, usually {usual:,.0f}"
         if self.in_flight[place] > self.usual_in_flight:
             return f"its first token was late: {self.in_flight[place]} calls were in flight, usually {self.usual_in_flight} or fewer"
-        return "its first token was late, and neither its prompt nor the calls in flight say why"
+        return "its first token was late, but neither its prompt nor the calls in flight explain it"
 
     def _why_long(self, place: int, row: dict[str, Any]) -> str:
-        """Why there was much time between the first token and the end."""
+        """Returns why the time between the first token and the end was long."""
         tokens, gap, pace = row["output_tokens"], row["itl_max_ms"], self.calls["tpot_ms"]
         if gap > self.parts["decoding"][place] / 2 and row["output_events"] > 2:
             return f"it stalled: one gap of {gap:,.1f} ms"
@@ -236,14 +240,14 @@ class _Usual:
         return "the end of its answer was late"
 
     def _usual(self, values: Floats) -> float:
-        """The median over calls that went well; NaN where nobody knows one, and nothing is above it."""
+        """Returns the median over successful calls, or NaN, which no value exceeds, if none is known."""
         known = values[self.good & ~np.isnan(values)]
         return float(np.median(known)) if len(known) else float("nan")
 
 
 def _in_flight(calls: FrameTable) -> tuple[Counts, int]:
-    """How many were in flight when each call was sent, and how many usually are, or fewer."""
-    was_sent = ~np.isnan(calls["sent_s"])  # as far as somebody knows
+    """Returns the number in flight when each call was sent, and the usual number."""
+    was_sent = ~np.isnan(calls["sent_s"])  # NaN if the time is unknown
     counts = np.zeros(len(calls), np.int64)
     if not was_sent.any():
         return counts, 0

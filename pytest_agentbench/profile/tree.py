@@ -1,6 +1,6 @@
-"""The call tree of agents: rollouts, their attempts, and what these called, by name, with how often and how long.
+"""The call tree of agents: rollouts, their attempts, and the calls of these by name, with count and duration.
 
-Two calls at once count twice, so a total may be more than the time of the clock, and self time is what no call covers.
+Concurrent calls count twice, so a total may exceed the wall-clock time. Self time is the time that no call below covers.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ EARLIER = "earlier attempts"
 
 @dataclass(frozen=True)
 class Branch:
-    """All calls of one name at one place of the tree, which is given from its root on, calls before what they called."""
+    """All calls of one name at one place in the tree. Trees are listed from the root, each caller before its calls."""
 
-    path: tuple[str, ...]  # names from the root on, its own last
+    path: tuple[str, ...]  # names from the root, its own last
     count: int
     total_s: float
-    self_s: float  # what nothing below covers
-    share: float | None  # of the total of its root; None where that has no time
+    self_s: float  # time that no call below covers
+    share: float | None  # share of the total of its root; None if that is 0
 
     @property
     def name(self) -> str:
@@ -33,7 +33,7 @@ class Branch:
 
 @dataclass
 class _Node:
-    """A branch while rollouts are read; nanoseconds."""
+    """A branch while rollouts are being read. Times are in nanoseconds."""
 
     count: int = 0
     total: int = 0
@@ -41,9 +41,9 @@ class _Node:
     below: dict[str, _Node] = field(default_factory=dict)
 
     def add(self, span: Span, covered: Iterable[Span] = ()) -> None:
-        """Counts a call, of whose time others cover some."""
+        """Counts a call. `covered` has the spans of the calls below it."""
         start, end = span
-        inside = [(max(start, begun), min(end, done)) for begun, done in covered]
+        inside = [(max(start, other_start), min(end, other_end)) for other_start, other_end in covered]
         self.count += 1
         self.total += end - start
         self.own += end - start - total_ns(at_least(inside, 1))
@@ -53,13 +53,13 @@ class _Node:
 
 
 class CallTree:
-    """What is counted while rollouts are read."""
+    """Builds the call tree from rollouts."""
 
     def __init__(self) -> None:
         self._roots = _Node()
 
     def add(self, rollout: Rollout) -> None:
-        """A rollout with its attempts; of those without times there is nothing to count."""
+        """Adds a rollout with its attempts. Attempts without times are ignored."""
         root = self._roots.branch(rollout.key.group)
         for attempt in rollout.attempts:
             span = attempt.started_ns, attempt.ended_ns
@@ -72,17 +72,17 @@ class CallTree:
                 root.total += attempt.ended_ns - attempt.started_ns
 
     def branches(self) -> tuple[Branch, ...]:
-        """The whole tree, those with the greatest total first."""
+        """Returns the whole tree. Siblings are sorted by total, the longest first."""
         return tuple(chain.from_iterable(_branches((name,), node, node.total) for name, node in _ordered(self._roots)))
 
 
 def top(tree: Iterable[Branch], most: int = 5) -> list[Branch]:
-    """The branches with the greatest totals, roots left out."""
+    """Returns the branches with the longest totals, without roots."""
     return sorted((branch for branch in tree if len(branch.path) > 1), key=lambda branch: -branch.total_s)[:most]
 
 
 def _add_calls(node: _Node, attempt: Attempt, rollout: Rollout | None) -> list[Span]:
-    """Counts what an attempt called; of tools only the last attempt's are known. Gives the time that they cover."""
+    """Counts the calls of an attempt. Only the last attempt has known tools. Returns the spans of the calls."""
     calls = [(f"{call.role or 'LLM'} {call.model or 'unknown'}", call) for call in (*attempt.calls, *attempt.other_calls)]
     tools: dict[Span, tuple[_Node, list[Span]]] = {}
     spans: list[Span] = []
@@ -92,7 +92,7 @@ def _add_calls(node: _Node, attempt: Attempt, rollout: Rollout | None) -> list[S
             branch.count += 1
             continue
         spans.append((tool.started_ns, tool.ended_ns))
-        if spans[-1] in tools:  # two tools at the very same time: the calls within are the first one's
+        if spans[-1] in tools:  # Of two tools with the same span, the first one gets the calls within.
             branch.add(spans[-1])
         else:
             tools[spans[-1]] = branch, []
@@ -107,12 +107,12 @@ def _add_calls(node: _Node, attempt: Attempt, rollout: Rollout | None) -> list[S
 
 
 def _owner(span: Span, tools: Iterable[Span]) -> Span | None:
-    """The tool in whose time a call lies: the one that began last."""
+    """Returns the tool that contains a call; of several, the one that started last."""
     return max((tool for tool in tools if tool[0] <= span[0] and span[1] <= tool[1]), default=None)
 
 
 def _add_call(node: _Node, call: LLMCall, span: Span) -> None:
-    """Counts an LLM call, and what it waited for."""
+    """Counts an LLM call and its parts."""
     parts = [*_parts(call, span)]
     node.add(span, (part for _, part in parts))
     for name, part in parts:
@@ -120,7 +120,7 @@ def _add_call(node: _Node, call: LLMCall, span: Span) -> None:
 
 
 def _parts(call: LLMCall, span: Span) -> Iterator[tuple[str, Span]]:
-    """What a call that went well waited for; of one that failed all is its own time."""
+    """Yields the parts of a successful call. A failed call has none, so that all is its self time."""
     if call.error_kind is None and call.sent_ns is not None:
         first = call.output[0].at_ns if call.output else call.ended_ns
         yield "before it was sent", (span[0], call.sent_ns)

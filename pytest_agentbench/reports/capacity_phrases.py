@@ -1,4 +1,4 @@
-"""The words of what a stack could carry: a sweep over levels of concurrency, and a simulation of other settings."""
+"""The sentences about the capacity of a stack: a sweep over concurrency levels, and a simulation of other settings."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from pytest_agentbench.simulation.what_if import SettingEstimate, WhatIf
     from pytest_agentbench.sweep.levels import Criteria, SustainedRange
 
-ANCHORS = ("ttft_p50_ms", "ttft_p99_ms", "hit_ratio", "duration_s")  # numbers that tell how far a simulation is off
+ANCHORS = ("ttft_p50_ms", "ttft_p99_ms", "hit_ratio", "duration_s")  # numbers that show the error of a simulation
 
-#: Verdict on a level of a sweep -> its words.
+#: Verdict on a level of a sweep -> its text.
 OF_LEVELS: Mapping[str, str] = {PASS: "good enough", FAIL: "not good enough", INCONCLUSIVE: "cannot tell"}
 
-NOT_RANKED = "not ranked: it is unknown how far this simulation is from the machine"
+NOT_RANKED = "not ranked: the error of this simulation is unknown"
 
 
 def knee(concurrency: int, last: int) -> str:
-    """The level beyond which more in flight costs more than it gains; if it is the last that was measured, it may lie beyond."""
-    beyond = "; no level beyond it was measured, and the knee may lie there" if concurrency == last else ""
-    return f"{concurrency} in flight, where tokens/s over the median duration of a call are the most{beyond}"
+    """Returns the level above which more concurrency costs more than it gains, or that it may be above the last measured level."""
+    beyond = "; no higher level was measured, so the knee may be higher" if concurrency == last else ""
+    return f"{concurrency} in flight, with the highest ratio of tokens/s to the median duration of a call{beyond}"
 
 
 def greatest(sustained: SustainedRange, terms: Criteria) -> str:
-    """`2 in flight is good enough, 8 is not; of 4 the data cannot tell (quality lower by no more than 0.05)`."""
+    """`2 in flight is good enough, 8 is not; cannot tell for 4 (quality lower by no more than 0.05)`."""
     if sustained.shown is None:
-        smallest = f"the smallest that is shown not to be: {sustained.refuted or 'none'}"
+        smallest = f"the lowest level shown not to be: {sustained.refuted or 'none'}"
         return f"no level is shown to be good enough ({criteria(terms)}); {smallest}; more scenarios and trials make the intervals narrower"
-    refuted = f"{sustained.refuted} is not" if sustained.refuted else "none that was measured is shown not to be"
-    between = f"; of {', '.join(map(str, sustained.undecided))} the data cannot tell" if sustained.undecided else ""
+    refuted = f"{sustained.refuted} is not" if sustained.refuted else "no measured level is shown not to be"
+    between = f"; cannot tell for {', '.join(map(str, sustained.undecided))}" if sustained.undecided else ""
     return f"{sustained.shown} in flight is good enough, {refuted}{between} ({criteria(terms)})"
 
 
@@ -52,32 +52,32 @@ def criteria(terms: Criteria) -> str:
 
 
 def search_result(low: int, high: int, sustained: SustainedRange, terms: Criteria) -> str:
-    """The answer of a search in several sessions."""
+    """Returns the result of a search over several sessions."""
     return f"search from {low} to {high}: {greatest(sustained, terms)}"
 
 
-def lost(concurrency: int, statuses: Mapping[str, int]) -> str:
-    """`concurrency 8: 2 infra_error`: rollouts of a level of which nothing is known. The text is empty if there are none."""
+def lost_rollouts(concurrency: int, statuses: Mapping[str, int]) -> str:
+    """`concurrency 8: 2 infra_error`: the unmeasured rollouts of a level. Empty if there are none."""
     parts = [f"{amount} {status}" for status, amount in statuses.items() if status not in EVALUABLE]
     return f"concurrency {concurrency}: {', '.join(parts)}" if parts else ""
 
 
 def warm_up(rollouts: int) -> str:
-    """How many rollouts were left out because they warmed a level up. The text is empty if none was."""
+    """Returns how many rollouts were left out as warm-up. Empty if none was."""
     return f"{rollouts} rollouts, the first block of each level" if rollouts else ""
 
 
 def unwarmed(levels: Sequence[int]) -> str:
-    """Levels without a warm-up. The text is empty if each had one."""
+    """Names the levels without a warm-up. Empty if each had one."""
     names = ", ".join(map(str, levels))
-    return f"concurrency {names} had one block only, and no warm-up: what came first is in its numbers" if levels else ""
+    return f"concurrency {names} had only one block and no warm-up, so the numbers include its first calls" if levels else ""
 
 
 def short_blocks(concurrency: int, rollouts: int) -> str:
-    """Why a level was not full for much of its time."""
+    """Returns why a level did not reach its concurrency for much of its time."""
     return (
         f"concurrency {concurrency} ran in blocks of {rollouts} rollouts, so for much of their time fewer were in flight; "
-        "a suite of more scenarios makes longer ones"
+        "a suite with more scenarios has longer blocks"
     )
 
 
@@ -92,23 +92,23 @@ def level_verdict(verdict: str) -> str:
 
 
 def sweep_files(run: Run) -> Text:
-    """What the other files of a sweep have."""
+    """Returns what the other files of a sweep contain."""
     return (
         *(f"Run {run.id}. ", Code("levels.csv"), " has more columns; ", Code("benchmark_results.csv"), ", ", Code("benchmark_report.md")),
-        *(" and ", Code("analysis_*.txt"), " are what ", Code("run_concurrency_benchmark.sh"), " of the NeMo Agent Toolkit's example "),
-        "writes, its wall clock being the time in which rollouts of the level ran.",
+        *(" and ", Code("analysis_*.txt"), " are the files that ", Code("run_concurrency_benchmark.sh"), " of the NeMo Agent Toolkit's "),
+        "example writes. Their wall clock is the time in which rollouts of the level ran.",
     )
 
 
 def anchor(what_if: WhatIf) -> Text:
-    """How far the simulation of the run's own setting is from what was measured."""
+    """Returns the difference between the simulation of the run's own setting and the measurement."""
     if what_if.own is None:
         options = ",".join(f"{name}={'kv' if name == 'router' else 'N'}" for name in what_if.lacking)
         lacking = " and ".join(what_if.lacking)
         command = Code(f"--original {options}", "command")
-        return f"nothing anchors this table: the run does not say its {lacking}, which ", command, " would"
+        return f"the error of the simulation is unknown, because the run does not record its {lacking}; set it with ", command
     parts = [_anchored(each, what_if.own.figures, what_if.measured) for each in what_if.measures if each.name in ANCHORS]
-    return f"{what_if.run} as it was ({what_if.own.setting.text}), simulated / measured: {', '.join(filter(None, parts))}"
+    return f"{what_if.run} with its own setting ({what_if.own.setting.text}), simulated / measured: {', '.join(filter(None, parts))}"
 
 
 def _anchored(measure: SettingMetric, simulation: Figures, run: Figures) -> str:
@@ -121,20 +121,20 @@ def _anchored(measure: SettingMetric, simulation: Figures, run: Figures) -> str:
 
 
 def replayed(what_if: WhatIf) -> str:
-    """What was replayed, and in blocks of how many tokens."""
-    left_out = f"; {what_if.left_out} that failed are left out" if what_if.left_out else ""
+    """Returns how many calls were replayed, and with which block size."""
+    left_out = f"; {what_if.left_out} failed calls are left out" if what_if.left_out else ""
     blocks = ", ".join(map(str, sorted({answer.setting.block_size for answer in what_if.answers})))
     return f"{what_if.calls} calls replayed by Dynamo's simulator{left_out}; blocks of {blocks} tokens, for each worker"
 
 
 def worker_speed(timing: WorkerSpeed | str) -> str:
-    """How fast a simulated worker is."""
+    """Returns the speed of a simulated worker."""
     if isinstance(timing, WorkerSpeed):
-        reading, answering = _step(timing.prefill, "that no cache has"), _step(timing.decode, "in work")
-        return f"of a worker, as measured: a prompt takes {reading}, a token of an answer {answering}"
+        reading, answering = _step(timing.prefill, "that are not cached"), _step(timing.decode, "in progress")
+        return f"of a worker, as measured: a prompt takes {reading}, an output token {answering}"
     if timing == MOCKER:
         model = "of a worker, by the simulator's own model"
-        return f"{model}, in which answers are faster where the cache is larger: what blocks are worth it cannot tell"
+        return f"{model}, in which a larger cache makes answers faster, so it cannot tell how much KV blocks help"
     return f"of a worker, as {timing} says"
 
 
@@ -144,22 +144,22 @@ def _step(line: StepLine, which: str) -> str:
 
 
 def setting(answer: SettingEstimate) -> str:
-    """`2 workers, 800 blocks, kv`; `(own)` behind the setting that the run had."""
+    """`2 workers, 800 blocks, kv`. The run's own setting is marked `(own)`."""
     return f"{answer.setting.text}{' (own)' if answer.own else ''}"
 
 
 def ranked(value: float | None, digits: int, rank: int | None) -> str:
-    """`48.3 (1)`: a number with its place."""
+    """`48.3 (1)`: a number with its rank."""
     return number(value, digits) + (f" ({rank})" if rank else "")
 
 
 def ranking(what_if: WhatIf, measure: SettingMetric) -> str:
-    """From which difference on settings have places in a number, or why they have none."""
+    """Returns how much two settings must differ in a metric to be ranked, or why they are not ranked."""
     if measure.name not in what_if.off:
-        return "not ranked, for it was not measured"
+        return "not ranked: not measured"
     off = percentage(what_if.off[measure.name], share=measure.share)
     if all(measure.name in answer.ranks for answer in what_if.answers):
-        return f"ranked where settings differ by more than {off}, which the simulation may be off"
+        return f"ranked if settings differ by more than {off}, the possible error of the simulation"
     values = [value for answer in what_if.answers if (value := answer.figures.value(measure)) is not None]
     widest = percentage(spread(values, share=measure.share), share=measure.share)
-    return f"not ranked: the simulation may be {off} off, and these settings differ by {widest} at most"
+    return f"not ranked: the simulation may be off by {off}, and these settings differ by {widest} at most"

@@ -1,4 +1,4 @@
-"""What CI gets to read of a run: which reports, how Markdown is cut to its limits, and at most ten annotations."""
+"""Reports for CI: which ones a CI system gets, the truncation of Markdown to its limits, and annotations of a commit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from pytest_agentbench.reports.view import failed_tests, score_of, suspects, unm
 from pytest_agentbench.runs.results import ArmsCompared
 from pytest_agentbench.runs.run_file import Run
 
-SPARE = 1200  # bytes: more than the sentence, with the titles in it, can have
-TITLES = 5  # of sections that are left out, named in the sentence
-TITLE_WIDTH = 80  # characters of such a title
+SPARE = 1200  # bytes reserved for the sentence about the truncation
+TITLES = 5  # titles of left-out sections that the sentence names
+TITLE_WIDTH = 80  # maximum characters of such a title
 
 
 def cut(text: str, limit: int, where: str) -> str:
-    """The text in at most `limit` bytes; `where` has all of it. Empty where not even the sentence would fit."""
+    """Truncates Markdown to at most `limit` bytes, and adds a sentence that refers to `where` for the whole text.
+
+    Returns an empty text if the sentence would not fit either.
+    """
     if size(text) <= limit:
         return text
     if limit < SPARE:
@@ -30,13 +33,13 @@ def cut(text: str, limit: int, where: str) -> str:
     fence = "```\n" if sum(line.startswith("```") for line in lines[:kept]) % 2 else ""
     titles = [line.strip("# \n")[:TITLE_WIDTH] for line in lines[kept:] if line.startswith("#")]
     more = f" and {len(titles) - TITLES} more sections" if len(titles) > TITLES else ""
-    sections = f", among them {'; '.join(titles[:TITLES])}{more}" if titles else ""
-    note = f"**Cut here: {len(lines) - kept} of {len(lines)} lines are left out{sections}. {where} has them.**"
+    sections = f", including {'; '.join(titles[:TITLES])}{more}" if titles else ""
+    note = f"**Truncated: {len(lines) - kept} of {len(lines)} lines are left out{sections}. See {where}.**"
     return f"{''.join(lines[:kept])}{fence}\n{note}\n"
 
 
 def whole_report(run_id: str) -> str:
-    """Returns which file has all of a text that is cut."""
+    """Returns the name of the file that contains a truncated text as a whole."""
     return f"`report.md` of run {run_id}"
 
 
@@ -56,20 +59,20 @@ WRITTEN: Mapping[str, tuple[str, ...]] = {"github": ("summary", "comment", "open
 
 
 def system(choice: str, environment: Mapping[str, str]) -> str:
-    """github, gitlab, or nothing; `choice` is what --agentbench-ci says."""
+    """Returns `github`, `gitlab` or an empty string. `choice` is the value of --agentbench-ci."""
     if choice == "auto":
         return next((name for variable, name in DETECTED.items() if environment.get(variable) == "true"), "")
     return "" if choice == "off" else choice
 
 
-MOST = 10  # that GitHub shows of a step
-WIDTH = 600  # characters of a message; the report has the rest
+MOST = 10  # annotations that GitHub shows for a step
+WIDTH = 600  # maximum characters of a message; the report contains the rest
 
 LEVELS = {"FAIL": "error", "INCONCLUSIVE": "warning", "SKIPPED": "warning"}
 
 
 def commands(run: Run, workspace: Path) -> list[str]:
-    """The commands, a line each; `workspace` is what GitHub's paths are relative to."""
+    """Returns the workflow commands that annotate a commit, a line each. Paths are relative to `workspace`."""
     every = list(_all(run, workspace))
     if len(every) <= MOST:
         return every
@@ -101,21 +104,21 @@ def _all(run: Run, workspace: Path) -> Iterator[str]:
 
 
 def _losers(ab: ArmsCompared) -> Iterator[str]:
-    """A warning for each arm that is worse, or slower, than another one."""
+    """Yields a warning for each arm that is worse or slower than another one."""
     for each in essentials(ab):
         if each.finding in (WORSE, SLOWER):
             yield command("warning", f"{each.suite}: {gate_phrases.arm_finding(each)}", gate_phrases.comparison(ab, each))
 
 
 def command(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
-    """`::error file=...,line=...,title=...::message`, on one line whatever is in it."""
+    """`::error file=...,line=...,title=...::message`, always on one line."""
     facts = {"file": place[0], "line": str(place[1])} if place else {}
     properties = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in {**facts, "title": one_line(title)}.items())
     return f"::{level} {properties}::{_escaped(block(message[:WIDTH]))}"
 
 
 def _escaped(text: str, more: str = "") -> str:
-    """With the letters that mean something to GitHub in percent, the percent sign first."""
+    """Percent-encodes the characters that are special in workflow commands, the percent sign first."""
     for letter in f"%\r\n{more}":
         text = text.replace(letter, f"%{ord(letter):02X}")
     return text

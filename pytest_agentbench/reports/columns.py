@@ -1,4 +1,4 @@
-"""Texts and tables in the columns of a terminal: how many they take, cut to so many, or folded into several lines."""
+"""Measures, truncates and folds texts by their width on a terminal, and lays out tables."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Column, Table, plain
 
-GAP = "  "  # between the columns of a table
-DOTS = "..."  # for what is left out
+GAP = "  "  # between two columns of a table
+DOTS = "..."  # at the end of a truncated text
 
 
 def columns(text: str) -> int:
-    """How many columns a terminal takes for a text: two for a wide character, none for one that stands on the one before."""
+    """Returns the width of a text on a terminal: two columns for a wide character, none for a combining one."""
     return sum(0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "FW") for letter in text)
 
 
 def cut(text: str, width: int) -> str:
-    """The text in at most so many columns."""
+    """Truncates a text to at most `width` columns."""
     if columns(text) <= width:
         return text
-    room, taken = width - len(DOTS), accumulate(map(columns, text))
-    end = next(place for place, so_far in enumerate(taken) if so_far > room)
+    available, taken = width - len(DOTS), accumulate(map(columns, text))
+    end = next(place for place, so_far in enumerate(taken) if so_far > available)
     return text[:end].rstrip() + DOTS[: max(width, 0)]
 
 
 def fold(text: str, width: int) -> Iterator[str]:
-    """The text in lines of at most so many columns, broken where a space is; a word that is longer has a line of its own."""
+    """Yields a text in lines of at most `width` columns, broken at spaces. A longer word gets its own line."""
     line = ""
     for word in text.split(" "):
         longer = f"{line} {word}" if line else word
@@ -42,9 +42,9 @@ def fold(text: str, width: int) -> Iterator[str]:
 
 
 def table_lines(table: Table, width: int = sys.maxsize) -> Iterator[str]:
-    """Yields a table; if its columns do not fit beside each other, in several parts, each of which begins with the same columns.
+    """Yields the lines of a table. If it is too wide, it is split into parts, which all begin with the same columns.
 
-    Rows without a value are left out of a part. The first column is cut if not even one other column fits beside it.
+    A part leaves out rows without values. The first column is truncated if no other column fits beside it.
     """
     header = [one_line(column.title) for column in table.columns]
     rows = [[one_line(plain(phrases.cell(cell, column))) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
@@ -59,7 +59,7 @@ def table_lines(table: Table, width: int = sys.maxsize) -> Iterator[str]:
 
 
 def parts(widths: Sequence[int], repeated: int, width: int) -> Iterator[list[int]]:
-    """Yields the places of columns that stand beside each other, the first ones in each part: as many as fit, one other at least."""
+    """Splits columns into parts that fit into the width. Yields the indexes of each part: the repeated ones and at least one other."""
     first = [*range(min(repeated, len(widths)))]
     part = list(first)
     for place in range(len(first), len(widths)):

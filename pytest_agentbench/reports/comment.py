@@ -1,4 +1,4 @@
-"""comment.md: a run in a few lines, for a pull or merge request. A workflow finds its older comment by the first line."""
+"""comment.md: a run in a few lines, for a pull or merge request. By the first line, a workflow finds its earlier comment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.run_file import Run
 
-LIMIT = 65_536  # that GitHub takes, in characters; bytes here, of which there are never fewer
+LIMIT = 65_536  # GitHub's limit in characters. Here it limits bytes, because a text never has fewer bytes than characters.
 
 
 def write(run: Run, directory: Path) -> Path:
@@ -27,11 +27,11 @@ def write(run: Run, directory: Path) -> Path:
 
 
 def marker(run: Run) -> str:
-    """Returns a line that is the same for the same suites on the same backend: a later run replaces the comment, another job does not."""
+    """Returns a line that identifies suites and backend, so that a later run replaces the comment, but another job does not."""
     what = f"{' '.join(run.suites)} on {run.backend.name}"
     return f"<!-- agentbench: {re.sub(r'[^A-Za-z0-9_. ]+', '-', what).strip('-')} -->"
 
 
 def lines(view: RunView) -> Iterator[str]:
-    """Yields the lines of comment.md without its marker."""
+    """Yields the lines of comment.md after its marker."""
     yield from markdown.lines(replace(document(view), title="agentbench"), Level.SUMMARY, depth=2)

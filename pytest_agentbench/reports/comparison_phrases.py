@@ -1,4 +1,4 @@
-"""The words of reports that compare runs: compare, trend, calibrate, and the tables of other tools."""
+"""The sentences of reports that compare runs: compare, trend, calibrate, and the tables of other tools."""
 
 from __future__ import annotations
 
@@ -18,49 +18,55 @@ from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision
 
-VALUE = 60  # characters of a value of the setup
+VALUE = 60  # maximum characters of a setup value
 
-SHORT = 10  # letters of a commit
+SHORT = 10  # characters of a commit hash
 
-SHOWN = 5  # scenarios whose score varies
+SHOWN = 5  # scenarios with varying scores that are named
 
-#: What a part of the setup says of something that one of the runs does not have.
+#: Part of the setup -> text for a value that one of the runs does not have.
 NOTHING = {"packages": "not installed", **dict.fromkeys(("code", "model", "hardware", "host"), "unknown")}
 
-#: Verdict -> what it says of a difference of scores, and of a ratio of latencies.
+#: Verdict -> word for a difference of scores, and for a ratio of latencies.
 OF_SCORES, OF_SPEEDS = {PASS: BETTER, FAIL: WORSE}, {PASS: FASTER, FAIL: SLOWER}
 
 NO_REGRESSION = "No regression was found."
 
-NOTHING_COMPARED = "Nothing can be compared: no two runs have scenarios of equal content that were measured."
+NOTHING_COMPARED = "Nothing can be compared: no two runs measured scenarios with the same content."
 
 NOTHING_MEASURED = "Nothing was measured: no run has a rollout that counts."
 
 CHARTS = (
-    "Bars are 95 % intervals of each run alone; dashed lines are other setups; a red dot is a step down, a green ring one that fixed it."
+    "Bars are 95 % intervals of single runs. A dashed line marks a change of setup, a red dot a run that got worse, "
+    "and a green ring a run that fixed it."
 )
 
 OF_RUN = "of this run"
 
 
 def how_to_read(reference: str) -> Text:
-    """What the rows of a comparison with the reference say."""
+    """Explains the rows of a comparison with the reference."""
     return (
-        *("Rows ", Code(f"vs {reference}"), " have the difference of scores and of shares that passed, or the ratio of latencies, "),
-        "with its interval; without a word none was shown. Of each row all comparisons together are wrong in 5 % of cases at most (Holm).",
+        *(
+            "Rows ",
+            Code(f"vs {reference}"),
+            " show the difference of scores and pass rates, or the ratio of latencies, with its interval. ",
+        ),
+        "If no word such as worse follows, no difference is shown. ",
+        "For each row, all comparisons together are wrong in at most 5 % of cases (Holm).",
     )
 
 
 def setup_change(changed: Changed, names: Sequence[str]) -> str:
-    """`shop.temperature: 0.0 -> 0.6 (short, four)`: what is not as in the reference, and in which runs."""
+    """`shop.temperature: 0.0 -> 0.6 (short, four)`: a change of the setup against the reference, and the runs that have it."""
     return f"{change(changed)} ({', '.join(names)})"
 
 
 def change(changed: Changed) -> str:
-    """`shop.temperature: 0.0 -> 0.6`; of lists only what differs, of prompts and tools that their texts do."""
+    """`shop.temperature: 0.0 -> 0.6`. For lists, only the differing items; for prompts and tools, only the hashes."""
     old, new = changed.old, changed.new
     if changed.part in ("prompts", "tools") and isinstance(old, str) and isinstance(new, str):
-        return f"{changed.path}: another text (hash {old} -> {new})"
+        return f"{changed.path}: text changed (hash {old} -> {new})"
     if isinstance(old, list) and isinstance(new, list):
         return f"{changed.path}: {_list_change(old, new)}"
     nothing = NOTHING.get(changed.part, "unset")
@@ -68,7 +74,7 @@ def change(changed: Changed) -> str:
 
 
 def _list_change(old: Sequence[Any], new: Sequence[Any]) -> str:
-    """`32768 -> 65536`: the places in which two lists differ."""
+    """`32768 -> 65536`: the differing items of two lists."""
     before, after = ([_value(each, "null") for each in every] for every in (old, new))
     places = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     return "; ".join(
@@ -85,22 +91,22 @@ def _value(value: Any, nothing: str) -> str:
 
 
 def unknown_setup(names: Sequence[str]) -> str:
-    """Which runs say nothing of their setup."""
-    return f"another tool made {', '.join(names)}, and says nothing of a setup"
+    """Names the runs whose setup is unknown."""
+    return f"the setup is not recorded, because another tool made the run: {', '.join(names)}"
 
 
 def same_setup(parts: Sequence[str], of: Sequence[str]) -> str:
-    """`everything`, or the parts that are the same in all runs, of those that the reference has."""
+    """Names the parts of the setup that are the same in all runs, or `everything` if these are all parts of the reference."""
     return "everything" if [*parts] == [*of] else ", ".join(parts)
 
 
 def against(reference: str) -> str:
-    """The title of a row of differences from the reference."""
+    """Returns the title of a row of differences from the reference."""
     return f"  vs {reference}"
 
 
 def difference(decision: Decision | None) -> str:
-    """`-0.347 worse`. The text is empty if nothing is compared, or nothing is known."""
+    """`-0.347 worse`. Empty without a comparison or an interval."""
     return _estimate(decision, "+.3f", OF_SCORES)
 
 
@@ -110,7 +116,7 @@ def difference_ends(decision: Decision | None) -> str:
 
 
 def ratio(decision: Decision | None) -> str:
-    """`1.32 slower`. The text is empty if nothing is compared, or nothing is known."""
+    """`1.32 slower`. Empty without a comparison or an interval."""
     return _estimate(decision, ".2f", OF_SPEEDS)
 
 
@@ -132,30 +138,30 @@ def _ends(decision: Decision | None, form: str) -> str:
 
 
 def scenarios_that_differ(group: str, score: str, shown: int, total: int, *, with_trials: bool) -> str:
-    """The title of a table of scenarios that are not the same in all runs."""
-    amount = f"the first {shown} of {total}, --format markdown has all" if shown < total else f"{total}"
+    """Returns the title of a table of scenarios whose results differ between runs."""
+    amount = f"the first {shown} of {total}, --format markdown lists all" if shown < total else f"{total}"
     return f"{group}: scenarios that differ ({amount}), {score}{' and how many trials passed' * with_trials}"
 
 
 def scenario_result(result: ScenarioResult) -> str:
-    """`0.727 1/1`: a score, and how many trials passed if a threshold says which do."""
+    """`0.727 1/1`: a score, and the number of passed trials if the score has a threshold."""
     return f"{result.mean:.3f}" if result.passed is None else f"{result.mean:.3f} {result.passed}/{result.trials}"
 
 
 def same_scores(group: str, scores: Sequence[str]) -> str:
-    """The scores in which no scenario differs. The text is empty if there are none."""
-    return f"every scenario of {group} that is compared has the same {', '.join(scores)} in all runs" if scores else ""
+    """Names the scores in which no scenario differs. Empty if there are none."""
+    return f"all compared scenarios of {group} have the same {', '.join(scores)} in all runs" if scores else ""
 
 
 def scenarios_left_out(group: str, reference: str, name: str, counts: Mapping[str, int]) -> str:
-    """How many scenarios of a run are not compared with the reference, and why. The text is empty if all are."""
+    """Returns how many scenarios of a run are not compared with the reference, and why. Empty if all are compared."""
     words = {**gate_phrases.MISSING, "only_new": f"only in {name}", "only_base": f"only in {reference}"}
     parts = ", ".join(f"{amount} {words[why]}" for why, amount in counts.items() if amount)
-    return f"scenarios of {group} that are left out of the comparison of {name} with {reference}: {parts}" if parts else ""
+    return f"scenarios of {group} left out of the comparison of {name} with {reference}: {parts}" if parts else ""
 
 
 def retried(group: str, name: str, suite: SuiteResult) -> str:
-    """How the rollouts of a run that were tried again score. The text is empty if none was."""
+    """Compares the scores of rollouts of a run that had several attempts with the others. Empty if there are none."""
     return f"{group} of {name}: {text}" if (text := suite_phrases.retried(suite)) else ""
 
 
@@ -175,40 +181,40 @@ def regression_state(each: Regression) -> str:
 
 
 def step(series: TrendSeries, each: Regression) -> str:
-    """`-0.120 [-0.180, -0.060]`, or of latencies `x1.32 [1.20, 1.45]`."""
+    """`-0.120 [-0.180, -0.060]`, or `x1.32 [1.20, 1.45]` for latencies."""
     if series.unit:
         return f"x{each.estimate:.2f} [{each.low:.2f}, {each.high:.2f}]"
     return f"{each.estimate:+.3f} [{each.low:+.3f}, {each.high:+.3f}]"
 
 
 def run_and_commit(run: str, commit: str | None) -> Text:
-    """A run, and the commit that it measured."""
+    """Returns a run and the commit that it measured."""
     return f"{run} ", Code(commit_of(commit))
 
 
 def commit_of(commit: str | None) -> str:
-    """The first letters of a commit."""
+    """Returns the first characters of a commit hash, or `no commit`."""
     return commit[:SHORT] if commit else "no commit"
 
 
 def setup_of_run(each: SetupChange, commit: str | None) -> str:
-    """`n3, 0123456789: agent, prompts`: what changed in the setup since the run before."""
+    """`n3, 0123456789: agent, prompts`: the parts of the setup that changed since the previous run."""
     return f"{each.run}, {commit_of(commit)}: {', '.join(each.parts)}"
 
 
 def excluded(each: ExcludedRun) -> Text:
-    """What could not be read, and why."""
+    """Returns a run that is left out, and why."""
     return Code(each.source), f": {each.why}"
 
 
 def last_value(point: Point) -> str:
-    """`0.9 [0.85, 0.95] at last`."""
-    return f"{_point(point)} at last"
+    """`latest 0.9 [0.85, 0.95]`."""
+    return f"latest {_point(point)}"
 
 
 def point(value: Point, commit: str | None, changed: Sequence[str]) -> str:
-    """`n3, 0123456789: 0.9 [0.85, 0.95]; other agent, prompts`."""
-    return f"{value.run}, {commit_of(commit)}: {_point(value)}" + (f"; other {', '.join(changed)}" if changed else "")
+    """`n3, 0123456789: 0.9 [0.85, 0.95]; changed: agent, prompts`."""
+    return f"{value.run}, {commit_of(commit)}: {_point(value)}" + (f"; changed: {', '.join(changed)}" if changed else "")
 
 
 def _point(value: Point) -> str:
@@ -222,39 +228,40 @@ def peer_table(title: str, of: str) -> str:
 
 
 def of_arm(arm: str) -> str:
-    """Whose calls they are, in a run with arms."""
-    return f"of the arm {arm}, without the time of the others' turns"
+    """Returns which arm a table of another tool is about."""
+    return f"of arm {arm}, without the time of other arms' blocks"
 
 
 def suggested_by(group: str, runs: Sequence[str]) -> str:
-    """Whose runs a suggestion stands on."""
+    """Names the runs behind a suggestion."""
     return f"{group}: suggested by {len(runs)} runs, {', '.join(runs)}"
 
 
 def not_the_same(part: str) -> str:
-    """A part of the setup in which the runs differ."""
-    return f"these runs do not have the same {part}, so that is in the numbers"
+    """Warns about a part of the setup in which the runs differ."""
+    return f"these runs differ in their {part}, so the numbers include its effect"
 
 
 def unlimited(score: str) -> str:
-    """Why nothing is suggested for a score."""
-    return f"{score} does not have both a least and a greatest value: nothing is suggested for it"
+    """Returns why there is no suggestion for a score."""
+    return f"no suggestion for {score}, because its scale lacks a least or a greatest value"
 
 
 def noise(score: str, value: ScoreNoise, *, holds: bool) -> Iterator[str]:
-    """What runs in which nothing changed say about a score, and about the margins that were tried."""
+    """Yields how a score varied between runs of an unchanged setup, and the verdicts with each margin."""
     yield f"{score}: means {', '.join(f'{mean:.3f}' for mean in value.means)}, {max(value.means) - min(value.means):.3f} apart"
     most = ", ".join(f"{each.scenario} {each.low:.2f} to {each.high:.2f}" for each in value.flaky[:SHOWN])
     named = f": {most}{', ...' * (len(value.flaky) > SHOWN)}" if most else ""
-    yield f"{len(value.flaky)} of {value.scenarios} scenarios were not always scored alike{named}"
+    yield f"{len(value.flaky)} of {value.scenarios} scenarios did not always get the same score{named}"
     yield from (_margin(margin, verdicts, value.pairs) for margin, verdicts in value.verdicts.items())
     if not holds:
-        yield "no margin holds: more scenarios or trials make one"
+        yield "no margin is safe: add scenarios or trials"
     if value.fewest < 2:
-        yield "one trial of a scenario does not show how trials vary; two or more on both sides do, and find smaller drops"
-    yield f"promote a baseline of {3 * value.fewest} trials or more, three times a run's: every later run shares what chance did to it"
+        yield "one trial per scenario does not show how trials vary; two or more, also in the baseline, do, and detect smaller drops"
+    trials = 3 * value.fewest
+    yield f"promote a baseline of {trials} trials or more, three times as many as a run: its random error affects every later comparison"
 
 
 def _margin(margin: float, verdicts: Counter[str], pairs: int) -> str:
-    found = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in (PASS, INCONCLUSIVE, FAIL))
-    return f"margin {margin:g}: of {pairs} pairs of these runs {found}: false alarms {verdicts[FAIL] / pairs * 100:.1f} %"
+    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in (PASS, INCONCLUSIVE, FAIL))
+    return f"margin {margin:g}: of {pairs} pairs of these runs {counts}: false alarms {verdicts[FAIL] / pairs * 100:.1f} %"

@@ -1,9 +1,9 @@
-"""A report before it is laid out: a document has sections, and a section has blocks. Renderers turn documents into text.
+"""The model of reports. A document contains sections, and a section contains blocks; renderers turn them into text.
 
-A block holds findings: typed values, each with the phrase that puts it into words (`phrases`). No renderer holds a sentence, and no
-section holds markup or escapes. Each block says from which level on it is shown, so that one document serves every reader.
-
-A chart block has a drawing of its own, `svg`, which pages include: a line, an interval for each point, and marks.
+- A block contains findings: typed values, and a phrase that turns them into a sentence (see `phrases`). So renderers contain no
+  sentences, sections contain no markup and no escapes, and tests compare values instead of words.
+- Each block has a range of levels at which it is shown. One document serves all readers, from the one line of `-q` to report.md.
+- HTML pages draw a chart with `svg`: a line, an interval for each point, and marks. Other renderers show only its text.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from pytest_agentbench.lib.foreign import one_line
 
 P = ParamSpec("P")
 
-LONGEST = 300  # characters of what a test, a tool or a model said
+LONGEST = 300  # maximum characters of a text from a test, a tool or a model
 
-Tone = Literal["good", "bad", "open", ""]  # what a verdict means for its reader; renderers choose the colour
+Tone = Literal["good", "bad", "open", ""]  # the meaning of a verdict; renderers choose a colour for it
 
 
 class Level(IntEnum):
-    """How much a reader wants to know."""
+    """How much of a report is shown."""
 
-    HEADLINE = 0  # one line, with -q
-    FIRST_PAGE = 1  # what a session prints at its end
+    HEADLINE = 0  # the line of -q
+    FIRST_PAGE = 1  # the output at the end of a session
     SUMMARY = 2  # a comment on a pull request, and the first screen of report.html
-    FULL = 3  # with -v, and by `agentbench show`
-    VERBOSE = 4  # report.md, report.html, and with -vv
+    FULL = 3  # -v, and `agentbench show`
+    VERBOSE = 4  # report.md, report.html, and -vv
 
 
 @dataclass(frozen=True)
 class Code:
-    """A name, a command, or what a program or a person said. Renderers set it apart from the words around it."""
+    """A name, a command, or a quoted text of a program or person. Renderers set it apart from the sentence around it."""
 
     text: str
-    kind: Literal["name", "scenario", "command"] = "name"  # a page links to a scenario; a command is never cut or folded
+    kind: Literal["name", "scenario", "command"] = "name"  # Pages link scenarios. Commands are never truncated or folded.
 
     @property
     def shown(self) -> str:
-        """The text as files show it: on one line, and cut if it is long and no command."""
+        """The text for files: on one line, and truncated if it is long and not a command."""
         text = " ".join(self.text.split())
         return text if self.kind == "command" or len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
@@ -53,34 +53,34 @@ Text = str | Code | tuple[str | Code, ...]
 
 @dataclass(frozen=True)
 class Finding:
-    """Typed values and the phrase that puts them into words. Two findings are equal if phrase and values are."""
+    """Typed values and the phrase that turns them into a sentence. Findings are equal if their phrase and values are equal."""
 
     phrase: Callable[..., Text]
     values: tuple[Any, ...]
 
     @property
     def words(self) -> Text:
-        """The finding in words; empty if there is nothing to say."""
+        """The sentence of the finding. If it is empty, the block is not shown."""
         return self.phrase(*self.values)
 
 
 def say(phrase: Callable[P, Text], *values: P.args, **named: P.kwargs) -> Finding:
-    """Returns the finding of some values. They are given by position."""
+    """Creates a finding. The values are passed by position only; the types of the phrase's parameters are checked."""
     assert not named
     return Finding(phrase, values)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number with its unit, its 95 % interval, and what else is to be known of it."""
+    """A number with its unit, its 95 % interval, and a remark."""
 
-    value: float | None  # None: it was not measured
+    value: float | None  # None if it was not measured
     unit: str = ""  # `ms`; `%` for a share, whose value lies between 0 and 1
     statistic: str = ""  # `median`; empty for a mean or a count
     low: float | None = None
     high: float | None = None
     digits: int = 3
-    about: str = ""
+    about: str = ""  # a remark, for example what the mean is over
 
 
 TableCell = Text | Finding | float | None
@@ -89,28 +89,28 @@ Content = Text | Finding | Measure
 
 @dataclass(frozen=True, kw_only=True)
 class ReportBlock:
-    """What all blocks have: the levels at which they are shown."""
+    """Base class of blocks: the levels at which a block is shown."""
 
-    level: Level = Level.FULL  # from this one on
-    until: Level = Level.VERBOSE  # up to this one; above it another block says the same in full
+    level: Level = Level.FULL  # the lowest level
+    until: Level = Level.VERBOSE  # the highest level; above it, another block has the same content in full
 
 
 @dataclass(frozen=True)
 class Fact(ReportBlock):
-    """A label and what is to be said under it. A fact without a label continues the one before it."""
+    """A label and its content. A fact without a label continues the previous one."""
 
     label: str
     content: Content
     tone: Tone = ""
-    one_line: bool = False  # a terminal cuts it instead of folding it
+    one_line: bool = False  # whether a terminal truncates it instead of folding it
 
 
 @dataclass(frozen=True)
 class Column:
-    """The head of a column. Numbers in it have so many digits after the point, and stand on the right."""
+    """The title of a column. Numbers are right-aligned, and have `digits` decimal places."""
 
     title: str
-    digits: int | None = None  # None: the column has words
+    digits: int | None = None  # None for a column of texts
 
     @property
     def has_numbers(self) -> bool:
@@ -118,18 +118,18 @@ class Column:
 
 
 def heads(*titles: str | tuple[str, int]) -> tuple[Column, ...]:
-    """Returns columns: a title alone has words below it, a title with a number has numbers of so many digits."""
+    """Creates columns: a string is the title of a column of texts, `(title, digits)` of a column of numbers."""
     return tuple(Column(title) if isinstance(title, str) else Column(*title) for title in titles)
 
 
 @dataclass(frozen=True)
 class Table(ReportBlock):
-    """Rows of cells. The first columns name what the row is about."""
+    """Rows of cells. The first columns identify a row."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[TableCell, ...], ...]
-    repeated: int = 1  # columns that a terminal repeats if the others do not fit beside each other
-    tones: tuple[Tone, ...] = ()  # of each row, whose first cell a page colours; empty: no row has one
+    repeated: int = 1  # first columns that a terminal repeats in each part of a wide table
+    tones: tuple[Tone, ...] = ()  # a tone for each row, with which a page colours its first cell; empty without tones
 
     def __post_init__(self) -> None:
         """Raises ValueError if a row does not have a cell for each column, or if only some rows have a tone."""
@@ -148,7 +148,7 @@ class Bullets(ReportBlock):
 
 @dataclass(frozen=True)
 class Note(ReportBlock):
-    """A paragraph: how to read what stands before it, or what is missing from it."""
+    """A paragraph that explains the previous block, or says what it leaves out."""
 
     content: Text | Finding
     tone: Tone = ""
@@ -156,14 +156,14 @@ class Note(ReportBlock):
 
 @dataclass(frozen=True)
 class Listing(ReportBlock):
-    """Lines of a log, a file or a program, as they are."""
+    """Unchanged lines of a log, a file or a program."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Figure(ReportBlock):
-    """A picture in a file."""
+    """A picture file."""
 
     title: str
     path: str  # relative to the report
@@ -171,20 +171,20 @@ class Figure(ReportBlock):
 
 @dataclass(frozen=True)
 class ChartPoint:
-    """A value with its interval, at a place of a chart."""
+    """A value of a chart with its interval."""
 
     value: float
     low: float | None
     high: float | None
-    label: str  # a short text, which stands below the first point and the last one
-    about: Finding  # all that is known of the point
+    label: str  # a short text, shown below the first and the last point
+    about: Finding  # the details of the point, shown as a tooltip
     tone: Tone = ""
-    begins: bool = False  # a line stands at this point, because what follows was made in another way
+    begins: bool = False  # whether the setup changed at this point, which a vertical line marks
 
 
 @dataclass(frozen=True)
 class Chart(ReportBlock):
-    """Values in their order, which a page draws. A terminal and Markdown have the content alone."""
+    """Values that a page draws in this order. A terminal and Markdown show only the content."""
 
     title: str
     content: Finding
@@ -196,19 +196,19 @@ AnyBlock = Fact | Table | Bullets | Note | Listing | Figure | Chart
 
 @dataclass(frozen=True)
 class Section:
-    """A subject of a report: a title, which may be empty, and blocks, which may be sections themselves."""
+    """A part of a report: a title, which may be empty, and blocks or nested sections."""
 
     title: Text
     blocks: tuple[AnyBlock | Section, ...]
-    folded: bool = False  # a page shows the title alone until the reader opens the section
+    folded: bool = False  # whether a page shows only the title until the reader opens the section
 
     def at(self, level: Level) -> Section | None:
-        """Returns what a reader of a level sees of the section; None if that is nothing."""
+        """Returns the part of the section that is shown at a level, or None if that is nothing."""
         blocks = tuple(_shown(self.blocks, level))
         return replace(self, blocks=blocks) if blocks else None
 
     def flat(self) -> Iterator[AnyBlock]:
-        """Yields the blocks of the section, and those of the sections in it."""
+        """Yields the blocks of the section and of its nested sections."""
         for each in self.blocks:
             if isinstance(each, Section):
                 yield from each.flat()
@@ -222,19 +222,19 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A report: what it is about, its answer in one sentence, and its sections."""
+    """A report: title, headline and sections."""
 
     title: Text
-    headline: Fact | None  # None for reports that only compare
+    headline: Fact | None  # None for reports without a verdict
     sections: tuple[Section, ...]
 
     @classmethod
     def of(cls, title: Text, parts: Iterable[Section | None], headline: Fact | None = None) -> Document:
-        """Returns a document of the sections that have something to say."""
+        """Creates a document of the sections that are not None."""
         return cls(title, headline, tuple(part for part in parts if part))
 
     def at(self, level: Level) -> Document:
-        """Returns what a reader of a level sees of the document."""
+        """Returns the part of the document that is shown at a level."""
         return self.of(self.title, (each.at(level) for each in self.sections), self.headline)
 
     def blocks(self) -> Iterator[AnyBlock]:
@@ -244,16 +244,16 @@ class Document:
 
 
 def section(title: Text, blocks: Iterable[AnyBlock | Section | None]) -> Section | None:
-    """Returns a section of the blocks that have something to say, sections in it last; None if there is nothing to say.
+    """Creates a section of the blocks that are not empty, or returns None if all are.
 
-    What follows a section in a text would be read as a part of it.
+    Nested sections are moved to the end, because in a text, blocks after a section would look like a part of it.
     """
     kept = [block for block in blocks if block is not None and not _is_empty(block)]
     return Section(title, tuple(sorted(kept, key=lambda block: isinstance(block, Section)))) if kept else None
 
 
 def contents(block: AnyBlock) -> tuple[Any, ...]:
-    """Returns all that a block says: texts, findings, measures and cells."""
+    """Returns all contents of a block: texts, findings, measures and cells."""
     match block:
         case Fact() | Note():
             return (block.content,)
@@ -270,17 +270,17 @@ def contents(block: AnyBlock) -> tuple[Any, ...]:
 
 
 def words_of(content: Content) -> Text | Measure:
-    """Returns what a renderer lays out: a text, or a measure."""
+    """Returns a content without its finding: a text or a measure."""
     return content.words if isinstance(content, Finding) else content
 
 
 def spans(text: Text) -> tuple[str | Code, ...]:
-    """Returns the parts of a text."""
+    """Returns the parts of a text: strings and codes."""
     return text if isinstance(text, tuple) else (text,)
 
 
 def plain(text: Text) -> str:
-    """Returns a text without its marks."""
+    """Returns a text as a string, without marking its codes."""
     return "".join(each.text if isinstance(each, Code) else each for each in spans(text))
 
 
@@ -305,43 +305,43 @@ def _is_empty(block: AnyBlock | Section) -> bool:
 
 
 WIDTH, HEIGHT = 480, 200
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 14, 26  # around the area of the points
-MOST = 5  # lines with a number
-ROOM = 0.08  # of the values' range, above and below them
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 14, 26  # margins around the area of the points
+MOST = 5  # maximum number of grid lines
+MARGIN = 0.08  # space above and below the values, as a share of their range
 
 
 class Axes:
-    """Places of points: at equal distances, values between the ends of all intervals."""
+    """Maps points to coordinates. Points have equal distances; the values span all intervals."""
 
     def __init__(self, points: Sequence[ChartPoint]) -> None:
         ends = [end for point in points for end in (point.value, point.low, point.high) if end is not None]
-        room = (max(ends) - min(ends)) * ROOM or abs(ends[0]) * ROOM or 1.0
-        self.low, self.high = min(ends) - room, max(ends) + room
-        if min(ends) >= 0:  # what is never negative has no axis below zero
+        margin = (max(ends) - min(ends)) * MARGIN or abs(ends[0]) * MARGIN or 1.0
+        self.low, self.high = min(ends) - margin, max(ends) + margin
+        if min(ends) >= 0:  # An axis of values that are never negative does not go below zero.
             self.low = max(0.0, self.low)
         self.points = points
 
     def x(self, place: int) -> float:
-        """From the left, of the point at a place."""
+        """Returns the distance of a point from the left, given its index."""
         share = place / (len(self.points) - 1) if len(self.points) > 1 else 0.5
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, value: float) -> float:
-        """From the top."""
+        """Returns the distance of a value from the top."""
         return round(TOP + (self.high - value) / (self.high - self.low) * (HEIGHT - TOP - BOTTOM), 1)
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Two to five round numbers between two others: multiples of 1, 2 or 5 times a power of ten."""
+    """Returns two to five round numbers in a range: multiples of 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(high - low))
-    # `high - low` may come out just below the power of ten that it is: then only the last step is large enough.
+    # Rounding may put `high - low` just below a power of ten. Then only the last step is large enough.
     steps = (power / 5, power / 2, power, 2 * power, 5 * power)
     step = next(step for step in steps if math.floor(high / step) - math.ceil(low / step) < MOST)
     return [round(number * step, 12) for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def svg(chart: Chart) -> Iterator[str]:
-    """Yields the lines of a picture."""
+    """Yields the lines of a chart as an SVG element."""
     axes, points = Axes(chart.points), chart.points
     yield f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_text(chart.title)}: {_text(chart.content.words)}">'
     for value in ticks(axes.low, axes.high):

@@ -1,4 +1,4 @@
-"""What a test shows of its rollout: properties for JUnit, and a section for the reader of a failure."""
+"""The data of a rollout in test reports: properties for JUnit, and the section shown below a failed test."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from pytest_agentbench.records import Draft, Json, Rollout
 from pytest_agentbench.records.rollout import Verification
 from pytest_agentbench.stats.quantiles import percentile
 
-TAIL = 8  # messages of the transcript that a failure shows
-OUTPUT = 20  # lines of a verifier
-WIDTH = 400  # characters of one message
-BRIEF = 200  # characters of a reason that is shown elsewhere as well
+TAIL = 8  # last messages of the transcript that are shown
+OUTPUT = 20  # last lines of a verifier's output that are shown
+WIDTH = 400  # maximum characters of a message
+BRIEF = 200  # maximum characters of a reason that is shown in full elsewhere
 
 
 def properties(rollout: Rollout, scales: Mapping[str, str]) -> list[tuple[str, object]]:
-    """Scores, timings and counts of a rollout, as a test case's properties; calls and tokens are those of all attempts.
+    """Returns scores, timings and counts of a rollout as properties of a test case. Calls and tokens are those of all attempts.
 
-    `scales` has the scale of each score in words.
-
-    Times are milliseconds unless named otherwise.
+    Times are in milliseconds, except `rollout_s`. `scales` has the scale of each score as text.
     """
     pairs: list[tuple[str, object]] = [
         ("status", rollout.status),
@@ -42,25 +40,25 @@ def properties(rollout: Rollout, scales: Mapping[str, str]) -> list[tuple[str, o
 
 
 def brief(reason: str) -> str:
-    """The first line of a reason, if it is not too long; dots for what is left out."""
+    """Returns at most BRIEF characters of the first line of a reason, and dots if anything is left out."""
     line = reason.partition("\n")[0]
     return line if line == reason and len(line) <= BRIEF else f"{line[:BRIEF].rstrip(':')} ..."
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
 def _shared(name: str, value: object) -> tuple[str, object]:
-    """The same pair for the same property: pytest keeps every report to the end of the session."""
+    """Returns an equal pair only once, to save memory: pytest keeps all reports until the session ends."""
     return name, value
 
 
 def rollout_section(rollout: Rollout) -> str:
-    """What happened: outcome, expected against actual tools, the end of the transcript, the log."""
+    """Returns status, scores, expected and actual tools, the last messages and the log of a rollout."""
     status = f"{rollout.status} ({rollout.reason})" if rollout.reason else rollout.status
     rows = [("status", f"{status}, {len(rollout.calls)} LLM calls, {rollout.duration_s:.2f} s")]
     rows += [(name, f"{score!r}  {score.explanation}") for name, score in rollout.scores.items()]
     rows += [(f"draft {draft.number}", draft_text(draft)) for draft in rollout.drafts]
     rows.append(("time", split_text(rollout)))
-    width = max(9, *(len(name) for name, _ in rows))  # as roles in the transcript, or the longest name
+    width = max(9, *(len(name) for name, _ in rows))  # width of roles in the transcript
     lines = [f"{name:<{width}} {text}" for name, text in rows]
     lines += [f"attempt {each.attempt} was {each.status}: {each.reason}" for each in rollout.earlier_attempts]
     lines += [
@@ -71,27 +69,27 @@ def rollout_section(rollout: Rollout) -> str:
         lines += ["", f"the end of the transcript ({len(rollout.messages)} messages):"]
         lines += [message_line(message) for message in rollout.messages[-TAIL:]]
     if rollout.log:
-        lines += ["", "what the rollout logged and printed:", *rollout.log.rstrip().split("\n")]
+        lines += ["", "log and output of the rollout:", *rollout.log.rstrip().split("\n")]
     return "\n".join(map(one_line, lines))
 
 
 def draft_text(draft: Draft) -> str:
     """`insufficient (0.80), chosen, tsq 0.500: No card was blocked.`"""
     verdict = draft.verdict or {}
-    said = f"{'sufficient' if verdict['is_sufficient'] else 'insufficient'} ({verdict['confidence']:g})" if verdict else "not judged"
-    facts = [draft.status] * (draft.status != "ok") + [said] + ["chosen"] * draft.chosen
+    judgement = f"{'sufficient' if verdict['is_sufficient'] else 'insufficient'} ({verdict['confidence']:g})" if verdict else "not judged"
+    facts = [draft.status] * (draft.status != "ok") + [judgement] + ["chosen"] * draft.chosen
     facts += [f"{name} {score!r}" for name, score in draft.scores.items()]
     return f"{', '.join(facts)}: {' '.join(str(verdict.get('reasoning') or draft.reason).split())[:WIDTH]}"
 
 
 def split_text(rollout: Rollout) -> str:
-    """Who had the rollout's time: `decoding 0.40 s, first token 0.10 s`."""
+    """`decoding 0.40 s, first token 0.10 s`: how the time of the rollout was spent."""
     parts = timeline.split(rollout).items()
     return ", ".join(f"{part.replace('_', ' ')} {duration / 1e9:.2f} s" for part, duration in parts if duration) or "none"
 
 
 def tool_table(rollout: Rollout) -> list[str]:
-    """Expected and actual tools side by side, one line a tool."""
+    """Returns a table of expected and actual calls of each tool, and lines about calls with problems."""
     expected, actual = rollout.expected_tools, rollout.tools
     names = list(dict.fromkeys([*expected, *actual]))
     lines = [f"{'tool':<34} {'expected':>8} {'actual':>6}"]
@@ -104,7 +102,7 @@ def tool_table(rollout: Rollout) -> list[str]:
 
 
 def verifier_lines(verification: Verification) -> list[str]:
-    """What the verifier of a task said, and the end of what it printed."""
+    """Returns the result of a task's verifier, and the end of its output."""
     ended = "was killed" if verification.exit_code is None else f"exit code {verification.exit_code}"
     rewards = ", ".join(f"{name} {value:g}" for name, value in verification.rewards.items())
     first = f"; the first check that failed: {verification.first_failure}" if verification.first_failure else ""
@@ -122,7 +120,7 @@ def verifier_lines(verification: Verification) -> list[str]:
 
 
 def message_line(message: Json) -> str:
-    """One message of a transcript on one line."""
+    """Returns a message of a transcript on one line."""
     calls = [f"{call['function']['name']}({call['function'].get('arguments', '')})" for call in message.get("tool_calls") or ()]
     content = message.get("content") or ""
     text = " ".join(filter(None, [content if isinstance(content, str) else json.dumps(content), *calls])).replace("\n", " ")

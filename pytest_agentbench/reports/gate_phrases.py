@@ -1,144 +1,155 @@
-"""The words of what a gate decided, of arms against each other, and of annotations of a commit."""
+"""The sentences about gate rules, about comparisons of arms, and in annotations of a commit."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, hit_ratio
+from pytest_agentbench.gate.rules import WRITTEN
 from pytest_agentbench.records import EVALUABLE
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.phrases import count, number, percent, significant
-from pytest_agentbench.reports.view import score_of, whole
+from pytest_agentbench.reports.view import complete_comparisons, score_of
 from pytest_agentbench.runs.results import ArmResult, ArmsCompared, GateResult, InterimLook, MetricCompared, RoundsResult, RuleResult
 from pytest_agentbench.runs.run_file import Failure, Run
 from pytest_agentbench.stats.decisions import FEWEST, RUN, Suspect
 from pytest_agentbench.suites.arms import CARRY, PRIMED
 
-#: Why a scenario is in no comparison with a baseline.
+#: Reason -> why scenarios are left out of the comparison with a baseline.
 MISSING = {
     "only_new": "not in the baseline",
     "only_base": "only in the baseline",
-    "changed": "with another content",
-    "unmeasured": "without a measurement",
+    "changed": "with changed content",
+    "unmeasured": "not measured",
 }
 
-#: Question of a rule -> of what there have to be more.
+#: Question of a rule -> what a run needs more of for a narrower interval.
 NARROWER = {"suite": "trials", "population": "scenarios"}
 
-#: What no comparison of the latencies of two runs can rule out; arms that take turns do.
+#: A caveat of comparisons of latencies between two runs. Arms of one session do not have it, because their blocks alternate.
 LOAD = "the load may differ"
 
-NO_CLAIM = f"a ranking, no claim: one takes {FEWEST} trials of a scenario on both sides"
+NO_CLAIM = f"lower scores, not significant: a claim needs {FEWEST} trials of a scenario in both runs"
 
-BY_CHANCE = "By Benjamini and Hochberg: one in ten of such a list is there by chance. They decide nothing."
+BY_CHANCE = "About one in ten of these scenarios is listed by chance (Benjamini and Hochberg). They do not affect the verdict."
 
-LEVEL_OF_LOOKS = "Each look has a level of its own, so that all of them together are as wrong as one at 95 %."
+LEVEL_OF_LOOKS = "Each interim look has its own confidence level, so that all looks together have the error rate of one look at 95 %."
 
 DIFFERENCES = (
     "Paired by scenario. Scores: difference of means. Latencies (ms): ratio, above 1 is slower. "
-    "An interval without 0, or without 1, is a difference."
+    "A difference is shown if the interval excludes 0 (scores) or 1 (ratios)."
 )
 
-FAMILY_OF_ARMS = "Of each metric all comparisons together are wrong in 5 % of runs at most (Holm); their intervals are of 95 % or more."
+FAMILY_OF_ARMS = (
+    "For each metric, all comparisons together are wrong in at most 5 % of runs (Holm). The intervals have a level of 95 % or more."
+)
 
 
 def gate(result: GateResult, rounds: RoundsResult | None = None) -> str:
-    """The verdict of all rules together, after which rounds of trials if they were not fixed, and with what the run was compared."""
+    """Returns the gate's verdict, the number of trial rounds if it was not fixed, and the runs that were compared."""
     runs = sorted({each.run for each in result.baselines.values()})
     facts = [rounds_of_trials(rounds)] if rounds else []
     facts += [f"compared with {', '.join(runs)}"] if runs else []
     if below := result.tests_below:
-        facts.append(f"{count(below, 'test')} below a threshold, which {'does' if below == 1 else 'do'} not count here")
+        facts.append(f"{count(below, 'test')} below a threshold, not counted by the gate")
     if not result.decides:
         facts.append("shown only: the tests decide")
     return "; ".join([result.verdict, *facts])
 
 
 def rounds_of_trials(rounds: RoundsResult) -> str:
-    """`the verdict stands after 2 of 5 rounds of trials, 300 rollouts saved`."""
+    """`the verdict stands after 2 of 5 trial rounds, 300 rollouts saved`."""
     ran, most = rounds.ran, rounds.most
     if rounds.stands:
-        return f"the verdict stands after {ran} of {most} rounds of trials" + (f", {rounds.saved:,} rollouts saved" if rounds.saved else "")
+        return f"the verdict stands after {ran} of {most} trial rounds" + (f", {rounds.saved:,} rollouts saved" if rounds.saved else "")
     if ran == most:
-        return f"after all {most} rounds of trials"
+        return f"after all {most} trial rounds"
     if not ran:
-        return f"broken off before the second of {most} rounds of trials was over"
-    return f"broken off after {ran} of {most} rounds of trials"
+        return f"stopped before the second of {most} trial rounds was complete"
+    return f"stopped after {ran} of {most} trial rounds"
 
 
-def look(rounds: RoundsResult, value: InterimLook, rule: RuleResult) -> str:
-    """`2 of 5: banking tsq.mean >= -0.05 vs baseline: INCONCLUSIVE of suite, -0.004 [-0.061, +0.053] at 99.39 %`."""
+def interim_look(rounds: RoundsResult, value: InterimLook, rule: RuleResult) -> str:
+    """`2 of 5: INCONCLUSIVE: banking tsq.mean -0.004 [-0.061, +0.053] at 99.39 %, required >= -0.05 vs baseline (suite)`."""
     level = "" if rule.low is None else f" at {_confidence(rule.confidence)}"
-    return f"{value.round} of {rounds.most}: {_decided(rule)}{level}"
+    return f"{value.round} of {rounds.most}: {_decided(rule, level)}"
 
 
 def result(rule: RuleResult) -> str:
-    """`banking tsq.mean >= -0.05 vs baseline: PASS of suite, -0.004 [-0.021, +0.013]`."""
+    """`PASS: banking tsq.mean -0.004 [-0.021, +0.013], required >= -0.05 vs baseline (suite)`."""
     return f"{_decided(rule)}{_unseen(rule)}"
 
 
 def rule(value: RuleResult) -> str:
-    """`banking tsq.mean >= -0.05 vs baseline: PASS of suite, -0.004 [-0.021, +0.013] against -0.050; 100 scenarios, ...`."""
-    ground = "" if value.estimate is None else f" against {_amount(value, value.threshold)}; {_basis(value)}"
+    """`PASS: banking tsq.mean -0.004 [-0.021, +0.013], required >= -0.05 vs baseline (suite); threshold -0.050; 100 scenarios, ...`."""
+    ground = "" if value.estimate is None else f"; threshold {_amount(value, value.threshold)}; {_basis(value)}"
     return f"{_decided(value)}{ground}{_unseen(value)}"
 
 
-def _decided(rule: RuleResult) -> str:
-    text = f"{rule.suite} {rule.rule}: {rule.verdict}"
-    if rule.estimate is not None:
-        question = f" of {rule.of}" if rule.of and rule.of != RUN else ""  # a rule `of run` has it in its text
-        ends = "" if rule.low is None or rule.high is None else f" [{_amount(rule, rule.low)}, {_amount(rule, rule.high)}]"
-        text += f"{question}, {_amount(rule, rule.estimate)}{ends}"
-    return text
+def _decided(rule: RuleResult, level: str = "") -> str:
+    metric, required = _parts(rule)
+    if rule.estimate is None:
+        return f"{rule.verdict}: {rule.suite} {metric}, required {required}"
+    ends = "" if rule.low is None or rule.high is None else f" [{_amount(rule, rule.low)}, {_amount(rule, rule.high)}]{level}"
+    return f"{rule.verdict}: {rule.suite} {metric} {_amount(rule, rule.estimate)}{ends}, required {required}"
+
+
+def _parts(rule: RuleResult) -> tuple[str, str]:
+    """Splits the text of a rule into its metric and its requirement: `tsq.mean` and `>= 0.6 (this run)`."""
+    match = WRITTEN.fullmatch(rule.rule)
+    metric = match["metric"] if match else rule.rule.split()[0]
+    required, _, of = rule.rule.removeprefix(metric).strip().partition(" of ")
+    question = "this run" if RUN in (of, rule.of) else of or rule.of
+    return metric, f"{required} ({question})" if question else required
 
 
 def _unseen(rule: RuleResult) -> str:
-    """What the word of a deterministic suite hides if it is wrong; nothing of any other rule."""
+    """Returns how many failures a rule may miss if its suite is wrongly marked deterministic. Empty for other suites."""
     if rule.unseen is None:
         return ""
-    return f"; were the suite not deterministic, failures in up to {rule.unseen * 100:.1f} % of rollouts could have gone unseen"
+    return f"; if the suite is not deterministic, failures in up to {rule.unseen * 100:.1f} % of rollouts may be undetected"
 
 
 def reason(rule: RuleResult) -> str:
-    """Why nothing could be decided. The text is empty of a rule that was decided."""
-    undecided = f"the interval holds the threshold: more {NARROWER.get(rule.of, 'trials or scenarios')} make it narrower"
+    """Returns why a rule is INCONCLUSIVE. Empty for other verdicts."""
+    undecided = f"the interval contains the threshold: more {NARROWER.get(rule.of, 'trials or scenarios')} make it narrower"
     return rule.reason or (undecided if rule.verdict == "INCONCLUSIVE" else "")
 
 
 def power(rule: RuleResult) -> str:
-    """What such a run could have found, and with which margins it passes. The text is empty if that is not known."""
+    """Returns which change a run of this size detects, and with which margin it can pass. Empty if that is not known."""
     if rule.detectable is None:
         return ""
     if not rule.vs_baseline:
-        return f"a distance from the limit of {_reach(rule, rule.detectable)} is found by such a run 4 times out of 5"
+        return f"a run of this size detects a distance of {_reach(rule, rule.detectable)} from the threshold 4 times out of 5"
     if rule.width is not None and rule.floor is not None and rule.detectable >= rule.width:
-        return "such a run is too small to find any change"
+        return "a run of this size is too small to detect any change"
     margin = rule.passable
-    unchanged = f"; with a margin of {_reach(rule, margin)} it passes as often when nothing has changed" if margin is not None else ""
-    return f"a change of {_reach(rule, rule.detectable)} is found by such a run 4 times out of 5{unchanged}"
+    unchanged = f"; if nothing has changed, it passes as often with a margin of {_reach(rule, margin)}" if margin is not None else ""
+    return f"a run of this size detects a change of {_reach(rule, rule.detectable)} 4 times out of 5{unchanged}"
 
 
 def least_margin(rule: RuleResult) -> str:
-    """The smallest margin with which a run of this size can pass. The text is empty if the rule's own is larger, or could be decided."""
-    floor, undecided = rule.floor, rule.verdict == "INCONCLUSIVE" and not rule.reason
-    if rule.detectable is None or floor is None or not undecided or not rule.vs_baseline or not 0 < abs(rule.threshold) <= floor:
+    """Returns the smallest margin with which a run of this size can pass. Empty if the rule was decided or has a larger margin."""
+    least, undecided = rule.floor, rule.verdict == "INCONCLUSIVE" and not rule.reason
+    if rule.detectable is None or least is None or not undecided or not rule.vs_baseline or not 0 < abs(rule.threshold) <= least:
         return ""
-    return f"a run of this size cannot pass with a margin below {floor:.3f}, whatever it measures"
+    return f"a run of this size cannot pass with a margin below {least:.3f}, whatever it measures"
 
 
 def p_worse(rule: RuleResult) -> str:
-    """The p-value of the scores having got worse. The text is empty if it was not computed."""
-    return "" if rule.p_worse is None else f"p of worse, the trials of each scenario dealt out anew: {rule.p_worse:.3g}"
+    """Returns the p-value of the claim that the scores got worse. Empty if it was not computed."""
+    return "" if rule.p_worse is None else f"p-value of worse scores (permutation of the trials of each scenario): {rule.p_worse:.3g}"
 
 
 def left_out_scenarios(rule: RuleResult) -> str:
-    """`scenarios left out: 3 not in the baseline`. The text is empty if none was."""
+    """`scenarios left out: 3 not in the baseline`. Empty if none was."""
     parts = ", ".join(f"{amount} {what}" for name, what in MISSING.items() if (amount := getattr(rule.missing, name)))
     return f"scenarios left out: {parts}" if parts else ""
 
 
 def change(rule: RuleResult, suspect: Suspect, suite: str) -> tuple[str | Code, ...]:
-    """`banking-017 tsq 1.000 -> 0.000`; with the name of its suite, if there are several: `banking-017 banking tsq ...`."""
+    """`banking-017 tsq 1.000 -> 0.000`; with the name of the suite if there are several: `banking-017 banking tsq ...`."""
     return Code(suspect.scenario, "scenario"), f" {f'{suite} ' if suite else ''}{score_of(rule)} {suspect.base:.3f} -> {suspect.new:.3f}"
 
 
@@ -150,7 +161,7 @@ def claim(rule: RuleResult, suspect: Suspect, suite: str) -> Text:
 def _basis(rule: RuleResult) -> str:
     new, base = rule.trials
     if rule.method == "a fact":
-        return f"a fact about {new} rollouts"
+        return f"the measured value of {new} rollouts"
     what = "calls" if rule.kind == "latency" and not rule.rule.startswith("rollout.") else "trials"
     both = f"{new} and {base}" if rule.vs_baseline else f"{new}"
     load = f"; {LOAD}" if rule.kind == "latency" and rule.vs_baseline else ""
@@ -159,7 +170,7 @@ def _basis(rule: RuleResult) -> str:
 
 
 def _confidence(confidence: float) -> str:
-    """`95 %`; `99.39 %` of a look before the last one."""
+    """`95 %`, or `99.39 %` for an interim look."""
     return f"{confidence * 100:.4g} %"
 
 
@@ -181,7 +192,7 @@ def _reach(rule: RuleResult, reach: float) -> str:
 
 
 def outcome(rule: RuleResult) -> str:
-    """`FAIL: 0.412 [0.371, 0.453]; too few scenarios`: what became of a rule whose text stands beside it."""
+    """`FAIL: 0.412 [0.371, 0.453]; too few scenarios`: the result of a rule whose text is shown elsewhere."""
     ends = "" if rule.low is None or rule.high is None else f" [{rule.low:.4g}, {rule.high:.4g}]"
     value = "nothing measured" if rule.estimate is None else f"{rule.estimate:.4g}{ends}"
     return f"{rule.verdict}: {'; '.join(filter(None, (value, rule.reason)))}"
@@ -198,7 +209,7 @@ def unmeasured_tests(amount: int) -> str:
 
 
 def first_of_tests(test: Failure) -> str:
-    """The first of several tests, and what it said."""
+    """Returns the id of the first of several tests, and its message."""
     return f"the first one, {test.id}: {test.message}"
 
 
@@ -208,8 +219,8 @@ def arm_finding(each: MetricCompared) -> str:
 
 
 def annotations_left(amount: int, run: Run) -> str:
-    """What a commit has no room for."""
-    return f"{amount} more annotations of run {run.id}: its report names them"
+    """Returns how many annotations of a commit are left out."""
+    return f"{amount} more annotations of run {run.id} are in its report"
 
 
 def arms(ab: ArmsCompared) -> str:
@@ -219,14 +230,14 @@ def arms(ab: ArmsCompared) -> str:
 
 
 def lost_arms(ab: ArmsCompared) -> str:
-    """Arms that are not there, and what is not compared for it. The text is empty if all is well."""
+    """Names the arms that failed and are left out of the comparisons. Empty if none failed."""
     failures = [each.failure.partition("\n")[0] for each in ab.arms if each.failure]
-    what = "not in these comparisons" if whole(ab) else "nothing is compared"
+    what = "not in these comparisons" if complete_comparisons(ab) else "nothing is compared"
     return f"{what}: {'; '.join(failures)}" if failures else ""
 
 
 def arm(value: ArmResult) -> str:
-    """What ran of an arm, how fast, and how much of its prompts was cached."""
+    """Returns the rollouts of an arm, its rates, and its prefix cache hits."""
     ratio = hit_ratio(value)
     evaluable = sum(value.rollouts[status] for status in EVALUABLE)
     parts = [
@@ -241,12 +252,12 @@ def arm(value: ArmResult) -> str:
 
 
 def arm_failure(value: ArmResult) -> str:
-    """Why an arm is not there, or is gone. The text is empty if all was well."""
+    """Returns why an arm failed, in one line. Empty if it did not fail."""
     return value.failure.partition("\n")[0]
 
 
 def comparison(ab: ArmsCompared, each: MetricCompared) -> str:
-    """`tsq 0.900 -> 0.850, -0.050 (-0.090 to -0.010): new is worse`; of more than two arms each value has the name of its own."""
+    """`tsq 0.900 -> 0.850, -0.050 (-0.090 to -0.010): new is worse`; with more than two arms, each value has the name of its arm."""
     base, new = (f"{name} " if len(ab.arms) > 2 else "" for name in (each.base_arm, each.new_arm))
     values = f"{base}{number(each.base, 3)} -> {new}{number(each.new, 3)}"
     if each.low is None:
@@ -259,12 +270,12 @@ def comparison(ab: ArmsCompared, each: MetricCompared) -> str:
 
 
 def no_difference(left: int) -> str:
-    """`of 11 other figures no difference is shown`. The text is empty if all are shown."""
-    return f"of {left} other figures no difference is shown" if left else ""
+    """`no difference is shown for 11 other metrics`. Empty if all metrics are listed."""
+    return f"no difference is shown for {count(left, 'other metric')}" if left else ""
 
 
 def cache(run: Run) -> str:
-    """How the prefix cache was made ready. The text is empty if it was left as it is."""
+    """Returns how the prefix cache was prepared. Empty if it was carried over unchanged."""
     state = run.cache
     if state is None or state.policy == CARRY:
         return ""

@@ -1,4 +1,4 @@
-"""A document as HTML that needs no script."""
+"""Renders a document as HTML without scripts."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from pytest_agentbench.reports.document import (
     svg,
 )
 
-Titles = tuple[str, ...]  # of a section, behind those of the sections that it is in
+Titles = tuple[str, ...]  # the titles of a section and those around it, the outermost first
 
-#: (name of a rollout or a scenario, titles of the section in which it stands) -> what a link to it leads to; empty if there is none.
+#: (name of a rollout or scenario, titles of the section that contains it) -> address of a link to it, or an empty string.
 Address = Callable[[str, Titles], str]
 
 
 def no_address(_name: str, _titles: Titles) -> str:
-    """Returns that a name leads nowhere: the address of all rollouts where a page has none."""
+    """Returns no address. For pages without rollouts."""
     return ""
 
 
 def text(document: Document, depth: int, address: Address = no_address) -> Iterator[str]:
-    """Yields the sections of a document; their titles are headings of a depth."""
+    """Yields the sections of a document. `depth` is the level of their headings."""
     for section in document.at(Level.VERBOSE).sections:
         yield from _section(section, HtmlLayout(address), depth)
 
 
 def _section(section: Section, around: HtmlLayout, depth: int) -> Iterator[str]:
-    """Yields a section; its title is a heading of a depth, and the name of the tables in it."""
+    """Yields a section. Its title is a heading of level `depth`, and the label of its tables."""
     layout, heading = around.inside(section), f"h{min(depth, 6)}"
     title = f"<{heading}>{layout.text(section.title)}</{heading}>" if plain(section.title) else ""
     yield f"<details><summary>{title}</summary>" if section.folded else f"<section>{title}"
@@ -65,12 +65,12 @@ def _section(section: Section, around: HtmlLayout, depth: int) -> Iterator[str]:
     yield "</details>" if section.folded else "</section>"
 
 
-#: Blocks that make one element together if they follow each other -> where it begins and ends.
+#: Type of block -> start and end tag of the element that contains consecutive blocks of this type.
 LISTS: Mapping[type, tuple[str, str]] = {Fact: ('<dl class="facts">', "</dl>"), Chart: ('<div class="charts">', "</div>")}
 
 
 def blocks_html(placed: Iterable[PlacedBlock]) -> Iterator[str]:
-    """Yields blocks; facts that follow each other are one list of terms and descriptions, and charts stand in a grid."""
+    """Yields blocks. Consecutive facts become one description list, and consecutive charts a grid."""
     for kind, run in groupby(placed, key=lambda each: type(each[1])):
         parts = [layout.block(each) for layout, each in run]
         opened, closed = LISTS.get(kind, ("", ""))
@@ -78,13 +78,13 @@ def blocks_html(placed: Iterable[PlacedBlock]) -> Iterator[str]:
 
 
 class HtmlLayout(NamedTuple):
-    """How the blocks of a section become HTML."""
+    """Turns the blocks of a section into HTML."""
 
     address: Address
     titles: Titles = ()
 
     def inside(self, section: Section) -> HtmlLayout:
-        """Returns the layout of a section in this one."""
+        """Returns the layout of a nested section."""
         return self._replace(titles=(*self.titles, one_line(plain(section.title))))
 
     def block(self, each: AnyBlock) -> str:
@@ -105,14 +105,15 @@ class HtmlLayout(NamedTuple):
             case Listing():
                 shown = f"<pre>{escape(block(each.text))}</pre>"
             case Figure():
-                shown = f"<p>{escape(one_line(each.title))}: <code>{escape(one_line(each.path))}</code></p>"  # the page may lie elsewhere
+                # No image, because the page may be moved away from the file.
+                shown = f"<p>{escape(one_line(each.title))}: <code>{escape(one_line(each.path))}</code></p>"
             case Chart():
                 caption = f'{escape(one_line(each.title))} <span class="soft">{self.words(each.content)}</span>'
                 shown = f'<figure class="chart"><figcaption>{caption}</figcaption>{"".join(svg(each))}</figure>'
         return shown
 
     def words(self, content: Content) -> str:
-        """Returns a content as HTML."""
+        """Returns the text of a content as HTML."""
         return self.text(phrases.words(content))
 
     def text(self, text: Text) -> str:

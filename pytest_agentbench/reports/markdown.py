@@ -1,4 +1,7 @@
-"""A document as Markdown. What models, agents, servers and data say becomes no mention, link, image, HTML or markup in it."""
+"""Renders a document as Markdown, and writes report.md.
+
+Texts of models, agents, servers and data are escaped, so that they cannot become a mention, link, image, HTML or other markup.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +35,18 @@ from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.run_file import Run
 
-_MARKUP = re.compile(r"[\\`*]|(?<![^\W_])_|_(?![^\W_])|~(?=\S)|(?<=\S)~|\](?=[(\[:])|!(?=\[)")  # a backslash in front takes its meaning
+_MARKUP = re.compile(r"[\\`*]|(?<![^\W_])_|_(?![^\W_])|~(?=\S)|(?<=\S)~|\](?=[(\[:])|!(?=\[)")  # characters that need a backslash
 _TAG, _ENTITY = re.compile(r"<(?=[A-Za-z/!?])"), re.compile(r"&(?=#?\w+;)")
 _MENTION, _ADDRESS = re.compile(r"@(?=\w)"), re.compile(r"\b(https?|ftp|mailto|www)(?=:|\.)", re.IGNORECASE)
-_BAR = re.compile(r"(?<!\\)((?:\\\\)*)\|")  # that no backslash, or a backslash which is itself escaped, stands before
-#: The beginning of a list, a heading or a quote.
+_BAR = re.compile(r"(?<!\\)((?:\\\\)*)\|")  # a bar that is not escaped yet
+#: The start of a list, a heading or a quote.
 _OPENING = re.compile(r"(\d{1,9})(?=[.)](?:\s|$))|(?=#{1,6}(?:\s|$)|[-+](?:[-+\s]|$)|>|\[[ xX]\]\s)")
-_ROUND = str.maketrans("[]", "()")  # for the text of a picture, in which brackets would be those of links
-_NOTHING = "<!-- -->"  # what GitHub and GitLab show nothing of, and what is no mention and no address with it inside
+_ROUND = str.maketrans("[]", "()")  # for the title of a picture, where brackets would end the link
+_NOTHING = "<!-- -->"  # invisible on GitHub and GitLab; it breaks up mentions and addresses
 
 
 def write(run: Run, directory: Path) -> Path:
-    """Writes report.md: one run for people, with everything that is needed to judge what it says."""
+    """Writes report.md."""
     path = directory / "report.md"
     text = "\n".join(lines(document(RunView(run, directory)), Level.VERBOSE)) + "\n"
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -51,7 +54,7 @@ def write(run: Run, directory: Path) -> Path:
 
 
 def lines(report: Document, level: Level, depth: int = 1) -> Iterator[str]:
-    """Yields the lines of what a reader of a level sees of a document; its title is a heading of a depth."""
+    """Yields the lines of a document at a level. `depth` is the level of its heading."""
     headline = f": {_words(report.headline.content)}" if report.headline else ""
     yield f"{'#' * depth} {_text(report.title)}{headline}"
     for section in report.at(level).sections:
@@ -95,7 +98,7 @@ def _words(content: Content) -> str:
 
 
 def _beginning(words: str) -> str:
-    """Returns words that are the first of a line, where a few marks would begin a list, a heading, a quote or a block of code."""
+    """Escapes the start of a line, so that it does not become a list, a heading, a quote or a code block."""
     text = words.lstrip()
     mark = _OPENING.match(text)
     return f"{mark[0]}\\{text[mark.end() :]}" if mark else text
@@ -110,26 +113,26 @@ def _cell(cell: TableCell, column: Column) -> str:
 
 
 def code(text: str) -> str:
-    """A name, or what somebody said, as it is."""
+    """Returns a foreign text as inline code."""
     quoted = one_line(text).replace("`", "'")
     return f"`{quoted}`" if quoted else ""
 
 
 def prose(text: str) -> str:
-    """A sentence with names and words of others in it, which are to be read as they are."""
+    """Returns a sentence in which all foreign text is escaped."""
     inert = _MARKUP.sub(lambda mark: f"\\{mark[0]}", _ENTITY.sub("&amp;", one_line(text)))
     inert = _TAG.sub("&lt;", inert)
     return _ADDRESS.sub(lambda scheme: f"{scheme[0]}{_NOTHING}", _MENTION.sub(f"@{_NOTHING}", inert))
 
 
 def fenced(text: str) -> str:
-    """Several lines as they are; the fence is longer than any in them."""
+    """Returns lines as a code block. Its fence is longer than any sequence of backticks in them."""
     longest = max(map(len, re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{block(text)}\n{fence}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A Markdown table; bars and line breaks inside cells are escaped."""
+    """Yields the lines of a table. Bars and line breaks in cells are escaped."""
     for row in (header, ["---"] * len(header), *rows):
         yield "| " + " | ".join(_BAR.sub(r"\1\\|", cell).replace("\n", " ") for cell in row) + " |"

@@ -1,4 +1,4 @@
-"""metrics.txt: the numbers of a run as OpenMetrics text, which GitLab compares with those of the target branch."""
+"""metrics.txt: the numbers of a run in the OpenMetrics format. GitLab compares them with the target branch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_agentbench.runs.run_file import Run
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-ARM = ("calls", "failed_calls", "busy_s")  # numbers of an arm beside the metrics of a session
+ARM = ("calls", "failed_calls", "busy_s")  # numbers of an arm that are not metrics of a session
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
 Samples = Iterable[tuple[Mapping[str, str], float | None]]
@@ -28,12 +28,12 @@ def write(run: Run, directory: Path) -> Path:
 def text(run: Run) -> bytes:
     from prometheus_client.openmetrics.exposition import generate_latest
 
-    written: bytes = generate_latest(_Run(run))  # type: ignore[no-untyped-call]  # as the library has it
+    written: bytes = generate_latest(_Run(run))  # type: ignore[no-untyped-call]  # The library is untyped.
     return written
 
 
 class _Run:
-    """What prometheus_client takes for a registry."""
+    """A run with the interface of a prometheus_client registry."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -57,8 +57,8 @@ class _Run:
             )
             yield _gauge(f"arm_{name}", f"ab.arms.{name} of run.json.", of_arms)
         for latency in registry.latencies(compared=True):
-            found = performance.latency(latency)
-            seconds = (({"statistic": name}, value / 1e3) for name in STATISTICS if (value := getattr(found, name, None)) is not None)
+            spread = performance.latency(latency)
+            seconds = (({"statistic": name}, value / 1e3) for name in STATISTICS if (value := getattr(spread, name, None)) is not None)
             yield _gauge(latency, f"{latency}, as docs/metrics.md defines it.", seconds, unit="seconds")
         for name, value in {"calls": performance.calls, **{name: performance.number(name) for name in registry.rates()}}.items():
             yield _gauge(name, f"performance.{name} of run.json.", [({}, value)])
@@ -74,7 +74,7 @@ class _Run:
         )
 
     def _scores(self) -> Iterator[Metric]:
-        """Yields the means of all scores, and the ends of their intervals."""
+        """Yields the means of all scores, and the limits of their intervals."""
         scores = [
             ({"suite": name, "score": score, "better": (scale := suite.scales[score]).better, "unit": scale.unit}, means.mean)
             for name, suite in self.run.suites.items()
@@ -91,7 +91,7 @@ class _Run:
 
 
 def _gauge(name: str, about: str, samples: Samples, unit: str = "") -> Metric:
-    """Without the samples that have no value."""
+    """Returns a gauge with those samples that have a value."""
     from prometheus_client.core import GaugeMetricFamily
 
     known = [(labels, value) for labels, value in samples if value is not None]

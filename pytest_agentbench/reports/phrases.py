@@ -1,4 +1,8 @@
-"""The words of reports: numbers as all reports write them, and a function for each kind of finding."""
+"""The sentences of all reports about a run, and how reports write numbers.
+
+A phrase is a function that turns typed values into a sentence. Sections combine a phrase and its values to a `Finding`; renderers put it
+into the terminal, Markdown and HTML. The docstring of a phrase is an example of its text, or says what the text is about.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +25,19 @@ from pytest_agentbench.stats.quantiles import LatencySpread
 
 
 def number(value: Any, digits: int = 1) -> str:
-    """Returns a number for a table, and `-` if there is none. A word stays as it is."""
+    """Formats a number, for example `1,234.5`, or `-` for None. A string is returned unchanged."""
     if value is None or isinstance(value, str):
         return value or "-"
     return f"{value:,.{digits}f}"
 
 
 def significant(value: float | None) -> str:
-    """Returns a number of any size with four significant digits and at least one behind the point; `-` if there is none."""
+    """Formats a number with four significant digits and at least one decimal place, or `-` for None."""
     return number(value, max(1, 3 - math.floor(math.log10(abs(value)))) if value else 1)
 
 
 def percent(share: float | None) -> str:
-    """Returns `99.9 %`, and `-` if there is no share. What is below 1 is never `100 %`, and what is above 0 is never `0 %`."""
+    """Formats a share, for example `99.9 %`, or `-` for None. Rounding never turns a partial share into 100 % or 0 %."""
     if share is None:
         return "-"
     if 0 < share < 0.0005:
@@ -42,28 +46,28 @@ def percent(share: float | None) -> str:
 
 
 def brackets(interval: tuple[float, float] | None) -> str:
-    """Returns `[11.0, 13.5]`, and an empty text if there is no interval."""
+    """Formats an interval, for example `[11.0, 13.5]`. Empty for None."""
     return "" if interval is None else f"[{number(interval[0])}, {number(interval[1])}]"
 
 
 def seconds_text(seconds: float) -> str:
-    """Returns seconds; if they are less than a tenth, as milliseconds."""
+    """Formats a duration in seconds, or in milliseconds if it is shorter than 0.1 s."""
     return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"
 
 
 def each_count(amounts: Mapping[str, int]) -> str:
-    """Returns `97 ok, 3 limit`; what did not happen is left out."""
+    """Formats counts, for example `97 ok, 3 limit`. Zeros are left out."""
     return ", ".join(f"{amount} {name}" for name, amount in amounts.items() if amount)
 
 
 def count(amount: int, noun: str) -> str:
-    """Returns `1 test`, and `2 tests`."""
+    """Returns a number and its noun, for example `1 test` or `2 tests`."""
     return f"{amount:,} {noun}{'s' * (amount != 1)}"
 
 
-NAMED = 3  # suites that a headline names, and scenarios that a line names
+NAMED = 3  # suites named in a headline, and scenarios named in a line
 
-#: Status of a rollout -> the words for its share in a headline.
+#: Status of a rollout -> its verb phrase in a headline.
 ENDINGS = {
     "limit": "ended at a limit",
     "agent_error": "ended as agent_error",
@@ -73,9 +77,9 @@ ENDINGS = {
 
 SESSION_RATES = "Rates are over the time of all sessions, without the pauses between them."
 
-DERIVED = "every number here can be derived again from rollouts.jsonl beside this file"
+DERIVED = "All numbers here can be derived from rollouts.jsonl in this directory."
 
-UNRECORDED = "what it ran on is not recorded"
+UNRECORDED = "The machine and the packages of this run are not recorded."
 
 COMPARISON = "The comparison"
 
@@ -83,9 +87,9 @@ WHOLE_REPORT = "The whole report"
 
 IN_RUN_JSON = "in run.json"
 
-MORE = "agentbench show, or -v; docs/metrics.md explains every number"
+DETAILS = "agentbench show (or pytest -v); metrics: docs/metrics.md"
 
-MEANS_MAY_MOVE = "Short rollouts end first, so the means may move; intervals and the verdict come when the run has ended."
+MEANS_MAY_MOVE = "Short rollouts end first, so the means may still change. Intervals and the verdict follow when the run has ended."
 
 
 def measure(value: Measure) -> str:
@@ -95,27 +99,27 @@ def measure(value: Measure) -> str:
 
 
 def words(content: Content) -> Text:
-    """A content in words."""
-    found = words_of(content)
-    return measure(found) if isinstance(found, Measure) else found
+    """Returns the text of a content."""
+    content_words = words_of(content)
+    return measure(content_words) if isinstance(content_words, Measure) else content_words
 
 
 def cell(value: TableCell, column: Column) -> Text:
-    """A cell of a table in words: a number has the digits of its column, and nothing is a dash."""
+    """Returns the text of a table cell. A number gets the decimal places of its column; None becomes a dash."""
     if value is None:
         return "-"
     return number(value, column.digits or 0) if isinstance(value, int | float) else words(value)
 
 
 def figure(value: Measure) -> str:
-    """The number alone: `11.3`, or `95.9 %` for a share."""
+    """Returns the number of a measure without its unit: `11.3`, or `95.9 %` for a share."""
     if value.value is None:
         return "not measured"
     return percent(value.value) if value.unit == "%" else number(value.value, value.digits)
 
 
 def unit_of(value: Measure) -> str:
-    """The unit behind the number; empty for a share, whose sign is a part of the number, and for what was not measured."""
+    """Returns the unit of a measure. Empty for a share, because `figure` adds the percent sign, and if nothing was measured."""
     return "" if value.unit == "%" or value.value is None else value.unit
 
 
@@ -135,7 +139,7 @@ def mean(value: Mean | None) -> str:
 
 
 def with_interval(value: float, ends: tuple[float, float] | None) -> str:
-    """`12.0 [11.0, 13.5]`; the number alone if there is no interval."""
+    """`12.0 [11.0, 13.5]`, or only the number if there is no interval."""
     return f"{number(value)} {brackets(ends)}".rstrip()
 
 
@@ -145,17 +149,17 @@ def ends(low: float, high: float) -> str:
 
 
 def median_and_p95(spread: LatencySpread | None) -> str:
-    """`12.0, 25.0`, and `-` for what is not known."""
+    """`12.0, 25.0`, or `-` for None."""
     return "-" if spread is None else f"{number(spread.p50)}, {number(spread.p95)}"
 
 
 def more(amount: int, what: str = "") -> str:
-    """`and 4 more`, of what a list has left out. The text is empty if that is nothing."""
+    """`and 4 more`, the number of items that a list leaves out. Empty if it leaves out none."""
     return f"and {amount} more{f' {what}' if what else ''}" if amount > 0 else ""
 
 
 def headline(run: Run) -> str:
-    """`FAIL, exit status 1: a test or the gate failed; gate PASS; banking tsq 0.412 [0.371, 0.453]`: the answer of a run."""
+    """`FAIL, exit status 1: a test or the gate failed; gate PASS; banking tsq 0.412 [0.371, 0.453]`: the result of a run in one line."""
     return "; ".join((", ".join(filter(None, (run.verdict, _reason(run)))), *_notes(run), *_means(run), *_shares(run)))
 
 
@@ -167,7 +171,7 @@ def _reason(run: Run) -> str:
     if run.verdict != NO_GATE:
         return ""
     if run.gate:
-        return f"the rules are only shown, and say {run.gate.verdict}"
+        return f"the gate does not decide (its verdict is {run.gate.verdict})"
     return "no test applies a threshold" if any(map(_has_scenario_threshold, run.suites.values())) else "no rule or threshold was applied"
 
 
@@ -176,10 +180,10 @@ def _notes(run: Run) -> Iterator[str]:
     if gate_result and run.verdict not in (gate_result.verdict, NO_GATE):
         yield f"gate {gate_result.verdict}"
     if run.verdict in (PASS, INCONCLUSIVE):
-        asked = {each.suite for each in gate_result.rules} if gate_result else set()
-        silent = [group for group, suite in run.suites.items() if group not in asked and not _has_scenario_threshold(suite)]
-        left = len(silent) - NAMED
-        yield from (f"no rule for {', '.join(silent[:NAMED])}{f' and {left} more' if left > 0 else ''}",) if silent else ()
+        covered = {each.suite for each in gate_result.rules} if gate_result else set()
+        without_rule = [group for group, suite in run.suites.items() if group not in covered and not _has_scenario_threshold(suite)]
+        left = len(without_rule) - NAMED
+        yield from (f"no rule for {', '.join(without_rule[:NAMED])}{f' and {left} more' if left > 0 else ''}",) if without_rule else ()
     if tries := earlier_runs(run.earlier):
         yield tries
 
@@ -189,7 +193,7 @@ def _has_scenario_threshold(suite: SuiteResult) -> bool:
 
 
 def _means(run: Run) -> Iterator[str]:
-    """The main score of the first suites. The arms of an A/B session are compared elsewhere."""
+    """Yields the main scores of the first suites; none for an A/B session, whose arms are compared elsewhere."""
     suites = [] if run.ab else [*run.suites.items()]
     yield from (f"{group} {suite.main_score} {mean(suite.main_mean)}" for group, suite in suites[:NAMED])
     if left := suites[NAMED:]:
@@ -197,7 +201,7 @@ def _means(run: Run) -> Iterator[str]:
 
 
 def _shares(run: Run) -> Iterator[str]:
-    """One text for each status but `ok`, and one for rollouts that were not run."""
+    """Yields a text for each status other than `ok`, and one for rollouts that were not run."""
     total = sum(sum(suite.rollouts.values()) for suite in run.suites.values())
     for status, words in ENDINGS.items():
         if amount := sum(suite.rollouts.get(status, 0) for suite in run.suites.values()):
@@ -212,7 +216,7 @@ def _share(amount: int, total: int, noun: str) -> str:
 
 
 def earlier_runs(earlier: EarlierRuns | None) -> str:
-    """`the 3rd run of this setup, 2 before it were not PASS`. The text is empty if every earlier run was PASS."""
+    """`the 3rd run of this setup, 2 before it were not PASS`. Empty if every earlier run was PASS."""
     if not earlier or not earlier.not_passed:
         return ""
     place, failed = earlier.runs + 1, len(earlier.not_passed)
@@ -221,13 +225,13 @@ def earlier_runs(earlier: EarlierRuns | None) -> str:
 
 
 def backend_failure(run: Run) -> str:
-    """Why the backend failed. The first test that it keeps from running shows all lines of it."""
+    """Returns why the backend failed, in one line. The report of the first test that it prevents from running has the whole text."""
     failure = run.backend.failure
     return brief(failure) if run.tests.errors else failure.partition("\n")[0]
 
 
 def tests(run: Run) -> str:
-    """`1 failed, 2 could not be measured, 9 passed`. The text is empty if all passed."""
+    """`1 failed, 2 could not be measured, 9 passed`. Empty if all passed."""
     words = {"failed": "failed", "errors": "could not be measured", "passed": "passed"}
     if not run.tests.failed and not run.tests.errors:
         return ""
@@ -235,7 +239,7 @@ def tests(run: Run) -> str:
 
 
 def sessions(run: Run) -> str:
-    """How many rollouts of a resumed run each session ran; empty for a run of one session."""
+    """Returns how many rollouts of a resumed run each session ran. Empty for a run of one session."""
     if len(run.sessions) < 2:
         return ""
     *earlier, last = run.sessions
@@ -247,7 +251,7 @@ def sessions(run: Run) -> str:
 
 
 def interruptions(run: Run) -> str:
-    """`pool 2, tap 1; 9 attempts were run again`. The text is empty if no part of the session died."""
+    """`pool 2, tap 1; 9 attempts were run again`. Empty if no process of the session died."""
     parts = [f"{part} {amount}" for part, amount in run.interruptions.deaths.items()]
     attempts = run.interruptions.attempts
     again = f"{attempts} attempt{'s were' if attempts != 1 else ' was'} run again"
@@ -255,70 +259,70 @@ def interruptions(run: Run) -> str:
 
 
 def restarts(backend: BackendUse) -> str:
-    """`engine once, worker-1 3 times, in the middle of the run`. The text is empty if nothing was started again."""
+    """`engine once, worker-1 3 times, in the middle of the run`. Empty if no service was restarted."""
     counts = backend.restarts or {}
     services = ", ".join(f"{name} {'once' if amount == 1 else f'{amount} times'}" for name, amount in counts.items())
     return f"{services}, in the middle of the run" if services else ""
 
 
 def unknown_suites(run: Run) -> str:
-    """Suites of which nothing was measured although thresholds are asked of them. The text is empty if that is as it should be."""
+    """Names the suites that have thresholds, but no measured rollout. Empty if there are none."""
     names = run.unknown_suites if run.verdict != SKIPPED else ()
-    return f"{', '.join(names)}: no rollout was measured, so no threshold is known to hold" if names else ""
+    return f"{', '.join(names)}: no rollout was measured, so the thresholds were not checked" if names else ""
 
 
 def not_run(run: Run) -> str:
-    """`2 of 8 planned rollouts`. The text is empty if all were run."""
+    """`2 of 8 planned rollouts`. Empty if all were run."""
     return f"{run.plan.not_run} of {run.plan.rollouts} planned rollouts" if run.plan.not_run else ""
 
 
 def progress(run: Run) -> str:
-    """`8 rollouts, 6 finished, 2 not run`."""
+    """`6 of 8 planned rollouts finished, 2 not run`."""
     plan = run.plan
-    return f"{plan.rollouts} rollouts, {plan.finished} finished, {plan.not_run} not run"
+    return f"{plan.finished} of {plan.rollouts} planned rollouts finished" + (f", {plan.not_run} not run" if plan.not_run else "")
 
 
 def exit_status(run: Run) -> str:
-    """`exit status 1`; empty for a run that no session of ours made."""
+    """`exit status 1`. Empty for an imported run, which has no pytest session."""
     return "" if run.exit_status is None else f"exit status {run.exit_status}"
 
 
 def files(directory: str) -> Text:
-    """Where the report and the data of a run are."""
+    """Returns the paths of the report and the data of a run."""
     return (Code(f"{directory}/report.md", "command"), " (and run.json, rollouts.jsonl)")
 
 
 def imported(run: Run) -> str:
-    """Whose results a run is made of."""
+    """Returns which tool made the results of an imported run, and where they were read."""
     origin = run.imported
     return f"by {origin.tool}, from {origin.path}, read {origin.at}" if origin else ""
 
 
 def own_mean(value: OwnMean) -> str:
-    """`shop harbor_reward: 0.500 is the tool's own mean, 1.000 this run's: Harbor counts ...`."""
-    ours = "there is none in this run" if value.ours is None else f"{value.ours:.3f} this run's"
-    other = f", {ours}: {value.why}" if value.why else ", and this run's"
-    return f"{value.suite} {value.score}: {value.theirs:.3f} is the tool's own mean{other}"
+    """`shop harbor_reward: mean 0.500 according to the tool, 1.000 in this run: Harbor counts ...`."""
+    ours = "none in this run" if value.ours is None else f"{value.ours:.3f} in this run"
+    other = f", {ours}: {value.why}" if value.why else " and in this run"
+    return f"{value.suite} {value.score}: mean {value.theirs:.3f} according to the tool{other}"
 
 
 def section_failure(plugin: str, error: Exception) -> str:
-    """Why the section of a plugin is missing."""
-    return f"The section of {plugin} could not be made: {type(error).__name__}: {error}"
+    """Returns the error of a plugin whose section could not be created."""
+    return f"The section of {plugin} could not be created: {type(error).__name__}: {error}"
 
 
 def about_suite(name: str, finding: Finding) -> Text:
-    """A finding of one of several suites: `banking: 63 of 100 rollouts have a mistake`."""
+    """`banking: 63 of 100 rollouts have a mistake`: a finding of one of several suites."""
     return (f"{name}: ", *spans(finding.words))
 
 
 def running(ended: int) -> str:
-    """`It goes on: 12 rollouts have ended`."""
-    return f"It goes on: {ended:,} rollouts have ended"
+    """`running, 12 rollouts finished`."""
+    return f"running, {count(ended, 'rollout')} finished"
 
 
 def stopped(ended: int) -> str:
-    """`It has stopped: 12 rollouts have ended`."""
-    return f"It has stopped: {ended:,} rollouts have ended"
+    """`stopped, 12 rollouts finished`."""
+    return f"stopped, {count(ended, 'rollout')} finished"
 
 
 def session_began(number: int, at: str, concurrency: int) -> str:
@@ -337,65 +341,66 @@ def failed_so_far(calls: int) -> str:
 
 
 def how_to_resume(name: str) -> Text:
-    """How a run goes on that no session works on."""
+    """Returns how to resume a run that has no running session."""
     option = Code(f"--agentbench-resume={name}", "command")
-    return "No session works on it: it is summed up now, or was killed. ", option, " goes on with it."
+    return "No session is running rollouts: the last one is writing its reports, or was killed. To resume the run: ", option, "."
 
 
 def backend(run: Run) -> Text:
-    """The backend, its model, and how many rollouts in flight were asked for."""
+    """Returns the backend, its model, and the configured concurrency."""
     model = Code(run.backend.served_model) if run.backend.served_model else "unknown"
-    asked = run.settings.concurrency or "an unknown number of"
-    return Code(run.backend.name), ", model ", model, f", {asked} rollouts in flight asked for"
+    concurrency = run.settings.concurrency or "unknown"
+    return Code(run.backend.name), ", model ", model, f", concurrency {concurrency}"
 
 
 def boot(value: BackendUse) -> str:
-    """How a stack came up, and what was asked of it before anything was counted; empty for backends that are no stacks."""
+    """Returns how long a stack took to boot, and which checks and warm-up requests came before measuring. Empty if there is no stack."""
     facts = value.boot
     if facts is None:
         return ""
-    reaped = f"; {value.reaped}" if value.reaped else ""
+    leftovers = f"; {value.reaped}" if value.reaped else ""
     if value.reused:
-        return f"kept from an earlier session, so its caches are warm{reaped}"
-    waited = f" after {facts.waited_for_gpus_s:.0f} s of waiting for GPUs" if facts.waited_for_gpus_s >= 1 else ""
+        return f"kept from an earlier session, so its caches are warm{leftovers}"
+    waited = f" after waiting {facts.waited_for_gpus_s:.0f} s for GPUs" if facts.waited_for_gpus_s >= 1 else ""
     warm = facts.warm_up
-    warmed = f"; {warm.requests} requests of warm-up in {warm.seconds:.1f} s, not counted" if warm.requests else "; no warm-up"
+    warmed = f"; {warm.requests} warm-up requests in {warm.seconds:.1f} s, not counted" if warm.requests else "; no warm-up"
     other = f"; {value.passed_over}" if value.passed_over else ""
-    return f"booted in {facts.boot_s - facts.waited_for_gpus_s:.1f} s{waited}, proofs {facts.proof_s:.1f} s{warmed}{other}{reaped}"
+    booted = f"booted in {facts.boot_s - facts.waited_for_gpus_s:.1f} s{waited}"
+    return f"{booted}, readiness checks {facts.proof_s:.1f} s{warmed}{other}{leftovers}"
 
 
 def command(words: Sequence[str]) -> Text:
-    """A command line."""
+    """Returns a command line, quoted for a shell."""
     return Code(shlex.join(words), "command")
 
 
 def settings(values: Mapping[str, Any]) -> Text:
-    """Settings as they could stand in YAML; `none` of no settings."""
+    """Returns settings as JSON, which is also valid YAML, or `none`."""
     return Code(json.dumps(dict(values), ensure_ascii=False, default=str), "command") if values else "none"
 
 
 def suite_setup(suite: SuiteResult) -> Text:
-    """Agent, thresholds and data set of a suite."""
+    """Returns the agent settings, thresholds and data set of a suite."""
     agent, thresholds = settings(suite.agent), settings(suite.thresholds)
     data = Code(suite.dataset.sha256 or "unknown", "command")
     return (*("agent ", *spans(agent)), *(", thresholds ", *spans(thresholds)), *(", data set sha256 ", data))
 
 
 def machine(facts: Environment) -> str:
-    """Python, platform, CPUs and the commit."""
+    """Returns Python version, platform, number of CPUs and commit."""
     cpus = "an unknown number of" if facts.cpus is None else facts.cpus
     return f"Python {facts.python}, {facts.platform}, {cpus} CPUs, {commit(facts.git)}"
 
 
 def commit(git: Git | None) -> str:
-    """`git commit 0123456789ab, with changes that are not committed`."""
+    """`git commit 0123456789ab, with uncommitted changes`."""
     if git is None:
         return "not in a git repository"
-    return f"git commit {git.commit[:12]}{', with changes that are not committed' * git.dirty}"
+    return f"git commit {git.commit[:12]}{', with uncommitted changes' * git.dirty}"
 
 
 def packages(facts: Environment) -> str:
-    """Packages with their versions."""
+    """Returns the packages with their versions."""
     return ", ".join(f"{name} {version}" for name, version in facts.packages.items()) or "unknown"
 
 
@@ -406,5 +411,5 @@ def rollout(value: Rollout) -> str:
 
 
 def expected_and_actual(expected: Sequence[str], actual: Sequence[str]) -> str:
-    """`expected find_item, order_item; actual find_item`: tools."""
+    """`expected find_item, order_item; actual find_item`: the tools of a rollout."""
     return f"expected {', '.join(expected) or 'none'}; actual {', '.join(actual) or 'none'}"

@@ -1,4 +1,4 @@
-"""The words of where the time of a run went."""
+"""The sentences of `agentbench show --profile`, about where the time of a run went."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ if TYPE_CHECKING:
     from pytest_agentbench.profile.slow_phases import Concurrency, Latencies
     from pytest_agentbench.profile.tree import Branch
 
-NO_CALL = "no call whose time is known"
+NO_CALL = "no call with a known time"
 
-NO_PROMPT = "no call whose prompt is known"
+NO_PROMPT = "no call with a known prompt"
 
 NO_ROLLOUT = "no rollout"
 
-TOTALS = "Calls at the same time count twice in totals; self is what no call below covers."
+TOTALS = "Concurrent calls count twice in totals; self is the time that no call below covers."
 
-NOTHING_SHARED = "No two rollouts begin alike."
+NOTHING_SHARED = "No two rollouts share a prompt prefix."
 
 
 def untimed(missing: int, calls: int) -> str:
-    """Calls that are in no time. The text is empty if there are none."""
-    return f"of {missing} of {calls} calls it is unknown when they were" if missing else ""
+    """Returns how many calls have no known time. Empty if there are none."""
+    return f"the time of {missing} of {calls} calls is unknown" if missing else ""
 
 
 def branch(value: Branch) -> str:
-    """A name of the call tree, further to the right than what called it."""
+    """Returns a name of the call tree, indented by its depth."""
     return f"{'  ' * (len(value.path) - 1)}{value.name}"
 
 
 def most_time(branches: Sequence[Branch]) -> str:
-    """`LLM m 6.38 s; LLM m > decoding 4.62 s`: the branches that took most. The text is empty if there are none."""
+    """`LLM m 6.38 s; LLM m > decoding 4.62 s`: the branches with the longest totals. Empty if there are none."""
     return "; ".join(f"{' > '.join(each.path[1:])} {number(each.total_s, 2)} s" for each in branches)
 
 
 def usual_concurrency(value: Concurrency) -> str:
-    """How many calls were in flight usually, and at most."""
-    return f"For 90 % of the time in which any call was in flight, {value.usual} or fewer were; at the peak {value.peak}."
+    """Returns the usual and the highest number of calls in flight."""
+    return f"For 90 % of the time with any call in flight, at most {value.usual} were; the peak was {value.peak}."
 
 
 def spikes(value: Concurrency) -> str:
-    """How often more calls than usual were in flight, and for how much of the time."""
+    """Returns how often, and for which share of the time, more calls than usual were in flight."""
     if not value.spikes:
         return f"There were never more than {value.usual}, so there is no spike."
     longest = f"; the longest {len(value.spikes)}" if value.count > len(value.spikes) else ""
@@ -54,7 +54,7 @@ def spikes(value: Concurrency) -> str:
 
 
 def calls_in_spikes(value: Concurrency) -> str:
-    """How fast the calls were that were sent in spikes, and the others. The text is empty if there is no spike."""
+    """Compares the latencies of calls sent in spikes with the others. Empty if there is no spike."""
     if not value.spikes:
         return ""
     return f"calls sent in spikes: {_latencies(value.inside)}; outside: {_latencies(value.outside)} (medians)"
@@ -65,42 +65,42 @@ def _latencies(value: Latencies) -> str:
 
 
 def in_flight(least: int, most: int) -> str:
-    """`3 to 4`."""
+    """`3 to 4`, or `3` if both are equal."""
     return str(least) if least == most else f"{least} to {most}"
 
 
 def unknown_prompts(amount: int) -> str:
-    """Calls of which no prompt is known. The text is empty if there are none."""
-    return f"of {amount} calls the transcripts do not tell the prompts; they are not in here" if amount else ""
+    """Returns how many calls are left out because their prompt is unknown. Empty if there are none."""
+    return f"{amount} calls are left out, because the transcripts do not contain their prompts" if amount else ""
 
 
 def perfect_cache(value: PromptReuse) -> str:
-    """What a perfect prefix cache would have had of the prompt tokens."""
+    """Returns how many prompt tokens a perfect prefix cache would contain."""
     share = value.reusable_tokens / value.prompt_tokens if value.prompt_tokens else None
     whole = f"{number(value.prompt_tokens, 0)} prompt tokens of {value.calls} calls"
-    return f"A perfect prefix cache would have {number(value.reusable_tokens, 0)} ({percent(share)}) of {whole}:"
+    return f"A perfect prefix cache would contain {number(value.reusable_tokens, 0)} ({percent(share)}) of {whole}:"
 
 
 def reuse_between(value: PromptReuse) -> str:
-    """Which of these tokens the same rollout had asked before, and which another one."""
+    """Returns how many of the reusable tokens come from the same rollout, and how many from other rollouts."""
     between = value.reusable_tokens - value.within_tokens
-    return f"{number(value.within_tokens, 0)} that the same rollout had asked before, {number(between, 0)} that another one had."
+    return f"{number(value.within_tokens, 0)} sent before by the same rollout, {number(between, 0)} by another one."
 
 
 def server_hits(value: PromptReuse) -> str:
-    """What the server says that it had in its cache."""
+    """Returns the cached tokens that the server reports."""
     if value.cached_tokens is None:
-        return "The server does not say what it had in its cache."
+        return "The server does not report cached tokens."
     share = value.cached_tokens / value.cached_of if value.cached_of else None
-    return f"The server had {number(value.cached_tokens, 0)} ({percent(share)}) of {number(value.cached_of, 0)} in its cache, as it says."
+    return f"The server reports {number(value.cached_tokens, 0)} ({percent(share)}) of {number(value.cached_of, 0)} as cached."
 
 
 def prefix_end(prefix: Prefix) -> Text:
-    """The last characters of a beginning that rollouts share."""
+    """Returns the last characters of a prefix that rollouts share."""
     return Code(prefix.ends) if prefix.ends else "(before the transcript)"
 
 
 def estimates(value: PromptReuse) -> str:
-    """What the numbers of tokens are from."""
-    counts = "fitted to the server's counts" if value.counted else f"{CHARACTERS} characters a token, for no server counted"
-    return f"Estimates, from transcripts in blocks of {BLOCK} characters, {counts}; tools and template count as one beginning of all calls."
+    """Returns how the numbers of tokens were estimated."""
+    counts = "fitted to the server's counts" if value.counted else f"{CHARACTERS} characters per token, because no server counted"
+    return f"Estimates, from transcripts in blocks of {BLOCK} characters, {counts}; tools and template count as one prefix of all calls."

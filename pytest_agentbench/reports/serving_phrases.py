@@ -1,4 +1,4 @@
-"""The words of how fast a backend served, of how far the timings can be trusted, and of what servers say of themselves."""
+"""The sentences about serving speed, timing quality, and the metrics that servers report."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
 from pytest_agentbench.metrics.timeline import InFlight
 from pytest_agentbench.records import ERROR_KINDS
 from pytest_agentbench.reports.document import Code, Text
-from pytest_agentbench.reports.phrases import each_count, number, percent, seconds_text
+from pytest_agentbench.reports.phrases import count, each_count, number, percent, seconds_text
 from pytest_agentbench.stats.quantiles import HIGH, needed
 
-ENOUGH = 3  # looks in the time of the calls; of fewer no mean and no peak is told
+ENOUGH = 3  # samples taken during the calls; with fewer, no mean and no peak is shown
 
-#: Who had the time of rollouts.
+#: Part of the time of rollouts -> its name in reports.
 PARTS = {
     "decoding": "decoding",
     "first_token": "waiting for the first token",
@@ -31,7 +31,7 @@ PARTS = {
 DEFINITIONS: Text = (
     "TTFT: last request byte sent to first content, reasoning or tool-call text. ITL: gaps between output events, pooled. ",
     "TPOT: (last - first) / (tokens - tokens of the first event) per call. Client queue: from the agent's call to the send. ",
-    *("Stamps ", Code("user"), " are taken in the tap's process, ", Code("kernel"), " at the receipt of the packet."),
+    *("Timestamps: ", Code("user"), " ones are taken in the tap's process, ", Code("kernel"), " ones when the packet is received."),
 )
 
 INTERVALS = (
@@ -40,19 +40,19 @@ INTERVALS = (
 )
 
 SLOW_CALLS: Text = (
-    *("Times are milliseconds, then tokens. ", Code("agentbench show RUN --profile", "command")),
-    " says why, and has the agents' call tree, concurrency spikes, and what prompts share.",
+    *("Times are in milliseconds; prompt, cached and output are tokens. ", Code("agentbench show RUN --profile", "command")),
+    " shows why these calls were slow, the agents' call tree, concurrency spikes, and shared prompt prefixes.",
 )
 
 NO_LATENCIES = "No LLM call was measured, so there are no latencies."
 
-CACHED = "of the prompt tokens were found there"
+CACHED = "of the prompt tokens were cached"
 
 NEVER = "never"
 
-ADJUSTED = "TTFT, failed calls as never"
+ADJUSTED = "TTFT, failed calls count as never"
 
-#: Metrics of a session that have a place of their own in reports, or none, as LLM calls/min. `throughput` lists all others.
+#: Metrics of a session that `throughput` does not list: reports show them elsewhere, or not at all, as LLM calls/min.
 NAMED_METRICS = (
     *("output_tokens_per_s", "rollouts_per_hour", "calls_per_minute", "speedup"),
     *("prefix_cache_hit_ratio", "call_prefix_cache_hit_ratio", "goodput_per_s"),
@@ -60,7 +60,7 @@ NAMED_METRICS = (
 
 
 def failed_of_all(performance: PerformanceSummary) -> str:
-    """`9 of 15 LLM calls failed: 9 cut`. The text is empty if none did."""
+    """`9 of 15 LLM calls failed: 9 cut`. Empty if none failed."""
     return _failures(performance, " failed")
 
 
@@ -75,14 +75,14 @@ def time_of(part: str, of_time: PartOfTime) -> str:
 
 
 def timing_verdict(stopwatch: Stopwatch) -> str:
-    """The stopwatch's verdict on itself, and what it means for gates."""
+    """Returns the verdict on the timings, and what it means for gates."""
     if stopwatch.verdict is None:
         return "no verdict: no call was measured"
     return str(stopwatch.verdict) + (", timing gates are INCONCLUSIVE" if stopwatch.verdict == SATURATED else "")
 
 
 def timing(stopwatch: Stopwatch) -> str:
-    """How far the timings can be trusted and what to do about it, the verdict first; without figures."""
+    """Returns the verdict on the timings, its reasons, and what to do about them."""
     return ": ".join(filter(None, (timing_verdict(stopwatch), "; ".join(stopwatch.reasons))))
 
 
@@ -92,19 +92,19 @@ def timing_of_run(stopwatch: Stopwatch) -> str:
 
 
 def timing_trouble(stopwatch: Stopwatch) -> str:
-    """Whether the timings are of use at all, and where to read more."""
-    what = "this machine could not keep up" if stopwatch.verdict == SATURATED else "not all of them are usable"
-    return f"{stopwatch.verdict}: {what}, see report.md"
+    """Returns whether the timings are usable, for the first page."""
+    what = "unreliable: this machine was too busy to time the calls" if stopwatch.verdict == SATURATED else "not all of them are usable"
+    return f'{what} ({stopwatch.verdict}); see "timing quality" in report.md'
 
 
 def timing_evidence(stopwatch: Stopwatch) -> str:
-    """What the verdict on the timings stands on. The text is empty if nobody knows."""
+    """Returns the figures behind the verdict on the timings. Empty if there are none."""
     if stopwatch.clean_share is None:
         return ""
-    facts = [f"{percent(stopwatch.clean_share)} of the stamps clean"]
+    facts = [f"{percent(stopwatch.clean_share)} of the output events have a timestamp of their own"]
     if stopwatch.late_share:
-        facts.append(f"{percent(stopwatch.late_share)} shared because they were read late")
-        facts.append(f"those of {percent(stopwatch.late_calls_share)} of the calls")
+        facts.append(f"{percent(stopwatch.late_share)} share one because they were read late")
+        facts.append(f"in {percent(stopwatch.late_calls_share)} of the calls")
     if stopwatch.read_lag_ms is not None:
         facts.append(f"read lag p99 {stopwatch.read_lag_ms:.2f} ms")
     if stopwatch.client_queue_ms is not None:
@@ -115,25 +115,25 @@ def timing_evidence(stopwatch: Stopwatch) -> str:
 
 
 def calls(performance: PerformanceSummary) -> str:
-    """The calls behind the numbers."""
+    """Returns the number of calls, and where their token counts and timestamps come from."""
     failed = each_count(performance.failed_calls)
     all_calls = f"{performance.calls} LLM calls{f' ({failed})' if failed else ''} in {performance.span_s:.1f} s"
-    sources, stamps = (", ".join(names) or "none" for names in (performance.token_sources, performance.stamps))
-    return f"{all_calls}, token counts from {sources}, stamps: {stamps}"
+    sources, timestamps = (", ".join(names) or "none" for names in (performance.token_sources, performance.stamps))
+    return f"{all_calls}, token counts from {sources}, timestamps: {timestamps}"
 
 
 def failed_calls(performance: PerformanceSummary) -> str:
-    """`9 of 15 LLM calls: 9 cut`. The text is empty if none failed."""
+    """`9 of 15 LLM calls: 9 cut`. Empty if none failed."""
     return _failures(performance, "")
 
 
 def failed_kind(kind: str, amount: int) -> str:
-    """`9 cut: the stream ended before its end mark`: failed calls of a kind, with what the kind means."""
+    """`9 cut: the stream ended before its end mark`: the failed calls of a kind, and what the kind means."""
     return f"{amount} {kind}: {ERROR_KINDS.get(kind, 'unknown')}"
 
 
 def high_latency(p90: float | None) -> str:
-    """`p90 12.0 ms`. The text is empty if too few calls were measured."""
+    """`p90 12.0 ms`. Empty if too few calls were measured."""
     return "" if p90 is None else f"p90 {number(p90)} ms"
 
 
@@ -143,13 +143,13 @@ def tokens_and_calls(performance: PerformanceSummary) -> str:
 
 
 def in_flight(performance: PerformanceSummary) -> str:
-    """`in flight 8 peak, 7.8 mean`: rollouts."""
+    """`in flight 8 peak, 7.8 mean`: the number of concurrent rollouts."""
     flight = performance.rollouts_in_flight or InFlight(0, 0.0)
     return f"in flight {flight.peak} peak, {flight.mean:.1f} mean"
 
 
 def throughput(performance: PerformanceSummary) -> str:
-    """How much was served."""
+    """Returns the rates of the run: tokens, rollouts, and prefix cache hits."""
     rates = {name: performance.number(name) for name in registry.rates()}
     ratio, of_calls = rates["prefix_cache_hit_ratio"], rates["call_prefix_cache_hit_ratio"]
     speedup = "" if rates["speedup"] is None else f" ({rates['speedup']:.2f} times the mean of a call)"
@@ -163,7 +163,7 @@ def throughput(performance: PerformanceSummary) -> str:
 
 
 def steady(performance: PerformanceSummary) -> str:
-    """Rates of the time in which the concurrency asked for was there."""
+    """Returns the rates while at least 90 % of the configured concurrency was in flight."""
     rates = performance.steady
     windows = (("rollouts", rates.rollouts), ("calls", rates.calls))
     return "; ".join(_steady(window, f"90 % of {rates.asked} {name} in flight") for name, window in windows)
@@ -178,10 +178,10 @@ def _steady(window: SteadyCalls | None, what: str) -> str:
 
 
 def chosen_window(window: WindowSummary) -> str:
-    """Rates of the window that the user chose, or that there is nothing in it."""
+    """Returns the rates in the window that the user chose, or that it contains no calls."""
     ends = f"{window.start_s:g} s" + (" on" if window.end_s is None else f" to {window.end_s:g} s")
     if not window.seconds:
-        return f"nothing was measured from {ends} after the first call: the run was over {window.run_s:.1f} s after it"
+        return f"nothing was measured from {ends} after the first call: the run ended {window.run_s:.1f} s after it"
     if not window.calls:
         return f"no LLM call was sent from {ends} after the first one, in {seconds_text(window.seconds)}"
     failed = f" ({window.failed_calls} failed)" if window.failed_calls else ""
@@ -192,7 +192,7 @@ def chosen_window(window: WindowSummary) -> str:
 
 
 def goodput(value: GoodputSummary) -> str:
-    """How many calls met all objectives."""
+    """Returns how many calls met all latency objectives, and which objectives the others missed."""
     objectives = ", ".join(f"{name} <= {limit:g} ms" for name, limit in value.slo_ms.items())
     of = value.good_calls + value.bad_calls
     missed = each_count(value.missed)
@@ -205,33 +205,33 @@ def goodput(value: GoodputSummary) -> str:
 
 
 def split(value: Mapping[str, PartOfTime]) -> str:
-    """Who had the time of the rollouts."""
+    """Returns the shares of the rollouts' time by part."""
     return ", ".join(f"{title} {percent(value[part].share)}" for part, title in PARTS.items() if part in value)
 
 
 def few_values(performance: PerformanceSummary) -> str:
-    """Why a table of latencies has dashes. The text is empty if it has none."""
+    """Returns why a table of latencies has dashes. Empty if it has none."""
     tables = [table for table in performance.latencies.values() if table]
     if all(getattr(table, f"p{q}") is not None for table in tables for q in HIGH):
         return ""
-    return f"A dash is too few values: {', '.join(f'p{q} needs {needed(q)}' for q in HIGH if q != 50)}."
+    return f"A dash means too few values: {', '.join(f'p{q} needs {needed(q)}' for q in HIGH if q != 50)}."
 
 
 def call_place(call: SlowCall) -> str:
-    """`2 of 4, attempt 2`: which call of its attempt it was."""
+    """`2 of 4, attempt 2`: the position of a call in its attempt."""
     return f"{call.number} of {call.of}" + f", attempt {call.attempt}" * (call.attempt > 1)
 
 
 def server_cache(serving: ServingSummary) -> str:
     """`prefix cache hit ratio 0.92 (vllm:prefix_cache_hits_total), 3 preemptions`."""
-    found = serving.prefix_cache
-    ratio = "unknown" if found.hit_ratio is None else f"{found.hit_ratio:.2f} ({found.source})"
+    cache = serving.prefix_cache
+    ratio = "unknown" if cache.hit_ratio is None else f"{cache.hit_ratio:.2f} ({cache.source})"
     preemptions = "" if serving.preemptions is None else f", {serving.preemptions:.0f} preemptions"
     return f"prefix cache hit ratio {ratio}{preemptions}"
 
 
 def server_load(serving: ServingSummary) -> str:
-    """KV cache and requests, or that there were too few samples to say."""
+    """Returns the load of KV cache and requests, or that there were too few samples."""
     if serving.rounds < ENOUGH:
         return f"KV cache and requests: {_too_short(serving.rounds, serving.every_s)}"
     usage = serving.kv_usage
@@ -240,17 +240,17 @@ def server_load(serving: ServingSummary) -> str:
 
 
 def sampling_gap(serving: ServingSummary) -> str:
-    """How long nobody sampled the servers."""
-    return f"up to {serving.longest_gap_s:.1f} s without a look, which should come every {serving.every_s:g} s"
+    """Returns the longest time between two samples."""
+    return f"up to {serving.longest_gap_s:.1f} s between two samples, instead of {serving.every_s:g} s"
 
 
 def counter_resets(serving: ServingSummary) -> str:
-    """`counters fell 2 times: something was started again`. The text is empty if none fell."""
-    return f"counters fell {serving.resets} times: something was started again" if serving.resets else ""
+    """`counters fell 2 times: a process was restarted`. Empty if none fell."""
+    return f"counters fell {serving.resets} times: a process was restarted" if serving.resets else ""
 
 
 def gpu(use: GpuUse, every_s: float) -> str:
-    """`40,000 of 81,559 MiB at most, 93.1 % busy, 512 W mean`, or that there were too few samples to say."""
+    """`40,000 of 81,559 MiB at most, 93.1 % busy, 512 W mean`, or that there were too few samples."""
     if use.looks < ENOUGH:
         return _too_short(use.looks, every_s)
     busy = "unknown how" if use.sm_percent_mean is None else f"{use.sm_percent_mean:.1f} %"
@@ -259,14 +259,14 @@ def gpu(use: GpuUse, every_s: float) -> str:
 
 
 def samples(serving: ServingSummary) -> str:
-    """How many samples the numbers of servers are from, and where those are."""
-    return f"From {serving.looks} looks, all of which are in samples.jsonl beside this file."
+    """Returns the number of samples, and the file that contains them."""
+    return f"{count(serving.looks, 'sample')}, all in samples.jsonl in this directory."
 
 
 def _too_short(looks: int, every_s: float) -> str:
-    """Why nothing is told of what changes from look to look."""
-    times = f"{looks} look{'s' * (looks != 1)}" if looks else "no look"
-    return f"too short to sample, {times} in the time of the calls (one comes every {every_s:g} s)"
+    """Returns that there were too few samples for a mean and a peak."""
+    samples = count(looks, "sample") if looks else "no sample"
+    return f"too short to sample: {samples} during the calls (one every {every_s:g} s)"
 
 
 def _load(load: Gauge) -> str:

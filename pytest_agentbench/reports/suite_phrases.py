@@ -1,4 +1,4 @@
-"""The words of what a suite measured."""
+"""The sentences about what a suite measured."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.runs.tasks_and_mistakes import Confusion, TaskFailure, TasksSummary, ToolMistakes, Triage
 from pytest_agentbench.stats.pass_rates import PassRate
 
-BY_HAND = "hand"  # the source of labels that somebody has read
+BY_HAND = "hand"  # source of labels that a person has checked
 
-MEANS_WITH_QUARANTINED = "Means are with the scenarios in quarantine."
+MEANS_WITH_QUARANTINED = "The means include quarantined scenarios."
 
 MEANS_OF_TRIALS = "Commands, tokens and seconds are means of the agent's trials."
 
-SERVING_CALLS = "Serving metrics are of calls that reached the backend under test. Those to other endpoints, and judges', are here alone."
+SERVING_CALLS = (
+    "Serving metrics only cover calls to the backend under test. Calls to other endpoints and calls of judges are only in this table."
+)
 
 
 def ended_badly(suite: SuiteResult) -> str:
-    """`not all rollouts ended well: 3 limit`. The text is empty if all did."""
+    """`not all rollouts ended well: 3 limit`. Empty if all did."""
     bad = {status: amount for status, amount in suite.rollouts.items() if status != "ok" and amount}
     return f"not all rollouts ended well: {statuses(bad)}" if bad else ""
 
 
 def most_confused(triage: Triage) -> Text:
-    """`most confused: get_balance instead of get_history 7 times`. The text is empty if no tool was taken for another."""
+    """`most confused: get_balance instead of get_history 7 times`. Empty if no tool was confused with another."""
     return ("most confused: ", *confusion(triage.confused[0])) if triage.confused else ""
 
 
@@ -43,35 +45,35 @@ def worst_tool(triage: Triage) -> Text:
 
 
 def commonest_failure(tasks: TasksSummary) -> Text:
-    """`the most frequent way to fail: limit: iterations: 4 rollouts, for example ...`. The text is empty if every task was solved."""
+    """`the most frequent way to fail: limit: iterations: 4 rollouts, for example ...`. Empty if every task was solved."""
     return ("the most frequent way to fail: ", *task_failure(tasks.failures[0])) if tasks.failures else ""
 
 
 def flips(passes: Passes | None) -> Text:
-    """`trials of 2 scenarios do not agree whether it passes: a, b`, nearest to a coin's toss first. The text is empty if all agree."""
+    """`2 scenarios passed only in some trials: a, b`, the pass rates nearest to 50 % first. Empty if there are none."""
     mixed = [each for each in (passes.scenarios if passes else ()) if each.passed]
     if not mixed:
         return ""
     nearest = sorted(mixed, key=lambda each: (abs(each.passed / each.trials - 0.5), each.scenario))
     named = _listed([Code(each.scenario, "scenario") for each in nearest[: phrases.NAMED]])
     others = (" and others",) if len(mixed) > phrases.NAMED else ()
-    return (f"trials of {count(len(mixed), 'scenario')} do not agree whether it passes: ", *named, *others)
+    return (f"{count(len(mixed), 'scenario')} passed only in some trials: ", *named, *others)
 
 
 def _listed(names: Sequence[Code]) -> tuple[str | Code, ...]:
-    """Names with commas between them."""
+    """Returns the names, separated by commas."""
     return tuple(part for name in names for part in (", ", name))[1:]
 
 
 def dataset(suite: SuiteResult) -> str:
-    """One line on what was run, so that nobody takes one data set for another."""
+    """Returns the name, size, labels and hash of a data set, so that readers can tell data sets apart."""
     data = suite.dataset
     left = "".join(f", {amount} {what} left out" for what, amount in data.left_out.items())
     return f"{data.name}: {data.size} scenarios{left}, labels: {data.label_source}, sha256 {data.sha256[:12] or 'unknown'}"
 
 
 def statuses(rollouts: Mapping[str, int]) -> str:
-    """`97 ok, 3 limit`; what did not happen is left out."""
+    """`97 ok, 3 limit`. Statuses without rollouts are left out."""
     return each_count(rollouts) or "none"
 
 
@@ -85,19 +87,19 @@ def rollouts(suite: SuiteResult) -> str:
 
 
 def retried(suite: SuiteResult) -> str:
-    """Whether rollouts that were tried again score like the others. The text is empty if none was."""
+    """Compares the scores of rollouts that had several attempts with the others. Empty if there are none."""
     if not suite.retried:
         return ""
-    found = [_retried_mean(name, means) for name, means in suite.retried_scores.items() if means.retried]
-    return ": ".join(filter(None, [f"{suite.retried} tried more than once", ", ".join(found)]))
+    means_of_scores = [_retried_mean(name, means) for name, means in suite.retried_scores.items() if means.retried]
+    return ": ".join(filter(None, [f"{suite.retried} with more than one attempt", ", ".join(means_of_scores)]))
 
 
 def _retried_mean(name: str, means: RetriedMeans) -> str:
-    return f"{name} {phrases.mean(means.retried)} against {phrases.mean(means.others)} of the others"
+    return f"{name} {phrases.mean(means.retried)}, others {phrases.mean(means.others)}"
 
 
 def mean_of(value: Mean | None) -> str:
-    """`mean, 95 % interval of the suite over 100 scenarios`: what a mean is over."""
+    """`mean, 95 % interval of the suite over 100 scenarios`: the number of scenarios in a mean, and its interval."""
     if value is None:
         return ""
     together = f" in {value.clusters} cluster{'s' * (value.clusters != 1)}" if value.clusters < value.scenarios else ""
@@ -118,7 +120,7 @@ def evaluable(value: Mean | None) -> str:
 
 
 def agent_errors(suite: SuiteResult) -> str:
-    """What an agent's error counts as in the means over all, and what the intervals are over."""
+    """Returns how errors count in the means over all rollouts, and what the intervals are over."""
     counted = {name: each.worst for name, each in suite.scales.items() if each.worst is not None}
     left_out = [name for name in suite.scales if name not in counted]
     values = {f"{value:g}" for value in counted.values()}
@@ -129,7 +131,7 @@ def agent_errors(suite: SuiteResult) -> str:
         sentences = [f"an agent's error counts as the worst value, {', '.join(parts)}"] if parts else []
         sentences += [f"agent errors are left out of {', '.join(left_out)}, without a worst value"] if left_out else []
         errors = "; ".join(sentences)
-    return f"Over all: {errors}; an infra_error is left out. Intervals are over scenarios; trials of one scenario are averaged first."
+    return f"Means over all: {errors}; an infra_error is left out. Intervals are over scenarios; trials of one scenario are averaged first."
 
 
 def passes(value: Passes, of: Scale) -> str:
@@ -141,13 +143,13 @@ def passes(value: Passes, of: Scale) -> str:
 
 
 def always_passed(value: Passes, left: int) -> str:
-    """`7 scenarios passed in all of their trials; 3 more are in run.json`. The text is empty if there are neither."""
+    """`7 scenarios passed in all of their trials; 3 more are in run.json`. Empty if there are neither."""
     always = [f"{count(value.always, 'scenario')} passed in all of their trials"] if value.always else []
     return "; ".join([*always, *([f"{left} more are in run.json"] if left > 0 else [])])
 
 
 def efficiency(value: Efficiency) -> str:
-    """What the scores of a suite took, as far as it is known. The text is empty if nothing is."""
+    """Returns the known efficiency metrics of a suite. Empty if none is known."""
     known = {metric: each for metric in registry.efficiency().values() if (each := value.metrics[metric.name]) is not None}
     return ", ".join(f"{metric.title} {significant(each)}{_currency(metric, value)}" for metric, each in known.items())
 
@@ -157,30 +159,35 @@ def _currency(metric: Metric, value: Efficiency) -> str:
 
 
 def costs(value: Mapping[str, float | None]) -> str:
-    """`1.25 USD`. The text is empty if nobody said what tokens cost."""
+    """`1.25 USD`. Empty without token prices."""
     return ", ".join(f"unknown, in {currency}" if cost is None else f"{significant(cost)} {currency}" for currency, cost in value.items())
 
 
 def costs_of_all(value: Mapping[str, float | None]) -> str:
-    """`1.25 USD, all suites together`. The text is empty if nobody said what tokens cost."""
+    """`1.25 USD, all suites together`. Empty without token prices."""
     return f"{costs(value)}, all suites together" if value else ""
 
 
 def judged(value: AnswersSummary, without: int) -> str:
-    """`interval by Wilson; 12 questions, 8 of 12 answers by the judge`; `without` a score are answers whose scorer or judge failed."""
-    left = f"; {without} without a score, for the scorer or its judge failed" if without else ""
-    return f"interval by Wilson; {value.questions:,} questions, {value.judged:,} of {value.answers:,} answers by the judge{left}"
+    """`Wilson interval; 12 questions, 8 of 12 answers scored by the judge`.
+
+    Args:
+        value: The summary of the scored answers.
+        without: The number of answers without a score, because the scorer or its judge failed.
+    """
+    left = f"; {without} without a score because the scorer or its judge failed" if without else ""
+    return f"Wilson interval; {value.questions:,} questions, {value.judged:,} of {value.answers:,} answers scored by the judge{left}"
 
 
 def confidence(value: AnswersSummary) -> str:
-    """`of 12 answers that are 0.383 sure in the mean, 1 bin`; without an error, that no answer says how sure it is."""
+    """`12 answers with a mean confidence of 0.383, 1 bin`, or that no answer states its confidence."""
     if value.calibration_error is None or value.confidence is None:
-        return "no answer says how sure it is"
-    return f"of {value.confident:,} answers that are {value.confidence:.3f} sure in the mean, {count(value.bins, 'bin')}"
+        return "no answer states its confidence"
+    return f"{value.confident:,} answers with a mean confidence of {value.confidence:.3f}, {count(value.bins, 'bin')}"
 
 
 def drafts(value: DraftsSummary) -> str:
-    """How many drafts agents made, and how many rollouts have an accepted one."""
+    """Returns the number of drafts, and how many rollouts have an accepted one."""
     each = value.drafts / value.rollouts
     accepted = f"{value.accepted} ({percent(value.accepted / value.rollouts)}) with an accepted one"
     return f"{value.drafts} of {value.rollouts} rollouts ({each:.2f} each), {accepted}"
@@ -193,13 +200,13 @@ def draft_score(value: DraftsSummary, name: str) -> str:
 
 
 def quarantined_count(suite: SuiteResult) -> str:
-    """`2 of 100 scenarios, in no gate`. The text is empty if there are none."""
+    """`2 of 100 scenarios, excluded from gates`. Empty if there are none."""
     entries = len(suite.quarantined)
-    return f"{entries} of {suite.dataset.size} scenarios, in no gate" if entries else ""
+    return f"{entries} of {suite.dataset.size} scenarios, excluded from gates" if entries else ""
 
 
 def quarantined(suite: SuiteResult) -> str:
-    """Scenarios that the gate leaves out, who answers for them, and how they did. The text is empty if there are none."""
+    """Lists the quarantined scenarios with their owners, expiry dates and results. Empty if there are none."""
     parts = [f"{each.scenario} ({each.owner}, until {each.expires}; {quarantine_tests(each)})" for each in suite.quarantined]
     return f"{quarantined_count(suite)}: {', '.join(parts)}" if parts else ""
 
@@ -210,12 +217,12 @@ def quarantine_tests(entry: QuarantineResult) -> str:
 
 
 def unsupported_count(suite: SuiteResult) -> str:
-    """`2 of 80 tasks ask for what is not supported`. The text is empty if there are none."""
-    return f"{len(suite.unsupported)} of {suite.dataset.size} tasks ask for what is not supported" if suite.unsupported else ""
+    """`2 of 80 tasks need unsupported features`. Empty if there are none."""
+    return f"{len(suite.unsupported)} of {suite.dataset.size} tasks need unsupported features" if suite.unsupported else ""
 
 
 def unsupported(suite: SuiteResult) -> str:
-    """Tasks that were skipped for what they ask for. The text is empty if there are none."""
+    """Lists the tasks that were skipped because they need unsupported features. Empty if there are none."""
     return f"{len(suite.unsupported)} of {suite.dataset.size} tasks: {', '.join(suite.unsupported)}" if suite.unsupported else ""
 
 
@@ -248,15 +255,15 @@ def confusion(value: Confusion) -> tuple[str | Code, ...]:
 
 
 def tool(value: ToolMistakes) -> tuple[str | Code, ...]:
-    """`get_balance, which 31 of 40 rollouts did not call, 2 called unasked, 5 gave wrong arguments`."""
+    """`get_balance, which 31 of 40 rollouts did not call, 2 called unexpectedly, 5 gave wrong arguments`."""
     parts = [f"{value.missing} of {value.expected} rollouts did not call"] * bool(value.missing)
-    parts += [f"{value.unexpected} called unasked"] * bool(value.unexpected)
+    parts += [f"{value.unexpected} called unexpectedly"] * bool(value.unexpected)
     parts += [f"{value.bad_arguments} gave wrong arguments"] * bool(value.bad_arguments)
     return Code(value.tool), f", which {', '.join(parts)}"
 
 
 def tools(names: Sequence[str]) -> Text:
-    """Names of tools; `none` of none."""
+    """Returns the names of tools, or `none`."""
     return Code(", ".join(names) or "none")
 
 
@@ -267,14 +274,14 @@ def worst(value: WorstScore) -> str:
 
 
 def scenarios_left(shown: int, total: int) -> str:
-    """`The worst 200; 40 more are in run.json.`. The text is empty if all are shown."""
+    """`The worst 200; 40 more are in run.json.`. Empty if all are shown."""
     return f"The worst {shown}; {total - shown} more are in run.json." if total > shown else ""
 
 
 def spreadsheet(run: Run) -> Text:
-    """How the scores of each trial are written as CSV."""
+    """Returns the command that writes the scores of each trial as CSV."""
     command = Code(f"agentbench export {run.id} --as csv", "command")
-    return "For a spreadsheet, each trial with the parts of its scores: ", command, " writes scores.csv."
+    return "For a spreadsheet of all trials with the parts of their scores, ", command, " writes scores.csv."
 
 
 def scorer_failure(value: ScorerFailure) -> str:
@@ -283,7 +290,7 @@ def scorer_failure(value: ScorerFailure) -> str:
 
 
 def more_causes(amount: int) -> str:
-    """`and 2 more causes, see report.md`. The text is empty if all are shown."""
+    """`and 2 more causes, see report.md`. Empty if all are shown."""
     return f"and {count(amount, 'more cause')}, see report.md" if amount > 0 else ""
 
 
@@ -304,7 +311,7 @@ def task_failure(value: TaskFailure) -> tuple[str | Code, ...]:
 
 
 def tasks_left(left: int) -> str:
-    """What the table of tasks shows, and how to read it."""
+    """Returns the order of the table of tasks, and how many tasks it leaves out."""
     return f"The lowest rewards first{f'; {left} more tasks are in run.json' if left > 0 else ''}. {MEANS_OF_TRIALS}"
 
 
@@ -314,21 +321,21 @@ def solved(amount: int, trials: int) -> str:
 
 
 def role(use: RoleUse) -> str:
-    """What the calls of a role took."""
+    """Returns calls, tokens, time and cost of a role."""
     failed = f" ({sum(use.failed_calls.values())} failed)" if use.failed_calls else ""
     cost = f", {text}" if (text := role_cost(use)) else ""
-    timed = "all of it" if use.measured == use.calls else f"{use.measured} calls" if use.measured else "none of it"
+    timed = "all" if use.measured == use.calls else f"{use.measured}" if use.measured else "none"
     tokens = f"{use.prompt_tokens:,} + {use.output_tokens:,} tokens"
-    return f"{use.calls} calls{failed}, {tokens}, {use.seconds:.1f} s{cost}, {timed} in the timings of calls"
+    return f"{use.calls} calls{failed}, {tokens}, {use.seconds:.1f} s{cost}, {timed} of them in the serving metrics"
 
 
 def role_cost(use: RoleUse) -> str:
-    """`0.0123 USD`; empty without prices."""
+    """`0.0123 USD`. Empty without token prices."""
     return costs({use.currency: use.cost}) if use.currency else ""
 
 
 def role_endpoints(use: RoleUse) -> Text:
-    """`the backend`, and the addresses of other endpoints."""
+    """Returns `the backend` and the addresses of other endpoints that a role uses."""
     own = ("the backend",) if use.measured or not use.endpoints else ()
     others = _listed([Code(each) for each in use.endpoints])
     return (*own, *((", ",) if own and others else ()), *others)

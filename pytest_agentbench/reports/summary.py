@@ -1,4 +1,4 @@
-"""The summary of a step in GitHub Actions: the comment, and all of report.md that fits."""
+"""The step summary of GitHub Actions: the comment, and as much of report.md as fits."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.run_file import Run
 
-LIMIT = 1 << 20  # bytes, of all that a step writes; GitHub shows nothing of more
-SPARE = 1 << 10  # bytes that are left to whoever writes after us
+LIMIT = 1 << 20  # bytes that a step may write in total; GitHub shows nothing of a longer summary
+SPARE = 1 << 10  # bytes left for later commands of the step
 
-VARIABLE = "GITHUB_STEP_SUMMARY"  # names the file
+VARIABLE = "GITHUB_STEP_SUMMARY"  # variable with the path of the file
 
 
 def write(run: Run, directory: Path) -> Path:
-    """Adds to GitHub's file; outside of GitHub it is summary.md in the run directory."""
+    """Appends to the summary file of the step. Outside of GitHub Actions, writes summary.md in the run directory."""
     path = Path(os.environ.get(VARIABLE) or directory / "summary.md")
-    there = path.stat().st_size if path.exists() else 0
+    existing = path.stat().st_size if path.exists() else 0
     view = RunView(run, directory)
     lines = ["", *comment.lines(view), "", *markdown.lines(document(view), Level.VERBOSE), ""]
-    text = cut("\n".join(lines), LIMIT - SPARE - there, whole_report(run.id))
-    assert size(text) + there <= LIMIT or not text
+    text = cut("\n".join(lines), LIMIT - SPARE - existing, whole_report(run.id))
+    assert size(text) + existing <= LIMIT or not text
     with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
     return path

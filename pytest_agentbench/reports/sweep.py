@@ -20,7 +20,7 @@ SCHEMA = "agentbench-sweep/1"
 
 
 def write(sweep: Sweep, terms: Criteria, directory: Path) -> Iterator[Path]:
-    """Writes all files of a sweep into a directory, which is made: those of the original's benchmark script, and our own."""
+    """Writes all files of a sweep into a new directory: those of the toolkit's benchmark script, and our own."""
     heading = Heading.of(sweep.suite, sweep.run, next(iter(sweep.run.suites)))
     write_benchmark(heading, [(level.concurrency, level.throughput) for level in sweep.levels], directory)
     judged = judgements(sweep, terms)
@@ -38,7 +38,7 @@ def write(sweep: Sweep, terms: Criteria, directory: Path) -> Iterator[Path]:
 
 
 def row(sweep: Sweep, level: SweepLevel, judged: LevelVerdict) -> Json:
-    """A level as levels.csv has it; milliseconds, tokens per second, shares."""
+    """Returns the row of a level in levels.csv."""
     share = judged.share
     return {
         "concurrency": level.concurrency,
@@ -60,7 +60,7 @@ def row(sweep: Sweep, level: SweepLevel, judged: LevelVerdict) -> Json:
 
 
 def as_json(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria, rows: Sequence[Json]) -> Json:
-    """sweep.json"""
+    """Returns the content of sweep.json."""
     sustained, bend = greatest(verdicts(judged)), knee(sweep.operations)
     return {
         "schema": SCHEMA,

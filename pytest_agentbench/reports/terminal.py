@@ -1,4 +1,4 @@
-"""A document on a terminal: labels in a column and texts beside them, tables with columns as wide as they have to be."""
+"""Renders a document as lines of a terminal: labels in one column with texts beside them, and tables."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from pytest_agentbench.reports.document import (
     spans,
 )
 
-WIDTH = 80  # columns, if the terminal does not tell
-LABEL = 11  # columns that labels have at least
-INDENT = "    "  # before a line of a log, which may look like a line of ours
+WIDTH = 80  # columns, if the width of the terminal is unknown
+LABEL = 11  # minimum width of the column of labels
+INDENT = "    "  # before a line of a log, so that it cannot look like a line of a report
 
 #: Tone -> the terminal's colour.
 COLOURS: Mapping[Tone, str] = {"good": "green", "bad": "red", "open": "yellow", "": ""}
 
 
 class TerminalReporter(Protocol):
-    """What is written to: pytest's terminal reporter, or one like it."""
+    """The methods of pytest's terminal reporter that are used here."""
 
     def write_sep(self, sep: str, title: str, **markup: bool) -> None: ...
 
@@ -47,7 +47,7 @@ class TerminalReporter(Protocol):
 
 
 class Line(NamedTuple):
-    """A line of a terminal. Nothing in it can begin a line of its own, or do anything but be read."""
+    """A line of a terminal. Its text contains no line breaks and no control characters."""
 
     text: str
     tone: Tone = ""
@@ -55,10 +55,10 @@ class Line(NamedTuple):
 
 
 def write_run(terminal: TerminalReporter, document: Document, verbosity: int = 0, width: int = WIDTH, details: Iterable[str] = ()) -> None:
-    """Writes a report: one line under -q, the first page otherwise, with -v all but long tables, and with -vv those too.
+    """Writes a report: one line with -q, the first page by default, all but long tables with -v, and everything with -vv.
 
-    The first page is folded to the width, but for commands and paths. All else is a line each, however long. `details` are the
-    `rollout_lines` of all rollouts, which come last.
+    On the first page, lines are folded to the width, except commands and paths. At other levels they are never folded.
+    `details` are the `rollout_lines` of all rollouts; they are written last.
     """
     level = Level.HEADLINE if verbosity < 0 else (Level.FIRST_PAGE, Level.FULL, Level.VERBOSE)[min(verbosity, 2)]
     if level == Level.HEADLINE:
@@ -71,14 +71,14 @@ def write_run(terminal: TerminalReporter, document: Document, verbosity: int = 0
 
 
 def write(terminal: TerminalReporter, lines: Iterable[Line]) -> None:
-    """Writes lines in their colours."""
+    """Writes lines with their colours."""
     for line in lines:
         colour = {COLOURS[line.tone]: True} if line.tone else {}
         terminal.write_line(line.text, **({"bold": True} if line.bold else {}), **colour)
 
 
 def headline_lines(document: Document) -> Iterator[str]:
-    """Yields the headline with all that belongs to it on one line, and each command on a line of its own."""
+    """Yields one line with the headline and its facts, and a line for each command."""
     facts = [each for each in document.at(Level.HEADLINE).blocks() if isinstance(each, Fact)]
     commands = [fact for fact in facts if _has_command(phrases.words(fact.content))]
     sentences = [document.headline, *facts] if document.headline else facts
@@ -87,7 +87,7 @@ def headline_lines(document: Document) -> Iterator[str]:
 
 
 def lines(document: Document, level: Level, width: int = sys.maxsize) -> Iterator[Line]:
-    """Yields the lines of a document. Titles of sections are left out of the first page, whose labels all stand in one column."""
+    """Yields the lines of a document. The first page has no section titles, and all its labels are in one column."""
     shown = document.at(level)
     headline = [document.headline] if document.headline else []
     labels = [columns(one_line(fact.label)) for fact in (*headline, *shown.blocks()) if isinstance(fact, Fact)]
@@ -100,10 +100,10 @@ def lines(document: Document, level: Level, width: int = sys.maxsize) -> Iterato
 
 
 class _TerminalLayout(NamedTuple):
-    """How the blocks of a document become lines."""
+    """Turns the blocks of a document into lines."""
 
-    column: int  # columns of labels
-    width: int  # columns of the terminal
+    column: int  # width of the column of labels
+    width: int  # width of the terminal, in columns
     titles: bool  # whether sections have titles
 
     def section(self, section: Section) -> Iterator[Line]:
@@ -137,8 +137,8 @@ class _TerminalLayout(NamedTuple):
 
     def _labelled(self, label: str, column: int, content: Content, *, cut_it: bool = False) -> Iterator[Line]:
         label, words = one_line(label), phrases.words(content)
-        text, room = one_line(plain(words)), max(self.width - max(column, columns(label)) - 1, self.width // 3)
-        texts = [text] if _has_command(words) else [cut(text, room)] if cut_it else fold(text, room)
+        text, available = one_line(plain(words)), max(self.width - max(column, columns(label)) - 1, self.width // 3)
+        texts = [text] if _has_command(words) else [cut(text, available)] if cut_it else fold(text, available)
         for each in texts:
             yield Line(f"{label}{' ' * (column - columns(label))} {each}".rstrip())
             label = ""
@@ -153,7 +153,7 @@ def _has_command(text: Text) -> bool:
 
 
 def rollout_lines(rollout: Rollout, *, with_tools: bool) -> Iterator[str]:
-    """Yields what the terminal shows of a rollout with -v, and with -vv."""
+    """Yields the lines of a rollout on a terminal with -v, or, with its tools, with -vv."""
     yield f"  {phrases.rollout(rollout)}"
     if with_tools:
         yield f"      {phrases.expected_and_actual(rollout.expected_tools, rollout.tools)}"

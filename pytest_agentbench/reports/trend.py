@@ -1,4 +1,4 @@
-"""A suite's history as one page that needs nothing else: no script, no file from elsewhere, all names of others escaped."""
+"""trend.html and trend.json: the history of suites. The page contains no script and loads no other file; all foreign text is escaped."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ code { font: 13px ui-monospace, monospace; }
 
 
 def write(trend: Trend, directory: Path) -> list[Path]:
-    """Writes the page and its numbers; raises OSError."""
+    """Writes the page and its numbers. Raises OSError."""
     data = json.dumps(plain(trend), indent=1, ensure_ascii=False) + "\n"
     page = "\n".join(html(trend)) + "\n"
     return [write_whole(directory / name, text, errors="backslashreplace") for name, text in ((PAGE, page), (DATA, data))]

@@ -1,4 +1,4 @@
-"""What a report is made from, and what of a run matters to its readers first."""
+"""The input of a report, and functions that sort rules, scenarios and tests by importance."""
 
 from __future__ import annotations
 
@@ -21,74 +21,74 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run, and the directory in which its records are."""
+    """A run and the directory of its records. Sections are made from it."""
 
     run: Run
     directory: Path
-    shown: str = ""  # the directory as the reader can open it; empty: as it is
+    shown: str = ""  # the path of the directory for readers, if it differs
 
     @property
     def place(self) -> str:
-        """The directory as reports name it."""
+        """The path of the directory in reports."""
         return self.shown or str(self.directory)
 
     @cached_property
     def frame(self) -> Frame:
-        """All rollouts, calls and events of the run as columns. A view reads the journal when a section first asks for them."""
-        from pytest_agentbench.metrics.frame_reader import FrameReader  # numpy with it
+        """All rollouts, calls and events of the run as columns. The journal is read at the first access."""
+        from pytest_agentbench.metrics.frame_reader import FrameReader  # imports numpy
         from pytest_agentbench.runs.journal import FILE, read_journal
 
         reader = FrameReader()
         if (self.directory / FILE).is_file():
-            for rollout in read_journal(self.directory, lambda _damage: None):  # the run tells of damage
+            for rollout in read_journal(self.directory, lambda _damage: None):  # run.json already lists the damage
                 reader.add(rollout)
         return reader.frame()
 
 
-#: Verdict of a run, a gate or a rule -> its tone. A verdict that is not here leaves a question open.
+#: Verdict of a run, a gate or a rule -> its tone. Other verdicts have the tone "open".
 TONES: Mapping[str, Tone] = {PASS: "good", FAIL: "bad", NO_GATE: "", IMPORTED: ""}
 
 
 def tone(verdict: str) -> Tone:
-    """Returns the tone of a verdict, from which each renderer takes its colour."""
+    """Returns the tone of a verdict."""
     return TONES.get(verdict, "open")
 
 
 def worst_first(rules: Iterable[RuleResult]) -> list[RuleResult]:
-    """Returns rules that failed, then those that are open, then those that hold; each in the order in which it was asked."""
+    """Sorts rules by verdict: FAIL, INCONCLUSIVE, PASS. The order within a verdict does not change."""
     order = {"FAIL": 0, "INCONCLUSIVE": 1}
     return sorted(rules, key=lambda rule: order.get(rule.verdict, 2))
 
 
 def score_of(rule: RuleResult) -> str:
-    """Returns the score of scenarios that a rule is about: `tsq` of `tsq.mean >= -0.03 vs baseline`."""
+    """Returns the score that a rule is about, for example `tsq` for `tsq.mean >= -0.03 vs baseline`."""
     return str(rule.rule).split()[0].removesuffix(".mean")
 
 
 def claims_of(rule: RuleResult) -> list[Suspect]:
-    """Returns scenarios that have got worse, the surest first. One in ten of them is there by chance."""
+    """Returns the scenarios that got worse, the most significant first. About one in ten is listed by chance."""
     return [each for each in rule.suspects if each.claimed]
 
 
 def ranking_of(rule: RuleResult) -> list[Suspect]:
-    """Returns scenarios whose scores are lower, and of which no more is known."""
+    """Returns the scenarios whose scores are lower, but not significantly."""
     return [each for each in rule.suspects if not each.claimed]
 
 
 def suspects(rules: Iterable[RuleResult]) -> list[tuple[RuleResult, Suspect]]:
-    """Returns all scenarios that got worse since the baseline, each with its rule, the surest first; equal ones by name."""
-    found = [(rule, each) for rule in rules for each in claims_of(rule)]
-    return sorted(found, key=lambda pair: (pair[1].p, pair[0].suite, pair[0].rule, pair[1].scenario))
+    """Returns all scenarios that got worse, each with its rule: the most significant first, equal ones by name."""
+    claims = [(rule, each) for rule in rules for each in claims_of(rule)]
+    return sorted(claims, key=lambda pair: (pair[1].p, pair[0].suite, pair[0].rule, pair[1].scenario))
 
 
-def whole(ab: ArmsCompared) -> list[MetricCompared]:
-    """Returns the comparisons of arms that ran to their end."""
+def complete_comparisons(ab: ArmsCompared) -> list[MetricCompared]:
+    """Returns the comparisons between arms that did not fail."""
     lost = {each.name for each in ab.arms if each.failure}
     return [each for each in ab.comparisons if not {each.base_arm, each.new_arm} & lost]
 
 
 def failed_tests(run: Run) -> list[Failure]:
-    """Returns tests that failed: those without a score first, then the worst score first; equal ones by id."""
+    """Returns the failed tests: first those without a score, then those with the worst score. Equal ones are sorted by id."""
     mains = {suite.main_score: suite.scales[suite.main_score] for suite in run.suites.values()}
     failed = [each for each in run.tests.failures if each.outcome == "failed"]
 
@@ -100,7 +100,7 @@ def failed_tests(run: Run) -> list[Failure]:
 
 
 def unmeasured(run: Run) -> dict[str, list[Failure]]:
-    """Returns tests that are errors by the status of their rollout: `infra_error`, `cancelled`, or `error` if there is none."""
+    """Groups the tests with errors by the status of their rollout: `infra_error`, `cancelled`, or `error` for any other."""
     groups: dict[str, list[Failure]] = {}
     for each in run.tests.failures:
         if each.outcome == "error":

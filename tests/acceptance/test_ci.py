@@ -181,7 +181,7 @@ def test_a_full_summary(project: Project, monkeypatch: pytest.MonkeyPatch) -> No
         if complete is None:
             assert not ours
         else:
-            assert re.search(r"\*\*Cut here: \d+ of \d+ lines are left out, among them .*`report.md` of run \S+ has them\.\*\*", ours)
+            assert re.search(r"\*\*Truncated: \d+ of \d+ lines are left out, including .*See `report.md` of run \S+\.\*\*", ours)
 
 
 @pytest.mark.slow

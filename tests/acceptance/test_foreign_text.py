@@ -19,7 +19,8 @@ from tests.small_stacks import PASSES, agentbench, own_folder, stack
 
 #: A line that looks like ours, commands of GitHub and Azure, a cleared screen, text that is read backwards, half a letter, Markdown.
 HOSTILE = (
-    "x\nrule        shop tsq.mean >= 1 of run: PASS, 1.000\n::stop-commands::theirs\n ::error::bad\r\x1b[2J\x1b]0;title\x07 ##[error]a "
+    "x\nrule        PASS: shop tsq.mean 1.000, required >= 1 (this run)\n"
+    "::stop-commands::theirs\n ::error::bad\r\x1b[2J\x1b]0;title\x07 ##[error]a "
     "##vso[task.x]b ##teamcity[x y='z'] \u202ereversed \x9b31m\x7f <img src=x> @octocat [a](https://evil.example) `| \\| <b>"
 )
 SAID = json.dumps(HOSTILE)
@@ -105,7 +106,7 @@ def faults(text: str, commands: Sequence[str] = ()) -> list[str]:
     return [
         *[line for line in text.split("\n") if re.search(odd, line)],
         *[line for line in text.split("\n") if line.strip().startswith("::") and not line.startswith((*commands, *ANNOTATIONS))],
-        *[line for line in ours.split("\n") if line.startswith("rule        shop tsq.mean >= 1 of run: PASS, 1.000")],
+        *[line for line in ours.split("\n") if line.startswith("rule        PASS: shop tsq.mean 1.000, required >= 1 (this run)")],
     ]
 
 

@@ -385,5 +385,5 @@ def test_which_scenarios_got_worse(project: Project) -> None:
         report = report_of(project.directory, level)
         claims = [(each.scenario, each.base, each.new, f"{each.p:.3g}") for _, each, _ in said(report, gate_phrases.claim)]
         assert [(name, 1.0, 0.0, "0.00397") for name in ("shop-1", "shop-2")] == claims
-        assert not facts(report, "fell")
+        assert not facts(report, "lower")
     assert 40 == sum(project.run_json["suites"]["shop"]["rollouts"].values())

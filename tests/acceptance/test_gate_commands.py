@@ -39,7 +39,7 @@ def gate_lines(text: str) -> list[str]:
     """From the verdict to the last line about a rule or a scenario that fell."""
     lines = [line.rstrip() for line in text.splitlines()]
     first = next(number for number, line in enumerate(lines) if line.startswith("gate  "))
-    return [*itertools.takewhile(lambda line: line.startswith(("gate  ", "rule  ", "worse  ", "fell  ", " " * 12)), lines[first:])]
+    return [*itertools.takewhile(lambda line: line.startswith(("gate  ", "rule  ", "worse  ", "lower  ", " " * 12)), lines[first:])]
 
 
 HALF, CLOSE, LENIENT = "tsq.mean >= -0.5 vs baseline", "tsq.mean >= -0.05 vs baseline", "infra_error.rate <= 10%"
@@ -83,7 +83,7 @@ def test_the_suite_is_not_needed(gated: Project, capsys: Capture) -> None:
     (gated.root / "scenarios").rename(gated.root / "elsewhere")
 
     assert 0 == main(["gate", "before"])
-    assert re.search(r"^rule .*limit\.rate <= 2%: PASS", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^rule +PASS: shop limit\.rate .*, required <= 2%", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_calibrating(gated: Project, capsys: Capture) -> None:
     assert 0 == main(["calibrate", "shop", *names])
 
     said = capsys.readouterr().out
-    assert "# 2 of 20 scenarios were not always scored alike: shop-1 0.00 to 1.00, shop-2 0.00 to 1.00\n" in said
-    assert "# these runs do not have the same backend, so that is in the numbers\n" in said
+    assert "# 2 of 20 scenarios did not always get the same score: shop-1 0.00 to 1.00, shop-2 0.00 to 1.00\n" in said
+    assert "# these runs differ in their backend, so the numbers include its effect\n" in said
     found = yaml.safe_load(said)
     assert {"tsq.mean"} == set(found["thresholds"])
     for run, base in (("before", "second"), ("second", "before"), ("third", "second")):

@@ -145,7 +145,7 @@ def test_a_failing_test_explains_itself(project: Project, way: tuple[str, ...]) 
             '  assistant *return_item({"item":*"my lamp"})',
             '  tool      {"done":true}',
             "  assistant Here is what was found for you.",
-            "what the rollout logged and printed:",
+            "log and output of the rollout:",
             "printed for shop-1",
             "WARNING shop.agent: logged for shop-1",
         ]

@@ -344,7 +344,7 @@ def test_the_gate_is_judged_again(fussy: Project, capsys: Capture) -> None:
     assert ("PASS", 0) == (was.gate.verdict, was.exit_status)
     assert ("FAIL", "FAIL", 1) == (run.gate.verdict, run.verdict, run.exit_status)
     assert 0.0 == run.gate.rules[0].estimate
-    assert re.search(r"^rule .*fussy\.mean >= 0\.5: FAIL ", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^rule +FAIL: .*fussy\.mean .*, required >= 0\.5", capsys.readouterr().out, re.MULTILINE)
     assert "FAIL" == gate_of(report_of(Path("reports/old-rescored"))).verdict
 
 

@@ -64,7 +64,7 @@ def test_a_verdict_that_stands_early(gated: Project, way: tuple[str, ...]) -> No
     assert [("shop", "tsq.mean >= -0.25 vs baseline", "PASS", 0.0)] == rules(report)
     [(judged,)] = under(report, "rule")
     assert (20, (40, 100), "99.39") == (judged.n, judged.trials, f"{judged.confidence * 100:.4g}")
-    [(_, look, looked_at)] = said(report, gate_phrases.look)
+    [(_, look, looked_at)] = said(report, gate_phrases.interim_look)
     assert (2, "PASS", 0.0, "99.39") == (look.round, looked_at.verdict, looked_at.estimate, f"{looked_at.confidence * 100:.4g}")
     rounds = gated.run_json["rounds"]
     assert (5, 2, True, 60, [2]) == (

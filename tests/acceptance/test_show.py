@@ -34,7 +34,7 @@ def test_show(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
         assert [line.text for line in terminal.lines(shown, Level.FULL)] == capsys.readouterr().out.splitlines()[1:]
     report = report_of(run.directory, Level.FULL)
     serving = next(each for each in report.sections if each.title == "Serving")
-    assert ["stopwatch"] == [block.label for block in serving.blocks[:1] if isinstance(block, Fact)]
+    assert ["timing quality"] == [block.label for block in serving.blocks[:1] if isinstance(block, Fact)]
     assert [("server_error", 1)] == said(report, serving_phrases.failed_kind)
     assert {(2, 1, 0)} == {(each.good_calls, each.bad_calls, each.unknown_calls) for (each,) in said(report, serving_phrases.goodput)}
     assert 1 == len(said(report, serving_phrases.split)) == len(said(report, serving_phrases.few_values))
@@ -100,8 +100,8 @@ def test_show_profile(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
     assert [*sections] == [line for line in said.splitlines() if line in sections]
     assert re.search(r"shop\[shop-2\] +failed: ", said)
     assert re.search(r"^shop +3 ", said, re.MULTILINE)
-    assert re.search(r"^A perfect prefix cache would have [\d,]+ \(\d+\.\d %\) of [\d,]+ prompt tokens of 2 calls:$", said, re.MULTILINE)
-    assert re.search(r"^The server had [\d,]+ \(\d+\.\d %\) of [\d,]+ in its cache, as it says\.$", said, re.MULTILINE)
+    assert re.search(r"^A perfect prefix cache would contain [\d,]+ \(\d+\.\d %\) of [\d,]+ prompt tokens of 2 calls:$", said, re.MULTILINE)
+    assert re.search(r"^The server reports [\d,]+ \(\d+\.\d %\) of [\d,]+ as cached\.$", said, re.MULTILINE)
 
 
 @pytest.mark.slow

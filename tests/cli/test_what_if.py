@@ -65,7 +65,7 @@ def test_first_line_is_how_far_the_simulation_is_off(place: Path, capsys: Captur
     rows = [*table(lines)]
 
     assert lines[0].endswith(anchor := beside(lines, "anchor"))
-    assert anchor.startswith("one as it was (1 worker, 500 blocks)")
+    assert anchor.startswith("one with its own setting (1 worker, 500 blocks)")
     assert "TTFT p50 200.0 / 200.0 ms (+0 %)" in anchor
     assert "duration 1.3 / 1.3 s (+0 %)" in anchor
     assert ["setting", "measured", "1 worker, 480 blocks", "1 worker, 500 blocks (own)"] == rows[:4]
@@ -103,10 +103,10 @@ def test_without_its_own_setting_nothing_is_ranked(place: Path, capsys: Capture)
     lines = printed(capsys, "url", "--workers", "1,2", "--kv-blocks", "500", "--router", "kv")
     told = printed(capsys, "url", "--workers", "1,2", "--router", "kv", "--original", "workers=1,kv-blocks=500")
 
-    assert beside(lines, "anchor").endswith("--original workers=N,kv-blocks=N,router=kv would")
+    assert beside(lines, "anchor").endswith("--original workers=N,kv-blocks=N,router=kv")
     assert NOT_RANKED == lines[-1]
     assert worker_speed(MOCKER) == beside(lines, "speed")
-    assert beside(told, "anchor").startswith("url as it was (1 worker, 500 blocks)")
+    assert beside(told, "anchor").startswith("url with its own setting (1 worker, 500 blocks)")
     assert "TTFT p50 200.0 / 200.0 ms" in beside(told, "anchor")
 
 
@@ -128,7 +128,7 @@ def test_markdown(place: Path, capsys: Capture) -> None:
     lines = printed(capsys, "one", "--workers", "1,2", "--router", "kv", "--format", "markdown")
 
     assert "# What if: one" == lines[0]
-    assert "one as it was (1 worker, 500 blocks)" in lines[2]
+    assert "one with its own setting (1 worker, 500 blocks)" in lines[2]
     assert 5 == sum(line.startswith("| ") for line in lines)
 
 

@@ -98,7 +98,7 @@ def of_serving(directory: Path) -> Figures:
 
 def of_show(said: str) -> dict[str, tuple[int, float]]:
     """Calls, and seconds from the first start of one to the last end, in the tables that `agentbench show --as nat` prints."""
-    found = re.findall(r"of the arm (\w+), .*?Total LLM Calls +(\d+)\n.*?Wall-Clock Time \(s\) +([\d.]+)\n", said, re.DOTALL)
+    found = re.findall(r"of arm (\w+), .*?Total LLM Calls +(\d+)\n.*?Wall-Clock Time \(s\) +([\d.]+)\n", said, re.DOTALL)
     return {arm: (int(calls), float(seconds)) for arm, calls, seconds in found}
 
 

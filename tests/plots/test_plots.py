@@ -1,4 +1,4 @@
-"""Pictures of runs whose numbers are known: what is drawn is read back from the axes."""
+"""Pictures of runs with known numbers. The tests read the drawn values back from the axes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plot(*arguments: object) -> int:
 
 
 def test_points(tmp_path: Path) -> None:
-    """A rollout without the score has no point; calls of judges, of earlier attempts and failed ones are in none."""
+    """A rollout without the score has no point. Calls of judges, of earlier attempts and failed calls are in no picture."""
     points = points_of(read_tables([run_directory(tmp_path / "run", *ALL)]), "tsq")
 
     assert [1.0, 0.0] == points.values.tolist()
@@ -55,7 +55,7 @@ def test_points(tmp_path: Path) -> None:
 
 
 def test_every_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The six scatters and seven histograms under their names, and two of runs; the report has links to all of them."""
+    """There are six scatter plots, seven histograms and two pictures of runs. The report links all of them."""
     run = run_directory(tmp_path / "run", *ALL)
 
     assert 0 == plot(run)
@@ -69,7 +69,7 @@ def test_every_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_text_of_a_picture(tmp_path: Path) -> None:
-    """An SVG has its words as text, among them the units; the same run gives the same file."""
+    """An SVG contains its labels with their units as text. The same run always gives the same file."""
     run = run_directory(tmp_path / "run", *ALL)
 
     for output in ("one", "two"):
@@ -86,7 +86,7 @@ def test_text_of_a_picture(tmp_path: Path) -> None:
 
 
 def test_many_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A directory of runs is all of them, each in a colour of its own; several runs need --output."""
+    """A directory of runs stands for all of them, each in its own colour. Several runs need --output."""
     for name in ("old", "new"):
         run_directory(tmp_path / "reports" / name, *ALL)
 
@@ -97,7 +97,7 @@ def test_many_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_data(tmp_path: Path) -> None:
-    """Beside pictures lies what they show: a row for each point of a scatter, and one for each call of a histogram."""
+    """CSV files next to the pictures have a row for each point of a scatter plot, and for each call of a histogram."""
     run = run_directory(tmp_path / "run", *ALL)
 
     assert 0 == plot(run)
@@ -117,7 +117,7 @@ def test_the_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["temperature", "agent.temperature"])
 def test_colours_of_a_setting(tmp_path: Path, name: str) -> None:
-    """A setting of the agent gives each point the value under which it ran; so does the concurrency."""
+    """Colours can stand for a setting of the agent, or for the concurrency, with which a rollout ran."""
     runs = {}
     for directory, temperature in (("cold", 0.0), ("warm", 0.7)):
         suites = {"shop": replace(run_of(*ALL).suites["shop"], agent={"kind": "react", "temperature": temperature})}
@@ -134,11 +134,11 @@ def test_colours_of_a_setting(tmp_path: Path, name: str) -> None:
     [
         (["--score=tqs"], "no score 'tqs'"),
         (["--color-by=colour"], "no column of rollouts or setting 'colour'"),
-        (["--color-by=scenario"], "scenario has 9 values, and colours tell 8 apart; choose another column with --color-by"),
+        (["--color-by=scenario"], "scenario has 9 values, but there are 8 colours; choose another column with --color-by"),
     ],
 )
 def test_what_cannot_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:
-    """A sentence says what would work, and no directory is left."""
+    """The error says what would work, and no directory is left behind."""
     run = run_directory(tmp_path / "run", *(replace(BOUGHT, scenario=f"s{number}") for number in range(9)))
 
     assert 4 == plot(run, *arguments)
@@ -148,13 +148,13 @@ def test_what_cannot_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_nothing_measured(tmp_path: Path) -> None:
-    """A run without a score is no empty picture."""
+    """A run without a score is an error, not an empty picture."""
     with pytest.raises(ConfigError, match="no rollout of these runs has a score, so there is nothing to draw"):
         points_of(read_tables([run_directory(tmp_path / "run", rollout(status="infra_error"))]), "tsq")
 
 
 def test_without_times(tmp_path: Path) -> None:
-    """Rollouts without a call have pictures that say that nothing was measured."""
+    """Pictures of rollouts without calls say that nothing was measured."""
     run = run_directory(tmp_path / "run", replace(BOUGHT, calls=()))
 
     assert 0 == plot(run, "--format", "svg")
@@ -162,7 +162,7 @@ def test_without_times(tmp_path: Path) -> None:
 
 
 def test_a_line() -> None:
-    """Least squares where both sides vary."""
+    """The line is fitted by least squares, if both x and y vary."""
     x = np.array([1.0, 2.0, 3.0])
 
     assert (2.0, 1.0, 1.0) == pytest.approx(scatter.line(x, 2 * x + 1))
@@ -171,7 +171,7 @@ def test_a_line() -> None:
 
 
 def test_bins() -> None:
-    """5 ms for TTFT up to half a second, a hundred beyond it; few counts have a bin each, around the count."""
+    """Bins of TTFT are 5 ms wide up to 500 ms; longer ones get a hundred bins. Small counts have a bin each."""
     assert {5.0} == {*np.diff(histograms.edges(np.array([3.0, 412.0]), "ttft")).tolist()}
     assert 101 == len(histograms.edges(np.array([3.0, 1412.0]), "ttft"))
     assert [1.5, 2.5, 3.5, 4.5] == histograms.edges(np.array([2.0, 4.0]), "llm_calls").tolist()
@@ -179,7 +179,7 @@ def test_bins() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=12))
 def test_the_front(pairs: list[tuple[int, int]]) -> None:
-    """The runs than which none is at least as good in both and better in one, once each pair of numbers."""
+    """The front has the runs that no other run dominates, each pair of numbers once."""
     loads = [RunLoad(str(number), *map(float, pair)) for number, pair in enumerate(pairs)]
     best = {pair for pair in pairs if not any(a <= pair[0] and b >= pair[1] and (a, b) != pair for a, b in pairs)}
 
@@ -187,14 +187,14 @@ def test_the_front(pairs: list[tuple[int, int]]) -> None:
 
 
 def test_matplotlib_is_imported_by_nothing_else() -> None:
-    """A session, its reports and the other commands do without it, whether or not it is there."""
+    """A session, its reports and other commands do not import matplotlib, even if it is installed."""
     code = "import sys, pytest_agentbench.reports.markdown, pytest_agentbench.cli.plot; sys.exit('matplotlib' in sys.modules)"
 
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
 
 
 def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where it is missing a sentence says what installs it."""
+    """If matplotlib is missing, the error says how to install it."""
     run = run_directory(tmp_path / "run", replace(BOUGHT, scores={"tsq": Score(1.0)}))
     monkeypatch.setattr("pytest_agentbench.plots.find_spec", lambda _: None)
 
@@ -214,7 +214,7 @@ def arm(name: str, rollouts_per_hour: float | None, output_tokens_per_s: float |
 
 
 def test_arms_are_points_of_their_own(tmp_path: Path) -> None:
-    """The arms of a session took turns: each has its own rates and its own TTFT, never the session's, and one that failed has no point."""
+    """Each arm of a session has its own rates and TTFT, not those of the session. A failed arm has no point."""
     bought = [replace(BOUGHT, variant=name) for name in ("old", "new")]
     run = run_of(BOUGHT, ab=arms(arm("old", 5744.0, 240.0), arm("new", 5088.0, 212.0), arm("dead", None, None)))
     suite = next(iter(run.suites.values()))
@@ -228,16 +228,16 @@ def test_arms_are_points_of_their_own(tmp_path: Path) -> None:
 
 
 def test_what_has_no_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run without the score is in no scatter, which is said."""
+    """A run without the score is left out of scatter plots, and a sentence says so."""
     for name, rollouts in (("well", ALL), ("dead", [rollout(status="infra_error")])):
         run_directory(tmp_path / "reports" / name, *rollouts)
 
     assert 0 == plot(tmp_path / "reports", "--output", tmp_path / "plots")
-    assert "no rollout has tsq, so there is no point: dead shop" in capsys.readouterr().out
+    assert "no points, because no rollout has tsq: dead shop" in capsys.readouterr().out
 
 
 def test_more_runs_than_colours(tmp_path: Path) -> None:
-    """All runs of a directory are in one picture, however many there are; no two have one mark, and their names do not eat its area."""
+    """All runs of a directory fit into one picture. No two have the same mark, and their names do not shrink its area."""
     for number in range(9):
         run_directory(tmp_path / "reports" / f"a-run-of-one-night-{number}", *ALL)
 
@@ -257,7 +257,7 @@ def test_more_runs_than_colours(tmp_path: Path) -> None:
 
 
 def test_a_legend_is_no_wider_than_its_picture() -> None:
-    """Names as long as those of runs stand in as many columns as there is room for."""
+    """A legend of long names has as many columns as fit."""
     figure = Figure(figsize=(9, 6), layout="constrained")
     axis = figure.subplots()
     for number in range(4):
@@ -272,7 +272,7 @@ def test_a_legend_is_no_wider_than_its_picture() -> None:
 
 @pytest.mark.parametrize("beginning", ["20261123-144825-a-night-of-the-great-comparison banking-of-all-customers-arm", "W" * 90])
 def test_names_that_begin_alike(beginning: str) -> None:
-    """A/B runs whose names are long differ in the legend as they do in full, and the legend is within the picture, its title too."""
+    """Shortened names of A/B runs still differ in the legend, and the legend with its title is inside the picture."""
     count = 20
     names = [f"{beginning}-{number:02}" for number in range(count)]
     with style():
@@ -292,7 +292,7 @@ def test_names_that_begin_alike(beginning: str) -> None:
 
 
 def test_ticks_of_counts() -> None:
-    """One rollout of three calls has the tick 3, and none of 2.55; a tick is a number, with nothing that is to be added to it."""
+    """An axis of counts has only integer ticks, and no axis has an offset."""
     with style():
         figure = Figure()
         axis = figure.subplots()
@@ -304,7 +304,7 @@ def test_ticks_of_counts() -> None:
 
 
 def test_names_in_a_legend() -> None:
-    """A run is called as its user called it where no other run is called so; one without a name, by its directory."""
+    """A run is labelled with its name if that is unique, otherwise with its directory."""
     runs = [run_of(id=f"20260304-{number}", name=name) for number, name in enumerate(("kv", "kv", "base", ""))]
 
     assert ["20260304-0", "20260304-1", "base", "20260304-3"] == titles(runs)

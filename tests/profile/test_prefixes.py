@@ -1,4 +1,4 @@
-"""Prompts that begin alike, and what a perfect prefix cache would have."""
+"""Shared prompt prefixes, and the tokens that a perfect prefix cache would contain."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ BEFORE, PER_CHARACTER = 500, 0.5  # tokens of tools and template, and of a chara
 
 
 def message(role: str, characters: int, letter: str = "x") -> Json:
-    """A message whose JSON has so many characters."""
+    """Returns a message whose JSON has the given number of characters."""
     short = {"role": role, "content": ""}
     return {"role": role, "content": letter * (characters - len(json.dumps(short)))}
 
 
 def asked(scenario: str, *rounds: str, question: int = 4 * BLOCK, letter: str = "x", **changes: object) -> Rollout:
-    """A rollout with a call after a question of four blocks, and one after each round: an answer and a result, four blocks as well."""
+    """Returns a rollout with a call after a question of four blocks, and one after each round, which has four blocks as well."""
     messages = [message("user", question, letter)]
     for each in rounds:
         messages += [message("assistant", 2 * BLOCK - 1, each), message("user", 2 * BLOCK - 1, each)]
@@ -40,7 +40,7 @@ def reuse(*rollouts: Rollout) -> PromptReuse:
 
 
 def test_what_a_rollout_asks_again() -> None:
-    """A later call's prompt begins with the earlier one's, so a cache has its blocks, and what stands before the transcript."""
+    """A later prompt of a rollout contains the earlier one, so a cache has its blocks and the tokens before the transcript."""
     found = reuse(asked("shop-0", "a", "b"))
     blocks = 4 + 8  # of the first prompt, and of the second
 
@@ -51,7 +51,7 @@ def test_what_a_rollout_asks_again() -> None:
 
 
 def test_what_rollouts_share() -> None:
-    """Two rollouts that begin alike: the second has its beginning from the first, and the beginning is named, with its last characters."""
+    """If two rollouts share a prefix, the second gets it from the cache, and the prefix is listed with its last characters."""
     found = reuse(asked("shop-0", "a"), asked("shop-1", "b"))
     [prefix] = found.prefixes
 
@@ -64,7 +64,7 @@ def test_what_rollouts_share() -> None:
 
 
 def test_what_stands_before_the_transcript() -> None:
-    """Rollouts of one suite and model whose transcripts differ from the first letter on share tools and template alone."""
+    """Rollouts of one suite and model with different transcripts share only tools and template."""
     questions = asked("shop-0", "a"), asked("shop-1", "b", letter="y")
     [prefix] = reuse(*(replace(each, messages=({"role": each.scenario}, *each.messages)) for each in questions)).prefixes
 
@@ -72,7 +72,7 @@ def test_what_stands_before_the_transcript() -> None:
 
 
 def test_suites_share_nothing() -> None:
-    """Prompts of two suites, or to two models, have other tools and templates before them."""
+    """Prompts of two suites, or to two models, share nothing, because their tools and templates differ."""
     same = asked("shop-0", "a")
 
     assert () == reuse(same, replace(same, suite="bank")).prefixes
@@ -80,7 +80,7 @@ def test_suites_share_nothing() -> None:
 
 
 def test_hits_of_the_server() -> None:
-    """Beside the estimate stand the hits that the server tells, over the calls of which it does."""
+    """The reported cache hits cover only the calls for which the server reports them."""
     told, untold = asked("shop-0", cached_tokens=300), asked("shop-1", cached_tokens=None)
 
     assert (300, told.calls[0].prompt_tokens) == (reuse(told, untold).cached_tokens, reuse(told, untold).cached_of)
@@ -88,7 +88,7 @@ def test_hits_of_the_server() -> None:
 
 
 def test_prompts_that_nobody_knows() -> None:
-    """Of a transcript without an answer for each call the first prompt is known, of an earlier attempt as well; failed calls are none."""
+    """If a transcript lacks answers, only the first prompt of an attempt is known. Failed calls are ignored."""
     short = replace(asked("shop-0", "a"), messages=asked("shop-0").messages)
     failed = Attempt(1, "infra_error", calls=(call(0, 10, end=20), call(30, end=40, error_kind="cut"), call(50, 60, end=70)))
     again = replace(asked("shop-0", "a"), attempt=2, earlier_attempts=(failed,))
@@ -99,7 +99,7 @@ def test_prompts_that_nobody_knows() -> None:
 
 
 def test_no_counts() -> None:
-    """Where no server counts tokens, one is four characters."""
+    """If no server counts tokens, a token has four characters."""
     uncounted = asked("shop-0")
     found = reuse(replace(uncounted, calls=(replace(uncounted.calls[0], prompt_tokens=None),)))
 
@@ -118,7 +118,7 @@ def test_no_counts() -> None:
     ids=["line", "one-length", "through-zero", "falls", "nothing"],
 )
 def test_fit(points: list[tuple[int, int]], expected: tuple[float, float]) -> None:
-    """Tokens before the transcript and a character's are those of a line; what no prompt can have gives way to four characters a token."""
+    """Tokens before the transcript and per character come from a fitted line. If its values are impossible, a token has four characters."""
     fit = TokenFit()
     for characters, tokens in points:
         fit.add(characters, tokens)
@@ -127,7 +127,7 @@ def test_fit(points: list[tuple[int, int]], expected: tuple[float, float]) -> No
 
 
 def test_what_is_less_than_a_block() -> None:
-    """A cache keeps whole blocks: of two prompts that are the same, it has not what stands behind the last whole one."""
+    """A cache keeps only whole blocks. Of two equal prompts, the part after the last whole block is not reused."""
     twice = reuse(asked("shop-0", question=4 * BLOCK + 10), asked("shop-1", question=4 * BLOCK + 10))
 
     assert 10 / 4 == pytest.approx(twice.prompt_tokens / 2 - twice.reusable_tokens)

@@ -1,4 +1,4 @@
-"""Spikes of concurrency, and what they did to the calls that were sent in them."""
+"""Spikes of concurrency, and the latencies of calls sent in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def concurrency(folder: Path, *calls: LLMCall) -> Concurrency:
 
 
 def test_a_spike(tmp_path: Path) -> None:
-    """A span with more calls in flight than in 90 % of the time is a spike: when, how many, and what TTFT and latency were in it."""
+    """A span with more calls in flight than in 90 % of the time is a spike, with its start, duration, peak and latencies."""
     alone = [call(at, at + 100, end=at + 1_000) for at in range(0, 10_000, 1_000)]
     more = [call(5_500 + each, 5_500 + each + 400, end=5_900 + each) for each in range(4)]
     found = concurrency(tmp_path, *alone, *more)
@@ -38,7 +38,7 @@ def test_a_spike(tmp_path: Path) -> None:
 
 
 def test_levels(tmp_path: Path) -> None:
-    """Calls are told by how many were in flight when they were sent: 1, 2, 3 to 4, and so on; levels that never were are left out."""
+    """Calls are grouped by the number in flight when they were sent: 1, 2, 3 to 4, and so on. Levels that did not occur are left out."""
     calls = [call(0, 10, end=1_000), *(call(100 + each, 300, end=1_000) for each in range(3))]
     levels = concurrency(tmp_path, *calls).levels
 
@@ -48,7 +48,7 @@ def test_levels(tmp_path: Path) -> None:
 
 
 def test_an_even_load_has_no_spike(tmp_path: Path) -> None:
-    """As many calls in flight as almost always are no spike, however many."""
+    """The usual number of calls in flight is not a spike, even if it is high."""
     found = concurrency(tmp_path, *(call(each, 500, end=10_000) for each in range(8)))
 
     assert (8, 8, 0, ()) == (found.usual, found.peak, found.count, found.spikes)
@@ -56,7 +56,7 @@ def test_an_even_load_has_no_spike(tmp_path: Path) -> None:
 
 
 def test_failed_calls_are_in_flight(tmp_path: Path) -> None:
-    """A call that failed was in flight, and has no latency."""
+    """A failed call counts as in flight, but has no latency."""
     found = concurrency(tmp_path, call(0, end=1_000, error_kind="server_error"), call(500, 700, end=1_000))
 
     assert (2, 2) == (found.peak, sum(each.sent.calls for each in found.levels))
@@ -64,7 +64,7 @@ def test_failed_calls_are_in_flight(tmp_path: Path) -> None:
 
 
 def test_the_staircase() -> None:
-    """A span that ends when another starts does not overlap it; how many are under way is known at each time, and for how long."""
+    """A span that ends when another one starts does not overlap it. Levels have the number of spans at each time, and their durations."""
     levels = Levels.of(np.array([0.0, 1.0, 2.0]), np.array([2.0, 3.0, 4.0]))
 
     assert [1, 2, 2, 1, 0] == levels.counts.tolist()

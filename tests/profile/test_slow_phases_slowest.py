@@ -1,4 +1,4 @@
-"""The slowest calls of a run, and why."""
+"""The slowest calls of a run, and why they were slow."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ USUAL = tuple(call(at, at + 100, at + 120, at + 140, end=at + 150) for at in ran
 
 
 def slowest(folder: Path, *calls: LLMCall) -> tuple[Explanation, ...]:
-    """The slowest calls of a run with a rollout of these."""
+    """Returns the slowest calls of a run with one rollout of these calls."""
     return read_profile(run_directory(folder / "run", rollout(end=100_000, calls=calls))).slowest
 
 
 def why(folder: Path, odd: LLMCall) -> str:
-    """Why a call is the slowest of a run whose other calls are all alike."""
+    """Returns why a call is the slowest in a run whose other calls are all equal."""
     first, *_ = slowest(folder, *USUAL, odd)
     assert len(USUAL) + 1 == first.call.number
 
@@ -31,7 +31,7 @@ def why(folder: Path, odd: LLMCall) -> str:
 
 
 def test_only_the_slowest(tmp_path: Path) -> None:
-    """There are ten of them at most, those that took longest first."""
+    """There are at most ten, the longest first."""
     calls = [call(at, at + 10, end=at + 100 + at // 1_000) for at in range(0, 30_000, 1_000)]
     times = [each.call.total_ms for each in slowest(tmp_path, *calls)]
 
@@ -39,7 +39,7 @@ def test_only_the_slowest(tmp_path: Path) -> None:
 
 
 def test_a_failed_call_took_its_time_too(tmp_path: Path) -> None:
-    """A call that failed is among them, with how."""
+    """Failed calls are included, with the kind of failure."""
     first, *_ = slowest(tmp_path, *USUAL, call(20_000, end=25_000, error_kind="timeout_idle"))
 
     assert "failed: a stream stalled: no further output came within its budget" == first.why
@@ -63,23 +63,23 @@ def test_a_failed_call_took_its_time_too(tmp_path: Path) -> None:
         ),
         (
             call(20_000, 25_000, 25_020, end=25_050),
-            "its first token was late, and neither its prompt nor the calls in flight say why",
+            "its first token was late, but neither its prompt nor the calls in flight explain it",
         ),
         (call(20_000, 20_100, 20_120, 24_000, end=24_010), "it stalled: one gap of 3,880.0 ms"),
         (call(20_000, *range(20_100, 24_000, 20), end=24_000), "a long answer: 195 tokens, usually 3"),
         (call(20_000, 20_100, 21_100, 22_100, 23_100, end=23_110), "slow tokens: 1,000.0 ms each, usually 20.0"),
         (call(20_000, 20_100, end=25_000), "the end of its answer was late"),
-        (call(20_000, end=25_000, streamed=False), "it did not stream, so nobody knows when its first token came"),
+        (call(20_000, end=25_000, streamed=False), "it did not stream, so the time of its first token is unknown"),
     ],
     ids=["client", "rate-limit", "cold", "long-prompt", "nothing", "stall", "long-answer", "slow-tokens", "end", "whole"],
 )
 def test_why(tmp_path: Path, odd: LLMCall, expected: str) -> None:
-    """The part that is furthest above the median says where the time went, and what is unusual about the call says why."""
+    """The explanation is about the part of the call that exceeds its median most."""
     assert expected == why(tmp_path, odd)
 
 
 def test_many_in_flight(tmp_path: Path) -> None:
-    """A first token that came late while more calls than usual were in flight says so."""
+    """A late first token is explained by an unusual number of calls in flight."""
     at_once = tuple(call(20_000 + each, 20_100, 20_120, end=20_200) for each in range(5))
     late = call(20_005, 20_900, 20_920, end=20_950)
     first, *_ = slowest(tmp_path, *USUAL, *at_once, late)
@@ -88,7 +88,7 @@ def test_many_in_flight(tmp_path: Path) -> None:
 
 
 def test_calls_without_times(tmp_path: Path) -> None:
-    """Calls of which nobody knows when they were still have a duration; what was in flight beside them is unknown."""
+    """Calls without known times have a duration, but their number of calls in flight is unknown."""
     untimed = replace(rollout(calls=(call(0, 10, end=20),)), started_ns=0, ended_ns=0)
     profile = read_profile(run_directory(tmp_path / "run", untimed))
 
@@ -97,7 +97,7 @@ def test_calls_without_times(tmp_path: Path) -> None:
 
 
 def test_judges_are_left_out(tmp_path: Path) -> None:
-    """Calls of judges are no calls of the agent; those of earlier attempts are, and each is compared with itself and no other one."""
+    """Calls of judges are left out. Calls of earlier attempts are included."""
     profile = read_profile(run_directory(tmp_path / "run", *ALL))
 
     assert [2, 1, 1, 1] == [each.call.attempt for each in profile.slowest]

@@ -23,12 +23,12 @@ def tool(name: str, start: int, end: int) -> ToolCall:
 
 
 def figures(branch: Branch) -> tuple[int, float, float]:
-    """Count, total and self time in milliseconds."""
+    """Returns count, total and self time of each branch, in milliseconds."""
     return branch.count, round(branch.total_s * 1e3, 6), round(branch.self_s * 1e3, 6)
 
 
 def test_the_shop() -> None:
-    """A rollout's calls stand below it by name, a call's waits below the call, earlier attempts apart; judges are there too."""
+    """The calls of a rollout are below it by name, and the parts of a call below the call. Earlier attempts are separate."""
     branches = tree(*ALL)
 
     assert {
@@ -50,7 +50,7 @@ def test_the_shop() -> None:
 
 
 def test_a_tool_that_asks_a_model() -> None:
-    """A call in the time of a tool is the tool's: it stands below it, and is no self time of it."""
+    """A call during a tool belongs to the tool: it is below it, and is not part of its self time."""
     within = rollout(calls=(call(0, 100, end=200), call(300, 350, end=400)), tool_calls=(tool("ask_expert", 250, 500),))
     branches = tree(within)
 
@@ -61,7 +61,7 @@ def test_a_tool_that_asks_a_model() -> None:
 
 
 def test_two_at_once() -> None:
-    """Tools at the same time count twice in the total, and once in what the rollout itself did not do."""
+    """Concurrent tools count twice in the total, but their common time is subtracted once from the self time of the rollout."""
     branches = tree(rollout(tool_calls=(tool("find_item", 100, 300), tool("find_item", 200, 400), tool("find_item", 200, 400))))
 
     assert (3, 600.0, 600.0) == figures(branches["shop", "tool find_item"])
@@ -69,14 +69,14 @@ def test_two_at_once() -> None:
 
 
 def test_a_tool_without_times() -> None:
-    """A call of a tool that nobody timed is counted, without time."""
+    """A tool call without times is counted, with a duration of 0."""
     branches = tree(rollout(tool_calls=(ToolCall("find_item", {}, 1),)))
 
     assert (1, 0.0, 0.0) == figures(branches["shop", "tool find_item"])
 
 
 def test_order() -> None:
-    """Roots and branches stand by their totals, a name before what is below it; the top five are no roots."""
+    """Siblings are sorted by their totals, and parents come first. The top five exclude roots."""
     other = replace(TRIED, suite="bank")
     paths = [*tree(BOUGHT, LOST, other)]
 
@@ -86,5 +86,5 @@ def test_order() -> None:
 
 
 def test_rollouts_without_times() -> None:
-    """Of what has no times there is nothing to count."""
+    """Attempts without times are not counted."""
     assert {} == {path: branch for path, branch in tree(replace(BOUGHT, started_ns=0)).items() if branch.count}

@@ -1,4 +1,4 @@
-"""Texts for CI stay below their limits, and are what GitHub and GitLab take them for, whatever is in them."""
+"""Texts for CI stay below their limits, and stay valid for GitHub and GitLab with any content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
 
 
 def run_with(**changes: Any) -> Run:
-    """A run of one suite in which nothing happened."""
+    """Returns a run of one suite without rollouts."""
     base = run_of(id="20260101-000000", plan=Plan(9, 9, 0))
     suite = replace(base.suites["shop"], scores={"tsq": Means(mean(), None)}, rollouts={"ok": 9})
     return replace(base, suites={"shop": suite}, **changes)
@@ -55,7 +55,7 @@ GATE = gate_result(
 
 
 def test_where_we_are() -> None:
-    """GitHub and GitLab say so in the environment; what is asked for wins."""
+    """GitHub and GitLab are detected by their variables. The option overrides them."""
     assert "github" == system("auto", {"GITHUB_ACTIONS": "true"})
     assert "gitlab" == system("auto", {"GITLAB_CI": "true"})
     assert not system("auto", {"GITHUB_ACTIONS": "false", "CI": "true"})
@@ -65,7 +65,7 @@ def test_where_we_are() -> None:
 
 @given(TEXT, TEXT, TEXT)
 def test_a_command_is_one_line_and_comes_apart_again(title: str, message: str, file: str) -> None:
-    """Whatever is in an annotation, it is one line, cannot begin a second command, and GitHub reads back what was meant, escaped."""
+    """An annotation with any content is one line, cannot start a second command, and is decoded to the original text."""
     line = command("error", title, message, (file, 3))
 
     assert "\n" not in line
@@ -76,14 +76,14 @@ def test_a_command_is_one_line_and_comes_apart_again(title: str, message: str, f
 
 
 def unquoted(text: str) -> str:
-    """As the runner does it: known letters, the percent sign last."""
+    """Decodes a text like GitHub's runner: known characters, the percent sign last."""
     for letter in "\r\n:,%":
         text = text.replace(f"%{ord(letter):02X}", letter)
     return text
 
 
 def test_the_most_important_first() -> None:
-    """The session's verdict, what the gate says, what got worse, what could not be measured as one, failed tests by score; ten at most."""
+    """There are at most ten: the verdict, gate rules, worse scenarios, unmeasured tests as one, and failed tests by score."""
     tests = [failure(number, status="ok", tsq=number / 100) for number in range(30, 0, -1)]
     tests += [failure(number, "error", "infra_error: gone", status="infra_error") for number in range(40, 60)]
     run = run_with(verdict="FAIL", exit_status=1, gate=GATE, tests=outcomes_of(*tests))
@@ -108,7 +108,7 @@ def test_the_most_important_first() -> None:
 
 @given(st.lists(TEXT.map(lambda text: " ".join(text.split())), max_size=40), st.integers(1, 60), st.integers(0, 3000))
 def test_a_cut_text_is_short_enough(lines: list[str], times: int, limit: int) -> None:
-    """A text is whole or cut at the end of a line, says how many lines are gone, and is never longer than allowed."""
+    """A text is whole, or truncated at the end of a line with the number of left-out lines. It never exceeds the limit."""
     text = "\n".join([*lines * times, ""])
 
     found = cut(text, limit, "`report.md`")
@@ -117,26 +117,26 @@ def test_a_cut_text_is_short_enough(lines: list[str], times: int, limit: int) ->
     if size(text) <= limit:
         assert text == found
     elif found:
-        kept, _, note = found.rpartition("\n**Cut here: ")
+        kept, _, note = found.rpartition("\n**Truncated: ")
         assert text.startswith(kept.removesuffix("```\n"))
         assert re.match(r"\d+ of \d+ lines are left out", note)
 
 
 def test_a_cut_closes_what_is_open() -> None:
-    """A block of code that is cut ends before the sentence, which names the sections that are gone."""
+    """A truncated code block is closed before the sentence, which names the left-out sections."""
     text = "# One\n\n```text\n" + "line\n" * 1000 + "```\n## Two\n\n## Three\n"
 
     found = cut(text, 2500, "`report.md` of run 7")
 
     assert re.search(
-        r"line\n```\n\n\*\*Cut here: \d+ of 1007 lines are left out, among them Two; Three\. `report\.md` of run 7 has them\.\*\*\n\Z",
+        r"line\n```\n\n\*\*Truncated: \d+ of 1007 lines are left out, including Two; Three\. See `report\.md` of run 7\.\*\*\n\Z",
         found,
     )
 
 
 @given(TEXT, TEXT, TEXT)
 def test_metrics_are_open_metrics(suite: str, score: str, kind: str) -> None:
-    """Whatever a suite, a score and an error are called, the text is valid, ends as it has to, and has the names as they were."""
+    """The text is valid OpenMetrics with any names of suites, scores and errors, and contains the names unchanged."""
     base = run_with()
     part = base.suites["shop"]
     run = replace(
@@ -156,7 +156,7 @@ def test_metrics_are_open_metrics(suite: str, score: str, kind: str) -> None:
 
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_the_verdict_as_a_metric(verdict: str) -> None:
-    """Of the four verdicts one is set."""
+    """Exactly one of the four verdicts is set."""
     families = parsed(openmetrics.text(run_with(verdict=verdict)).decode())
 
     (states,) = [family for family in families if family.name == "agentbench_verdict"]

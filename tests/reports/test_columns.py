@@ -1,4 +1,4 @@
-"""Text in the columns of a terminal."""
+"""Texts and tables by their width on a terminal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def test_columns(text: str, width: int) -> None:
     [("a lamp", 6, "a lamp"), ("a lamp!", 6, "a l..."), ("日本日本", 7, "日本..."), ("abcdef", 3, "..."), ("abcdef", 0, "")],
 )
 def test_cutting(text: str, width: int, short: str) -> None:
-    """What is too long ends in dots, and never takes more columns than there are."""
+    """A truncated text ends in dots, and is never wider than the limit."""
     assert short == cut(text, width)
     assert columns(short) <= width
 
 
 def test_folding() -> None:
-    """Lines break where spaces are; a longer word, which may be there to be copied, stays whole."""
+    """Lines break at spaces. A longer word stays whole, so that it can be copied."""
     assert ["a lamp and", "a-very-long-word", "or two"] == [*fold("a lamp and a-very-long-word or two", 10)]
     assert [""] == [*fold("", 10)]

@@ -1,4 +1,4 @@
-"""A run in a few lines, for a pull or merge request."""
+"""The comment on a pull or merge request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lines(run: Run) -> list[str]:
 
 @given(st.lists(TEXT, min_size=1, max_size=300))
 def test_it_is_short_and_harmless(messages: list[str]) -> None:
-    """However much failed, a comment is short enough; what tests and models said stays within code, whatever it is."""
+    """A comment stays short enough if much failed. Texts of tests and models stay inside code."""
     tests = [failure(number, message=f"@everyone {message} <img src=x> ![](http://x) " * 5) for number, message in enumerate(messages)]
     text = "\n".join(lines(run_with(tests=outcomes_of(*tests))))
 
@@ -38,7 +38,7 @@ def test_it_is_short_and_harmless(messages: list[str]) -> None:
 
 
 def test_it_is_a_summary() -> None:
-    """It is what a reader of a summary sees, below a heading of the second depth that names no run."""
+    """A comment has the summary below a second-level heading without the name of the run."""
     run = run_with(verdict="FAIL", gate=GATE)
     summary = replace(document(RunView(run, Path("nowhere"))), title="agentbench")
 
@@ -47,7 +47,7 @@ def test_it_is_a_summary() -> None:
 
 
 def test_it_can_be_found_again(tmp_path: Path) -> None:
-    """The first line is the same for the same suites and backend, is no end of an HTML comment, and shows nothing."""
+    """The first line is equal for equal suites and backend, cannot end the HTML comment early, and is invisible."""
     run = run_with()
     odd = run_with(backend=replace(run_of().backend, name="http://127.0.0.1:8000/v1 --> $(rm)"))
 
@@ -57,7 +57,7 @@ def test_it_can_be_found_again(tmp_path: Path) -> None:
 
 
 def test_it_is_cut(tmp_path: Path) -> None:
-    """A comment with more than a request takes is cut at the end of a line, and says which file has the rest."""
+    """A comment that is too long is truncated at the end of a line, and says which file has the rest."""
     many = {f"suite {number}": run_with().suites["shop"] for number in range(1000)}
 
     text = comment.write(replace(run_with(), suites=many), tmp_path).read_text(encoding="utf-8")
@@ -67,7 +67,7 @@ def test_it_is_cut(tmp_path: Path) -> None:
 
 
 def test_a_gate() -> None:
-    """Rules stand with their verdicts, the failed ones first; scenarios that may have got worse stand below them."""
+    """Rules have their verdicts, failed ones first. Scenarios that may have got worse follow."""
     shown = report(run_with(verdict="FAIL", gate=GATE), Level.SUMMARY)
 
     assert [("FAIL", -0.1, -0.15, -0.05), ("INCONCLUSIVE", None, None, None), ("PASS", 0.0, None, None)] == [

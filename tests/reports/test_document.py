@@ -1,4 +1,4 @@
-"""What readers of a level see of a document, and what is left out of it because there is nothing to say."""
+"""The levels of a document, and the removal of empty blocks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pytest_agentbench.reports.document import (
 
 
 def lamps(amount: int) -> str:
-    """A phrase, which says nothing of nothing."""
+    """A phrase that is empty for an empty value."""
     return f"{amount} lamps" if amount else ""
 
 
@@ -42,7 +42,7 @@ FACTS = tuple(Fact(level.name, "a text", level=level) for level in Level)
 
 
 def labels(shown: Section | Document | None) -> list[str]:
-    """Returns the labels of what is left."""
+    """Returns the labels of the shown blocks."""
     if shown is None:
         return []
     blocks = shown.blocks() if isinstance(shown, Document) else shown.flat()
@@ -51,12 +51,12 @@ def labels(shown: Section | Document | None) -> list[str]:
 
 @pytest.mark.parametrize("level", Level)
 def test_levels(level: Level) -> None:
-    """A reader sees what is shown from their level on, and from levels below it."""
+    """A level shows the blocks of this and all lower levels."""
     assert [each.name for each in Level if each <= level] == labels(Section("", FACTS).at(level))
 
 
 def test_what_is_said_in_full_above() -> None:
-    """A block ends at a level, above which another one says the same."""
+    """A block is not shown above its last level."""
     short, full = Fact("short", "a", level=Level.FIRST_PAGE, until=Level.SUMMARY), Fact("full", "a and b", level=Level.FULL)
     shown = [labels(Section("", (short, full)).at(level)) for level in Level]
 
@@ -64,7 +64,7 @@ def test_what_is_said_in_full_above() -> None:
 
 
 def test_nested_sections() -> None:
-    """Sections in a section are cut as well; one of which nothing is left is not there, and neither is one of which only that was left."""
+    """Levels also apply to nested sections. Sections that become empty are removed, also if they only contained empty sections."""
     inner = Section("inner", (Fact("c", "c", level=Level.VERBOSE),))
     outer = Section("outer", (Fact("a", "a"), inner, Fact("b", "b", level=Level.SUMMARY)))
     only = Section("only", (inner,))
@@ -78,7 +78,7 @@ def test_nested_sections() -> None:
 
 
 def test_what_stands_before_sections() -> None:
-    """Blocks come before the sections in a section: what follows one would be read as a part of it."""
+    """Nested sections come last, because blocks after a section would look like a part of it."""
     inner, first, last = Section("inner", (Note("a"),)), Note("b"), Note("c")
 
     found = section("outer", [first, inner, last])
@@ -88,7 +88,7 @@ def test_what_stands_before_sections() -> None:
 
 
 def test_the_headline_stays() -> None:
-    """Every reader gets it, also of a document without sections."""
+    """All levels have the headline, also without sections."""
     headline = Fact("verdict", "PASS", "good", level=Level.HEADLINE)
 
     assert Document("a", headline, ()) == Document("a", headline, (Section("b", (Fact("c", "c"),)),)).at(Level.HEADLINE)
@@ -108,7 +108,7 @@ def test_the_headline_stays() -> None:
     ],
 )
 def test_nothing_to_say(block: Fact | Note | Table | Bullets | None) -> None:
-    """Blocks that say nothing are dropped, and so is a section that has no others."""
+    """Empty blocks are removed, and so are sections with only such blocks."""
     kept = Fact("b", "b")
 
     assert section("a", [block]) is None
@@ -116,7 +116,7 @@ def test_nothing_to_say(block: Fact | Note | Table | Bullets | None) -> None:
 
 
 def test_something_to_say() -> None:
-    """A measure says something also if it was not measured, and so does a listing without a line; a section is there if it is not None."""
+    """A measure without a value, an empty listing and any section are not removed."""
     kept = (
         Fact("a", Measure(None)),
         Fact("", say(lamps, 1)),
@@ -131,7 +131,7 @@ def test_something_to_say() -> None:
 
 
 def test_findings() -> None:
-    """Two are equal if phrase and values are, whatever their words are."""
+    """Findings are equal if phrase and values are equal."""
     assert say(lamps, 2) == say(lamps, 2)
     assert hash(say(lamps, 2)) == hash(say(lamps, 2))
     assert say(lamps, 2) != say(lamps, 3)
@@ -142,7 +142,7 @@ def test_findings() -> None:
 
 
 def test_columns() -> None:
-    """A title alone has words below it, one with a number numbers of so many digits."""
+    """A title creates a column of texts, a title with a number a column of numbers with so many decimal places."""
     assert (Column("a"), Column("b", 2), Column("c", 0)) == heads("a", ("b", 2), ("c", 0))
     assert [False, True, True] == [each.has_numbers for each in heads("a", ("b", 2), ("c", 0))]
 
@@ -152,7 +152,7 @@ def test_columns() -> None:
     [("a", "a"), (Code("a"), "a"), (("a ", Code("b", "command")), "a b"), (say(lamps, 2), "2 lamps")],
 )
 def test_texts(content: Content, words: str) -> None:
-    """A text is its parts without their marks."""
+    """`plain` joins the parts of a text."""
     found = words_of(content)
 
     assert not isinstance(found, Measure)
@@ -162,7 +162,7 @@ def test_texts(content: Content, words: str) -> None:
 
 
 def test_a_measure_is_no_text() -> None:
-    """Renderers lay it out by its parts."""
+    """`words_of` returns measures and texts unchanged."""
     measure, text = Measure(1.0, "ms"), ("a", Code("b"))
     content: list[Text | Measure] = [words_of(measure), words_of(text)]
 

@@ -1,4 +1,4 @@
-"""Pictures within a page: what stands where."""
+"""The coordinates of charts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def point(value: float, low: float | None = None, high: float | None = None, ton
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
 @example(839.0, 0.001)
 def test_ticks(low: float, size: float) -> None:
-    """Two to five numbers, all of them between the ends."""
+    """There are two to five numbers, all inside the range."""
     found = ticks(low, low + size)
 
     assert 2 <= len(found) <= 5
@@ -23,20 +23,20 @@ def test_ticks(low: float, size: float) -> None:
 
 
 def test_ticks_are_round() -> None:
-    """A reader knows them without counting."""
+    """Ticks are round numbers."""
     assert [0.2, 0.4, 0.6, 0.8, 1.0] == ticks(0.1, 1.03)
     assert [100.0, 120.0, 140.0, 160.0] == ticks(97.0, 178.0)
 
 
 def test_no_axis_below_zero() -> None:
-    """A count or a latency is never negative, and its picture says nothing of such values; a difference may be."""
+    """The axis of counts and latencies does not go below zero; that of differences may."""
     assert 0.0 == Axes([point(0.0)]).low == Axes([point(0.5, 0.01, 1.0)]).low
     assert Axes([point(40.0), point(42.0)]).low > 39
     assert Axes([point(0.0, -1.0, 1.0)]).low < -1
 
 
 def test_all_is_inside() -> None:
-    """Points and ends of intervals lie in the picture, those of a single run and of equal values, too."""
+    """Points and intervals are inside the chart, also for a single run and for equal values."""
     for points in ([point(0.0)], [point(5.0, 4.0, 9.0), point(1.0, -2.0, 2.0)], [point(1.0, 1.0, 1.0)] * 2):
         chart = Axes(points)
         for place, each in enumerate(points):
@@ -45,7 +45,7 @@ def test_all_is_inside() -> None:
 
 
 def test_marks() -> None:
-    """A point has its tone, a line where another way begins, and all that is known of it; the first and the last have their labels."""
+    """A point has its tone, a tooltip, and a line if the setup changed. The first and the last point have labels."""
     points = (point(1.0, 0.5, 1.5), point(2.0, tone="bad", begins=True), point(3.0, tone="good"))
     picture = [*svg(Chart("score", say(str, "3 at last"), points))]
 

@@ -1,4 +1,4 @@
-"""Renderers lay out and escape whatever a document has, and hold no sentence."""
+"""Renderers show and escape everything in a document, and contain no sentences."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ MARKDOWN: Mapping[str, Callable[[Document], list[str]]] = {
 
 
 def tame(text: str, document: Document) -> str:
-    """Returns a harmless text that takes as much room: with one letter for each that is seen, and with the lines of a listing."""
+    """Returns a harmless text of the same width and, for a listing, with the same lines."""
     is_listing = any(isinstance(each, Listing) for each in document.blocks())
     return re.sub(r"[^ \n]", "x", block(text) if is_listing else one_line(text))
 
 
 def pairs(text: str) -> Iterator[tuple[Document, Document]]:
-    """Yields documents with a hostile text at each place, each with what it is when the text is harmless."""
+    """Yields documents with a hostile text at each place, each with the same document with a harmless text."""
     for place in range(places()):
         for number, hostile in enumerate(with_text(place, text)):
             yield hostile, with_text(place, tame(text, hostile))[number]
@@ -92,7 +92,7 @@ def pairs(text: str) -> Iterator[tuple[Document, Document]]:
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_terminals(text: str) -> None:
-    """Whatever is in a text, it hides nothing, orders nothing, and makes no line; commands stay whole, and other lines are as wide."""
+    """On a terminal, no text hides anything, sends control codes or starts a line. Commands stay whole; other lines keep their width."""
     for hostile, harmless in pairs(text):
         for name, written in TERMINALS.items():
             lines = written(hostile)
@@ -103,7 +103,7 @@ def test_terminals(text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_markdown(text: str) -> None:
-    """Whatever is in a text, it makes no line, cell, heading, list, link, picture, HTML, mention or markup."""
+    """In Markdown, no text creates a line, cell, heading, list, link, picture, HTML, mention or markup."""
     for hostile, harmless in pairs(text):
         for name, written in MARKDOWN.items():
             lines = written(hostile)
@@ -113,7 +113,7 @@ def test_markdown(text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_html(text: str) -> None:
-    """Whatever is in a text, a page has the same elements, their links lead nowhere else, and the text can be read."""
+    """In HTML, no text changes the elements or their links, and all texts are readable."""
     for hostile, harmless in pairs(text):
         html = in_html(hostile)
         assert not HIDDEN.search(html), hostile
@@ -123,7 +123,7 @@ def test_html(text: str) -> None:
 
 
 class Page(HTMLParser):
-    """The elements of a page with the names of their attributes, where its links lead, and its text."""
+    """The elements of a page with the names of their attributes, the targets of its links, and its text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ ACTIVE = re.compile(
 
 
 def shapes(lines: list[str]) -> list[tuple[str, ...]]:
-    """Returns of each line what CommonMark and GitHub take for more than words, without that which is escaped or in code."""
+    """Returns the markup in each line by the rules of CommonMark and GitHub, except in escapes and code."""
     found: list[tuple[str, ...]] = []
     fence = ""
     for line in lines:
@@ -185,13 +185,13 @@ def shapes(lines: list[str]) -> list[tuple[str, ...]]:
 
 
 def words_alone(line: str) -> str:
-    """Returns a line without code, escapes, and what GitHub shows as a letter or as nothing."""
+    """Returns a line without code, escapes, entities and comments."""
     line = re.sub(r"(?<!\\)((?:\\\\)*)`[^`]*`(?!`)", r"\1CODE", re.sub(r"(?<=`)`(?=`?[^`])", "", line))
     return re.sub(r"\\[!-/:-@\[-`{-~]|&(?:lt|amp);|<!-- -->", "\0", line)
 
 
 def openings(line: str) -> Iterator[str]:
-    """Yields the marks at the beginning of a line."""
+    """Yields the markup at the start of a line."""
     rest = line
     while mark := OPENING.match(rest):
         yield mark[0] if mark[0].strip() else "indented"
@@ -199,14 +199,14 @@ def openings(line: str) -> Iterator[str]:
 
 
 def test_renderers_are_short() -> None:
-    """What lays out a document is read in one go."""
+    """Each renderer is short enough to be read at once."""
     lengths = {name: len(SOURCES[name].read_text(encoding="utf-8").splitlines()) for name in RENDERERS}
 
     assert {} == {name: length for name, length in lengths.items() if length >= 200}
 
 
 def test_each_text_is_shown() -> None:
-    """Each text of a document is in what renderers write of it, but for the few that only some of them show."""
+    """Each text of a document is in the output of each renderer, except a few that only some of them show."""
     hidden: dict[str, list[int]] = {"terminal": [], "markdown": [], "html": []}
     for place in range(places()):
         for name, written in WHOLE.items():
@@ -235,13 +235,13 @@ def in_points(document: Document) -> bool:
 
 
 def has_label(document: Document) -> bool:
-    """Returns whether the text is the label of a headline, which stands alone where there are no columns."""
+    """Returns whether the text is the label of a headline, which only a terminal shows."""
     return document.headline is not None and document.headline.label == "findme"
 
 
 @pytest.mark.parametrize("text", ["a", "a " * 40, "日本" * 40, "e\u0301" * 90, "x" * 100])
 def test_widths(text: str) -> None:
-    """It does not depend on a text whether it can be laid out in a terminal that is narrow, or so narrow that nothing fits."""
+    """Any text can be shown on a terminal of any width, even if nothing fits."""
     for document in Documents(-1, "").all() + [each for place in range(places()) for each in with_text(place, text)]:
         for width in (1, 10):
             assert on_terminal(document, 0, width)
@@ -251,7 +251,7 @@ SOURCES = {name: Path(reports.__file__).with_name(f"{name}.py") for name in ("te
 
 
 def sentences(source: str) -> list[str]:
-    """Returns the texts of a module that have two words beside each other: without docstrings, markup, and the values of f-strings."""
+    """Returns the texts of a module with two consecutive words, without docstrings, markup and the values of f-strings."""
     tree = ast.parse(source)
     left_out = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     left_out |= {
@@ -262,7 +262,7 @@ def sentences(source: str) -> list[str]:
 
 
 def text_of(node: ast.AST) -> str:
-    """Returns a text; that of an f-string is what stands between its values."""
+    """Returns the text of a string, or of an f-string without its values."""
     if isinstance(node, ast.JoinedStr):
         return "".join(text_of(part) or "\0" for part in node.values)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
@@ -270,12 +270,12 @@ def text_of(node: ast.AST) -> str:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_no_renderer_holds_a_sentence(name: str) -> None:
-    """Two words beside each other are a sentence or a part of one, which stands in `phrases`. A word alone may be a label: `picture`."""
+    """Texts with two consecutive words belong into `phrases`. A single word may be a label: `picture`."""
     assert [] == sentences(SOURCES[name].read_text(encoding="utf-8"))
 
 
 def test_what_a_sentence_is() -> None:
-    """Words in a text, also between the values of an f-string and in its values; markup, values and docstrings are none."""
+    """The check finds words in texts and f-strings, also inside their values, but not in markup and docstrings."""
     source = """
 def words(count: int) -> str:
     \"\"\"Returns some words.\"\"\"

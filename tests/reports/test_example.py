@@ -1,4 +1,4 @@
-"""The run in reports/example: it reads as today's code writes, tells nothing of a machine, and is nobody's earlier run."""
+"""The run in reports/example: it is up to date, contains no facts about a machine, and is not used as an earlier run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run() -> Run:
 
 
 def texts(folder: Path) -> Iterator[tuple[Path, str]]:
-    """The files below a folder with their text."""
+    """Yields the files below a folder with their texts."""
     for file in sorted(folder.rglob("*")):
         if file.is_file():
             text = file.read_text(encoding="utf-8")
@@ -53,19 +53,19 @@ def texts(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def readable(page: str) -> str:
-    """A page with its rollouts as the JSON that they are; without its script, whose comments and patterns look like paths."""
+    """Returns a page with decompressed rollouts, and without its script, whose comments and patterns look like paths."""
     blocks = [gzip.decompress(base64.b64decode(block)).decode() for run in data_of(page)[0] for block in run.blocks]
     return "\n".join([re.sub(r"<script( type=.text/plain.[^>]*)?>.*?</script>", "", page, flags=re.DOTALL), *blocks])
 
 
 def test_it_has_the_keys_of_today(run: Run) -> None:
-    """run.json is what this version would write of the same run: each key, in its place, under today's schema."""
+    """run.json has the keys, order and schema that this version writes."""
     assert json.dumps(plain(run), indent=2, ensure_ascii=False) + "\n" == (EXAMPLE / FILE).read_text(encoding="utf-8"), "make example"
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_it_has_the_words_of_today(run: Run, tmp_path: Path, page: str) -> None:
-    """Headings, tables, columns and sentences are those that this version writes of the run's numbers."""
+    """The pages are those that this version writes for the same numbers."""
     again = shutil.copytree(EXAMPLE, tmp_path / run.id)
     write_pages(again)
 
@@ -73,7 +73,7 @@ def test_it_has_the_words_of_today(run: Run, tmp_path: Path, page: str) -> None:
 
 
 def test_it_has_the_pictures_of_today() -> None:
-    """The pictures have the names and the axes that are drawn today; the report shows both, and README.md one of them."""
+    """The pictures have today's names and axes. The report shows both, README.md one of them."""
     report, readme = ((folder / name).read_text(encoding="utf-8") for folder, name in ((EXAMPLE, "report.md"), (ROOT, "README.md")))
 
     assert sorted(PICTURES) == sorted(file.name for _, file in drawn(EXAMPLE)) == sorted(each.name for each in (EXAMPLE / FOLDER).iterdir())
@@ -87,7 +87,7 @@ def test_it_has_the_pictures_of_today() -> None:
 
 
 def test_its_parts_are_explained() -> None:
-    """README.md of the folder has a link to each of them."""
+    """README.md of the folder links each file."""
     links = re.findall(r"\]\(([^)#]+)", (REPORTS / "README.md").read_text(encoding="utf-8"))
 
     assert {*PAGES, FILE, FOLDER} == {file.name for file in EXAMPLE.iterdir()}
@@ -95,7 +95,7 @@ def test_its_parts_are_explained() -> None:
 
 
 def test_it_tells_nothing_of_a_machine() -> None:
-    """No folder of the machine that made it is in it, thus no name of a user either; and it is small."""
+    """The run is small, and contains no paths of the machine that made it."""
     paths = {path for _, text in texts(EXAMPLE) for path in re.findall(r"(?<![\w.:/<-])/[a-z][\w-]*/[\w./-]+", text)}
 
     assert [] == [path for path in sorted(paths) if not path.startswith(PLACE)]
@@ -104,7 +104,7 @@ def test_it_tells_nothing_of_a_machine() -> None:
 
 @pytest.fixture
 def reports(tmp_path: Path) -> Path:
-    """The folder of reports as a clone has it."""
+    """Returns the folder of reports as in a fresh clone."""
     folder = tmp_path / "reports"
     for name in ("example", "baselines"):
         shutil.copytree(REPORTS / name, folder / name)
@@ -114,7 +114,7 @@ def reports(tmp_path: Path) -> Path:
 
 
 def test_it_is_nobodys_earlier_run(run: Run, reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is no earlier try, there is nothing to go on with, `latest` is none, and a picture of all runs has those of the user."""
+    """The example is not an earlier run of a setup, cannot be resumed, is not `latest`, and is not in a picture of all runs."""
     assert run.identity is not None
     under_git = replace(run, id="another", identity=replace(run.identity, code=Git("c", dirty=False, diff=None)))
     write_run(under_git, reports / "example" / "banking")
@@ -131,13 +131,13 @@ def test_it_is_nobodys_earlier_run(run: Run, reports: Path, tmp_path: Path, caps
 
 
 def test_it_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """`agentbench show` prints it where its folder is named, as its README says."""
+    """`agentbench show` prints the example if its folder is given, as in its README."""
     assert 0 == main(["show", "banking", "--reports", str(REPORTS / "example")])
     assert re.search(r"^verdict     PASS; banking tsq 0\.\d{3} \[", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_git_sees_it_and_no_run(reports: Path) -> None:
-    """Of the folder git sees the example, baselines and what explains them; runs stay out, and a session leaves that as it is."""
+    """Git tracks the example, baselines and READMEs, but no runs. A session does not change that."""
     run_directory(reports / "20260304-050607", *ALL)
     (reports / "latest").symlink_to("20260304-050607")
     (reports / "durations.json").write_text("{}")

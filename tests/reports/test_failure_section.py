@@ -1,4 +1,4 @@
-"""What a test shows of its rollout."""
+"""The section about a rollout below a failed test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_agentbench.reports.failure_section import rollout_section
 
 
 def test_a_task() -> None:
-    """Of a task it shows what the verifier said, with the end of what it printed, and no table of tools."""
+    """For a task, the section has the verifier's result and the end of its output, and no table of tools."""
     printed = "".join(f"line {number}\n" for number in range(30))
     verification = Verification(0.5, {"reward": 0.5, "speed": 2.0}, exit_code=1, output=printed, first_failure="test_port")
     calls = (ToolCall("bash", {"command": "ls"}, 1),)
@@ -24,12 +24,12 @@ def test_a_task() -> None:
 
 
 def test_without_a_transcript() -> None:
-    """An agent that kept no transcript, or that said nothing, has no end of one."""
+    """Without messages, the section has no end of the transcript."""
     assert "transcript" not in rollout_section(Rollout("bench", "a", "default", 1, "ok", log="started"))
 
 
 def test_columns() -> None:
-    """What is said of a status, a score and the time begins in one column, however long a score's name is; so do words of a transcript."""
+    """Texts about status, scores and time start in one column, also with long names of scores. So do the messages."""
     call = {"function": {"name": "find_item", "arguments": "{}"}}
     messages = ({"role": "user", "content": "a lamp"}, {"role": "assistant", "content": None, "tool_calls": [call]})
     scores = {"tsq": Score(0.5, explanation="half"), "parameter_accuracy": Score(0.25, explanation="a quarter")}

@@ -39,51 +39,66 @@ ONE = ["100", "300", "95 %"]
 
 
 @pytest.mark.parametrize(
-    ("text", "verdict", "numbers", "basis"),
+    ("text", "verdict", "required", "numbers", "basis"),
     [
-        ("tsq.mean >= -0.1 vs baseline", "PASS of suite", ["+0.000", "-0.011", "+0.011", "-0.100", *BOTH], "trials, 95 % paired t"),
+        (
+            "tsq.mean >= -0.1 vs baseline",
+            "PASS",
+            ">= -0.1 vs baseline (suite)",
+            ["+0.000", "-0.011", "+0.011", "-0.100", *BOTH],
+            "trials, 95 % paired t",
+        ),
         (
             "tsq.mean >= -0.1 vs baseline of population",
-            "PASS of population",
+            "PASS",
+            ">= -0.1 vs baseline (population)",
             ["+0.000", "-0.034", "+0.034", "-0.100", *BOTH],
             "trials, 95 % adjusted t",
         ),
         (
             "tsq.mean >= 0.5 of population",
-            "PASS of population",
+            "PASS",
+            ">= 0.5 (population)",
             ["0.700", "0.661", "0.727", "0.500", *ONE],
             "trials, 95 % adjusted t",
         ),
-        ("tsq.mean >= 0.5", "PASS of suite", ["0.700", "0.669", "0.728", "0.500", *ONE], "trials, 95 % between-scenario t"),
-        ("ttft.p50 <= 0.2s", "PASS", ["104.5 ms", "102.9 ms", "106.1 ms", "200.0 ms", *ONE, "19"], "calls, 95 % moving blocks of 19"),
+        ("tsq.mean >= 0.5", "PASS", ">= 0.5 (suite)", ["0.700", "0.669", "0.728", "0.500", *ONE], "trials, 95 % between-scenario t"),
+        (
+            "ttft.p50 <= 0.2s",
+            "PASS",
+            "<= 0.2s",
+            ["104.5 ms", "102.9 ms", "106.1 ms", "200.0 ms", *ONE, "19"],
+            "calls, 95 % moving blocks of 19",
+        ),
         (
             "e2e.p50 <= +9% vs baseline",
             "PASS",
+            "<= +9% vs baseline",
             ["+0.0 %", "-0.0 %", "+0.0 %", "+9.0 %", *BOTH, "14"],
             f"calls, 95 % moving blocks of 14; {gate_phrases.LOAD}",
         ),
-        ("rollouts_per_hour >= -5% vs baseline", "FAIL", ["-10.0 %", "-5.0 %", "300"], "rollouts"),
-        ("rollouts_per_hour >= 1", "PASS", ["900.0", "1.000", "300"], "rollouts"),
-        ("infra_error.rate <= 2%", "PASS", ["0.00 %", "2.00 %", "300"], "rollouts"),
-        ("output_tokens_per_s >= 1", "INCONCLUSIVE", [], "INCONCLUSIVE"),
+        ("rollouts_per_hour >= -5% vs baseline", "FAIL", ">= -5% vs baseline", ["-10.0 %", "-5.0 %", "300"], "rollouts"),
+        ("rollouts_per_hour >= 1", "PASS", ">= 1", ["900.0", "1.000", "300"], "rollouts"),
+        ("infra_error.rate <= 2%", "PASS", "<= 2%", ["0.00 %", "2.00 %", "300"], "rollouts"),
+        ("output_tokens_per_s >= 1", "INCONCLUSIVE", ">= 1", [], ">= 1"),
     ],
 )
-def test_rules(text: str, verdict: str, numbers: list[str], basis: str) -> None:
-    """A rule has its verdict, estimate, interval and threshold in the metric's unit, and what they rest on."""
-    said = gate_phrases.rule(rule(text, run(rates={"rollouts_per_hour": 900.0}), run()))
-    of_rule, _, found = said.partition(f"shop {text}: ")
+def test_rules(text: str, verdict: str, required: str, numbers: list[str], basis: str) -> None:
+    """The text of a rule has its verdict, metric, requirement, and, in the metric's unit, estimate, interval and threshold."""
+    sentence = gate_phrases.rule(rule(text, run(rates={"rollouts_per_hour": 900.0}), run()))
+    metric = f"{verdict}: shop {text.split(maxsplit=1)[0]}"
+    result, _, rest = sentence.partition(f", required {required}")
 
-    assert "" == of_rule
-    assert found.startswith(verdict)
-    assert found.endswith(basis)
-    assert numbers == amounts(found)
+    assert result.startswith(metric)
+    assert sentence.endswith(basis)
+    assert numbers == [*amounts(result.removeprefix(metric)), *amounts(rest)]
 
 
 def test_rules_in_short() -> None:
-    """Without what it rests on, a rule is its text, its verdict, and the estimate with its interval."""
+    """The short text of a rule has its verdict, its estimate with the interval, and its requirement."""
     result = rule("tsq.mean >= -0.1 vs baseline", run(), run())
 
-    assert "shop tsq.mean >= -0.1 vs baseline: PASS of suite, +0.000 [-0.011, +0.011]" == gate_phrases.result(result)
+    assert "PASS: shop tsq.mean +0.000 [-0.011, +0.011], required >= -0.1 vs baseline (suite)" == gate_phrases.result(result)
     assert gate_phrases.rule(result).startswith(gate_phrases.result(result))
 
 
@@ -143,11 +158,12 @@ def test_deterministic() -> None:
         [asked_so], evidence([*(trial(i, 0.5 + i % 2 / 2 * (k % 2), number=k) for i in range(9) for k in (1, 2))]), {"shop": run()}
     )
 
-    found = gate_phrases.rule(judged).partition(": ")[2]
-    assert ["+0.000", "-0.001", "100", "300", "300", "1.2 %"] == amounts(found)
-    assert found.startswith("PASS of suite")
-    assert "300 trials, deterministic; " in found
-    assert ["+0.000", "1.2 %"] == amounts(gate_phrases.result(judged).partition(": ")[2])
+    requirement = ", required >= -0.001 vs baseline (suite)"
+    short, long = (each(judged).replace(requirement, "") for each in (gate_phrases.result, gate_phrases.rule))
+    assert ["+0.000", "-0.001", "100", "300", "300", "1.2 %"] == amounts(long)
+    assert long.startswith("PASS: shop tsq.mean ")
+    assert "300 trials, deterministic; " in long
+    assert ["+0.000", "1.2 %"] == amounts(short)
     assert (
         "the suite is marked deterministic, but trials of 4 scenarios differ (1); it was judged like any other suite" in differing[0].notes
     )

@@ -1,4 +1,4 @@
-"""A document as HTML: what stands on the first screen, and the elements of its text."""
+"""Documents as HTML: the first screen, and the elements of all blocks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EMPTY = {"br", "hr", "img", "input", "meta"}
 
 
 class Element:
-    """An element of a page: its name, its attributes, and what is in it."""
+    """An element of a page: its name, attributes and content."""
 
     def __init__(self, name: str, attributes: dict[str, str]) -> None:
         self.name, self.attributes = name, attributes
@@ -48,7 +48,7 @@ class Element:
         return "".join(each if isinstance(each, str) else each.text for each in self.content)
 
     def all(self, name: str = "", of_class: str = "") -> list[Element]:
-        """Returns the elements of a name, of a class or both, in their order."""
+        """Returns the elements with a name, a class, or both, in their order."""
         return [
             each
             for each in self._below()
@@ -63,7 +63,7 @@ class Element:
 
 
 class Parser(HTMLParser):
-    """Reads HTML whose elements are all closed, each by its own end."""
+    """Parses HTML, and checks that each element is closed by its own end tag."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def texts(elements: list[Element]) -> list[str]:
 
 
 def test_measures_are_cards() -> None:
-    """A measure has its number, its unit and its statistic, its interval, and what else is to be known; a share has no unit."""
+    """A card has number, unit, statistic, interval and remark. A share has no unit."""
     latency = Measure(11.27, "ms", "median", 9.6, 10.9, 1, "p90 12.0 ms")
     time = Fact("TTFT", latency, level=SUMMARY)
     share = Fact("prefix cache", Measure(0.959, "%"), level=SUMMARY)
@@ -120,7 +120,7 @@ def test_measures_are_cards() -> None:
 
 
 def test_reasons_come_before_numbers() -> None:
-    """The headline is first, then what the first page of a terminal says in words, then the cards, and then the rest under its titles."""
+    """The order is: headline, texts of the first page, cards, and the rest below its titles."""
     late, early = Fact("stopwatch", "ok", level=SUMMARY), Fact("gate", "PASS", "good", level=Level.FIRST_PAGE)
     screen, _ = html_of(late, Fact("tsq", Measure(0.5), level=SUMMARY), early, Note("more", level=VERBOSE))
 
@@ -134,7 +134,7 @@ def test_reasons_come_before_numbers() -> None:
 
 
 def test_tables_are_below() -> None:
-    """The first screen has no table and no note on one; the report has both. A document that has no more than a summary has no report."""
+    """The first screen has no tables and no notes on them; the report has both. If the summary has everything, there is no report."""
     table = Table(heads("test", "said"), (("a", "b"),), level=SUMMARY)
     inner = Section("Failed tests", (table, Note("and 4 more", level=SUMMARY)))
     screen, report = html_of(
@@ -147,7 +147,7 @@ def test_tables_are_below() -> None:
 
 
 def test_nothing_is_said_twice() -> None:
-    """A list has nothing that a fact of the first screen says; a list that has nothing else is not there."""
+    """A list leaves out items that a fact of the first screen has. An empty list is left out."""
     twice, once = "a rule failed", "calls failed"
     rule = Fact("rule", twice, level=SUMMARY)
     screen, report = html_of(Bullets((twice, once), level=SUMMARY), rule, Note("more", level=VERBOSE))
@@ -159,7 +159,7 @@ def test_nothing_is_said_twice() -> None:
 
 
 def test_a_table_is_a_table() -> None:
-    """It has the name of its section; each head of a column and of a row says what it is the head of; numbers are marked as such."""
+    """A table is labelled with its section. Header cells have a scope, and numbers a class."""
     columns = heads("scenario", ("tsq", 3), "reason")
     table = Table(columns, (("a", 0.5, Code("gone")), ("b", None, None)), level=VERBOSE)
     _, report = html_of(Section("Every scenario", (table,)))
@@ -176,7 +176,7 @@ def test_a_table_is_a_table() -> None:
 
 
 def test_headings_are_in_order() -> None:
-    """Sections in sections have headings of the next level, down to the sixth, which is the last one of HTML."""
+    """Nested sections have headings of the next level, at most the sixth, which is the last in HTML."""
     inner = Section("5", (Section("6", (Section("also 6", (Note("deep", level=VERBOSE),)),)),))
     _, report = html_of(Section("4", (inner,)))
 
@@ -186,7 +186,7 @@ def test_headings_are_in_order() -> None:
 
 
 def test_facts_are_terms_with_descriptions() -> None:
-    """Facts that follow each other are one list; one without a label is a further description of the term before it."""
+    """Consecutive facts are one list. A fact without a label is another description of the previous term."""
     facts = (Fact("rule", "FAIL", "bad", level=VERBOSE), Fact("", "too few", level=VERBOSE), Fact("gate", "FAIL", level=VERBOSE))
     _, report = html_of(*facts, Note("between", level=VERBOSE), Fact("calls", "2", level=VERBOSE))
 
@@ -195,7 +195,7 @@ def test_facts_are_terms_with_descriptions() -> None:
 
 
 def test_links() -> None:
-    """A name of a rollout is a link to what its address is in its section; one without an address, and any other name, is none."""
+    """The name of a rollout is a link to its address in this section. Other names, and names without an address, are not links."""
     asked = []
 
     def address(name: str, titles: tuple[str, ...]) -> str:
@@ -212,7 +212,7 @@ def test_links() -> None:
 
 @pytest.mark.parametrize("words", ["<script>", '"><img src=x onerror="x">', "&lt;b&gt;", "\u202eevil", "\x1b[31m", "\ud83d half", "a\nb"])
 def test_words_of_others_are_words(words: str) -> None:
-    """Wherever they stand they are no element and no attribute, and what is hidden in them is seen."""
+    """Foreign texts never become elements or attributes, and their hidden characters are visible."""
     seen = words.replace("\u202e", "\\u202e").replace("\x1b", "\\x1b").replace("\ud83d", "\\ud83d")
     blocks = (
         *(Fact(words, words, level=SUMMARY), Fact(words, Measure(1.0, words, words, about=words), level=SUMMARY)),
@@ -251,7 +251,7 @@ def test_words_of_others_are_words(words: str) -> None:
 
 
 def test_long_names_are_cut() -> None:
-    """What others said is cut; a command, which is there to be copied, is not."""
+    """Foreign texts are truncated; commands are not, so that they can be copied."""
     long = "x" * 1000
     _, report = html_of(Bullets((Code(long), Code(long, "scenario"), Code(long, "command")), level=VERBOSE))
 
@@ -266,7 +266,7 @@ def test_long_names_are_cut() -> None:
     ],
 )
 def test_colours(verdict: str, mark: str) -> None:
-    """An answer has a colour; a run that nothing judged has none."""
+    """The headline has the colour of the verdict; a run without a gate has none."""
     run = run_of(verdict=verdict)
     found = parsed(run_html(document(RunView(run, Path("reports/x"))), no_address))
 
@@ -274,7 +274,7 @@ def test_colours(verdict: str, mark: str) -> None:
 
 
 def test_the_first_screen_of_a_run() -> None:
-    """It says why before it shows numbers, and a rule that failed once, though it is among what to look at first, too."""
+    """The first screen has the reason before the numbers, and a failed rule only once."""
     rule = rule_result("tsq.mean >= 0.8 of run", "FAIL", 0.5)
     run = run_of(Rollout("shop", "s", "default", 1, "ok", scores={"tsq": Score(0.5)}), verdict="FAIL", gate=gate_result("FAIL", rule))
     html = run_html(document(RunView(run, Path("reports/x"))), no_address)

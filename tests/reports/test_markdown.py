@@ -1,4 +1,4 @@
-"""Documents as Markdown: facts, tables, listings and pictures; and what others say is inert in it."""
+"""Documents as Markdown: all blocks, and the escaping of foreign texts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_markdown_is_inert(text: str) -> None:
-    """A name in a code span and a sentence in prose have no markup, link, image, HTML or mention, and stay one cell of a table."""
+    """Code and prose contain no foreign markup, link, image, HTML or mention, and stay in one cell of a table."""
     for cell in (code(text), prose(text)):
         assert "\n" not in cell
         outside = re.sub(r"^`[^`]*`$", "", cell)
@@ -57,12 +57,12 @@ def test_markdown_is_inert(text: str) -> None:
 
 
 def test_a_fence_is_longer_than_any_in_it() -> None:
-    """What a service printed cannot end the block that shows it."""
+    """The output of a service cannot end its code block."""
     assert "````text\na\n```\n<b>\\x1b\n````" == fenced("a\n```\n<b>\x1b")
 
 
 def test_prose_stays_readable() -> None:
-    """What reports say themselves is not cluttered: intervals, comparisons, names with underscores."""
+    """Our own texts are not escaped needlessly: intervals, comparisons, names with underscores."""
     text = "shop tsq.mean 0.612 [0.571, 0.653] >= 0.4: 3 infra_error, p < 0.05 & more; x_1 ~ 2"
 
     assert text == prose(text)
@@ -76,13 +76,13 @@ def test_tables() -> None:
 
 
 def text(*blocks: AnyBlock | Section, level: Level = Level.VERBOSE) -> str:
-    """Returns what is below the title of a section with blocks."""
+    """Returns the text below the title of a section with these blocks."""
     lines = markdown.lines(Document("A run", None, (Section("A section", blocks),)), level)
     return "\n".join(lines).removeprefix("# A run\n\n## A section\n\n")
 
 
 def test_titles() -> None:
-    """The title of a document is a heading of a depth, with its headline behind it; those of sections are one deeper each."""
+    """The title of a document and its headline are a heading of the given level. Nested sections have deeper levels."""
     inner = Section(("About ", Code("b")), (Note("a note"),))
     report = Document("A run", Fact("verdict", ("FAIL; ", Code("a"))), (Section("A section", (inner,)),))
 
@@ -91,7 +91,7 @@ def test_titles() -> None:
 
 
 def test_facts() -> None:
-    """Facts are a list; one without a label belongs to the one before it, if there is one."""
+    """Facts are a list. A fact without a label continues the previous one, if there is one."""
     facts = (Fact("rule", "FAIL"), Fact("", "a reason"), Fact("", "another"), Fact("median", Measure(1.5, "ms", digits=1)))
 
     assert "- **rule**: FAIL\n  - a reason\n  - another\n- **median**: 1.5 ms" == text(*facts)
@@ -100,7 +100,7 @@ def test_facts() -> None:
 
 
 def test_tables_of_documents() -> None:
-    """Numbers have the digits of their columns, nothing is a dash, and names are set apart."""
+    """Numbers have the decimal places of their columns, None is a dash, and names are code."""
     columns = heads("scenario", ("score", 2), "said")
 
     assert "| scenario | score | said |\n| --- | --- | --- |\n| `a\\|b` | 0.50 | x |\n| `c` | - | - |" == text(
@@ -109,21 +109,21 @@ def test_tables_of_documents() -> None:
 
 
 def test_other_blocks() -> None:
-    """Lists, listings and pictures, each with an empty line before it."""
+    """Lists, listings and pictures are each preceded by an empty line."""
     found = text(Bullets(("one", ("two ", Code("b")))), Listing("a\nb"), Figure("A picture", "plots/a b.svg"))
 
     assert "- one\n- two `b`\n\n```text\na\nb\n```\n\n![A picture](plots/a%20b.svg)" == found
 
 
 def test_levels() -> None:
-    """A reader of a level gets what is shown to them."""
+    """Only blocks of the level are shown."""
     facts = [Fact(level.name, "x", level=level) for level in Level]
 
     assert ["HEADLINE", "FIRST_PAGE", "SUMMARY"] == re.findall(r"\*\*(.*)\*\*", text(*facts, level=Level.SUMMARY))
 
 
 def test_long_texts() -> None:
-    """What others said is cut; a command, which is there to be copied, is not."""
+    """Foreign texts are truncated; commands are not, so that they can be copied."""
     long = "x" * (LONGEST + 1)
 
     assert f"`{'x' * LONGEST}...`" == text(Note(Code(long)))
@@ -132,7 +132,7 @@ def test_long_texts() -> None:
 
 @pytest.mark.parametrize("mark", ["# a", "- a", "+ a", "> a", "---", "[x] a"])
 def test_a_text_begins_no_block(mark: str) -> None:
-    """A text that is the first of a line is a text: no heading, list, quote, rule or box to tick."""
+    """A text at the start of a line does not become a heading, list, quote, rule or checkbox."""
     assert f"\\{mark}" == text(Note(mark))
     assert f"- \\{mark}" == text(Bullets((mark,)))
     assert f"- \\{mark}" == text(Fact("", mark))
@@ -143,14 +143,14 @@ def test_a_text_begins_no_block(mark: str) -> None:
 
 @pytest.mark.parametrize("reason", ["", "\n", "half a \ud83d letter"])
 def test_odd_reasons_do_not_break_a_report(tmp_path: Path, reason: str) -> None:
-    """An agent may fail without a word, or with one that no file can hold."""
+    """A message of an agent may be empty, or not encodable in a file."""
     lost = Rollout("shop", "s-1", "default", 1, status="agent_error", reason=reason)
 
     assert "| `s-1` | agent_error |" in write(run_of(lost), tmp_path).read_text(encoding="utf-8")
 
 
 def test_a_report_is_a_file(tmp_path: Path) -> None:
-    """report.md has the whole report, and a run without a rollout has one as well."""
+    """report.md has the whole report, also for a run without rollouts."""
     path = write(run_of(), tmp_path)
 
     assert tmp_path / "report.md" == path

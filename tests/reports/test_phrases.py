@@ -1,4 +1,4 @@
-"""Numbers of any section in words, and texts that each of them may have."""
+"""Phrases for measures, and for texts that all sections use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.made_runs import mean
 
 
 def test_means() -> None:
-    """A mean has its interval, or says that there is none, or that nothing was measured."""
+    """A mean has its interval, or says that it has none, or that nothing was measured."""
     assert "0.612 [0.571, 0.653]" == phrases.mean(mean(0.6123, 0.5712, 0.6528))
     assert "0.500 (no interval)" == phrases.mean(mean(0.5, None, None))
     assert "0.000 [0.000, 0.000]" == phrases.mean(mean(0.0, 0.0, 0.0))
@@ -35,13 +35,13 @@ def test_means() -> None:
     ids=["nothing", "zero", "unit", "share", "all", "half an interval"],
 )
 def test_measures(measure: Measure, figure: str, numbers: list[str]) -> None:
-    """A measure is its number with unit, interval and what else is to be known of it; the number can be had alone."""
+    """A measure has its number, unit, interval and remark. `figure` returns the number alone."""
     assert figure == phrases.figure(measure)
     assert numbers == amounts(phrases.measure(measure))
 
 
 def test_a_measure_in_words() -> None:
-    """The statistic stands behind the unit, the interval behind both, and what else is to be known last."""
+    """The order is number, unit, statistic, interval, remark."""
     measure = Measure(11.26, "ms", "median", 9.64, 10.91, 1, "of 9 calls")
 
     assert "11.3 ms, median (95 % interval 9.6 to 10.9); of 9 calls" == phrases.measure(measure)
@@ -50,7 +50,7 @@ def test_a_measure_in_words() -> None:
 
 
 def test_cells_with_intervals() -> None:
-    """A number of a table has its interval beside it, if there is one; two numbers of a spread stand in one cell."""
+    """A number in a table is followed by its interval, if it has one. Two numbers of a spread are in one cell."""
     spread = latency_spread([1.0] * 20)
     assert spread is not None
 
@@ -61,12 +61,12 @@ def test_cells_with_intervals() -> None:
 
 
 def test_what_is_left_out() -> None:
-    """It is counted if there is any."""
+    """The text has the number, and is empty for zero."""
     assert (["4"], "", "") == (amounts(phrases.more(4)), phrases.more(0), phrases.more(-1))
 
 
 def test_what_others_say_is_marked() -> None:
-    """Commands, settings and names of tools are no words of ours."""
+    """Commands, settings and names of tools are marked as code."""
     assert Code("pytest 'a b'", "command") == phrases.command(["pytest", "a b"])
     assert (Code('{"seed": "ü"}', "command"), "none") == (phrases.settings({"seed": "ü"}), phrases.settings({}))
     assert (Code("find, order, find"), Code("none")) == (suite_phrases.tools(["find", "order", "find"]), suite_phrases.tools([]))

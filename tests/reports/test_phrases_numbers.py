@@ -6,25 +6,25 @@ from pytest_agentbench.reports.phrases import brackets, count, number, percent, 
 
 
 def test_shares() -> None:
-    """Less than all is never 100 %, and more than nothing never 0 %."""
+    """A share below 1 is never 100 %, and one above 0 is never 0 %."""
     assert ("100.0 %", "99.9 %", "12.3 %", "below 0.1 %", "0.0 %") == tuple(map(percent, (1.0, 0.99999, 0.1234, 0.0001, 0.0)))
     assert "-" == percent(None)
 
 
 def test_numbers() -> None:
-    """Numbers have one digit and separated thousands unless told otherwise; nothing is a dash, zero is not nothing."""
+    """Numbers have one decimal place by default, and separated thousands. None is a dash, zero is not."""
     assert ("1,234.6", "1,235", "0.500", "0.0", "-") == (number(1234.56), number(1234.56, 0), number(0.5, 3), number(0), number(None))
 
 
 def test_significant() -> None:
-    """Four digits that count, however small a number is, and one behind the point at least."""
+    """Numbers of any size have four significant digits, and at least one decimal place."""
     assert ("0.0001235", "0.2500", "12.35", "12,345.7", "-12.35", "0.0", "-") == tuple(
         map(significant, (0.00012345678, 0.25, 12.3456, 12345.67, -12.3456, 0, None))
     )
 
 
 def test_intervals() -> None:
-    """An interval stands in brackets; if there is none, nothing does."""
+    """An interval is in brackets. Without one, the text is empty."""
     assert ("[1.0, 2.5]", "") == (brackets((1.0, 2.5)), brackets(None))
 
 
@@ -34,5 +34,5 @@ def test_seconds() -> None:
 
 
 def test_counts() -> None:
-    """One thing is not several; thousands are separated."""
+    """The noun is singular for 1. Thousands are separated."""
     assert ("1 test", "0 tests", "1,234 tests") == tuple(count(amount, "test") for amount in (1, 0, 1234))

@@ -1,4 +1,4 @@
-"""The answer of a run, and what disturbed it, in words."""
+"""Phrases about the result of a run, and about disturbances."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RULE = gate_result("PASS", rule_result("tsq.mean >= 0.8 of run", "PASS", 1.0))
 
 
 def test_a_headline() -> None:
-    """It has the verdict and its reason first, then the gate if that says something else, then scores and shares of rollouts."""
+    """The headline has the verdict and its reason, the gate's verdict if it differs, scores, and shares of rollouts."""
     lost = [Rollout("shop", f"s{number}", "default", 1, "agent_error") for number in range(2)]
     run = run_of(Rollout("shop", "s", "default", 1, "ok", scores={"tsq": Score(1.0)}), *lost, gate=RULE, verdict="FAIL", exit_status=1)
 
@@ -33,7 +33,7 @@ def test_a_headline() -> None:
 
 
 def test_a_suite_without_a_rule_is_named() -> None:
-    """A PASS names the suites that no rule and no threshold was about."""
+    """A PASS names the suites without a rule or threshold."""
     run = run_of(Rollout("shop", "s", "default", 1, "ok", scores={"tsq": Score(1.0)}), gate=RULE)
     silent = replace(run.suites["shop"], thresholds={"tsq.mean": 0.5})
     both = replace(run, suites={**run.suites, "hle": silent})
@@ -48,7 +48,7 @@ def test_a_suite_without_a_rule_is_named() -> None:
 
 
 def test_many_suites() -> None:
-    """A headline names three suites, and counts the others; of silent ones too."""
+    """A headline names three suites and counts the others, also among suites without a rule."""
     run = run_of()
     silent_suite = replace(run.suites["shop"], thresholds={})
     many = replace(run, suites={f"s{number}": silent_suite for number in range(5)}, gate=RULE)
@@ -61,7 +61,7 @@ def test_many_suites() -> None:
 
 
 def test_a_plan_of_which_all_ran() -> None:
-    """That all of it ran is no news."""
+    """The text is empty if all planned rollouts ran."""
     assert "PASS; shop tsq not measured" == phrases.headline(run_of(plan=Plan(3, 3, 0), gate=gate_result("PASS", rule_result("x", "PASS"))))
 
 
@@ -80,7 +80,7 @@ def test_a_plan_of_which_all_ran() -> None:
     ],
 )
 def test_earlier_runs(runs: int, failed: int, place: str) -> None:
-    """If an earlier run was not PASS, it is told which run this is, and how many there were."""
+    """If an earlier run of the setup was not PASS, the text has the number of this run and of those."""
     text = phrases.earlier_runs(EarlierRuns(runs, ("x",) * failed))
 
     assert ([place[:-2], str(failed)] if place else []) == amounts(text)

@@ -1,4 +1,4 @@
-"""No number that a report once gave of the reference runs is missing from it."""
+"""The reports of the reference runs still contain all numbers of earlier versions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FACTS: dict[str, dict[str, list[str]]] = json.loads(lzma.decompress(Path(__file_
 
 
 def words(text: str) -> set[str]:
-    """Returns the words of a text without marks, numbers without the commas in them."""
+    """Returns the words of a text without punctuation, and numbers without commas."""
     return set(re.findall(r"[A-Za-z0-9_./:-]*[A-Za-z0-9]", re.sub(r"[,\\]|<!-- -->", "", text.replace("`", " ").replace("**", " "))))
 
 
@@ -34,7 +34,7 @@ def printed(lines: Iterable[terminal.Line]) -> str:
 
 
 def rendered(report: Document) -> dict[str, str]:
-    """Returns what each reader gets."""
+    """Returns the report at each level."""
     return {
         "-q": "\n".join(terminal.headline_lines(report)),
         "first page": printed(terminal.lines(report, Level.FIRST_PAGE, 80)),

@@ -1,4 +1,4 @@
-"""What a suite measured, in words."""
+"""Phrases about what a suite measured."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NO_CALLS = RoleUse(
 
 
 def test_scores() -> None:
-    """A score has what it is over; if there is no interval, or no value, it is said that there is none."""
+    """A score says how many scenarios it covers, and whether it has no interval or no value."""
     assert "0.500 [0.250, 0.750] mean, 95 % interval of the suite over 100 scenarios" == suite_phrases.score(mean(scenarios=100))
     assert ["0.500", "1"] == amounts(suite_phrases.score(mean(low=None, high=None, scenarios=1)))
     assert "no interval" in suite_phrases.score(mean(low=None, high=None))
@@ -46,20 +46,20 @@ def test_scores() -> None:
 
 
 def test_data_sets() -> None:
-    """A data set is named with its size, its label source and the beginning of its hash."""
+    """A data set has its name, size, label source and the start of its hash."""
     data = DatasetInfo("agentbench banking", "f", "data.json", "0123456789abcdef", "hand", 100)
 
     assert "agentbench banking: 100 scenarios, labels: hand, sha256 0123456789ab" == suite_phrases.dataset(replace(SUITE, dataset=data))
 
 
 def test_statuses() -> None:
-    """What happened is counted, what did not is left out."""
+    """Statuses are counted; those without rollouts are left out."""
     assert "97 ok, 3 limit" == suite_phrases.statuses({"ok": 97, "limit": 3, "agent_error": 0})
     assert "none" == suite_phrases.statuses({"ok": 0})
 
 
 def test_rollouts() -> None:
-    """If all ended well, that is said at once; labels that nobody has read are named."""
+    """If all rollouts are ok, a short text says so. Labels that no person has checked are named."""
     good, mixed = replace(SUITE, rollouts={"ok": 3, "limit": 0}), replace(SUITE, rollouts={"ok": 1, "limit": 2})
     rules = replace(good, dataset=replace(SUITE.dataset, label_source="heuristic-v1"))
 
@@ -70,7 +70,7 @@ def test_rollouts() -> None:
 
 
 def test_rollouts_that_were_tried_again() -> None:
-    """Their scores are beside those of the others; if none of them was measured, there is nothing to compare."""
+    """Their scores are compared with the others; if none of them was measured, there is no comparison."""
     measured = replace(SUITE, retried=2, retried_scores={"tsq": RetriedMeans(mean(0.5, None, None), mean(0.6, None, None))})
     lost = replace(SUITE, retried=2, retried_scores={"tsq": RetriedMeans(None, mean(0.6, None, None))})
 
@@ -80,7 +80,7 @@ def test_rollouts_that_were_tried_again() -> None:
 
 
 def test_drafts() -> None:
-    """How many drafts there were, in how many rollouts one was accepted, and what choosing was worth."""
+    """The text has the number of drafts, the rollouts with an accepted one, and the scores of first and chosen drafts."""
     found = DraftsSummary(rollouts=3, drafts=6, accepted=2, scores={"tsq": DraftMeans(rollouts=2, first=0.375, chosen=0.625)})
 
     assert ["6", "3", "2.00", "2", "66.7 %"] == amounts(suite_phrases.drafts(found))
@@ -95,7 +95,7 @@ def task(scenario: str, solved: int, trials: int = 2) -> TaskResult:
 
 
 def test_tasks() -> None:
-    """Tasks are told by whether all, some or none of their trials solved them; some only if there are any."""
+    """Tasks are counted by whether all, some or none of their trials solved them. Zero for some is left out."""
     some, all_of_them = TasksSummary((task("a", 2), task("b", 1), task("c", 0)), ()), TasksSummary((task("a", 2),), ())
 
     assert ["1", "3", "1", "1"] == amounts(suite_phrases.tasks(some))
@@ -104,7 +104,7 @@ def test_tasks() -> None:
 
 
 def test_ways_to_fail() -> None:
-    """How the agent ended, the first check that failed if one did, how many rollouts, and one of them by name."""
+    """A failure has the status of the agent, the first failed check, the number of rollouts, and an example."""
     checked, unchecked = TaskFailure("ok", "test_port", 2, ("b", "c")), TaskFailure("limit: iterations", "", 1, ("c-2",))
 
     assert Code("b", "scenario") == suite_phrases.task_failure(checked)[-1]
@@ -116,12 +116,12 @@ def test_ways_to_fail() -> None:
 
 
 def test_what_a_table_of_tasks_leaves_out() -> None:
-    """It is counted if there is any."""
+    """The text has the number, and is empty for zero."""
     assert (["3"], []) == (amounts(suite_phrases.tasks_left(3)), amounts(suite_phrases.tasks_left(0)))
 
 
 def trials(**passes: str) -> list[Rollout]:
-    """Rollouts of scenarios, each of whose trials scores a digit."""
+    """Returns rollouts of scenarios. Each digit is the score of a trial."""
     return [
         Rollout("shop", id, "default", at, "ok", scores={"tsq": Score(float(digit))})
         for id, digits in passes.items()
@@ -130,7 +130,7 @@ def trials(**passes: str) -> list[Rollout]:
 
 
 def test_flips() -> None:
-    """Only scenarios with trials on both sides, those nearest to a coin's toss first; three are named."""
+    """Only scenarios with passed and failed trials are listed, pass rates nearest to 50 % first. Three are named."""
     few = run_of(*trials(a="110", b="10", c="00", d="11")).suites["shop"].passes
     many = run_of(*trials(a="10", b="10", c="10", d="10")).suites["shop"].passes
 
@@ -142,7 +142,7 @@ def test_flips() -> None:
 
 
 def test_pass_rates_in_short() -> None:
-    """How many scenarios always passed, and how many a table leaves out, if there are any."""
+    """The text counts the scenarios that always passed, and those that a table leaves out."""
     passes = run_of(*trials(a="11", b="11", c="10")).suites["shop"].passes
     assert passes is not None
 
@@ -160,14 +160,14 @@ def test_pass_rates_in_short() -> None:
 @pytest.mark.parametrize(
     ("changes", "numbers", "timed"),
     [
-        ({"calls": 1, "measured": 1}, ["1", "1,000", "100", "0.2 s"], "all of it"),
-        ({"calls": 1, "measured": 0}, ["1", "1,000", "100", "0.2 s"], "none of it"),
-        ({"calls": 2, "measured": 1, "failed_calls": {"cut": 1}}, ["2", "1", "1,000", "100", "0.2 s", "1"], "1 calls"),
-        ({"calls": 1, "measured": 0, "currency": "USD", "cost": 0.25}, ["1", "1,000", "100", "0.2 s", "0.2500"], "none of it"),
+        ({"calls": 1, "measured": 1}, ["1", "1,000", "100", "0.2 s"], "all of them"),
+        ({"calls": 1, "measured": 0}, ["1", "1,000", "100", "0.2 s"], "none of them"),
+        ({"calls": 2, "measured": 1, "failed_calls": {"cut": 1}}, ["2", "1", "1,000", "100", "0.2 s", "1"], "1 of them"),
+        ({"calls": 1, "measured": 0, "currency": "USD", "cost": 0.25}, ["1", "1,000", "100", "0.2 s", "0.2500"], "none of them"),
     ],
 )
 def test_roles(changes: Json, numbers: list[str], timed: str) -> None:
-    """Calls, those that failed, tokens, time and cost of a role, and what of it is in the timings of calls."""
+    """Calls, those that failed, tokens, time and cost of a role, and how many of its calls are in the serving metrics."""
     text = suite_phrases.role(replace(NO_CALLS, prompt_tokens=1000, output_tokens=100, seconds=0.2, **changes))
 
     assert numbers == amounts(text)
@@ -175,7 +175,7 @@ def test_roles(changes: Json, numbers: list[str], timed: str) -> None:
 
 
 def test_cells_of_roles() -> None:
-    """A role asks the backend, other endpoints, or both; a price without a cost is unknown, and no price is nothing."""
+    """A role uses the backend, other endpoints, or both. A price without a cost is shown as unknown; without a price, nothing is shown."""
     expert = ("http://expert/v1",)
     backend, both, other = (
         replace(NO_CALLS, measured=1),
@@ -202,7 +202,7 @@ TRIAGE = Triage(
 
 
 def test_mistakes() -> None:
-    """Rollouts with a mistake of all; tools that were taken for others, and what was wrong with a tool, by name."""
+    """The texts have the share of rollouts with mistakes, confused tools, and the mistakes of a tool."""
     assert ["2", "3"] == amounts(suite_phrases.faulty(TRIAGE))
     assert (["2"], []) == (amounts(suite_phrases.confusion(TRIAGE.confused[0])[-1]), amounts(suite_phrases.confusion(TRIAGE.confused[1])))
     assert [Code("order"), Code("find")] == [each for each in suite_phrases.confusion(TRIAGE.confused[0]) if isinstance(each, Code)]
@@ -215,7 +215,7 @@ def test_mistakes() -> None:
 
 
 def test_examples() -> None:
-    """Scenarios by name, and what went wrong in them, if that is known."""
+    """Examples have the names of scenarios, and the mistake if it is known."""
     a, b = Code("a", "scenario"), Code("b", "scenario")
 
     assert (a, ", ", b, ": ", Code("order instead of find")) == suite_phrases.examples(["a", "b"], "order instead of find")
@@ -223,7 +223,7 @@ def test_examples() -> None:
 
 
 def test_scores_that_are_not_there() -> None:
-    """A cause has its rollouts, the scorer, the error and the first rollout; causes that are not shown are counted."""
+    """A cause has the number of rollouts, the scorer, the error and the first rollout. Left-out causes are counted."""
     failure = ScorerFailure("tsq", "KeyError: 'x'\nTraceback", 2, "s-0")
 
     text = suite_phrases.scorer_failure(failure)
@@ -234,7 +234,7 @@ def test_scores_that_are_not_there() -> None:
 
 
 def test_the_worst() -> None:
-    """A scenario with a low score has its question, if one is known, and tools that were expected and called."""
+    """A scenario with a low score has its question, if it is known, and the expected and called tools."""
     low = WorstScore("s-0", "s", "Is there a lamp?", 0.25, "", ("find", "order"), ())
 
     assert 's-0 0.250 "Is there a lamp?"' == suite_phrases.worst(low)
@@ -242,5 +242,5 @@ def test_the_worst() -> None:
 
 
 def test_scenarios_that_are_not_shown() -> None:
-    """They are counted if there are any."""
+    """The text has their number, and is empty for zero."""
     assert (["200", "40"], "") == (amounts(suite_phrases.scenarios_left(200, 240)), suite_phrases.scenarios_left(200, 200))

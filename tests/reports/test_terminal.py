@@ -1,4 +1,4 @@
-"""Documents on a terminal: in columns, folded to its width, a line each, or in one line."""
+"""Documents on a terminal, at each level."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIRST = Level.FIRST_PAGE
 
 
 class Coloured(Paper):
-    """A terminal that also has how each line is marked."""
+    """A terminal that records the markup of each line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,12 +49,12 @@ def fact(label: str, content: Any, level: Level = FIRST, **how: Any) -> Fact:
 
 
 def page(*blocks: AnyBlock | Section, width: int = 30, level: Level = FIRST) -> list[str]:
-    """Returns the lines of a report in so many columns."""
+    """Returns the lines of a report on a terminal of the given width."""
     return [line.text for line in lines(document(*blocks), level, width)]
 
 
 def test_labels_and_texts() -> None:
-    """Labels stand in a column as wide as the longest, texts beside it: folded, cut or whole."""
+    """Labels are in a column as wide as the longest. Texts are folded, truncated or whole."""
     assert [
         "verdict    FAIL because of",
         "           that",
@@ -70,7 +70,7 @@ def test_labels_and_texts() -> None:
 
 
 def test_the_column_of_labels() -> None:
-    """It is as wide as the longest label, but no wider than a third of the terminal."""
+    """The column of labels is as wide as the longest label, but at most a third of the terminal."""
     wide = page(fact("a_very_long_score", "0.5"), fact("b", "1"), width=90)
     narrow = page(fact("a_very_long_score", "0.5"), fact("b", "1"), width=36)
 
@@ -79,12 +79,12 @@ def test_the_column_of_labels() -> None:
 
 
 def test_a_fact_without_a_label() -> None:
-    """It stands below the one before it."""
+    """A fact without a label continues the previous one."""
     assert ["rule       FAIL", "           a reason"] == page(fact("rule", "FAIL"), fact("", "a reason"))
 
 
 def test_wide_characters() -> None:
-    """They take two columns each: in labels, in what is folded, in what is cut, and in tables."""
+    """Wide characters take two columns in labels, folded and truncated texts, and tables."""
     assert ["温度       1"] == page(fact("温度", "1"))
     folded = page(fact("a", "日本 " * 12))
     assert 12 == sum(line.count("日本") for line in folded)
@@ -95,7 +95,7 @@ def test_wide_characters() -> None:
 
 
 def test_what_is_no_first_page() -> None:
-    """With -v everything is one line, however long, below the title of its section."""
+    """With -v, each fact is one line of any length, below the title of its section."""
     text = "so many words " * 20
 
     assert ["A section", f"a           {text}".rstrip()] == page(fact("a", text), width=sys.maxsize, level=Level.FULL)
@@ -103,7 +103,7 @@ def test_what_is_no_first_page() -> None:
 
 
 def test_other_blocks() -> None:
-    """Lists have dashes, notes no label, listings a margin, pictures their path, and sections in sections their titles."""
+    """Lists have dashes, notes have no label, listings are indented, pictures have their path, and nested sections their titles."""
     blocks = (
         Bullets(("one", ("two ", Code("b")))),
         Note("a note"),
@@ -131,7 +131,7 @@ TABLE = Table(
 
 
 def test_tables() -> None:
-    """Columns are as wide as they have to be, numbers stand on the right, and a dash is nothing."""
+    """Columns are as wide as their longest cell, numbers are right-aligned, and None is a dash."""
     assert [
         "metric  better  run a  run b  found",
         "ttft    low       1.2      -  slower",
@@ -140,7 +140,7 @@ def test_tables() -> None:
 
 
 def test_colours() -> None:
-    """A tone is a colour; the headline and titles are bold; what has no tone has no colour."""
+    """A tone is shown as a colour. The headline and titles are bold."""
     paper = Coloured()
     blocks = (Fact("a", "1", "bad"), Fact("b", "2", "open"), Fact("c", "3"), Note("d", "good"))
 
@@ -161,7 +161,7 @@ def verbosities(*blocks: AnyBlock) -> list[list[str]]:
 
 
 def test_verbosities() -> None:
-    """Each option has more: -q the headline, no option the first page, -v all that is a line, and -vv tables too."""
+    """Each option shows more: -q the headline, no option the first page, -v all lines, and -vv also tables."""
     quiet, first, full, verbose = verbosities(*(Fact(level.name, "x", level=level) for level in Level))
 
     assert ["agentbench: PASS; x"] == quiet
@@ -172,7 +172,7 @@ def test_verbosities() -> None:
 
 
 def test_one_line() -> None:
-    """With -q the headline and all that belongs to it is one line, and each command has a line of its own with its label."""
+    """With -q, the headline and its facts are one line, and each command has a line with its label."""
     command, level = Code("pytest --agentbench-resume=x", "command"), Level.HEADLINE
     report = document(
         *(fact("rule", "rule FAIL", level), fact("go on with", command, level), fact("report", Code("a.md", "command"), level)),
@@ -189,7 +189,7 @@ def test_one_line() -> None:
 
 
 def test_others_begin_no_line() -> None:
-    """Text of others begins no line of its own and no command, in facts and in what comes behind the report."""
+    """Foreign text cannot start a line or a command, neither in facts nor in the lines of rollouts."""
     paper = Paper()
 
     write_run(paper, document(fact("model", "said\n::error::and more ::error::")), 0, 30, ["a\n::error::b\x1b[2J"])

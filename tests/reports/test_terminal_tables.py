@@ -14,7 +14,7 @@ def test_parts_begin_with_the_same_columns() -> None:
 
 
 def test_rows_of_parts() -> None:
-    """A row is in each part in which it has a value, that of a repeated column too; a row without any value is in a whole table alone."""
+    """A row is in each part in which it has a value, also one of a repeated column. Rows without values are only in tables of one part."""
     table = Table(heads("", ("base", 0), ("one", 0), ("two", 0)), (("tsq", 1, 2, 3), ("only", 9, None, None), ("last", None, None, 4)), 2)
 
     cells = [line.split() for line in table_lines(table, 19)]
@@ -25,7 +25,7 @@ def test_rows_of_parts() -> None:
 
 
 def test_the_first_column_is_cut() -> None:
-    """A name that leaves no room for one other column is cut; without a width it is whole, and a short one is never cut for a wide cell."""
+    """A name is truncated only if no other column fits beside it, and never without a width, or if it is short."""
     long, wide = (Table(heads("name", "what"), ((name, what),)) for name, what in (("n" * 90, "w" * 20), ("short", "w" * 90)))
 
     assert 50 == max(columns(line) for line in table_lines(long, 50))

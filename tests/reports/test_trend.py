@@ -1,4 +1,4 @@
-"""The page of a suite's history: whole, offline, and nothing in it is markup of others."""
+"""trend.html: it is complete, works offline, and contains no foreign markup."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VOID = {"meta", "br"}
 
 
 class Tags(HTMLParser):
-    """The elements of a page and their attributes; what is opened has to be closed."""
+    """Collects the elements of a page with their attributes, and checks that each is closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def nights(name: str = "n") -> list[Evidence]:
 
 
 def test_hostile_names_are_text() -> None:
-    """Names and commits of others open no element, load nothing, and are still to be read."""
+    """Foreign names and commits create no element, load nothing, and are readable."""
     page = "\n".join(html(history(*nights(HOSTILE), night(3, cache="cold"))))
     tags = Tags()
     tags.feed(page)
@@ -63,7 +63,7 @@ def test_hostile_names_are_text() -> None:
 
 
 def test_tables_have_heads() -> None:
-    """A screen reader is told which row and which column a cell of the table of regressions is in; its state has the colour."""
+    """Cells of the table of regressions have row and column headers. The state has the colour."""
     page = "\n".join(html(history(*nights())))
 
     assert 6 == page.count('<th scope="col">')
@@ -73,14 +73,14 @@ def test_tables_have_heads() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A directory with baselines of three nights."""
+    """Returns a directory with baselines of three nights."""
     for place, each in enumerate(nights()):
         write_baseline(each, "shop", tmp_path / f"{place}.jsonl")
     return tmp_path
 
 
 def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It names each regression and both files; they lie where it was told, and the numbers are as their schema says."""
+    """The command prints each regression and both files. They are in the given directory, and the numbers match their schema."""
     assert 0 == main(["trend", str(folder), "--output", str(folder / "new" / "page")])
 
     lines = capsys.readouterr().out.splitlines()
@@ -93,7 +93,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_second_time(folder: Path) -> None:
-    """Beside the baselines the files are replaced, and are no baselines themselves."""
+    """Files in the directory of baselines are replaced, and are not read as baselines."""
     main(["trend", str(folder)])
     before = (folder / "trend.json").read_text()
 
@@ -102,6 +102,6 @@ def test_a_second_time(folder: Path) -> None:
 
 
 def test_where_nothing_can_be_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is one sentence."""
+    """The error is one sentence."""
     assert 4 == main(["trend", str(folder), "--output", "/dev/null/x"])
     assert "/dev/null/x cannot be written: " in capsys.readouterr().err

@@ -87,7 +87,7 @@ def test_an_agent_at_fault(project: Project) -> None:
     assert ["a line on stdout", "and on stderr", "WARNING shop: a warning", "Traceback (most recent call last):"] == log.splitlines()[:4]
     result.stdout.fnmatch_lines(
         [
-            "what the rollout logged and printed:",
+            "log and output of the rollout:",
             "a line on stdout",
             "and on stderr",
             "WARNING shop: a warning",

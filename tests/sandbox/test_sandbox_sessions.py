@@ -120,7 +120,7 @@ def test_a_terminal_agent(bench: Project) -> None:
     report = report_of(bench.directory)
     rows = [row[:4] for row in tables(report, "task")[0].rows]
     assert (Code("solved", "scenario"), say(suite_phrases.solved, 1, 1), 1.0, 1.0) in rows
-    assert tables(report, "the agent ended as")
+    assert tables(report, "agent ended as")
     assert 0 == main(["rescore", str(bench.directory)])
     again = read_run(bench.directory.with_name(f"{bench.directory.name}-rescored"))
     assert read_run(bench.directory).suites["bench"].tasks == again.suites["bench"].tasks

@@ -1,4 +1,4 @@
-"""report.html: one file on which people understand a run, or several: it needs no network, no server and no file beside it."""
+"""report.html: a page about one or several runs in a single file. It needs no network, no server and no other file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.page.data import PackedRollouts, RunData, keys_of, packed_data, run_data
 from pytest_agentbench.reports.page.layout import RolloutLinks, folded_html, page, run_html
-from pytest_agentbench.reports.page.pictures import compared_runs, intervals, sides
+from pytest_agentbench.reports.page.pictures import compared_runs, intervals, intervals_against_reference
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.journal import FILE as JOURNAL
@@ -23,40 +23,42 @@ PAGE = "report.html"
 
 
 def write(run: Run, directory: Path, packed: PackedRollouts | None = None) -> Path:
-    """Writes the page of one run beside its journal, which is read unless its rollouts are given; raises OSError."""
-    data = packed_data(run, directory, packed) if packed else run_data(run, directory, lambda _damage: None)  # the run tells of damage
+    """Writes the page of one run next to its journal. The journal is read only if `packed` is not given. Raises OSError."""
+    data = (
+        packed_data(run, directory, packed) if packed else run_data(run, directory, lambda _damage: None)
+    )  # run.json already lists the damage
     return write_page([RunView(run, directory)], [data], intervals(run), directory / PAGE)
 
 
 def write_several(directories: Sequence[Path], path: Path, on_damage: Callable[[str], None]) -> Path:
-    """The page of some runs, the first of which the others are compared with; raises ConfigError and OSError."""
+    """Writes a page of several runs, which compares the others with the first one. Raises ConfigError and OSError."""
     runs = [read_run(directory) for directory in directories]
     data = [readable(run, directory, on_damage) for run, directory in zip(runs, directories, strict=True)]
     compared, texts = [each for run in runs for each in intervals(run)], []
     if len(runs) > 1:
-        from pytest_agentbench.reports.sections import runs_compared  # a session's own page compares no runs, and waits for no statistics
+        from pytest_agentbench.reports.sections import runs_compared  # imported late, because a session does not need the statistics
 
         comparison = compared_runs(directories)
-        compared = [*sides(comparison), *compared]
+        compared = [*intervals_against_reference(comparison), *compared]
         texts.append(folded_html(phrases.COMPARISON, runs_compared.document(comparison, details=True)))
     views = [RunView(run, directory) for run, directory in zip(runs, directories, strict=True)]
     return write_page(views, data, compared, path, texts)
 
 
 def readable(run: Run, directory: Path, on_damage: Callable[[str], None]) -> RunData:
-    """What the page has of a run; raises ConfigError where its journal has records, none of which can be read."""
+    """Reads the data of a run. Raises ConfigError if none of the records in its journal can be read."""
     damage: list[str] = []
     data = run_data(run, directory, damage.append)
     if damage and not data.index["rows"]:
         again = shlex.join(run.command) or "pytest"
-        raise ConfigError(f"no record of {directory / JOURNAL} can be read by this version: {damage[0]}; `{again}` makes the run again")
+        raise ConfigError(f"this version cannot read any record of {directory / JOURNAL}: {damage[0]}; repeat the run with `{again}`")
     for sentence in summarize_damage(damage):
         on_damage(sentence)
     return data
 
 
 def write_page(views: Sequence[RunView], data: Sequence[RunData], compared: Sequence[Json], path: Path, texts: Sequence[str] = ()) -> Path:
-    """Writes what has been read of some runs; `compared` has the intervals of their differences, `texts` is HTML about all of them."""
+    """Writes a page of runs that were read. `compared` has the intervals of their differences, `texts` HTML about all runs."""
     of_runs = (run_html(document(view), RolloutLinks(keys_of(each)).of) for view, each in zip(views, data, strict=True))
     html = page(" and ".join(view.run.id for view in views), "\n".join([*of_runs, *texts]), data, compared)
     return write_whole(path, html, errors="backslashreplace")

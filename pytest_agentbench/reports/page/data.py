@@ -1,4 +1,4 @@
-"""What the page has of a run: its rows, the numbers of its pictures, and its rollouts as a whole, packed in blocks."""
+"""The data of a run on the page: table rows, the numbers of its pictures, and whole rollouts in compressed blocks."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from pytest_agentbench.runs.journal import FILE, read_journal, with_cut_reasons
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.stats.pass_rates import PassThreshold
 
-BLOCK = 50  # rollouts that are unpacked together
-LEVEL = 6  # of gzip: the next one takes half as long again, for a hundredth of the size
+BLOCK = 50  # rollouts in a compressed block
+LEVEL = 6  # level of gzip; the next one takes 50 % longer and saves 1 % of the size
 
 
 @dataclass(frozen=True)
 class RunData:
-    """One run on the page. `index` is read when the page opens, a block when somebody opens a rollout of it."""
+    """The data of one run. The page reads `index` when it opens, and a block when the user opens a rollout in it."""
 
     index: Json  # name, fields, rows, distributions, server
     blocks: tuple[str, ...]  # gzip in base64: JSON lists of BLOCK rollouts, in the order of the rows
 
 
 def run_data(run: Run, directory: Path, on_damage: Callable[[str], None]) -> RunData:
-    """Reads a run's journal, one rollout in memory at a time, and its samples; a run without them has no rows."""
-    from pytest_agentbench.metrics.frame_reader import FrameReader  # numpy with it
+    """Reads the journal and the samples of a run, with one rollout in memory at a time. Without a journal there are no rows."""
+    from pytest_agentbench.metrics.frame_reader import FrameReader  # imports numpy
 
     packing, reader = PackedRollouts(pass_thresholds_of(run)), FrameReader()
     if (directory / FILE).is_file():
@@ -61,30 +61,30 @@ def keys_of(data: RunData) -> list[RolloutKey]:
 
 
 def pass_thresholds_of(run: Run) -> dict[str, PassThreshold | None]:
-    """Suite, or `suite-variant` -> what a rollout has to reach to pass; None where nobody said."""
+    """Returns for each suite or `suite-variant` the threshold that a rollout must reach to pass, or None without a threshold."""
     return {name: pass_threshold_of(suite.scorers, suite.thresholds, suite.scales) for name, suite in run.suites.items()}
 
 
 def mains_of(run: Run) -> Json:
-    """Suite, or `suite-variant` -> its main score."""
+    """Returns the main score of each suite or `suite-variant`."""
     return {name: main(suite.main_score, suite.scales[suite.main_score]) for name, suite in run.suites.items()}
 
 
 def main(score: str, scale: Scale) -> Json:
-    """A main score as the page knows it."""
+    """Returns a main score in the format of the page."""
     return {"score": score, "falling": scale.falling}
 
 
 class PageTable:
-    """Rows of rollouts as they come."""
+    """Makes table rows of rollouts. Their times are relative to the first rollout."""
 
     def __init__(self, pass_thresholds: Mapping[str, PassThreshold | None]) -> None:
-        """`pass_thresholds`: what a rollout of each suite and variant has to reach to pass."""
+        """`pass_thresholds` has the threshold to pass of each suite or `suite-variant`."""
         self._pass_thresholds, self._calendar = pass_thresholds, Calendar()
-        self.began: float | None = None  # seconds since 1970 from which the times of rows count; None while nobody took the time
+        self.began: float | None = None  # origin of the times of rows, in seconds since 1970; None before the first known time
 
     def row(self, rollout: Rollout) -> list[Any]:
-        """Its FIELDS; times are seconds after `began`, and below zero where a rollout started earlier and ended later."""
+        """Returns the FIELDS of a rollout. Times are seconds after `began`, negative if the rollout started earlier."""
         self._calendar.learn(rollout)
         facts = row(rollout, self._pass_thresholds.get(rollout.key.group), self._calendar)
         if self.began is None:
@@ -95,7 +95,7 @@ class PageTable:
 
 
 class PackedRollouts:
-    """Rollouts as they come, as rows and blocks; `distributions` is empty until the caller adds a frame of them."""
+    """Collects rollouts as rows and compressed blocks. The caller adds a frame of them to `distributions`."""
 
     def __init__(self, pass_thresholds: Mapping[str, PassThreshold | None]) -> None:
         self.table, self.distributions = PageTable(pass_thresholds), Distributions()
@@ -104,7 +104,7 @@ class PackedRollouts:
         self._blocks: list[str] = []
 
     def add(self, rollout: Rollout) -> None:
-        """Takes a rollout of a scenario; calls by hand and primers are no rows."""
+        """Adds a rollout of a scenario. Other kinds, such as primers, are ignored."""
         if rollout.kind != "scenario":
             return
         self._rows.append(self.table.row(rollout))
@@ -114,7 +114,7 @@ class PackedRollouts:
             self._open = []
 
     def index(self) -> Json:
-        """Fields, rows in their order, and distributions."""
+        """Returns the fields, rows and distributions in the format of the page."""
         return {"fields": FIELDS, "block": BLOCK, "bins": BINS, "rows": self._rows, "distributions": self.distributions.plain()}
 
     def blocks(self) -> tuple[str, ...]:
@@ -122,13 +122,13 @@ class PackedRollouts:
 
 
 def packed(value: Sequence[Json]) -> str:
-    """JSON, gzip, base64; equal values give equal texts."""
+    """Encodes a value as JSON, gzip and base64. Equal values give equal texts."""
     return base64.b64encode(gzip.compress(encoded(value).encode(), LEVEL, mtime=0)).decode()
 
 
 def encoded(value: Any) -> str:
-    """JSON that UTF-8 can hold; what a user's code left in a record is written as text."""
+    """Encodes a value as JSON in valid UTF-8. Objects of user code are converted to strings."""
     try:
         return orjson.dumps(value).decode()
-    except TypeError:  # objects in an agent's settings, lone surrogates, integers beyond 64 bits
+    except TypeError:  # objects in settings of an agent, lone surrogates, or integers longer than 64 bits
         return whole_characters(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))

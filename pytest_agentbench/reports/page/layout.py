@@ -1,6 +1,6 @@
-"""How report.html is laid out: one style and one script, the run in words at the top, and links to its rollouts.
+"""The layout of report.html: one style sheet, one script, the report of the run at the top, and links to its rollouts.
 
-Style and script are allowed by their hash alone, and no data can run as a script.
+The Content-Security-Policy allows only this style and this script, by their hashes, so no data can run as a script.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from pytest_agentbench.reports.document import AnyBlock, Bullets, Content, Docum
 from pytest_agentbench.reports.html import Address, HtmlLayout, PlacedBlock, blocks_html, no_address, text
 from pytest_agentbench.reports.page.data import RunData, encoded
 
-LONGEST = 300  # characters of an address; a rollout with a longer name is found in the table
+LONGEST = 300  # maximum characters of an address; rollouts with longer names have no links
 
 
 class RolloutLinks:
-    """The addresses of the rollouts of a run, by the names that its report has for them.
+    """Maps the names of rollouts in a report to addresses on the page.
 
-    A report names a rollout by its key or its id, or any rollout of a scenario by the scenario. If several suites have the same
-    name, only the suite in whose section it stands tells which one is meant; elsewhere such a name has no address.
+    A name is the key or the id of a rollout, or a scenario, which leads to its first trial. If several suites have the same name, it
+    has an address only in the section of a suite.
     """
 
     def __init__(self, keys: Iterable[RolloutKey]) -> None:
         ordered = sorted(keys, key=lambda key: key.trial)
         self._of_group: dict[tuple[str, str], RolloutKey] = {}
-        self._of_run: dict[str, RolloutKey | None] = {}  # None: it may be one or the other
+        self._of_run: dict[str, RolloutKey | None] = {}  # None if the name is ambiguous
         for name, key in (*((key.id, key) for key in ordered), *((key.scenario, key) for key in ordered)):
             self._of_group.setdefault((key.group, name), key)
-            found = self._of_run.setdefault(name, key)
-            if found and found.suite != key.suite:
+            known = self._of_run.setdefault(name, key)
+            if known and known.suite != key.suite:
                 self._of_run[name] = None
         self._of_run.update({str(key): key for key in ordered})
 
     def of(self, name: str, titles: Iterable[str] = ()) -> str:
-        """Returns what a link to a rollout leads to; empty if it is not known which one is meant.
+        """Returns the address of a rollout, or an empty string if the name is unknown or ambiguous.
 
-        `titles` are those of the sections in which the name stands. That of a suite is the name of its group.
+        `titles` are the titles of the sections that contain the name. The title of a suite's section is its group.
         """
         of_groups = [key for title in titles if (key := self._of_group.get((title, name)))]
         key = of_groups[-1] if of_groups else self._of_run.get(name)
@@ -52,7 +52,7 @@ class RolloutLinks:
 
 
 def _address(key: RolloutKey) -> str:
-    """Returns an address that the page takes apart again; empty if it would be too long, or if half a character is in it."""
+    """Returns the address of a rollout. Empty if it would be too long, or if the name contains a lone surrogate."""
     try:
         address = f"#{quote(f'{key.suite}/{key.id}')}"
     except UnicodeEncodeError:
@@ -61,7 +61,7 @@ def _address(key: RolloutKey) -> str:
 
 
 def run_html(document: Document, address: Address) -> str:
-    """Returns a run in words: what is read first, and below it the whole report, which opens on request."""
+    """Returns the report of a run: its first screen, and the whole report in an element that the user can open."""
     lines = [f'<section class="run" aria-label="{escape(one_line(plain(document.title)))}">', *first_screen(document, address)]
     if document.at(Level.VERBOSE).sections != document.at(Level.SUMMARY).sections:
         lines.append(folded_html(phrases.WHOLE_REPORT, document, address))
@@ -69,19 +69,19 @@ def run_html(document: Document, address: Address) -> str:
 
 
 def folded_html(title: str, document: Document, address: Address = no_address) -> str:
-    """Returns a whole document under a title, which opens on request."""
+    """Returns a whole document in an element that the user can open."""
     parts = [f'<details class="report"><summary><h2>{title}</h2></summary>', *text(document, 3, address), "</details>"]
     return "\n".join(parts)
 
 
 def first_screen(document: Document, address: Address = no_address) -> Iterator[str]:
-    """Yields the headline and all else that the first page of a terminal says in words, the measures as cards, and then the rest."""
+    """Yields the headline, the texts of the first page, the measures as cards, and then the rest of the summary."""
     layout, shown, headline = HtmlLayout(address), document.at(Level.SUMMARY), document.headline
     yield f'<p class="soft">{layout.text(document.title)}</p>'
     if headline:
         yield f'<h1 class="{f"verdict {headline.tone}".rstrip()}">{layout.words(headline.content)}</h1>'
-    said = [each.content for each in shown.blocks() if isinstance(each, Fact)]
-    placed = [(section, *each) for section in shown.sections for each in _without_tables(section, layout, said)]
+    shown_elsewhere = [each.content for each in shown.blocks() if isinstance(each, Fact)]
+    placed = [(section, *each) for section in shown.sections for each in _without_tables(section, layout, shown_elsewhere)]
     cards = [each for *_, each in placed if _is_measure(each)]
     texts = [(section, part, each) for section, part, each in placed if not _is_measure(each)]
     yield from blocks_html((part, each) for _, part, each in texts if each.level <= Level.FIRST_PAGE)
@@ -94,15 +94,15 @@ def first_screen(document: Document, address: Address = no_address) -> Iterator[
     yield "</div>"
 
 
-def _without_tables(section: Section, around: HtmlLayout, said: list[Content]) -> Iterator[PlacedBlock]:
-    """Yields the blocks of a section, but for tables with the notes that belong to them, and of a list what is not said elsewhere."""
+def _without_tables(section: Section, around: HtmlLayout, shown_elsewhere: list[Content]) -> Iterator[PlacedBlock]:
+    """Yields the blocks of a section without its tables and their notes, and without list items that are shown elsewhere."""
     layout = around.inside(section)
     before: AnyBlock | Section | None = None
     for each in section.blocks:
         if isinstance(each, Section):
-            yield from _without_tables(each, layout, said)
+            yield from _without_tables(each, layout, shown_elsewhere)
         elif isinstance(each, Bullets):
-            if items := tuple(item for item in each.items if item not in said):
+            if items := tuple(item for item in each.items if item not in shown_elsewhere):
                 yield layout, replace(each, items=items)
         elif not isinstance(each, Table) and not (isinstance(each, Note) and isinstance(before, Table)):
             yield layout, each
@@ -114,7 +114,7 @@ def _is_measure(each: AnyBlock) -> bool:
 
 
 def _card(each: AnyBlock) -> str:
-    """A measure as a card: its number large, its unit beside it, and what else is to be known of it below."""
+    """Returns a measure as a card: a large number with its unit, and its interval and remark below."""
     assert isinstance(each, Fact) and isinstance(each.content, Measure)
     measure = each.content
     unit = ", ".join(filter(None, (phrases.unit_of(measure), measure.statistic)))
@@ -124,27 +124,35 @@ def _card(each: AnyBlock) -> str:
     return f'<div class="figure"><h2>{title}</h2><p class="value">{value}{shown}</p><p class="soft">{about}</p></div>'
 
 
-#: Files of the one script in their order: a function may use those of files before its own at once, all others later.
+#: The files of the script in their order. While a file is loaded, it may only call functions of earlier files.
 SCRIPTS = ("dom", "data", "charts", "timeline", "rollout", "table", "speed", "compare", "main")
-LIVE = ("live",)  # of a page that is served while its run goes on
+LIVE = ("live",)  # further files for the page of a running session
 #: Parts of the page that the script fills, and their titles.
 SECTIONS: Mapping[str, str] = {"scenarios": "Scenarios", "compare": "Comparison", "speed": "Speed"}
 
 
 def asset(name: str) -> str:
-    """The text of a file that came with the package."""
+    """Returns the text of an asset of the package."""
     return (files("pytest_agentbench.reports.page") / "assets" / name).read_text(encoding="utf-8")
 
 
 def page(title: str, first: str, runs: Sequence[RunData], compared: Sequence[Json], *, live: bool = False) -> str:
-    """The whole file. `first` is HTML; `compared`: intervals of differences; `live`: it asks whoever serves it for what is new."""
+    """Returns the whole page.
+
+    Args:
+        title: The title of the page.
+        first: HTML of the reports.
+        runs: The data of the runs.
+        compared: The intervals of differences.
+        live: Whether the page asks its server for updates.
+    """
     script, style = "\n".join(asset(f"{name}.js") for name in (*SCRIPTS[:-1], *(LIVE if live else ()), SCRIPTS[-1])), asset("page.css")
     index = {"live": live, "runs": [{**run.index, "blocks": len(run.blocks)} for run in runs], "compared": compared}
     return "\n".join(_lines(title, policy(script, style, live=live), style, first, _data(index, runs), script)) + "\n"
 
 
 def policy(script: str, style: str, *, live: bool = False) -> str:
-    """The Content-Security-Policy: nothing is loaded or sent, `live` but from and to whoever serves the page, and no other script runs."""
+    """Returns the Content-Security-Policy: no other script runs, and only a `live` page may connect, to its own server."""
     rules = [
         "default-src 'none'",
         f"script-src '{_hash(script)}'",
@@ -185,5 +193,5 @@ def _data(index: Json, runs: Sequence[RunData]) -> Iterator[str]:
 
 
 def inert(value: object) -> str:
-    """JSON inside a script element: no text in it ends the element or begins a comment."""
+    """Encodes JSON for a script element. No text in it can end the element or start a comment."""
     return encoded(value).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

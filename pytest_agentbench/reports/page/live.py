@@ -1,4 +1,4 @@
-"""The page of a run that goes on: what it is told of what has ended, and the server on loopback that tells it."""
+"""The live page of a run: reads new records of its journal, and serves them to the page on a loopback address."""
 
 from __future__ import annotations
 
@@ -31,47 +31,50 @@ from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.runs.sessions import SESSIONS_FILE as SESSIONS
 from pytest_agentbench.runs.sessions import Session, read_sessions
 
-RunPhase = Literal["running", "stopped", "ended"]  # stopped: its session is summing up, or was killed
+RunPhase = Literal["running", "stopped", "ended"]  # "stopped": its session is writing reports, or was killed
 
-AT_ONCE = 250  # records that are read, and rows that are told, before a page has its answer: it asks for the rest at once
-SAMPLES_S = 5.0  # seconds between two looks at the servers' samples, or RATIO times as many as the last one took
-RATIO = 20
+AT_ONCE = 250  # maximum records read and rows sent for one request; the page requests the rest immediately
+SAMPLES_S = 5.0  # minimum seconds between two updates of the server metrics
+RATIO = 20  # The time between two updates is at least this many times the duration of the last one.
 
 
 class LiveRun:
-    """A run directory that is watched. Keeps its rows, of about a kilobyte each, and where each record is; safe to use from threads."""
+    """A run directory that is watched. It keeps the table rows, about a kilobyte each, and the offsets of records.
+
+    Safe to use from threads. When a session of the run starts or ends, everything is read again, and the rows get a new generation.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._lock = threading.Lock()
-        self._stopped: tuple[int, int] | None = None  # the stamp under which no session held the journal
-        self._stamp = _stamp(directory)
-        self._seen = LiveRecords(directory, _finished(directory, self._stamp))
+        self._stopped_at: tuple[int, int] | None = None  # the timestamps at which no session held the lock of the journal
+        self._timestamps = _timestamps(directory)
+        self._records = LiveRecords(directory, _finished(directory, self._timestamps))
 
     def page(self) -> str:
-        """The page, without a row: it asks for them."""
+        """Returns the page without rows. It requests them with `news`."""
         with self._lock:
             index = {"name": self.directory.name, "mains": {}, "server": [], **PackedRollouts({}).index()}
-            return page(self.directory.name, self._seen.html(self._phase()), [RunData(index, ())], [], live=True)
+            return page(self.directory.name, self._records.html(self._phase()), [RunData(index, ())], [], live=True)
 
     def news(self, generation: str, state: str, after: int) -> str:
-        """JSON: the rows of a generation behind the first `after` ones, and what is known of the run; `{}` where its state is the page's.
+        """Returns JSON with the rows after the first `after` ones and the state of the run, or `{}` if the page is up to date.
 
-        Rows begin anew with each generation: when a session begins, and when it ends. Raises OSError and ConfigError.
+        Rows are counted from 0 for each generation, which changes when a session starts or ends. Raises OSError and ConfigError.
         """
         with self._lock:
-            self._renew()
-            now = "-".join(map(str, self._stamp))
+            self._reload()
+            now = "-".join(map(str, self._timestamps))
             begin = after if generation == now else 0
-            more = self._seen.read_on() or len(self._seen.rows) > begin + AT_ONCE
-            phase, looks = self._phase(), self._seen.look_at_servers()
-            latest = f"{now}-{phase}-{len(self._seen.rows)}-{self._seen.damaged}-{looks}"
-            if latest == state and begin == len(self._seen.rows):
+            more = self._records.read_more() or len(self._records.rows) > begin + AT_ONCE
+            phase, updates = self._phase(), self._records.update_server_metrics()
+            latest = f"{now}-{phase}-{len(self._records.rows)}-{self._records.damaged}-{updates}"
+            if latest == state and begin == len(self._records.rows):
                 return "{}"
             return self._answer({"generation": now, "state": latest, "phase": phase, "more": more}, begin)
 
     def _answer(self, head: Json, after: int) -> str:
-        contents = self._seen
+        contents = self._records
         rest = {
             "mains": contents.mains,
             "distributions": contents.distributions.plain(),
@@ -85,50 +88,53 @@ class LiveRun:
         return f'{encoded({**head, **rest})[:-1]},"rows":[{",".join(contents.rows[after : after + AT_ONCE])}]}}'
 
     def rollout(self, number: int) -> str:
-        """JSON: all of the rollout in a row; raises IndexError where there is none, OSError and ValueError where it cannot be read."""
+        """Returns the rollout of a row as JSON. Raises IndexError for an unknown row, and OSError or ValueError if it is unreadable."""
         with self._lock:
-            place = self._seen.places[number]
+            place = self._records.places[number]
         return encoded(detail(_record(self.directory, place)))
 
-    def _renew(self) -> None:
-        """Begins anew where a session began, or ended, since the last look."""
-        stamp = _stamp(self.directory)
-        if stamp != self._stamp:
-            self._stamp, self._seen = stamp, LiveRecords(self.directory, _finished(self.directory, stamp))
+    def _reload(self) -> None:
+        """Reads everything again if a session has started or ended since the last call."""
+        timestamps = _timestamps(self.directory)
+        if timestamps != self._timestamps:
+            self._timestamps, self._records = timestamps, LiveRecords(self.directory, _finished(self.directory, timestamps))
 
     def _phase(self) -> RunPhase:
-        """The lock is tried only while nobody may wait for it: once it was free, not again before another session begins."""
-        if self._seen.run:
+        """Returns the phase of the run.
+
+        Once the lock was free, it is not tried again, because the next session needs it when it starts.
+        """
+        if self._records.run:
             return "ended"
-        if self._stopped == self._stamp:
+        if self._stopped_at == self._timestamps:
             return "stopped"
         if _is_held(self.directory / FILE):
             return "running"
-        self._stopped = self._stamp
+        self._stopped_at = self._timestamps
         return "stopped"
 
 
 class LiveRecords:
-    """What has been read of a run since a session of it began, or ended."""
+    """The records of a run that have been read in one generation."""
 
     def __init__(self, directory: Path, run: Run | None) -> None:
-        """`run`: None while it goes on."""
+        """`run` is None unless the run has ended."""
         self.run, self._directory = run, directory
         self.table, self.distributions = PageTable(pass_thresholds_of(run) if run else {}), Distributions()
-        self.rows: list[str] = []  # JSON, as the file's; of a rollout that ran again the last one counts
-        self.places: list[tuple[int, int]] = []  # of the record of each row: offset and size, bytes
-        self.damaged = 0  # lines that are no records
+        self.rows: list[str] = []  # as JSON; if a rollout ran again, its last row counts
+        self.places: list[tuple[int, int]] = []  # offset and size of the record of each row, in bytes
+        self.damaged = 0  # number of invalid lines
         self.server: list[Json] = []
         self.so_far = SoFar()
         self._sessions = read_sessions(directory)
-        self._read, self._is_read = 0, False  # bytes; whether there are no more
-        self._html: dict[bool, str] = {}  # the report of a run that has ended: without links until all records are read, and with them
+        self._read, self._is_read = 0, False  # bytes read so far, and whether that is the whole file
+        self._html: dict[bool, str] = {}  # the report of a run that has ended, without and with links, which need all records
         self._numbers: dict[RolloutKey, int] = {}
-        self._looks, self._next_look = 0, 0.0  # seconds, time.monotonic()
+        self._updates, self._next_update = 0, 0.0  # seconds, time.monotonic()
 
     @property
     def mains(self) -> Json:
-        """Suite, or `suite-variant` -> its main score; while the run goes on as its sessions have it."""
+        """The main score of each suite or `suite-variant`. While the run has not ended, it is taken from its sessions."""
         if self.run:
             return mains_of(self.run)
         groups = {key.group: key.suite for key in self._numbers}
@@ -138,11 +144,11 @@ class LiveRecords:
 
     @property
     def session(self) -> Session | None:
-        """The last one that worked on the run; None of a run that was imported."""
+        """The last session of the run, or None for an imported run."""
         return self._sessions[-1] if self._sessions else None
 
     def html(self, phase: RunPhase) -> str:
-        """Returns what the page says of the run in words: its report, or while it has not ended what is known so far."""
+        """Returns the report of the run, or its state so far if it has not ended."""
         if self.run is None:
             return run_html(document_so_far(self._directory.name, self.session, self.so_far, stopped=phase == "stopped"), no_address)
         if self._is_read not in self._html:
@@ -150,15 +156,15 @@ class LiveRecords:
             self._html[self._is_read] = run_html(document(RunView(self.run, self._directory)), address)
         return self._html[self._is_read]
 
-    def read_on(self) -> bool:
-        """Takes the next records, AT_ONCE at most; True where more are there."""
+    def read_more(self) -> bool:
+        """Reads the next records, at most AT_ONCE. Returns whether more may follow."""
         new, replaced = FrameReader(), FrameReader()
         try:
             with (self._directory / FILE).open("rb") as lines:
                 lines.seek(self._read)
                 for _ in range(AT_ONCE):
                     line = lines.readline()
-                    if not line.endswith(b"\n"):  # the end, or a record that is being written
+                    if not line.endswith(b"\n"):  # the end of the file, or a record that is being written
                         self._is_read = True
                         return False
                     self._take(line[:-1], new, replaced)
@@ -187,27 +193,27 @@ class LiveRecords:
         self.rows.append(encoded(self.table.row(rollout)))
         self.places.append((self._read, len(line)))
 
-    def look_at_servers(self) -> int:
-        """Reads the samples again where it is time; how often that was."""
+    def update_server_metrics(self) -> int:
+        """Reads the samples again if an update is due. Returns the number of updates so far."""
         began = time.monotonic()
-        if began >= self._next_look and self.table.began is not None:
+        if began >= self._next_update and self.table.began is not None:
             self.server = server_series(self._directory, self.table.began)
-            self._looks += 1
+            self._updates += 1
             ended = time.monotonic()
-            self._next_look = ended + max(SAMPLES_S, RATIO * (ended - began)) if self.run is None else float("inf")
-        return self._looks
+            self._next_update = ended + max(SAMPLES_S, RATIO * (ended - began)) if self.run is None else float("inf")
+        return self._updates
 
 
 def _record(directory: Path, place: tuple[int, int]) -> Rollout:
-    """The one at an offset of the journal that has so many bytes."""
+    """Reads a rollout from the journal. `place` is its offset and size in bytes."""
     offset, size = place
     with (directory / FILE).open("rb") as file:
         file.seek(offset)
         return rollout_of(opened(file.read(size)))
 
 
-def _stamp(directory: Path) -> tuple[int, int]:
-    """When a session last began, and when one last ended, nanoseconds since 1970; 0 for never."""
+def _timestamps(directory: Path) -> tuple[int, int]:
+    """Returns the times of the last start and the last end of a session, in nanoseconds since 1970; 0 if there was none."""
     began, ended = (_changed(directory / name) for name in (SESSIONS, run_file.FILE))
     return began, ended
 
@@ -219,30 +225,30 @@ def _changed(path: Path) -> int:
         return 0
 
 
-def _finished(directory: Path, stamp: tuple[int, int]) -> Run | None:
-    """The run, where its last session has ended; raises ConfigError."""
-    began, ended = stamp
+def _finished(directory: Path, timestamps: tuple[int, int]) -> Run | None:
+    """Returns the run if its last session has ended. Raises ConfigError."""
+    began, ended = timestamps
     return run_file.read_run(directory) if ended > began else None
 
 
 def _is_held(journal: Path) -> bool:
-    """Whether a session writes to it."""
+    """Returns whether a session holds the lock of the journal."""
     with journal.open("rb") as file:
         return not lock(file, shared=True)
 
 
 def newest(reports: Path) -> Path:
-    """The directory of the run that was begun or written to last; raises ConfigError where there is none."""
+    """Returns the directory of the run that was started or written to last. Raises ConfigError if there is none."""
     runs = {path.parent.resolve() for path in reports.glob(f"*/{FILE}")}
     if not runs:
         raise ConfigError(f"there is no run in {reports} to watch; start one with pytest, or name its place with --reports DIR")
     return max(runs, key=lambda run: (max(_changed(run / FILE), _changed(run / SESSIONS)), run.name))
 
 
-PATIENCE = 10.0  # seconds that a connection may be silent
-MOST = 64  # connections at the same time; one more is closed
+PATIENCE = 10.0  # seconds until a silent connection is closed
+MOST = 64  # maximum number of connections; further ones are closed
 
-#: Of every answer: nothing keeps it, and nothing shows it in a frame or takes it for another kind of file.
+#: Headers of all answers. They prevent caching, framing, and guessing of the content type.
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -253,7 +259,7 @@ HEADERS = {
 
 
 class Loopback(ThreadingHTTPServer):
-    """Serves a run on a free port of 127.0.0.1, under an address that nobody can guess."""
+    """Serves a run on a free port of 127.0.0.1. The address contains a random token."""
 
     daemon_threads = True
     request_queue_size = 2 * MOST  # If the queue is full, Linux drops the SYN, and the client repeats it a second later.
@@ -262,14 +268,14 @@ class Loopback(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), PageHandler)
         self.run = run
         self.token = secrets.token_urlsafe(24)
-        self._room = threading.BoundedSemaphore(MOST)
+        self._free_connections = threading.BoundedSemaphore(MOST)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/{self.token}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
+        if self._free_connections.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -278,39 +284,44 @@ class Loopback(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self._free_connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser may leave in the middle of an answer; what else fails is told."""
+        """Reports an error, unless the browser closed the connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 class PageHandler(BaseHTTPRequestHandler):
-    """Answers a request."""
+    """Answers the requests of the page."""
 
     server: Loopback
     timeout = PATIENCE
     server_version, sys_version = "agentbench", ""
 
     def do_GET(self) -> None:
-        """The page, its news, or one rollout. The Host header keeps names out that somebody has lead to 127.0.0.1."""
+        """Answers with the page, its updates, or a rollout. The check of the Host header prevents DNS rebinding."""
         if self.headers.get("Host") not in {f"{host}:{self.server.server_port}" for host in ("127.0.0.1", "localhost")}:
-            return self._answer(HTTPStatus.FORBIDDEN, "text/plain", "another host is meant\n")
+            return self._answer(HTTPStatus.FORBIDDEN, "text/plain", "unexpected Host header\n")
         place = urlsplit(self.path)
         _, token, name = f"{place.path}//".split("/", 3)[:3]
         if not secrets.compare_digest(token.encode(errors="replace"), self.server.token.encode()):
-            return self._answer(HTTPStatus.NOT_FOUND, "text/plain", "nothing is here\n")
+            return self._answer(HTTPStatus.NOT_FOUND, "text/plain", "not found\n")
         try:
             kind, body = self._body(name, {key: values[-1] for key, values in parse_qs(place.query, keep_blank_values=True).items()})
         except (LookupError, ValueError):
-            return self._answer(HTTPStatus.NOT_FOUND, "text/plain", "nothing is here\n")
+            return self._answer(HTTPStatus.NOT_FOUND, "text/plain", "not found\n")
         except (OSError, ConfigError) as error:
             return self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{error}\n")
         return self._answer(HTTPStatus.OK, kind, body)
 
     def _body(self, name: str, query: dict[str, str]) -> tuple[str, str]:
-        """Kind and text; raises LookupError and ValueError for what there is not, OSError and ConfigError for what is unreadable."""
+        """Returns content type and text.
+
+        Raises:
+            LookupError or ValueError: The requested object does not exist.
+            OSError or ConfigError: It cannot be read.
+        """
         run = self.server.run
         match name:
             case "":
@@ -330,4 +341,4 @@ class PageHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Says nothing: the address has the token in it."""
+        """Logs nothing, because the address contains the token."""

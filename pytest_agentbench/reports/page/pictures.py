@@ -1,4 +1,4 @@
-"""The numbers of the page's pictures: how latencies are spread, intervals of differences, and what servers told over time."""
+"""The numbers of the page's pictures: distributions of latencies, intervals of differences, and server metrics over time."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from pytest_agentbench.stats.series import Counts, Floats
 
 
-BINS = 96  # in each power of ten: 2.4 % wide; the picture joins as many of them as its data want
-LEAST = 1e-2  # what is below is counted there
+BINS = 96  # bins in each power of ten, each 2.4 % wide; the picture merges them
+LEAST = 1e-2  # Smaller values are counted as this one.
 
 
 class Distributions:
-    """Counts by suite and variant: TTFT and ITL in milliseconds, output tokens per second of a call."""
+    """Histograms by suite and variant: TTFT and ITL in milliseconds, and output tokens per second of a call."""
 
     def __init__(self) -> None:
         self._counts: defaultdict[str, defaultdict[str, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
 
     def add(self, frame: Frame, by: int = 1) -> None:
-        """Counts all calls of some rollouts, those of earlier attempts included; `by` -1 takes them back."""
+        """Counts all calls of some rollouts, including earlier attempts. With `by=-1` they are subtracted."""
         part = frame.scenarios()
         for group in dict.fromkeys(part.rollouts["group"].tolist()):
             for name, values in _values(part.where(group=group)).items():
@@ -41,12 +41,12 @@ class Distributions:
                     counts[each] += by * count
 
     def plain(self) -> Json:
-        """Group -> metric -> [[bin, count], ...], the lowest bin first."""
+        """Returns group -> metric -> [[bin, count], ...], the lowest bin first."""
         return {group: {name: _counted(bins) for name, bins in metrics.items()} for group, metrics in self._counts.items()}
 
 
 def bins_of(values: Floats) -> Counts:
-    """Returns the bin of each value: bin 0 begins at 1."""
+    """Returns the bin of each value. Bin 0 starts at 1."""
     import numpy as np
 
     bins: Counts = np.floor(np.log10(np.maximum(values, LEAST)) * BINS + 1e-9).astype(np.int64)
@@ -66,7 +66,7 @@ METRICS = ("ttft", "itl", "e2e")
 
 
 def intervals(run: Run) -> list[Json]:
-    """Those of a run's own gate and of its arms."""
+    """Returns the intervals of a run's gate rules and of the comparisons of its arms."""
     rules = run.gate.rules if run.gate else ()
     ruled = [_interval(f"{each.suite} {each.rule}", each, each.threshold, each.verdict) for each in rules]
     arms = run.ab.comparisons if run.ab else ()
@@ -78,20 +78,20 @@ def intervals(run: Run) -> list[Json]:
 
 
 def compared_runs(directories: Sequence[Path]) -> RunComparison:
-    """Returns the comparison of some runs, the first of which is the reference; raises ConfigError."""
+    """Returns the comparison of some runs with the first one. Raises ConfigError."""
     from pytest_agentbench.gate.run_comparison import RunComparison, distinct
-    from pytest_agentbench.gate.run_pair import read  # a session's own page compares no runs, and need not wait for the statistics
+    from pytest_agentbench.gate.run_pair import read  # imported late, because a session does not need the statistics
 
     names = distinct([name_of(directory.resolve()) or directory.resolve().name for directory in directories])
     return RunComparison(names, tuple(map(read, directories)))
 
 
-def sides(runs: RunComparison) -> list[Json]:
-    """Returns the intervals of other runs against the first one."""
-    return [each for each in _sides(runs) if each]
+def intervals_against_reference(runs: RunComparison) -> list[Json]:
+    """Returns the intervals of the differences from the reference."""
+    return [each for each in _interval_of_each_difference(runs) if each]
 
 
-def _sides(runs: RunComparison) -> Iterator[Json]:
+def _interval_of_each_difference(runs: RunComparison) -> Iterator[Json]:
     from pytest_agentbench.gate.run_comparison import PERCENTILES, latency_against, score_against
 
     first = runs.reference.facts
@@ -103,26 +103,26 @@ def _sides(runs: RunComparison) -> Iterator[Json]:
             yield from _against(runs, f"{metric}.p{q}", f"{metric}.p{q}", latency_against(runs, metric, q))
 
 
-def _against(runs: RunComparison, title: str, metric: str, found: Sequence[ReferenceComparison]) -> Iterator[Json]:
-    for name, each in zip(runs.names[1:], found, strict=True):
+def _against(runs: RunComparison, title: str, metric: str, comparisons: Sequence[ReferenceComparison]) -> Iterator[Json]:
+    for name, each in zip(runs.names[1:], comparisons, strict=True):
         if each.decision:
             yield _interval(f"{title}: {name} against {runs.names[0]}", each.decision, _even(metric), "")
 
 
 def _even(metric: str) -> float:
-    """Where nothing differs: latencies are compared as ratios, scores by their difference."""
+    """Returns the value for no difference: 1 for ratios of latencies, 0 for differences of scores."""
     return 1.0 if "." in metric else 0.0
 
 
 def _interval(title: str, decision: Decision, threshold: float, verdict: str) -> Json:
-    """Empty where there is no number."""
+    """Returns an interval in the format of the page, or an empty dict without an estimate."""
     if decision.estimate is None:
         return {}
     ends = {"estimate": decision.estimate, "low": decision.low, "high": decision.high}
     return {"title": title, **ends, "threshold": threshold, "verdict": verdict, "confidence": decision.confidence}
 
 
-MOST = 600  # points of a line: more are not seen
+MOST = 600  # maximum points of a line; more would not be visible
 SHARE, COUNT = "%", ""
 
 #: Metric of a server -> (title, unit, factor).
@@ -131,14 +131,14 @@ GAUGES = {
     **{names.waiting: ("requests waiting", COUNT, 1.0) for names in SERVERS.values() if names.waiting},
     **{names.running: ("requests running", COUNT, 1.0) for names in SERVERS.values() if names.running},
 }
-#: Metric -> (what it counts: hits or queries).
+#: Metric of a server -> whether it counts prefix cache hits or queries.
 HITS = {name: role for names in SERVERS.values() for role, name in (("hits", names.hits), ("queries", names.queries)) if name}
 
 TimePoints = list[tuple[float, float]]
 
 
 def server_series(directory: Path, began: float | None) -> list[Json]:
-    """Title, unit, source and points (seconds after `began`, value) of each line; none where no samples were taken."""
+    """Returns title, unit, source and points of each line. A point is (seconds after `began`, value). Empty without samples."""
     if began is None:
         return []
     lines: defaultdict[tuple[str, str, str], TimePoints] = defaultdict(list)
@@ -159,7 +159,7 @@ def _of_gpu(sample: GpuSample) -> Iterator[tuple[tuple[str, str, str], float]]:
 
 
 def _of_service(sample: Sample, counts: dict[tuple[str, str], float]) -> Iterator[tuple[tuple[str, str, str], float]]:
-    """Gauges, and of the prefix cache which share of the tokens that were looked up since the last look was found."""
+    """Yields the gauges of a service, and the hit ratio of its prefix cache since the previous sample."""
     source = " ".join(map(str, sample.source))
     moved: dict[str, float] = {}
     for series, value in sample.values.items():
@@ -176,6 +176,6 @@ def _of_service(sample: Sample, counts: dict[tuple[str, str], float]) -> Iterato
 
 
 def thin(points: TimePoints) -> TimePoints:
-    """At most MOST of the points: of neighbours the one with the greatest value, so that no peak is lost."""
+    """Returns at most MOST points. Of neighbouring points, the highest is kept, so that no peak is lost."""
     step = math.ceil(len(points) / MOST)
     return [max(points[place : place + step], key=lambda point: point[1]) for place in range(0, len(points), step or 1)]

@@ -1,4 +1,4 @@
-"""A rollout on the page: its row in the table, and all that is shown when it is open."""
+"""The data of a rollout on the page: its table row, and the details that are shown when the user opens it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_agentbench.records import Attempt, Draft, Json, LLMCall, Rollout, To
 from pytest_agentbench.scorers.mistakes import has_labels
 from pytest_agentbench.stats.pass_rates import PassThreshold
 
-#: Of a row, in this order.
+#: The fields of a row, in this order.
 FIELDS = (
     *("id", "suite", "scenario", "variant", "trial", "status", "reason", "scores", "passed", "question", "expected", "actual"),
     *("turns", "failed", "attempts", "start", "end", "ttft", "itl", "rate", "tokens"),
@@ -21,14 +21,14 @@ FIELDS = (
 
 Statistic = Callable[[Sequence[float]], float]
 
-SHORT = 160  # characters of a text in the table
-MOST_NAMES = 40  # of tools in the table
-LOG = 40_000  # characters of what an agent printed
-TICK_NS = 100_000  # of token stamps on the timeline: 0.1 ms
+SHORT = 160  # maximum characters of a text in the table
+MOST_NAMES = 40  # maximum number of tool names in a row
+LOG = 40_000  # maximum characters of an agent's output
+TICK_NS = 100_000  # unit of token timestamps on the timeline: 0.1 ms
 
 
 def row(rollout: Rollout, pass_threshold: PassThreshold | None, calendar: Calendar) -> Json:
-    """What the table has of a rollout: FIELDS. Times are seconds since 1970; TTFT and ITL are in milliseconds, rates per second."""
+    """Returns the FIELDS of a rollout. Times are in seconds since 1970, TTFT and ITL in milliseconds, rates per second."""
     key, calls = rollout.key, rollout.all_calls
     return {
         "id": key.id,
@@ -56,7 +56,7 @@ def row(rollout: Rollout, pass_threshold: PassThreshold | None, calendar: Calend
 
 
 def detail(rollout: Rollout) -> Json:
-    """All of a rollout: what was said, what was asked for, what was done, how it was scored, and when."""
+    """Returns the details of a rollout: messages, expected and actual tools, scores, attempts and timings."""
     return {
         "messages": rollout.messages,
         "expected": rollout.expected if has_labels(rollout) else None,
@@ -74,7 +74,7 @@ def detail(rollout: Rollout) -> Json:
 
 
 def _passed(rollout: Rollout, pass_threshold: PassThreshold | None) -> bool | None:
-    """None where nobody said what passes, or nothing was measured; an agent's error passes nowhere."""
+    """Returns whether a rollout passed, or None without a threshold or a score. An agent error never passes."""
     if pass_threshold is None:
         return None
     if rollout.status == "agent_error":
@@ -83,7 +83,7 @@ def _passed(rollout: Rollout, pass_threshold: PassThreshold | None) -> bool | No
 
 
 def _question(rollout: Rollout) -> str:
-    """What the user says first."""
+    """Returns the first message of the user."""
     texts = (message.get("content") for message in rollout.messages if isinstance(message, dict) and message.get("role") == "user")
     first = next(texts, "")
     return " ".join(first.split()) if isinstance(first, str) else ""
@@ -112,17 +112,17 @@ def _draft(draft: Draft) -> Json:
 
 
 def _verification(rollout: Rollout) -> Json | None:
-    found = rollout.verification
-    if found is None:
+    verification = rollout.verification
+    if verification is None:
         return None
     return {
-        name: getattr(found, name)
+        name: getattr(verification, name)
         for name in ("reward", "rewards", "exit_code", "output", "first_failure", "sandbox", "mode", "tampered", "changed")
     }
 
 
 def _attempt(attempt: Attempt, rollout: Rollout) -> Json:
-    """An attempt with its calls and spans; milliseconds from its start on. Tools and programs are known of the last one."""
+    """Returns an attempt with its calls and spans, in milliseconds from its start. Only the last attempt has tools and programs."""
     began = _beginning(attempt)
     calls = [_call(call, began) for call in (*attempt.calls, *attempt.other_calls)]
     last = attempt.attempt == rollout.attempt
@@ -137,18 +137,22 @@ def _attempt(attempt: Attempt, rollout: Rollout) -> Json:
 
 
 def _beginning(attempt: Attempt) -> int:
-    """Where its timeline begins, on the clock of its session."""
-    stamps = [attempt.started_ns, *(call.called_ns or call.received_ns for call in (*attempt.calls, *attempt.other_calls))]
-    return min(filter(None, stamps), default=0)
+    """Returns the start of an attempt's timeline, on the clock of its session."""
+    timestamps = [attempt.started_ns, *(call.called_ns or call.received_ns for call in (*attempt.calls, *attempt.other_calls))]
+    return min(filter(None, timestamps), default=0)
 
 
 def _call(call: LLMCall, began: int) -> Json:
-    """`at`: called, sent, first token, end. `stamps`: the output events' distances in TICK_NS, the first one's from `at[2]` on."""
+    """Returns a call for the timeline.
+
+    `at` has the times of call, send, first token and end. `stamps` has the distances between output events in TICK_NS; the first event
+    is at `at[2]`.
+    """
     output = call.output
     first = output[0].at_ns if output else None
     return {
         "role": call.role,
-        "at": [_since(stamp, began) for stamp in (call.called_ns or call.received_ns, call.sent_ns, first, call.ended_ns)],
+        "at": [_since(timestamp, began) for timestamp in (call.called_ns or call.received_ns, call.sent_ns, first, call.ended_ns)],
         "stamps": [round(later.at_ns / TICK_NS) - round(earlier.at_ns / TICK_NS) for earlier, later in pairwise(output)],
         "held": round(call.held_ns / 1e6, 1),
         "model": call.answered_by or call.model,
@@ -161,16 +165,16 @@ def _call(call: LLMCall, began: int) -> Json:
 
 
 def _spans(rollout: Rollout, began: int) -> Iterator[Json]:
-    """What else took its time, tools and programs, and the verifier, which begins when the rollout is over."""
+    """Yields the spans of tools and programs, and of the verifier, which starts after the rollout."""
     for tool in rollout.tool_calls:
         if tool.started_ns and tool.ended_ns:
             yield {"kind": "tool", "name": tool.name, "at": [_since(tool.started_ns, began), _since(tool.ended_ns, began)]}
     for program in rollout.programs:
         yield {"kind": "program", "name": "program", "at": [_since(program.started_ns, began), _since(program.ended_ns, began)]}
-    if (found := rollout.verification) and found.started_ns:
-        yield {"kind": "verifier", "name": "verifier", "at": [_since(found.started_ns, began), _since(found.ended_ns, began)]}
+    if (verification := rollout.verification) and verification.started_ns:
+        yield {"kind": "verifier", "name": "verifier", "at": [_since(verification.started_ns, began), _since(verification.ended_ns, began)]}
 
 
-def _since(stamp: int | None, began: int) -> float | None:
-    """Milliseconds, to the microsecond."""
-    return None if stamp is None else round((stamp - began) / 1e6, 3)
+def _since(timestamp: int | None, began: int) -> float | None:
+    """Returns milliseconds since the start, rounded to microseconds."""
+    return None if timestamp is None else round((timestamp - began) / 1e6, 3)

@@ -1,7 +1,7 @@
-"""The sections of a run's report, in their order. Each is a function of a view of the run that returns a section, or None.
+"""The sections of a run's report, in their order. Each is a function that takes a view of the run and returns a section, or None.
 
-A new section is a file here with a function `section`, and a line in SECTIONS. A plugin adds one by the entry-point group
-`pytest_agentbench.sections`. Whatever a section contains reaches the terminal, report.md, report.html and comments.
+To add a section, create a file here with a function `section`, and add a line to SECTIONS. A plugin adds one with the entry-point group
+`pytest_agentbench.sections`. A section is shown on the terminal, in report.md, report.html and comments, as the levels of its blocks say.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def _of_plugins() -> Iterator[SectionFunction]:
 
 
 def _section_of(entry: EntryPoint, view: RunView) -> Section | None:
-    """Returns the section of a plugin. If the plugin fails, the section says so, and the rest of the report is written."""
+    """Returns the section of a plugin. If the plugin fails, the section contains its error, and the report is still written."""
     try:
-        found: Section | None = entry.load()(view)
-        for each in found.findings() if found else ():
-            each.words  # noqa: B018 - a phrase that fails does so here, and not in a renderer
+        section: Section | None = entry.load()(view)
+        for each in section.findings() if section else ():
+            each.words  # noqa: B018 - If a phrase of the plugin fails, it must fail here and not in a renderer.
     except Exception as error:
         return Section(entry.name, (Note(say(phrases.section_failure, entry.value, error), "bad"),))
-    return found
+    return section

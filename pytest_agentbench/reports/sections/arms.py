@@ -1,4 +1,4 @@
-"""The arms of an A/B session against each other, and how their prefix caches were made ready."""
+"""The section of an A/B session: the comparisons of its arms, and how their prefix caches were prepared."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE
 from pytest_agentbench.reports import gate_phrases, suite_phrases
 from pytest_agentbench.reports.document import AnyBlock, Fact, Level, Note, Section, Table, Tone, heads, say
 from pytest_agentbench.reports.document import section as of
-from pytest_agentbench.reports.view import RunView, whole
+from pytest_agentbench.reports.view import RunView, complete_comparisons
 from pytest_agentbench.runs.results import ArmsCompared, MetricCompared
 from pytest_agentbench.runs.run_file import Run
 
 TONES: dict[str, Tone] = {BETTER: "good", FASTER: "good", WORSE: "bad", SLOWER: "bad"}
-RATES = ("output_tokens_per_s", "rollouts_per_hour")  # in the table of arms
+RATES = ("output_tokens_per_s", "rollouts_per_hour")  # columns of the table of arms
 
 
 def section(view: RunView) -> Section | None:
-    """Returns what is known to differ, each arm, and all comparisons; without arms only the state of the cache."""
+    """Returns the differences that are shown, each arm, and all comparisons. For a run without arms, only how the cache was prepared."""
     run = view.run
     cache = Fact("cache", say(gate_phrases.cache, run))
     return of("A/B" if run.ab else "Prefix cache", [*(_blocks(run, run.ab) if run.ab else ()), cache])
 
 
 def essentials(ab: ArmsCompared) -> list[MetricCompared]:
-    """Returns what is known to differ, and the first score of each suite, whatever is known of it."""
-    comparisons = whole(ab)
+    """Returns the comparisons that show a difference, and in any case the first score of each suite."""
+    comparisons = complete_comparisons(ab)
     firsts = {each.suite: each.metric for each in reversed(comparisons)}
     return [each for each in comparisons if each.finding in TONES or firsts[each.suite] == each.metric]
 
 
 def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
     first, summary = Level.FIRST_PAGE, Level.SUMMARY
-    comparisons, shown = whole(ab), essentials(ab)
+    comparisons, shown = complete_comparisons(ab), essentials(ab)
     yield Fact("A/B", say(gate_phrases.arms, ab), level=first)
     yield Fact("", say(gate_phrases.lost_arms, ab), "open", level=first)
     for each in shown:
-        short = each if each.low is None else replace(each, reason="")  # an interval speaks for itself
+        short = each if each.low is None else replace(each, reason="")  # An interval needs no reason.
         yield Fact(each.suite, say(gate_phrases.comparison, ab, short), TONES.get(each.finding, ""), level=first, until=summary)
     yield Fact("", say(gate_phrases.no_difference, len(comparisons) - len(shown)), level=first, until=summary)
     for name, suite in run.suites.items():
@@ -46,7 +46,7 @@ def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
         yield Fact(arm.name, say(gate_phrases.arm, arm))
         yield Fact("", say(gate_phrases.arm_failure, arm), "bad", level=Level.VERBOSE)
     for each in comparisons:
-        # A percentile of which nothing can be said is worth no line of a terminal.
+        # A terminal does not show a percentile without an interval.
         level = Level.VERBOSE if each.metric.endswith(".p90") and each.low is None else Level.FULL
         yield Fact(each.suite, say(gate_phrases.comparison, ab, each), TONES.get(each.finding, ""), level=level)
     yield from (Fact("not equal", warning, "open", level=first) for warning in ab.warnings)
@@ -58,7 +58,7 @@ def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
 
 
 def _rates(ab: ArmsCompared) -> Table:
-    """The rates of each arm, for which the time of the others' turns does not count."""
-    columns = heads("arm", ("LLM calls", 0), ("failed", 0), ("seconds of its turns", 1), ("output tokens/s", 1), ("rollouts/h", 1))
+    """Returns the rates of each arm. They do not include the time in which blocks of other arms ran."""
+    columns = heads("arm", ("LLM calls", 0), ("failed", 0), ("seconds of its blocks", 1), ("output tokens/s", 1), ("rollouts/h", 1))
     rows = ((arm.name, arm.calls, arm.failed_calls, arm.busy_s, *(arm.metrics[each] for each in RATES)) for arm in ab.arms)
     return Table(columns, tuple(rows), level=Level.VERBOSE)

@@ -1,4 +1,4 @@
-"""What to do next: how to resume the run, and where the rest of it is."""
+"""The section of files: the command that resumes the run, and the paths of its reports and pictures."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pytest_agentbench.reports.view import RunView
 
 
 def section(view: RunView) -> Section | None:
-    """Returns the command that resumes the run, the paths of the reports, and pictures that `agentbench plot` has drawn."""
+    """Returns the command that resumes the run, the paths of the reports, and the pictures drawn by `agentbench plot`."""
     return of("Files", _blocks(view))
 
 
 def _blocks(view: RunView) -> Iterator[AnyBlock]:
     first, full = Level.FIRST_PAGE, Level.FULL
-    yield Fact("go on with", Code(view.run.resume or "", "command"), "open", level=Level.HEADLINE)
+    yield Fact("resume", Code(view.run.resume or "", "command"), "open", level=Level.HEADLINE)
     yield Fact("report", Code(f"{view.place}/report.md", "command"), level=Level.HEADLINE, until=first)
-    yield Fact("more", phrases.MORE, level=first, until=first)
+    yield Fact("details", phrases.DETAILS, level=first, until=first)
     yield Fact("report", say(phrases.files, view.place), level=full, until=full)
     for title, file in drawn(view.directory):
         yield Figure(title, file.relative_to(view.directory).as_posix(), level=Level.VERBOSE)

@@ -1,4 +1,4 @@
-"""What to look at first: at most ten lines, what decides first, then what is most frequent."""
+"""The section of what to look at first: at most ten lines. Failed rules come first, then the most frequent mistakes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.runs.run_file import Run
 
 MOST = 10  # lines
-GREAT = 0.5  # a share of the rollouts' time that is worth a line
+GREAT = 0.5  # A part of the rollouts' time gets a line if its share is at least this.
 
 
 def section(view: RunView) -> Section | None:
-    """Returns the lines that say where to look."""
+    """Returns the lines that point to the most important findings."""
     items = tuple(islice((each for each in _findings(view.run) if plain(each.words)), MOST))
     return of("What to look at first", [Bullets(items, level=Level.SUMMARY)])
 

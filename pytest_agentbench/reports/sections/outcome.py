@@ -1,4 +1,4 @@
-"""What kept a run from being one undisturbed session in which everything was measured, and the tests that did not pass."""
+"""The section of the outcome: failures and interruptions, progress, and the tests that failed or could not be measured."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pytest_agentbench.reports.view import RunView, failed_tests, unmeasured
 from pytest_agentbench.runs.journal import summarize_damage
 from pytest_agentbench.runs.run_file import Failure, Run
 
-SHOWN = 20  # tests of a table
+SHOWN = 20  # tests in a table
 
 
 def section(view: RunView) -> Section | None:
-    """Returns failures, interruptions and losses, how much of the plan was done, and the tests that failed or could not be measured."""
+    """Returns failures, interruptions and losses, how many planned rollouts finished, and the tests that did not pass."""
     run = view.run
     return of("Outcome", [*_trouble(run), *_progress(run), *_tests(run)])
 
@@ -33,7 +33,7 @@ def _trouble(run: Run) -> Iterator[AnyBlock]:
     yield from (Fact("damaged", each, "open", level=first) for each in summarize_damage(run.damaged))
     yield Fact("interrupted", say(phrases.interruptions, run), "open", level=first)
     yield Fact("restarted", say(phrases.restarts, run.backend), "open", level=first)
-    yield Fact("not known", say(phrases.unknown_suites, run), "bad", level=first)
+    yield Fact("unmeasured", say(phrases.unknown_suites, run), "bad", level=first)
     if (window := performance.window) and not window.seconds:
         yield Fact("window", say(serving_phrases.chosen_window, window), "open", level=first)
     yield Fact("not run", say(phrases.not_run, run), "open", level=first)
@@ -41,7 +41,7 @@ def _trouble(run: Run) -> Iterator[AnyBlock]:
 
 
 def _progress(run: Run) -> Iterator[AnyBlock]:
-    yield Fact("planned", say(phrases.progress, run))
+    yield Fact("rollouts", say(phrases.progress, run))
     yield Fact("pytest", say(phrases.exit_status, run))
     if len(run.sessions) > 1:
         yield Note(phrases.SESSION_RATES, level=Level.VERBOSE)
@@ -55,5 +55,5 @@ def _tests(run: Run) -> Iterator[AnyBlock | Section | None]:
 
 def _table(tests: Sequence[Failure]) -> Iterator[AnyBlock]:
     rows = tuple((Code(each.id), Code(each.message)) for each in tests[:SHOWN])
-    yield Table(heads("test", "said"), rows, level=Level.SUMMARY)
+    yield Table(heads("test", "message"), rows, level=Level.SUMMARY)
     yield Note(say(phrases.more, len(tests) - SHOWN), level=Level.SUMMARY)

@@ -1,4 +1,4 @@
-"""A run as another tool would have printed it."""
+"""The report of a run in the format of another tool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ DIGITS = 2
 
 
 def document(tool: str, tables: Iterable[tuple[str, PeerTable]]) -> Document:
-    """Returns the tables of a tool, and how their numbers differ from ours; each stands behind whose calls it is about."""
+    """Returns the tables of a tool, with notes on how their numbers differ from ours.
+
+    Args:
+        tool: Name of the tool.
+        tables: The calls that a table is about, for example `of this run`, and the table.
+    """
     return Document(tool, None, tuple(_section(of, figures) for of, figures in tables))
 
 
@@ -26,6 +31,6 @@ def _section(of: str, figures: PeerTable) -> Section:
 
 
 def _cells(values: Iterable[float | None], width: int) -> Iterator[TableCell]:
-    """A count has no digits after the point. A tool may have fewer values in a row than columns."""
+    """Yields the cells of a row. Counts have no decimal places; missing values at the end become empty cells."""
     for value in islice(chain(values, repeat("")), width):
         yield say(number, value, 0) if isinstance(value, int) else value

@@ -1,4 +1,4 @@
-"""Where the time of a run went: its slowest calls, its call tree, spikes of concurrency, and what prompts share."""
+"""The report of a profile: slowest calls, call tree, spikes of concurrency, and shared prompt prefixes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OF_CALLS = (("calls sent", 0), ("TTFT ms", 1), ("E2E ms", 1))
 
 
 def document(profile: Profile) -> Document:
-    """Returns where the time of a run went."""
+    """Returns the report of a profile."""
     parts = (
         of("Slowest LLM calls", _slowest(profile)),
         of("Call tree", _tree(profile.tree)),

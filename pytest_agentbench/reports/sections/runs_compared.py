@@ -1,4 +1,4 @@
-"""Runs side by side: their setups, a table with a column for each run, and the scenarios that differ."""
+"""The report of compared runs: their setups, tables with a column for each run, and the scenarios that differ."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.stats.decisions import Decision
 
 WIDTH = 100  # columns of a terminal
-LONGEST = 22  # columns of a run's name there
-MOST = 20  # scenarios there
+LONGEST = 22  # columns of a run's name on a terminal
+MOST = 20  # scenarios on a terminal
 
 Row = tuple[TableCell, ...]
 
 
 def document(runs: RunComparison, *, details: bool, most: int | None = None) -> Document:
-    """Returns all that is known of the runs together.
+    """Returns the comparison of some runs.
 
     Args:
         runs: The runs, the reference first.
-        details: Whether the scenarios that differ in any score are listed, and not only those that differ in the main one.
-        most: How many scenarios of a table are listed at most.
+        details: Whether to list the scenarios that differ in any score, instead of only the main one.
+        most: Maximum number of scenarios in a table.
     """
     suites = (of(group, [_table(runs, _suite_rows(runs, group))]) for group in runs.groups)
     differing = _differing_scenarios(runs, most, details=details)
@@ -64,7 +64,7 @@ def document(runs: RunComparison, *, details: bool, most: int | None = None) -> 
 
 
 def with_short_names(runs: RunComparison) -> RunComparison:
-    """Returns the runs under names that a terminal has room for; no two have one name."""
+    """Returns the runs under names that fit on a terminal. No two names are equal."""
     return replace(runs, names=distinct([cut(name, LONGEST) for name in runs.names]))
 
 
@@ -74,7 +74,7 @@ def _runs(runs: RunComparison) -> Section:
 
 
 def setup(runs: RunComparison) -> Iterator[Fact]:
-    """Yields what differs from the setup of the reference, and in which runs; what is the same in all of them last."""
+    """Yields each difference from the setup of the reference with the runs that have it, and then the parts that are equal in all runs."""
     changes: dict[tuple[str, str], tuple[Changed, list[str]]] = {}
     for name, run in runs.others.items():
         for each in setup_changes(runs.reference, run):
@@ -87,13 +87,13 @@ def setup(runs: RunComparison) -> Iterator[Fact]:
     first = runs.reference.identity
     assert first is not None
     differing = {part for part, _ in changes}
-    told = [compared_parts(runs.reference, run) for run in runs.others.values()]
-    if same := [part for part in first.hashes if part not in differing and all(part in each for each in told)]:
+    compared = [compared_parts(runs.reference, run) for run in runs.others.values()]
+    if same := [part for part in first.hashes if part not in differing and all(part in each for each in compared)]:
         yield Fact("the same", say(comparison_phrases.same_setup, same, [*first.hashes]))
 
 
 def _table(runs: RunComparison, rows: Iterable[Row]) -> Table:
-    """A column for each run, the reference first. Rows that say nothing are left out."""
+    """Returns a table with a column for each run, the reference first. Rows without values are left out."""
     kept = tuple(row for row in rows if any(map(_has_value, row[1:])))
     return Table((*heads(""), *(Column(name, 3) for name in runs.names)), kept, repeated=2)
 
@@ -149,7 +149,7 @@ def _numbers(values: Sequence[float | None], digits: int) -> Iterator[TableCell]
 
 
 def _differing_scenarios(runs: RunComparison, most: int | None, *, details: bool) -> Iterator[Section | None]:
-    """Yields for each suite the scenarios whose main score is not the same in all runs; with details those of every score."""
+    """Yields for each suite the scenarios whose main score differs between runs; with `details`, for every score."""
     for group in runs.groups:
         for score in compared_scores(runs, group)[: None if details else 1]:
             every = flips(runs, group, score)
@@ -166,20 +166,20 @@ def _differing_scenarios(runs: RunComparison, most: int | None, *, details: bool
 
 
 def _remarks(runs: RunComparison, *, details: bool) -> Iterator[Bullets]:
-    """What is the same, what was left out, and what is not compared."""
-    found = [*(details_of(runs) if details else ()), *comparison_warnings(runs)]
-    if found:
-        yield Bullets(tuple(found))
+    """Yields what is equal in all runs, what was left out, and doubts about the comparison."""
+    remarks = [*(details_of(runs) if details else ()), *comparison_warnings(runs)]
+    if remarks:
+        yield Bullets(tuple(remarks))
 
 
 def details_of(runs: RunComparison) -> Iterator[Finding]:
-    """Yields for each suite what is the same, what was left out, and how rollouts that were tried again score."""
+    """Yields for each suite the equal scores, the scenarios left out, and the scores of rollouts with several attempts."""
     for group in runs.groups:
         same = [score for score in compared_scores(runs, group) if not flips(runs, group, score)]
-        found = [say(comparison_phrases.same_scores, group, same)]
+        remarks = [say(comparison_phrases.same_scores, group, same)]
         for name, run in runs.others.items():
-            found.append(say(comparison_phrases.scenarios_left_out, group, runs.names[0], name, left_out(runs, run, group)))
+            remarks.append(say(comparison_phrases.scenarios_left_out, group, runs.names[0], name, left_out(runs, run, group)))
         for name, run in zip(runs.names, runs.runs, strict=True):
             if suite := run.facts.suites.get(group):
-                found.append(say(comparison_phrases.retried, group, name, suite))
-        yield from (each for each in found if plain(each.words))
+                remarks.append(say(comparison_phrases.retried, group, name, suite))
+        yield from (each for each in remarks if plain(each.words))

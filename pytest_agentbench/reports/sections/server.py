@@ -1,4 +1,4 @@
-"""What the services of the stack said of themselves while calls were with them."""
+"""The section of server metrics: what the services of the stack reported while calls were in progress."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pytest_agentbench.reports.document import AnyBlock, Fact, Level, Note, Sect
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView
 
-LATE = 2.5  # times the time between two looks, from which on a gap is told of
+LATE = 2.5  # A gap between samples is shown if it is this many times longer than the sampling interval.
 
 
 def section(view: RunView) -> Section | None:
-    """Returns prefix cache, KV cache, requests and GPUs by the servers' own metrics, and where those differ from the tap's counts."""
+    """Returns prefix cache, KV cache, requests and GPUs by the servers' own metrics, and their differences from the tap's counts."""
     serving = view.run.serving
-    return of("What the server says of itself", _facts(serving) if serving else [])
+    return of("Server metrics", _facts(serving) if serving else [])
 
 
 def _facts(serving: ServingSummary) -> Iterator[AnyBlock]:

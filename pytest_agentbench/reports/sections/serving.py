@@ -1,4 +1,4 @@
-"""How fast the backend served the calls, and how far the timings can be trusted."""
+"""The section of serving: latencies, throughput, goodput, and the quality of the timings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pytest_agentbench.stats.quantiles import INFINITE, LatencySpread, Percentil
 COLUMNS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
 RATE_COLUMNS = ("mean", "max", "p50", "p10", "p5", "p1", "min")
 RATES = {"call_output_tokens_per_s": "output tok/s of a call", "rollout_calls_per_minute": "LLM calls/min of a rollout"}
-LATENCIES = ("ttft", "itl", "e2e")  # of a summary, the first of them on the first page too
+LATENCIES = ("ttft", "itl", "e2e")  # in summaries; the first page shows only the first
 
 
 def section(view: RunView) -> Section | None:
@@ -46,7 +46,7 @@ def section(view: RunView) -> Section | None:
 
 
 def _measures(run: Run) -> Iterator[AnyBlock]:
-    """The numbers that everybody reads. The first page compares arms instead: a number over all of them is about none."""
+    """Yields the main numbers. If the run has arms, the first page leaves them out, because they describe no single arm."""
     performance, first, summary = run.performance, Level.FIRST_PAGE, Level.SUMMARY
     for place, name in enumerate(LATENCIES):
         if spread := performance.latency(name):
@@ -63,8 +63,8 @@ def _measures(run: Run) -> Iterator[AnyBlock]:
         with_tokens = replace(throughput, about=serving_phrases.tokens_and_calls(performance))
         yield Fact("throughput", with_tokens, level=summary, until=summary)
     if per_hour := performance.number("rollouts_per_hour"):
-        found = Measure(per_hour, digits=0, about=serving_phrases.in_flight(performance))
-        yield Fact(registry.title_of("rollouts_per_hour"), found, level=summary, until=summary)
+        rollouts = Measure(per_hour, digits=0, about=serving_phrases.in_flight(performance))
+        yield Fact(registry.title_of("rollouts_per_hour"), rollouts, level=summary, until=summary)
     if (hits := performance.number("prefix_cache_hit_ratio")) is not None:
         yield Fact("prefix cache", Measure(hits, "%", about=serving_phrases.CACHED), level=summary, until=summary)
 
@@ -81,8 +81,10 @@ def _trouble(run: Run) -> Iterator[AnyBlock]:
 def _timing(run: Run) -> Iterator[AnyBlock]:
     stopwatch = run.stopwatch
     if run.performance.calls:
-        yield Fact("stopwatch", say(serving_phrases.timing_verdict, stopwatch), _tone(stopwatch), level=Level.SUMMARY, until=Level.SUMMARY)
-        yield Fact("stopwatch", say(serving_phrases.timing, stopwatch), _tone(stopwatch))
+        yield Fact(
+            "timing quality", say(serving_phrases.timing_verdict, stopwatch), _tone(stopwatch), level=Level.SUMMARY, until=Level.SUMMARY
+        )
+        yield Fact("timing quality", say(serving_phrases.timing, stopwatch), _tone(stopwatch))
         yield from (Fact("", note) for note in stopwatch.notes)
         yield Fact("evidence", say(serving_phrases.timing_evidence, stopwatch), level=Level.VERBOSE)
 
@@ -119,13 +121,13 @@ def _tables(performance: PerformanceSummary) -> Iterator[AnyBlock | Section | No
         yield Note(say(serving_phrases.few_values, performance))
     if (window := performance.window) and window.calls:
         with_intervals = Table(_columns("milliseconds", COLUMNS), tuple(_rows(window.latencies)), level=verbose)
-        yield of("The window: calls that were sent in it", [*_latencies(window.latencies), with_intervals])
-    yield of("Who had the time of the rollouts", [_split(performance.split)] if performance.split else [])
+        yield of("Calls sent in the window", [*_latencies(window.latencies), with_intervals])
+    yield of("Where the time went", [_split(performance.split)] if performance.split else [])
     yield of("Slowest LLM calls", _slow_calls(performance.slowest_calls))
 
 
 def _latencies(latencies: Mapping[str, LatencySpread | None]) -> Iterator[Table]:
-    """Latencies with one interval, that of the median, so that a line of a terminal holds them."""
+    """Yields the latencies with only the interval of the median, so that a row fits into a line of a terminal."""
     columns = heads("ms", *((name, 1) for name in COLUMNS), "median, 95 %")
     rows = [
         (title, *(getattr(spread, name) for name in COLUMNS), say(brackets, spread.intervals.get("p50")))

@@ -1,4 +1,4 @@
-"""What ran, and on what: enough to run it again."""
+"""The section of the setup: everything that is needed to repeat a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_agentbench.runs.run_file import Run
 
 
 def section(view: RunView) -> Section | None:
-    """Returns backend, command, settings of each suite, machine and packages."""
+    """Returns backend, command, settings of the suites, machine and packages."""
     return of("Setup", _blocks(view.run))
 
 

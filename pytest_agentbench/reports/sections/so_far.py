@@ -1,4 +1,4 @@
-"""A run that has not ended: how many rollouts have ended, how, and the means so far, without a claim about the rest."""
+"""The report of a run that has not ended: finished rollouts by status, and the means so far."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from pytest_agentbench.reports.document import AnyBlock, Document, Fact, Level, 
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.runs.sessions import Session
 
-SHOWN = 8  # scores of a suite
+SHOWN = 8  # scores shown of a suite
 
 
 @dataclass
 class SoFar:
-    """Counts of the rollouts that have ended, by suite and variant."""
+    """Counts of the finished rollouts, by suite and variant."""
 
     statuses: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    sums: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))  # of each group's scores
-    scored: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))  # rollouts that have it
+    sums: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))  # (group, score) -> sum of the scores
+    scored: defaultdict[str, Counter[str]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )  # group -> score -> rollouts with that score
     failed_calls: int = 0
     calls: int = 0
 
     def add(self, rollout: Rollout, by: int = 1) -> None:
-        """Counts a rollout; `by` -1 takes it back."""
+        """Counts a rollout. With `by=-1` it is subtracted."""
         group = rollout.key.group
         self.statuses[group][rollout.status] += by
         for name, score in rollout.scores.items() if rollout.status in EVALUABLE else ():
@@ -36,17 +38,17 @@ class SoFar:
         self.failed_calls += by * sum(call.error_kind is not None for call in rollout.all_calls)
 
     def remove(self, rollout: Rollout) -> None:
-        """Takes back what was counted of a rollout that ran again."""
+        """Subtracts a rollout that ran again."""
         self.add(rollout, -1)
 
     @property
     def ended(self) -> int:
-        """Rollouts that have ended."""
+        """The number of finished rollouts."""
         return sum(sum(counts.values()) for counts in self.statuses.values())
 
 
 def document_so_far(name: str, session: Session | None, so_far: SoFar, *, stopped: bool) -> Document:
-    """Returns the report of a run that has not ended. `stopped`: no session works on it."""
+    """Returns the report of a run that has not ended. `stopped` means that no session is running its rollouts."""
     headline = Fact("verdict", say(phrases.stopped if stopped else phrases.running, so_far.ended), "open", level=Level.HEADLINE)
     return Document.of(f"Run {name}", [of("So far", _blocks(name, session, so_far, stopped=stopped))], headline)
 

@@ -1,4 +1,4 @@
-"""What each suite measured. A part of it is a function of the suite in PARTS."""
+"""The section of suites: scores, costs, mistakes and tables of each suite. Each part is a function in PARTS."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.runs.tasks_and_mistakes import MistakeCount, TaskResult, Triage
 from pytest_agentbench.scorers.mistakes import KINDS
 
-WORST = 3  # scenarios of the first page, of all suites together
-CAUSES = 3  # of scores that are not there, on the first page
-CONFUSED = 3  # pairs of tools
-FAILURES = 5  # ways to fail that the terminal names
-PASS_RATES = 20  # scenarios whose trials did not all pass
-SCENARIOS = 200  # with their scores
-TASKS = 50  # of a table
+WORST = 3  # worst scenarios on the first page, over all suites
+CAUSES = 3  # causes of missing scores on the first page
+CONFUSED = 3  # pairs of confused tools
+FAILURES = 5  # kinds of task failures on a terminal
+PASS_RATES = 20  # rows: scenarios whose trials did not all pass
+SCENARIOS = 200  # rows of the table of all scenarios
+TASKS = 50  # rows of the table of tasks
 
 Blocks = Iterator[AnyBlock | Section | None]
 
 
 def section(view: RunView) -> Section | None:
-    """Returns a section for each suite under each variant, and what they cost together."""
+    """Returns a section for each suite under each variant, and the cost of all."""
     run = view.run
     cost = suite_phrases.costs_of_all if len(run.suites) > 1 else suite_phrases.costs
     parts = [of(name, (block for part in PARTS for block in part(run, name, suite))) for name, suite in run.suites.items()]
@@ -34,21 +34,21 @@ def section(view: RunView) -> Section | None:
 
 
 def _first_page(run: Run, name: str, suite: SuiteResult) -> Blocks:
-    """The numbers that everybody reads. The first page compares arms instead."""
+    """Yields the main numbers. If the run has arms, the first page compares them instead."""
     first, summary, several = Level.FIRST_PAGE, Level.SUMMARY, len(run.suites) > 1
     if not run.ab:
         yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary)
     for place, score in enumerate(suite.scorers):
         mean, scale = suite.scores[score].mean, suite.scales[score]
         has_news = mean is None or not scale.falling or mean.value != scale.best
-        # A second score that counts mistakes is on the first page if there were any, and there are no other suites.
+        # A further score that counts mistakes is on the first page if its mean is not perfect and there is only one suite.
         if not run.ab and (place == 0 or (has_news and not several)):
             yield Fact(score, _measure(mean), level=first, until=first)
         yield Fact(_in_summary(run, name, score), _measure(mean, scale.text), level=summary, until=summary)
 
 
 def _in_summary(run: Run, name: str, label: str) -> str:
-    """Returns a label with the name of the suite if there are several: the first screen of a page has no title above a measure."""
+    """Returns a label, with the name of the suite if there are several, because the first screen of a page has no headings for suites."""
     return f"{name} {label}" if len(run.suites) > 1 else label
 
 
@@ -63,7 +63,7 @@ def _dataset(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
 
 
 def _excluded(run: Run, _name: str, suite: SuiteResult) -> Blocks:
-    """Scenarios that are in no gate, and tasks that did not run."""
+    """Yields the scenarios excluded from gates, and the tasks that were skipped."""
     first, summary, verbose = Level.SUMMARY if run.ab else Level.FIRST_PAGE, Level.SUMMARY, Level.VERBOSE
     for level, until in ((first, summary), (verbose, verbose)):
         yield Fact("quarantined", say(suite_phrases.quarantined_count, suite), "open", level=level, until=until)
@@ -135,7 +135,7 @@ def _answers(run: Run, name: str, suite: SuiteResult) -> Blocks:
 
 
 def _measured(run: Run, name: str, label: str, measure: Measure) -> Blocks:
-    """A measure at all levels. The first page compares arms instead."""
+    """Yields a measure at all levels. If the run has arms, the first page compares them instead."""
     summary = Level.SUMMARY
     if not run.ab:
         yield Fact(label, measure, level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
@@ -180,10 +180,10 @@ def _worst(run: Run, _name: str, suite: SuiteResult) -> Blocks:
 
 
 def _tables(run: Run, _name: str, suite: SuiteResult) -> Blocks:
-    """What only files have room for."""
+    """Yields the tables that only files show."""
     yield of("Pass rates", _pass_rates(suite))
     yield of("Tasks", _task_table(suite))
-    yield of("How trials ended that did not solve their task", _task_failures(suite))
+    yield of("How failed trials ended", _task_failures(suite))
     if suite.triage and suite.triage.faulty:
         yield from _mistake_tables(suite.triage)
     yield of(f"Worst {suite.main_score}", _worst_tables(suite))
@@ -226,7 +226,7 @@ def _task_row(each: TaskResult) -> tuple[TableCell, ...]:
 
 
 def _task_failures(suite: SuiteResult) -> Blocks:
-    columns = heads("the agent ended as", "first check that failed", ("rollouts", 0), "for example")
+    columns = heads("agent ended as", "first check that failed", ("rollouts", 0), "for example")
     failures = suite.tasks.failures if suite.tasks else ()
     rows = [
         (each.end, Code(each.check) if each.check else None, each.rollouts, say(suite_phrases.examples, each.examples, ""))
@@ -240,8 +240,8 @@ def _mistake_tables(triage: Triage) -> Blocks:
     kinds = heads("mistake", "rollouts", "what it is", "for example")
     yield of("What went wrong", [Table(kinds, tuple(_mistake_row(each, triage.rollouts) for each in triage.kinds), level=verbose)])
     confused = [(Code(each.expected), Code(each.actual), each.rollouts) for each in triage.confused]
-    yield of("Which tool instead of which", [Table(heads("expected", "called", ("rollouts", 0)), tuple(confused), level=verbose)])
-    counts = ("rollouts that expect it", "did not call it", "called it unasked", "wrong arguments")
+    yield of("Confused tools", [Table(heads("expected", "called", ("rollouts", 0)), tuple(confused), level=verbose)])
+    counts = ("rollouts that expect it", "did not call it", "called it unexpectedly", "wrong arguments")
     tools = [(Code(each.tool), each.expected, each.missing, each.unexpected, each.bad_arguments) for each in triage.tools]
     columns = heads("tool", *((title, 0) for title in counts))
     yield of("Tools with the most mistakes", [Table(columns, tuple(tools), level=verbose)])
@@ -253,7 +253,7 @@ def _mistake_row(each: MistakeCount, rollouts: int) -> tuple[TableCell, ...]:
 
 
 def _worst_tables(suite: SuiteResult) -> Blocks:
-    """The worst scenarios; a terminal has a line for each instead. Of tasks nobody says which tools are right."""
+    """Yields the worst scenarios, for which a terminal has lines instead. Tasks have no expected tools."""
     rows: list[tuple[TableCell, ...]] = []
     for each in suite.worst:
         tools = () if suite.tasks else (say(suite_phrases.tools, each.expected_tools), say(suite_phrases.tools, each.actual_tools))
@@ -265,7 +265,7 @@ def _worst_tables(suite: SuiteResult) -> Blocks:
 
 
 def _scenarios(run: Run, suite: SuiteResult) -> Blocks:
-    """Every scenario with its scores, and where they are trial by trial."""
+    """Yields all scenarios with their scores, and the command that exports each trial."""
     rows = [(Code(each.scenario, "scenario"), *(each.scores.get(score) for score in suite.scorers)) for each in suite.scenarios[:SCENARIOS]]
     yield Table(heads("scenario", *((score, 3) for score in suite.scorers)), tuple(rows), level=Level.VERBOSE)
     if rows:

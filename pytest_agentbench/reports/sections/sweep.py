@@ -1,4 +1,4 @@
-"""A sweep: the knee, the greatest level that is good enough, and a line for each level."""
+"""The report of a sweep: the knee, the highest level that is good enough, and a row for each level."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_agentbench.sweep.levels import Criteria, LevelVerdict, Sweep, SweepL
 
 
 def document(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria, picture: str = "") -> Document:
-    """Returns what a sweep found; `picture` is the file with its figure, if there is one."""
+    """Returns the report of a sweep. `picture` is the path of its figure, or empty."""
     figure = [Figure("throughput against latency, and the share of good calls", picture, level=Level.VERBOSE)] if picture else []
     files = Note(say(capacity_phrases.sweep_files, sweep.run), level=Level.VERBOSE)
     parts = (of("", _conclusions(sweep, judged, terms)), of("Levels", [_levels(sweep, judged), *figure, files]))
@@ -19,13 +19,13 @@ def document(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria, pict
 
 
 def _conclusions(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria) -> Iterator[Fact]:
-    """The knee, the greatest level that is good enough, and what the numbers do not include."""
+    """Yields the knee, the highest level that is good enough, and what the numbers leave out."""
     operations = sweep.operations
     if bend := knee(operations):
         yield Fact("knee", say(capacity_phrases.knee, bend.concurrency, max(operations).concurrency))
     yield Fact("answer", say(capacity_phrases.greatest, greatest(verdicts(judged)), terms))
     for level in sweep.levels:
-        yield Fact("lost", say(capacity_phrases.lost, level.concurrency, level.statuses), "open")
+        yield Fact("lost", say(capacity_phrases.lost_rollouts, level.concurrency, level.statuses), "open")
     yield Fact("not run", say(phrases.not_run, sweep.run), "open")
     yield Fact("warm-up", say(capacity_phrases.warm_up, sum(sweep.warm_up.values())))
     yield Fact("no warm-up", say(capacity_phrases.unwarmed, [level for level, rollouts in sweep.warm_up.items() if not rollouts]))

@@ -1,4 +1,4 @@
-"""A suite's history: its regressions, and a chart of each metric."""
+"""The report of the history of suites: regressions, and a chart of each metric."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def document(trend: Trend) -> Document:
 
 
 def _regressions(trend: Trend) -> Iterator[AnyBlock]:
-    """A line for each on a terminal, and a table elsewhere: those that are open first, then the latest first."""
+    """Yields the regressions, open ones first, then by date, the latest first: lines on a terminal, a table elsewhere."""
     places = {each.run: place for place, each in enumerate(trend.runs)}
     every = sorted(trend.regressions(), key=lambda each: (each[2].state != OPEN, -places[each[2].run]))
     for group, series, each in every:
         state = comparison_phrases.regression_state(each)
         yield Fact(state, say(comparison_phrases.regression, group, series, each), _tone(each), until=Level.FULL)
     columns = heads("state", "metric", "first worse run", "better before", "change", "fixed by")
-    rows, tones = tuple(_row(*found) for found in every), tuple(_tone(each) for _, _, each in every)
+    rows, tones = tuple(_row(*each) for each in every), tuple(_tone(each) for _, _, each in every)
     yield Table(columns, rows, tones=tones, level=Level.VERBOSE)
     if not every:
         compared = any(series.compared for suite in trend.suites.values() for series in suite.series)

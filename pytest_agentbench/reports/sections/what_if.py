@@ -1,4 +1,4 @@
-"""What a run would have met on other settings: how far the simulation is off, a row for each setting, and which can be ranked."""
+"""The report of a simulation: its error, a row for each setting, and a ranking of the settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_agentbench.simulation.what_if import SettingEstimate, WhatIf
 
 
 def document(what_if: WhatIf) -> Document:
-    """Returns the answer of a simulator, with how far it can be trusted first."""
+    """Returns the results of a simulation. The first section says how far they can be trusted."""
     simulation = (
         Fact("anchor", say(capacity_phrases.anchor, what_if)),
         Fact("replayed", say(capacity_phrases.replayed, what_if)),
@@ -33,7 +33,7 @@ def _row(what_if: WhatIf, answer: SettingEstimate) -> tuple[TableCell, ...]:
 
 
 def _ranking(what_if: WhatIf) -> Iterator[AnyBlock]:
-    """From when on settings have places in a number, or why they have none."""
+    """Yields for each metric how much settings must differ to be ranked, or why they are not ranked."""
     if len(what_if.answers) < 2:
         return
     if what_if.own is None:

@@ -1,4 +1,4 @@
-"""One real browser for all tests of the page, and runs whose texts are anybody's."""
+"""A real browser for all tests of the page, and runs with any texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEGAN = 1_000_000_000_000  # nanoseconds
 
 
 def call(at_ms: int, tokens: int = 4, **changes: Any) -> LLMCall:
-    """A call that is made so many milliseconds after the rollout began; tokens come 10 ms apart from 20 ms on."""
+    """Returns a call at some milliseconds after the start of the rollout. Its tokens start after 20 ms, 10 ms apart."""
     at = BEGAN + at_ms * 1_000_000
     chunks = tuple(Chunk(at + (20 + 10 * number) * 1_000_000, "content") for number in range(tokens))
     ended = at + (20 + 10 * tokens) * 1_000_000
@@ -24,7 +24,7 @@ def call(at_ms: int, tokens: int = 4, **changes: Any) -> LLMCall:
 
 
 def rollout(scenario: str = "shop-1", score: float = 1.0, **changes: Any) -> Rollout:
-    """A rollout with a question, a tool call, an answer, and one LLM call."""
+    """Returns a rollout with a question, a tool call, an answer, and one LLM call."""
     facts: dict[str, Any] = {
         "started_at": 1_700_000_000.0,
         "started_ns": BEGAN,
@@ -54,7 +54,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(chromium: Any) -> Iterator[Callable[..., Any]]:
-    """Opens a page, and sees at the end that it said nothing on the console, asked for nothing and ran nothing of others."""
+    """Opens a page, and checks at the end that it wrote nothing to the console, requested nothing and ran no foreign code."""
     contexts, said, asked = [], [], []
 
     def open_page(file: Path, link: str = "", **context: Any) -> Any:
@@ -75,7 +75,7 @@ def opened(chromium: Any) -> Iterator[Callable[..., Any]]:
 
 
 def poll(page: Any, expression: str, tries: int = 200) -> Any:
-    """What an expression comes to, once that is true."""
+    """Waits until an expression is true, and returns its value."""
     for _ in range(tries):
         if value := page.evaluate(expression):
             return value

@@ -1,4 +1,4 @@
-"""What report.html holds, without a browser."""
+"""The content of report.html, without a browser."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def unpacked(block: str) -> Any:
 
 
 def test_rows_and_blocks_are_in_one_order(tmp_path: Path) -> None:
-    """Row n is rollout n % 50 of block n // 50, whose texts are whole; a page is read back as it was written."""
+    """Row n is rollout n % 50 of block n // 50, with its whole texts. A page can be decoded to the original data."""
     run_directory(tmp_path / "run", *(rollout(f"s-{number}", number / 60) for number in range(60)))
     text = page.write(read_run(tmp_path / "run"), tmp_path / "run").read_text(encoding="utf-8")
     (run,), _ = data_of(text)
@@ -43,7 +43,7 @@ def test_rows_and_blocks_are_in_one_order(tmp_path: Path) -> None:
 
 
 def test_a_call_on_the_timeline() -> None:
-    """When it was made, sent, answered and over, in milliseconds, and each token's distance from the one before in tenths of one."""
+    """A call has the times of call, send, first token and end in milliseconds, and distances between tokens in tenths of one."""
     (attempt,) = detail(rollout(calls=(call(5),)))["attempts"]
 
     assert [5.0, 7.0, 25.0, 65.0] == attempt["calls"][0]["at"]
@@ -51,13 +51,13 @@ def test_a_call_on_the_timeline() -> None:
 
 
 def test_nothing_ends_the_script_element() -> None:
-    """JSON inside a script element has no letter by which HTML goes on."""
+    """JSON in a script element has no characters that could end the element."""
     assert "<" not in inert({"id": "</script><!-- <script>"})
     assert {"id": "</script>"} == json.loads(inert({"id": "</script>"}))
 
 
 def test_the_policy_allows_no_network(tmp_path: Path) -> None:
-    """One script and one style by their hash; all else is refused, and the page is asked for nothing."""
+    """The policy allows one script and one style by their hashes, and nothing else."""
     run_directory(tmp_path / "run", rollout())
     text = page.write(read_run(tmp_path / "run"), tmp_path / "run").read_text(encoding="utf-8")
     policy = re.findall(r'Content-Security-Policy" content="([^"]+)"', text)[0]
@@ -69,12 +69,12 @@ def test_the_policy_allows_no_network(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "number"), [(1.0, 0), (10.0, 96), (0.0, -192), (99.9, 191)])
 def test_bins(value: float, number: int) -> None:
-    """Ninety-six in each power of ten, the first from 1 on; nothing is below 0.01."""
+    """There are 96 bins in each power of ten. Bin 0 starts at 1, and smaller values than 0.01 count as 0.01."""
     assert [number] == bins_of(np.array([value])).tolist()
 
 
 def test_a_line_of_many_points_keeps_its_peaks() -> None:
-    """Of neighbours the greatest stays."""
+    """The highest of neighbouring points is kept."""
     points = [(float(at), 9.0 if at == 7777 else 1.0) for at in range(10_000)]
 
     assert len(thin(points)) <= MOST
@@ -82,7 +82,7 @@ def test_a_line_of_many_points_keeps_its_peaks() -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`agentbench report` writes the page of a run, or one of several in the last one's directory, and says where."""
+    """`agentbench report` writes the page of one run, or of several in the directory of the last one, and prints its path."""
     for name in ("old", "new"):
         run_directory(tmp_path / name, rollout("a"), rollout("b", 0.2))
 
@@ -94,7 +94,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_run_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of an older schema, or with a journal no record of which can be read, there is no empty table, but what makes it again."""
+    """For an older schema, or without a readable record, the error has the command that repeats the run."""
     file = run_directory(tmp_path / "old", rollout("a"), rollout("b")) / "run.json"
     whole = file.read_text()
     file.write_text(whole.replace("agentbench-run/7", "agentbench-run/3"))
@@ -107,13 +107,13 @@ def test_a_run_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[
     lines = [opened(line) for line in journal.read_bytes().splitlines()]
     journal.write_bytes(b"".join(sealed(line.replace(b'"turns"', b'"rounds"')) + b"\n" for line in lines))
     assert 4 == main(["report", "old", "--reports", str(tmp_path)])
-    assert "can be read by this version: " in (said := capsys.readouterr().err)
-    assert ": rounds is unknown; known are: " in said and said.endswith("; `pytest -q` makes the run again\n")
+    assert "this version cannot read any record of " in (said := capsys.readouterr().err)
+    assert ": rounds is unknown; known are: " in said and said.endswith("; repeat the run with `pytest -q`\n")
     assert not (tmp_path / "old" / "report.html").exists()
 
 
 def test_damage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where some records can be read the page is made of them, and the others are named."""
+    """If only some records can be read, the page has these, and warnings name the others."""
     run_directory(tmp_path / "run", rollout("a"), rollout("b"))
     journal = tmp_path / "run" / "rollouts.jsonl"
     journal.write_bytes(journal.read_bytes().replace(b"lamp, b?", b"lump, b?"))
@@ -123,7 +123,7 @@ def test_damage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_it_costs_a_session_no_numpy() -> None:
-    """Writing the page imports none of the packages that take a tenth of a second."""
+    """Writing the page does not import packages that take a tenth of a second."""
     code = "import sys, pytest_agentbench.reports.page; sys.exit(bool({'numpy', 'scipy', 'matplotlib'} & {*sys.modules}))"
 
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode

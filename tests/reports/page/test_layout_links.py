@@ -1,4 +1,4 @@
-"""Which rollout a name in a report means, and where that is on the page."""
+"""Addresses of rollouts on the page, by the names in a report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pytest_agentbench.reports.page.layout import RolloutLinks
 
 
 def test_names_of_a_rollout() -> None:
-    """A key, an id and a scenario are names of a rollout; of a scenario's trials the first one is meant, whichever ended first."""
+    """A rollout is named by its key, its id or its scenario. The name of a scenario leads to its first trial."""
     found = RolloutLinks(
         [RolloutKey("shop", name, variant, trial) for trial in (2, 1) for name, variant in (("a", "default"), ("b", "careful"))]
     )
@@ -18,7 +18,7 @@ def test_names_of_a_rollout() -> None:
 
 
 def test_names_that_several_suites_have() -> None:
-    """The suite in whose section it stands is meant; elsewhere nobody knows, unless the name says it."""
+    """An ambiguous name leads to the suite of its section. Elsewhere it has no address, unless it contains the suite."""
     found = RolloutLinks([RolloutKey("shop", "a"), RolloutKey("bank", "a")])
 
     assert ["#shop/a", "#bank/a"] == [found.of("a", ("Suites", suite, "Every scenario")) for suite in ("shop", "bank")]
@@ -26,14 +26,14 @@ def test_names_that_several_suites_have() -> None:
 
 
 def test_names_that_several_variants_have() -> None:
-    """In the section of a variant its own rollout is meant."""
+    """In the section of a variant, a name leads to its rollout."""
     found = RolloutLinks([RolloutKey("shop", "a", "old"), RolloutKey("shop", "a", "new")])
 
     assert ["#shop/a-old", "#shop/a-new"] == [found.of("a", ("Suites", group)) for group in ("shop-old", "shop-new")]
 
 
 def test_what_cannot_stand_in_an_address() -> None:
-    """Letters that mean something in an address are written otherwise; half a character, and a name without end, have no address."""
+    """Special characters are percent-encoded. Lone surrogates and very long names have no address."""
     names = ('a"b', "50 %", "\u00e4", "a/b#c", "\ud83d half", "x" * 1000)
     found = RolloutLinks([RolloutKey("shop", name) for name in names])
 

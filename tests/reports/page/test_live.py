@@ -1,4 +1,4 @@
-"""A run that goes on, as its page is told of it, without a browser."""
+"""The server of the live page, without a browser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.web import serving
 
 
 def journal(directory: Path, *rollouts: Rollout) -> Path:
-    """Adds to the journal of a run that has not ended."""
+    """Appends records to the journal of a run that has not ended."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / FILE).open("ab") as file:
         file.write(b"".join(sealed(record_line(each)) + b"\n" for each in rollouts))
@@ -33,7 +33,7 @@ def journal(directory: Path, *rollouts: Rollout) -> Path:
 
 
 def news(run: LiveRun, before: Any = None) -> Any:
-    """The next news of a page that knows those before."""
+    """Returns the next news for a page that has the previous ones."""
     before = before or {"generation": "", "state": "", "count": 0}
     found = json.loads(run.news(before["generation"], before["state"], before["count"]))
     if not found:
@@ -50,7 +50,7 @@ def status(server: Loopback, path: str, method: str = "GET", **headers: str) -> 
 
 
 def test_what_ends_is_news_once(tmp_path: Path) -> None:
-    """Rows come once each, a record that is being written not before it is whole; where nothing is new nothing is told."""
+    """Each row is sent once, an incomplete record only when it is complete. Without news, the answer is empty."""
     run = LiveRun(journal(tmp_path / "run", rollout("a", 0.5)))
     line = sealed(record_line(rollout("b")))
     with (tmp_path / "run" / FILE).open("ab") as file:
@@ -68,7 +68,7 @@ def test_what_ends_is_news_once(tmp_path: Path) -> None:
 
 
 def test_its_phases(tmp_path: Path) -> None:
-    """A run goes on while a session holds its journal, has stopped when nobody does, and has ended when its run.json is there."""
+    """A run is running while a session holds the lock of its journal, stopped without one, and ended when its run.json exists."""
     directory = journal(tmp_path / "run", rollout("a", 0.25))
     with (directory / FILE).open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -80,7 +80,7 @@ def test_its_phases(tmp_path: Path) -> None:
     ended = news(run, stopped)
 
     assert ["running", "stopped", "ended"] == [each["phase"] for each in (running, stopped, ended)]
-    assert "It goes on: 1 rollouts have ended" in running["first"]
+    assert "running, 1 rollout finished" in running["first"]
     assert "--agentbench-resume=run" in stopped["first"]
     assert "PASS" in ended["first"]
     assert 1 == ended["count"]  # told once more, for now it is known what passes
@@ -88,17 +88,17 @@ def test_its_phases(tmp_path: Path) -> None:
 
 
 def test_one_that_ran_again_counts_once(tmp_path: Path) -> None:
-    """Of a rollout with two records the last one is in the means and the distributions."""
+    """If a rollout has two records, the last one is in the means and distributions."""
     directory = journal(tmp_path / "run", rollout("a", 0.0), rollout("b", 1.0), rollout("a", 1.0))
     found = news(LiveRun(directory))
 
-    assert "2 rollouts have ended" in found["first"]
+    assert "2 rollouts finished" in found["first"]
     assert '<p class="value">1.000</p>' in found["first"]
     assert 2 == sum(count for _, count in found["distributions"]["shop"]["ttft"])
 
 
 def test_many_are_told_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer has a bounded number of rows, and says that more are there; a damaged line is counted."""
+    """An answer has a limited number of rows, and says if there are more. Damaged lines are counted."""
     monkeypatch.setattr(live, "AT_ONCE", 2)
     directory = journal(tmp_path / "run", *(rollout(f"s-{number}") for number in range(3)))
     with (directory / FILE).open("ab") as file:
@@ -111,7 +111,7 @@ def test_many_are_told_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_strangers_have_no_answer(tmp_path: Path) -> None:
-    """Without the token, with a Host header of another name, or for a place that is none, there is an error and nothing else."""
+    """Without the token, with another Host header, or for an unknown path, the answer is only an error."""
     with serving(Loopback(LiveRun(journal(tmp_path / "run", rollout("a"))))) as server:
         own = f"/{server.token}/"
         found = [
@@ -141,14 +141,14 @@ def test_a_burst_of_connections(tmp_path: Path) -> None:
 
 
 def test_the_page_may_ask_only_who_serves_it(tmp_path: Path) -> None:
-    """The policy of the page that is served has one permission more than the file's."""
+    """The policy of the live page has one more permission than that of the file."""
     text = LiveRun(journal(tmp_path / "run", rollout("a"))).page()
 
     assert text.count("connect-src 'self'; base-uri 'none'") == 1
 
 
 def test_a_run_that_is_gone(tmp_path: Path) -> None:
-    """A page whose run was removed is told so, in words."""
+    """If the run was removed, the page gets an error message."""
     directory = journal(tmp_path / "run", rollout("a"))
     with serving(Loopback(LiveRun(directory))) as server:
         (directory / FILE).unlink()
@@ -163,7 +163,7 @@ def test_a_run_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_which_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a name it is the run that was written to last, ended or not; one that does not exist is a sentence."""
+    """Without a name, the run that was written to last is watched. Without any run, the error is one sentence."""
     assert 4 == main(["watch", "--reports", str(tmp_path)])
     assert "there is no run in" in capsys.readouterr().err
     run_directory(tmp_path / "20260101-000000", rollout("a"))
@@ -174,7 +174,7 @@ def test_which_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_it_is_found_as_every_run_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By its path, that of its journal, its directory's name, or the name the user gave it; one that is no run is a sentence."""
+    """A run is found by its path, the path of its journal, or its name. For anything else, the error is one sentence."""
     directory = journal(tmp_path / "20250101-000000-night", rollout("a"))
     names = (str(directory), str(directory / FILE), directory.name, "night")
 

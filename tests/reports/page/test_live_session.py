@@ -1,4 +1,4 @@
-"""`agentbench watch` with everything real: a session that runs, a server, and a Chromium that looks."""
+"""`agentbench watch` with a real session, a real server and a real Chromium."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def started(root: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def test_a_session_is_watched(project: Project, chromium: Any) -> None:
-    """New rollouts appear without a reload; filter, scrolling and the open rollout stay; the end is told; Ctrl-C ends it."""
+    """New rollouts appear without a reload; filter, scrolling and open rollout stay. The page shows the end; Ctrl-C stops the server."""
     project.backend(ttft_ms=300)
     project.suite(scenarios=SCENARIOS)
     session = started(project.root, *PYTEST, "-q", "--agentbench-concurrency=1")
@@ -56,7 +56,7 @@ def test_a_session_is_watched(project: Project, chromium: Any) -> None:
     page.evaluate("dialog.scrollTop = 40; dialog.firstElementChild.dataset.same = 'yes'; scrollTo({ top: 200, behavior: 'instant' })")
     before = page.evaluate("page.rows.length")
     assert before < SCENARIOS
-    assert ("verdict open", True) == (page.get_attribute("#first h1", "class"), "The run goes on." in page.inner_text("#live"))
+    assert ("verdict open", True) == (page.get_attribute("#first h1", "class"), "The run is in progress." in page.inner_text("#live"))
     assert {"tsq", "rollouts", "LLM calls"} <= {*page.locator("#first .figure h2").all_inner_texts()}
     assert 0 == page.locator("details.report").count()
     poll(page, f"page.rows.length > {before}")

@@ -1,4 +1,4 @@
-"""report.html in a real Chromium. Each test sees, too, that nothing was said on the console and nothing was asked of a network."""
+"""report.html in a real Chromium. Each test also checks that the console is empty and that there were no network requests."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ NAMELESS = """[...document.querySelectorAll('button, input, select, svg[role=img
 
 
 def written(directory: Path, *rollouts: Any) -> Path:
-    """The page of a run."""
+    """Returns the page of a run."""
     run_directory(directory, *rollouts)
     return report.write(read_run(directory), directory)
 
 
 def test_the_table_is_worst_first_and_is_sorted_and_filtered(tmp_path: Path, opened: Opened) -> None:
-    """What errs comes first, then the lowest score; each column sorts, and status, tool, text and score leave rows out."""
+    """Errors come first, then the lowest scores. Each column can be sorted, and status, tool, text and score filter the rows."""
     rollouts = [rollout("a", 1.0), rollout("b", 0.2), rollout("c", 0.7, tool_calls=(ToolCall("rare", {}, 1),))]
     failed = rollout("d", status="agent_error", reason="it gave up", scores={})
     page = opened(written(tmp_path / "run", *rollouts, failed))
@@ -81,7 +81,7 @@ def test_the_table_is_worst_first_and_is_sorted_and_filtered(tmp_path: Path, ope
 
 
 def test_a_link_opens_a_rollout_and_keys_walk(tmp_path: Path, opened: Opened) -> None:
-    """`#b` opens it with its transcript, tools and scores; j goes to the next one of the table, Escape back to the table."""
+    """`#b` opens the rollout with transcript, tools and scores. j goes to the next row, Escape returns to the table."""
     page = opened(written(tmp_path / "run", rollout("a"), rollout("b", 0.2)), "#b")
 
     poll(page, "document.querySelector('dialog .transcript')")
@@ -96,7 +96,7 @@ def test_a_link_opens_a_rollout_and_keys_walk(tmp_path: Path, opened: Opened) ->
 
 
 def test_a_timeline_shows_each_token_on_zoom(tmp_path: Path, opened: Opened) -> None:
-    """Of two hundred tokens none has a line where they would be one bar; zoomed in each in the view has one."""
+    """Two hundred tokens have no lines if they would look like one bar. Zoomed in, each visible token has one."""
     calls = (call(0, 200), call(20_000))
     page = opened(written(tmp_path / "run", rollout("a", calls=calls, ended_ns=calls[1].ended_ns)), "#a")
 
@@ -109,7 +109,7 @@ def test_a_timeline_shows_each_token_on_zoom(tmp_path: Path, opened: Opened) -> 
 
 
 def test_scrolling_five_thousand_rows(tmp_path: Path, opened: Opened) -> None:
-    """Wherever it is scrolled to, the rows that are seen are those of that place, and only some are in the page.
+    """At any scroll position, the right rows are visible, and only few rows are in the page.
 
     Sorting, filtering, opening and pictures work as they do with few.
     """
@@ -160,7 +160,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("words", HOSTILE, ids=["script", "ends", "comment", "img", "svg", "url", "bidi", "ansi", "surrogate", "long"])
 def test_words_of_others_are_words(tmp_path: Path, opened: Opened, words: str) -> None:
-    """As an id, a tool, a question, an answer or an explanation they are text: nothing runs, nothing is loaded, the page works."""
+    """Hostile ids, tools, questions, answers and explanations are shown as text: nothing runs, nothing is loaded, the page works."""
     tool = ToolCall(words[:2000], {words[:2000]: words}, 1, detail=words[:2000])
     messages = (
         {"role": "user", "content": words},
@@ -182,7 +182,7 @@ def test_words_of_others_are_words(tmp_path: Path, opened: Opened, words: str) -
 
 
 def test_two_runs_side_by_side(tmp_path: Path, opened: Opened) -> None:
-    """What passes in one run and not in the other has flipped, and a rollout is shown beside the same one of the other run.
+    """A scenario that passes in only one run has flipped. A rollout is shown beside the same one of the other run.
 
     The comparison stands there as text, too: `agentbench compare` has the same rows.
     """
@@ -206,7 +206,7 @@ LINKED = """[...document.querySelectorAll('#first a')].map(each => {
 
 
 def test_links_of_the_report_lead_somewhere(tmp_path: Path, opened: Opened) -> None:
-    """Each name of a scenario opens a rollout of it, whatever letters it has, and a name of which there is no rollout is no link."""
+    """Any name of a scenario links to a rollout. A name without a rollout is not a link."""
     names = ("a b/c", "100 %", '\u00e4<b>"', "speed")
     page = opened(written(tmp_path / "run", *(rollout(name, 0.2) for name in names), rollout("half \ud83d", 0.2)))
 
@@ -219,7 +219,7 @@ def test_links_of_the_report_lead_somewhere(tmp_path: Path, opened: Opened) -> N
 
 
 def test_links_of_several_runs(tmp_path: Path, opened: Opened) -> None:
-    """Each run has its report; a link opens the rollout beside that of the other run, and one that a single run has alone."""
+    """Each run has its report. A link opens a rollout, beside the same one of the other run if there is one."""
     run_directory(tmp_path / "old", rollout("a", 0.2), rollout("b", 0.2))
     run_directory(tmp_path / "new", rollout("a", 0.1), rollout("c", 0.1))
     page = opened(write_several([tmp_path / "old", tmp_path / "new"], tmp_path / "two.html", pytest.fail))
@@ -241,7 +241,7 @@ def test_links_of_several_runs(tmp_path: Path, opened: Opened) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 400])
 def test_people(tmp_path: Path, opened: Opened, scheme: str, width: int) -> None:
-    """In both themes text stands out from its ground by 4.5 to 1, nothing is wider than the screen, and whatever is operated has a name.
+    """In both themes, text has a contrast of 4.5 to 1, nothing is wider than the screen, and all controls have names.
 
     That holds of an open rollout, of pictures and of the report, too.
     """
@@ -263,7 +263,7 @@ def test_people(tmp_path: Path, opened: Opened, scheme: str, width: int) -> None
 
 
 def test_without_javascript(tmp_path: Path, chromium: Any) -> None:
-    """Verdict and headline numbers are in the HTML itself, and so is the report."""
+    """Without scripts, the page still shows the verdict, the main numbers and the report."""
     file = written(tmp_path / "run", rollout("a"), rollout("b", 0.2))
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
@@ -280,7 +280,7 @@ def test_without_javascript(tmp_path: Path, chromium: Any) -> None:
 
 
 def test_a_changed_script_does_not_run(tmp_path: Path, chromium: Any) -> None:
-    """The policy in the file allows the one script by its hash: with a byte more nothing runs."""
+    """The policy in the file allows one script by its hash. A changed script does not run."""
     file = written(tmp_path / "run", rollout("a"))
     file.write_text(file.read_text().replace("begin();\n</script>", "begin(); \n</script>"))
     context = chromium.new_context()

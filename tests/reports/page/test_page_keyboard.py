@@ -1,4 +1,4 @@
-"""report.html without a mouse, and as a screen reader is told of it, in a real Chromium."""
+"""report.html with the keyboard and for screen readers, in a real Chromium."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACE = "Number(document.activeElement.closest('.row').dataset.place)"
 
 
 def test_the_tab_key_leaves_the_table_after_one_row(tmp_path: Path, opened: Opened) -> None:
-    """Of sixty rows one is on the way of the Tab key: the one that arrows last went to. Enter opens it, and Escape comes back to it."""
+    """Tab reaches only one of sixty rows, the one last reached with arrow keys. Enter opens it, and Escape returns to it."""
     page = opened(written(tmp_path / "run", *(rollout(f"s-{number:02}", number / 60) for number in range(60))))
 
     poll(page, ROWS + ".length")
@@ -43,7 +43,7 @@ def test_the_tab_key_leaves_the_table_after_one_row(tmp_path: Path, opened: Open
 
 
 def test_the_focus_stays_when_the_table_is_drawn_again(tmp_path: Path, opened: Opened) -> None:
-    """What news of a run that goes on, or another order, draws anew leaves the focus on its scenario."""
+    """The focus stays on its scenario if the table is drawn again for new rows or another order."""
     page = opened(written(tmp_path / "run", *(rollout(name, score) for name, score in (("a", 0.9), ("b", 0.5), ("c", 0.1)))))
 
     poll(page, ROWS + ".length")
@@ -54,7 +54,7 @@ def test_the_focus_stays_when_the_table_is_drawn_again(tmp_path: Path, opened: O
 
 
 def test_the_focus_goes_with_its_scenario(tmp_path: Path, opened: Opened) -> None:
-    """It keeps it where it is no longer seen, and where it is left out the table has it, so that the next key is not lost."""
+    """A row keeps the focus if it is scrolled out of sight. If it is filtered out, the table gets the focus, so that no key is lost."""
     page = opened(written(tmp_path / "run", *(rollout(f"s-{number:02}", number / 60) for number in range(60))))
 
     poll(page, ROWS + ".length")
@@ -68,7 +68,7 @@ def test_the_focus_goes_with_its_scenario(tmp_path: Path, opened: Opened) -> Non
 
 
 def test_points_of_a_picture_are_reached(tmp_path: Path, opened: Opened) -> None:
-    """Quality against speed has one stop of the Tab key; arrows go from the fastest rollout to the slowest, and Enter opens one."""
+    """Tab reaches one point of quality against speed. Arrow keys go from the fastest rollout to the slowest, and Enter opens one."""
     slow = rollout("slow", ended_ns=BEGAN + 9_000_000_000)
     page = opened(written(tmp_path / "run", slow, rollout("fast"), rollout("middle", ended_ns=BEGAN + 3_000_000_000)))
 
@@ -91,7 +91,7 @@ def test_points_of_a_picture_are_reached(tmp_path: Path, opened: Opened) -> None
 
 
 def test_what_a_screen_reader_is_told(tmp_path: Path, opened: Opened) -> None:
-    """A row is a row and its link a link; no link is inside a picture, which would hide it; no heading skips a level."""
+    """Rows and links have their roles, no link is inside an image, which would hide it, and headings skip no level."""
     page = opened(written(tmp_path / "run", rollout("a"), rollout("b", 0.2)))
 
     poll(page, ROWS + ".length")
@@ -105,7 +105,7 @@ def test_what_a_screen_reader_is_told(tmp_path: Path, opened: Opened) -> None:
 
 
 def test_the_report_as_a_screen_reader_is_told_of_it(tmp_path: Path, opened: Opened) -> None:
-    """It is reached and opened with the keyboard; its tables have names, and heads of rows and columns; no heading skips a level."""
+    """The report can be opened with the keyboard. Its tables have names and headers, and headings skip no level."""
     page = opened(written(tmp_path / "run", rollout("a"), rollout("b", 0.2)))
 
     poll(page, ROWS + ".length")
@@ -123,7 +123,7 @@ def test_the_report_as_a_screen_reader_is_told_of_it(tmp_path: Path, opened: Ope
 
 
 def test_the_focus_comes_back_to_the_report(tmp_path: Path, opened: Opened) -> None:
-    """Where a link of the report opened a rollout, Escape comes back to that link."""
+    """If a link of the report opened a rollout, Escape returns to that link."""
     page = opened(written(tmp_path / "run", rollout("a"), rollout("b", 0.2)))
 
     poll(page, ROWS + ".length")

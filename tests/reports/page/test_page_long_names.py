@@ -1,4 +1,4 @@
-"""Names of a megabyte, in a real browser: the page opens, can be used, and nothing leaves its place."""
+"""Names of a megabyte, in a real browser: the page opens, works, and keeps its layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG = "x" * 1_000_000
 
 @pytest.mark.parametrize("width", [1200, 400])
 def test_names_of_a_megabyte(tmp_path: Path, opened: Callable[..., Any], width: int) -> None:
-    """A scenario and a tool whose names are a megabyte each make nothing wider than the window, and the rollout opens."""
+    """With names of a megabyte, nothing is wider than the window, and the rollout can be opened."""
     long = rollout(LONG, 0.5, tool_calls=(ToolCall(LONG, {"item": "lamp"}, 1),), expected=({"tool": LONG, "parameters": {}},))
     directory = run_directory(tmp_path / "20260101-000000", long, rollout("b"))
     assert 0 == main(["report", str(directory), "--reports", str(tmp_path)])

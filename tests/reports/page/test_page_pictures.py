@@ -1,4 +1,4 @@
-"""Pictures, comparisons and print of report.html in a real Chromium."""
+"""Charts, comparisons and printing of report.html, in a real Chromium."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIGURES = "[...document.querySelectorAll('#speed figure')].map(each => each.quer
 
 
 def test_what_servers_told(tmp_path: Path, opened: Opened) -> None:
-    """Each gauge of a server is a line over time under the rollouts in flight: it rises where the value does, and the axis has its unit."""
+    """Each gauge of a server has a chart over time below the rollouts in flight, with the values and the unit."""
     names = SERVERS["vllm"]
     directory = run_directory(tmp_path / "run", rollout("a", ended_ns=BEGAN + 10_000_000_000))
     began = 1_700_000_000.0
@@ -53,7 +53,7 @@ def test_what_servers_told(tmp_path: Path, opened: Opened) -> None:
 
 
 def test_rollouts_of_no_time_are_not_in_flight(tmp_path: Path, opened: Opened) -> None:
-    """Of rollouts that ended when they began there are never fewer than none in flight; the others count."""
+    """Rollouts with a duration of 0 never make the number in flight negative."""
     short = [rollout(f"s-{number}", ended_ns=BEGAN) for number in range(3)]
     page = opened(written(tmp_path / "run", rollout("a"), *short))
 
@@ -62,7 +62,7 @@ def test_rollouts_of_no_time_are_not_in_flight(tmp_path: Path, opened: Opened) -
 
 
 def test_scores_of_many_arms(tmp_path: Path, opened: Opened) -> None:
-    """The scores of five arms stand in their cell whole, on a wide screen and on a narrow one."""
+    """The scores of five arms fit into their cell, on wide and narrow screens."""
     arms = [replace(rollout(scenario), variant=f"arm{number}") for scenario in "ab" for number in range(5)]
     file = written(tmp_path / "run", *arms)
     for width in (1200, 400):
@@ -78,7 +78,7 @@ def test_scores_of_many_arms(tmp_path: Path, opened: Opened) -> None:
 
 
 def test_an_interval_is_a_picture(tmp_path: Path, opened: Opened) -> None:
-    """The bar goes from one end to the other, the dot is between them, the threshold stands where it is; in words it is the same."""
+    """The bar spans the interval, the dot and the threshold are at their values, and the text has the same numbers."""
     rule = rule_result("tsq.mean >= 0.5", "PASS", 0.7, low=0.6, high=0.9, threshold=0.5)
     directory = run_directory(tmp_path / "run", rollout("a"), gate=gate_result("PASS", rule))
     page = opened(report.write(read_run(directory), directory))
@@ -96,7 +96,7 @@ def test_an_interval_is_a_picture(tmp_path: Path, opened: Opened) -> None:
 
 
 def test_arms_are_sides(tmp_path: Path, opened: Opened) -> None:
-    """Variants of one run are compared as runs are: a score of each in the table, those that flipped, and one beside the other."""
+    """Variants of one run are compared like runs: scores in the table, flipped scenarios, and rollouts side by side."""
     rollouts = [
         replace(rollout(name, score), variant=arm)
         for arm, scores in (("old", (1, 1)), ("new", (0, 1)))
@@ -119,7 +119,7 @@ def test_arms_are_sides(tmp_path: Path, opened: Opened) -> None:
 
 
 def test_print(tmp_path: Path, opened: Opened) -> None:
-    """On paper all rows are there, each at its own place, and what is operated is not; the report is there if it is open."""
+    """A printed page has all rows at their positions, no controls, and the report if it is open."""
     page = opened(written(tmp_path / "run", *(rollout(f"s-{number:02}") for number in range(60))))
 
     poll(page, ROWS + ".length")
@@ -140,7 +140,7 @@ def test_print(tmp_path: Path, opened: Opened) -> None:
 
 @pytest.mark.parametrize("name", ["<img src=x onerror='window.ran=1'>", '"><script>window.ran=2<', "\u202egnp.exe\x1b[31m", "&lt;b&gt;"])
 def test_names_of_directories_are_words(tmp_path: Path, opened: Opened, name: str) -> None:
-    """A run is called as its directory is, whatever that is: in the title, on the first screen, and where runs are compared."""
+    """Any name of a directory is shown as the name of the run: in the title, on the first screen, and in comparisons."""
     for each in (name, f"{name}2"):
         run_directory(tmp_path / each, rollout("a"), rollout("b", 0.2))
     page = opened(write_several([tmp_path / name, tmp_path / f"{name}2"], tmp_path / "two.html", pytest.fail))
@@ -155,7 +155,7 @@ def test_names_of_directories_are_words(tmp_path: Path, opened: Opened, name: st
 
 
 def test_bins_are_those_of_the_data(tmp_path: Path, opened: Opened) -> None:
-    """Many values that lie close together have narrow bins, few have wide ones; a single value is a picture, too."""
+    """Many close values have narrow bins, few values wide ones. A single value has a chart, too."""
     many = [call(0, 400, prompt_tokens=number) for number in range(3)]
     page = opened(written(tmp_path / "run", rollout("a", calls=tuple(many))))
 
@@ -173,7 +173,7 @@ def test_bins_are_those_of_the_data(tmp_path: Path, opened: Opened) -> None:
 
 
 def test_answers_and_a_verified_task(tmp_path: Path, opened: Opened) -> None:
-    """Accuracy and calibration of judged answers are on the first screen; a task shows its reward once, and what its verifier said.
+    """Accuracy and calibration are on the first screen. A task shows its reward once, and the output of its verifier.
 
     The verifier works when the rollout is over: the axis goes on to its end, and it is no part of the rollout's time.
     """
@@ -195,7 +195,7 @@ def test_answers_and_a_verified_task(tmp_path: Path, opened: Opened) -> None:
     assert "verifier" in page.evaluate("document.querySelector('.timeline').textContent")
     assert "of 350 ms" in page.evaluate("document.querySelector('.timeline svg').getAttribute('aria-label')")
     *shares, last = page.evaluate("[...document.querySelectorAll('.legend li')].map(item => item.textContent)")
-    assert "verifier 250 ms, when the rollout was over" == last
+    assert "verifier 250 ms, after the rollout" == last
     assert 99 <= sum(int(share.rpartition(", ")[2].removesuffix(" %")) for share in shares) <= 101
     page.keyboard.press("k")
     poll(page, "document.querySelector('dialog .transcript')?.textContent.includes('lamp, b?')")

@@ -6,7 +6,7 @@ from pytest_agentbench import Column, Fact, Level, Measure, RunView, Section, Ta
 
 
 def section(view: RunView) -> Section | None:
-    """Returns the mean power of all GPUs together, and of each; None if no GPU told it."""
+    """Returns the mean power of all GPUs together, and of each, or None if no GPU reported it."""
     gpus = view.run.serving.gpus if view.run.serving else {}
     known = tuple((name, use.power_w_mean) for name, use in gpus.items() if use.power_w_mean is not None)
     if not known:

@@ -1,4 +1,4 @@
-"""The arms of an A/B session: what is known to differ, each arm, and all comparisons."""
+"""The section of the arms of an A/B session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def arms(ab: ArmsCompared, level: Level = Level.VERBOSE) -> Document:
 
 
 def compared_in(found: Document) -> list[MetricCompared]:
-    """Returns the comparisons that a report has."""
+    """Returns the comparisons in a report."""
     return [each for _, each in said(found, gate_phrases.comparison)]
 
 
@@ -34,7 +34,7 @@ def notes(found: Document) -> list[object]:
 
 
 def test_two_arms() -> None:
-    """Both values, the difference with its interval and n, and the finding are told."""
+    """A comparison has both values, the difference with its interval and n, and the finding."""
     ab = two_arms(*both(-0.3, 2.0), facts=ArmFacts(load_s={"old": 12.34}))
     texts = {each.metric: gate_phrases.comparison(ab, each) for each in ab.comparisons}
     metrics = {each.metric: each for each in ab.comparisons}
@@ -51,7 +51,7 @@ def test_two_arms() -> None:
 
 
 def test_comparisons_by_level() -> None:
-    """The first page has what is known to differ, the terminal all of which something can be said, and files all of them."""
+    """The first page has the shown differences, -v all comparisons with an interval, and files all."""
     ab = two_arms(*both(-0.3, 2.0))
     first, full, verbose = (compared_in(arms(ab, level)) for level in (Level.FIRST_PAGE, Level.FULL, Level.VERBOSE))
 
@@ -70,13 +70,13 @@ def is_about(content: object, metric: str) -> bool:
 
 
 def test_a_session_without_arms() -> None:
-    """It has no such section."""
+    """A run without arms has no such section."""
     assert part(report(run_of()), "A/B") is None
     assert part(report(run_of(ab=two_arms(*both()))), "A/B") is not None
 
 
 def test_the_goodput_of_each_arm() -> None:
-    """With objectives an arm has its good calls a second, and their share."""
+    """With objectives, an arm has its rate and share of good calls."""
     with_objectives, without = three_arms({"c": 2.0}, {}, slo={"ttft": 20.0}).arms[0], three_arms({}, {}).arms[0]
 
     assert "100.0 %" in amounts(gate_phrases.arm(with_objectives))
@@ -85,7 +85,7 @@ def test_the_goodput_of_each_arm() -> None:
 
 @pytest.mark.parametrize(("dead", "alive"), [("b", "c"), ("c", "b")])
 def test_an_arm_that_is_gone_leaves_the_others(dead: str, alive: str) -> None:
-    """It is told why it is gone, and none of its comparisons is shown."""
+    """A failed arm has a reason, and its comparisons are not shown."""
     ab = three_arms({alive: 2.0}, {}, ArmFacts(failures={dead: f"arm {dead}: it is gone"}))
 
     for level in (Level.FIRST_PAGE, Level.FULL, Level.VERBOSE):
@@ -97,7 +97,7 @@ def test_an_arm_that_is_gone_leaves_the_others(dead: str, alive: str) -> None:
 
 
 def test_without_the_first_arm_nothing_is_compared() -> None:
-    """No comparison is shown, and that is told with the reason; otherwise it is told that the others are compared."""
+    """If no arms are left to compare, a fact gives the reason; otherwise it says that the failed arms are left out."""
     nothing = three_arms({}, {}, ArmFacts(failures={"a": "arm a: it is gone"}))
     some = three_arms({}, {}, ArmFacts(failures={"b": "arm a: it is gone"}))
 
@@ -108,7 +108,7 @@ def test_without_the_first_arm_nothing_is_compared() -> None:
 
 
 def test_three_arms() -> None:
-    """Each value has the name of its arm, the finding names the one that differs, and files say how they share their risk."""
+    """With three arms, each value has the name of its arm, and files explain the correction for several comparisons."""
     ab = three_arms({"c": 2.0}, {})
     texts = {arm: gate_phrases.comparison(ab, each) for arm, each in of_metric(ab, "ttft.p50").items()}
 
@@ -121,7 +121,7 @@ def test_three_arms() -> None:
 
 
 def test_what_a_merge_request_shows() -> None:
-    """A comment has what differs and the first score, of each arm; an annotation warns of what is slower or worse, by both names."""
+    """A comment has the shown differences and the first score. An annotation warns of each arm that is slower or worse."""
     ab = three_arms({"c": 2.0}, {"b": 0.3})
     shown = compared_in(arms(ab, Level.SUMMARY))
     warnings = [line for line in commands(run_of(ab=ab), Path()) if line.startswith("::warning title=shop")]
@@ -135,7 +135,7 @@ def test_what_a_merge_request_shows() -> None:
 
 
 def test_rates() -> None:
-    """Files have the calls of each arm, and its rates over the time of its turns."""
+    """Files have the calls of each arm, and its rates over the time of its blocks."""
     ab = two_arms(*both(0.0, 2.0))
     [table] = tables_of(arms(ab), "arm")
 
@@ -147,7 +147,7 @@ def test_rates() -> None:
 
 
 def test_what_was_not_equal() -> None:
-    """Each warning is a fact that leaves a question open."""
+    """Each warning is a fact with the tone open."""
     ab = two_arms(*both(), facts=ArmFacts(in_sequence=True))
 
     [warning] = facts(arms(ab, Level.FIRST_PAGE), "not equal")

@@ -1,4 +1,4 @@
-"""What to look at first."""
+"""The section of what to look at first."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def first_look(run: Run) -> list[Finding]:
 
 
 def quiet(*rollouts: Rollout) -> Run:
-    """A run whose timings have nothing to say."""
+    """Returns a run without noteworthy timings."""
     run = run_of(*rollouts)
     return replace(run, stopwatch=replace(run.stopwatch, verdict="ok"))
 
 
 def test_what_decides_comes_first() -> None:
-    """Then come mistakes, trials that do not agree, and the timings."""
+    """Rules that did not pass come first, then mistakes, scenarios that passed only in some trials, and timings."""
     rule = rule_result("tsq.mean >= 0.8", "FAIL", 0.5, threshold=0.8)
     trials = [rollout("b", "find", tsq=1.0), rollout("b", "order", trial=2)]
     run = run_of(rollout("a", status="agent_error", reason="KeyError"), *trials, gate=gate_result("FAIL", rule))
@@ -56,7 +56,7 @@ def test_what_decides_comes_first() -> None:
 
 
 def test_ten_at_most() -> None:
-    """However much went wrong, what decides is among them."""
+    """Rules are among the ten lines even if much went wrong."""
     rules = [rule_result(f"tsq.mean >= 0.{digit}", "FAIL", 0.0) for digit in range(1, 10)]
     found = first_look(run_of(rollout("a", "order"), gate=gate_result("FAIL", *rules, *rules)))
 
@@ -64,14 +64,14 @@ def test_ten_at_most() -> None:
 
 
 def test_rules_that_hold_are_no_news() -> None:
-    """Nor is a run in which all went well."""
+    """Passed rules have no line, nor has a run without problems."""
     run = replace(quiet(rollout("a", "find", tsq=1.0)), gate=gate_result("PASS", rule_result("tsq.mean >= 0.8", "PASS", 1.0)))
 
     assert [] == first_look(run)
 
 
 def test_tasks() -> None:
-    """Of tasks that are not solved it is told how many, and how most of them ended."""
+    """Unsolved tasks are counted, with the most frequent failure."""
     failed = [Verification(0.0, first_failure=check) for check in ("test_port", "test_log", "test_port")]
     solved = rollout("d", "bash", tsq=1.0, verification=Verification(1.0))
     run = run_of(*(rollout(id, "bash", verification=found) for id, found in zip("abc", failed, strict=True)), solved)
@@ -87,7 +87,7 @@ def test_tasks() -> None:
 
 
 def test_what_took_most_of_the_time() -> None:
-    """A part of the rollouts' time is worth a line if it is great."""
+    """A part of the rollouts' time has a line if its share is large."""
     run = quiet(rollout("a", "find", tsq=1.0))
     split = {"decoding": PartOfTime(GREAT, 1.0, None), "tools": PartOfTime(GREAT - 0.01, 1.0, None)}
     great = replace(run, performance=replace(run.performance, split=split))
@@ -96,7 +96,7 @@ def test_what_took_most_of_the_time() -> None:
 
 
 def test_failed_calls() -> None:
-    """Calls that failed are worth a line."""
+    """Failed calls have a line."""
     run = quiet(rollout("a", "find", tsq=1.0))
     failed = replace(run, performance=replace(run.performance, calls=3, failed_calls={"cut": 1}))
 

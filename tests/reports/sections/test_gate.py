@@ -1,4 +1,4 @@
-"""Rules and scenarios that got worse, in the order of their news."""
+"""The section of the gate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def under(found: Document, label: str) -> list[tuple[Callable[..., Any], Any]]:
 
 
 def suspects(amount: int, *, claimed: bool = True) -> tuple[Suspect, ...]:
-    """Scenarios of which each is less sure than the one before."""
+    """Returns scenarios with decreasing significance."""
     return tuple(Suspect(f"s-{number:02}", 1.0, 0.0, number / 1000, claimed=claimed) for number in range(amount))
 
 
@@ -40,7 +40,7 @@ def test_no_gate() -> None:
 
 
 def test_the_worst_rule_first() -> None:
-    """Rules stand in the order of their news, each with its colour, its reason and its notes."""
+    """Rules are sorted by verdict, the worst first, each with its tone, reason and notes."""
     rules = [rule_result(f"tsq.mean >= {verdict}", verdict, notes=("a note",) * (verdict == "FAIL")) for verdict in ORDER]
     found = gate_of(*rules)
 
@@ -52,7 +52,7 @@ def test_the_worst_rule_first() -> None:
 
 
 def test_levels() -> None:
-    """With -q there are rules that do not hold, the first page has the worst ones, and a summary all, in short; then come their grounds."""
+    """-q shows rules that did not pass, the first page the worst ones, a summary all in short, and higher levels their details."""
     rules = [rule_result("x", "PASS"), *(rule_result(f"y{number}", "FAIL") for number in range(RULES + 1))]
 
     headline, first, summary, full = (gate_of(*rules, level=level) for level in list(Level)[:4])
@@ -67,7 +67,7 @@ def test_levels() -> None:
 
 
 def test_which_scenarios_got_worse() -> None:
-    """From five trials on the surest are claimed, each with a p-value; with fewer there is a ranking, which claims nothing."""
+    """With at least five trials, significant scenarios are listed with p-values; with fewer, lower scores are listed without."""
     many = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=12, trials=6), run(n=30, trials=6))
     few = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=3), run(n=30))
     claims, ranking = gate_of(many), gate_of(few)
@@ -87,7 +87,7 @@ def test_which_scenarios_got_worse() -> None:
 
 
 def test_many_scenarios_that_got_worse() -> None:
-    """The surest are shown, of all rules together, and it is said how many more there are."""
+    """The most significant scenarios over all rules are shown, and the others are counted."""
     rules = [rule_result(name, "FAIL", suspects=suspects(SHOWN)) for name in ("a.mean >= 0", "b.mean >= 0")]
     first, full = (gate_of(*rules, level=level) for level in (Level.FIRST_PAGE, Level.FULL))
 
@@ -101,7 +101,7 @@ def test_many_scenarios_that_got_worse() -> None:
 
 
 def test_a_ranking_on_the_first_page() -> None:
-    """It is there if a rule failed; of rules that hold it is told below."""
+    """Lower scores are on the first page only if the rule failed."""
     failed, held = (
         gate_of(rule_result("x", verdict, suspects=suspects(5, claimed=False)), level=Level.FIRST_PAGE) for verdict in ("FAIL", "PASS")
     )
@@ -111,19 +111,19 @@ def test_a_ranking_on_the_first_page() -> None:
 
 
 def test_looks() -> None:
-    """Each look at trials that were added has its rules, in a section of its own; without looks there is none."""
+    """Interim looks have a section with their rules. Without looks there is none."""
     seen = rule_result("x", "PASS", confidence=0.9939)
     rounds = RoundsResult(most=5, ran=2, stands=True, saved=9, looks=(InterimLook(2, "PASS", stands=True, rules=(seen,)),))
     asked = gate_result("PASS", seen)
     found, without = report(run_of(gate=asked, rounds=rounds)), report(run_of(gate=asked))
 
-    assert [(rounds, rounds.looks[0], seen)] == said(found, gate_phrases.look)
+    assert [(rounds, rounds.looks[0], seen)] == said(found, gate_phrases.interim_look)
     assert [(asked, rounds)] == said(found, gate_phrases.gate)
-    assert ([], [(asked, None)]) == (said(without, gate_phrases.look), said(without, gate_phrases.gate))
+    assert ([], [(asked, None)]) == (said(without, gate_phrases.interim_look), said(without, gate_phrases.gate))
 
 
 def test_a_gate_alone() -> None:
-    """It is a report without a headline and without a title of its section."""
+    """A report of a gate alone has no headline, and its section no title."""
     asked = gate_result("FAIL", rule_result("x", "FAIL"))
     alone = document_of(asked, None)
 

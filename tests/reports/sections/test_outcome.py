@@ -1,4 +1,4 @@
-"""What kept a run from being one undisturbed session, and the tests that did not pass."""
+"""The section of the outcome: disturbances of the run, and tests that did not pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_with(*tests: Failure) -> Run:
 
 
 def test_what_was_planned() -> None:
-    """Plan and exit status are told on the terminal; how many rollouts were not run, on the first page."""
+    """Progress and exit status are shown with -v, rollouts that were not run on the first page."""
     full = report(QUIET, Level.FULL)
 
     assert ([(QUIET,)], [(QUIET,)]) == (said(full, phrases.progress), said(full, phrases.exit_status))
@@ -35,7 +35,7 @@ def test_what_was_planned() -> None:
 
 
 def test_a_backend_that_failed() -> None:
-    """Its first line is a fact and its log a listing: on the first page, unless a test shows it, and then all of it is in files alone."""
+    """A backend failure has a fact and a listing of its log on the first page. If a test shows the log, it is only in files."""
     failed = run_of(backend=replace(QUIET.backend, failure="the engine died\nlog 1\nlog 2"))
     shown = replace(failed, tests=OutcomeCounts(errors=1))
 
@@ -58,7 +58,7 @@ def table(section: Section | None) -> list[tuple[Any, ...]]:
 
 
 def test_failed_tests() -> None:
-    """Those without a score come first, then the lowest scores; twenty at most, and how many more there are."""
+    """Tests without a score come first, then the lowest scores. At most twenty are listed, and the others are counted."""
     tests = [failure(number, tsq=number / 100) for number in range(SHOWN + 1, 0, -1)]
     run = run_with(*tests, failure(99))
     found = report(run, Level.SUMMARY)
@@ -71,7 +71,7 @@ def test_failed_tests() -> None:
 
 
 def test_tests_that_could_not_be_measured() -> None:
-    """They have a table for each status of their rollouts."""
+    """Unmeasured tests have a table for each status of their rollouts."""
     run = run_with(failure(1, "error", status="infra_error"), failure(2, "error", status="ok"), failure(3, "error", status="infra_error"))
     lost, other = (part(report(run, Level.SUMMARY), "Outcome", f"Not measured: {status}") for status in ("infra_error", "error"))
 
@@ -79,12 +79,12 @@ def test_tests_that_could_not_be_measured() -> None:
 
 
 def test_what_did_not_happen_is_not_told() -> None:
-    """A run that was not disturbed has no fact about it; one that was has."""
+    """Only a disturbed run has facts about disturbances."""
     quiet = run_of(Rollout("shop", "s", "default", 1, "ok"))
     disturbed = run_of(losses=("a file is gone",), damaged=("line 3",), backend=replace(QUIET.backend, restarts={"engine": 1}))
 
     for label, tone in (("lost", "bad"), ("damaged", "open"), ("restarted", "open")):
         assert ([], [tone]) == tuple([fact.tone for fact in facts(report(each), label)] for each in (quiet, disturbed))
-    for label in ("resumed", "interrupted", "not known", "window", "tests"):
+    for label in ("resumed", "interrupted", "unmeasured", "window", "tests"):
         assert [] == facts(report(quiet), label)
     assert [(QUIET,)] == said(report(QUIET), phrases.unknown_suites)

@@ -1,4 +1,4 @@
-"""Another tool's table, as the blocks of a report."""
+"""The report in the format of another tool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ONE = PeerTable("Tool 1.0", ("",), {"TTFT": (float("inf"),)}, ())
 
 
 def test_tables() -> None:
-    """Each table says whose calls it is about and how it differs. A count has no digits, and what the tool does not have is empty."""
+    """Each table says which calls it covers and how its numbers differ. Counts have no decimals; missing values are empty."""
     report = document("tool", [("of arm a", TWO), ("of arm b", ONE)])
     first, second = tables(report, "metric")
 

@@ -1,4 +1,4 @@
-"""A profile, as the blocks of a report."""
+"""The report of a profile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_PROMPTS = PromptReuse(0, 2, 0.0, 0.0, 0.0, None, 0, False, ())
 
 
 def test_a_run(tmp_path: Path) -> None:
-    """Each slow call has a row with why, each branch of the tree one with its numbers; what prompts share is summed up."""
+    """Each slow call has a row with the reason, each branch of the tree one with its numbers. Shared prefixes have a summary."""
     profile = read_profile(run_directory(tmp_path / "run", *ALL))
     report = document(profile)
 
@@ -33,7 +33,7 @@ def test_a_run(tmp_path: Path) -> None:
 
 
 def test_spikes() -> None:
-    """Spikes have a table and the latencies inside and outside of them; without any neither is there."""
+    """Spikes have a table, and the latencies inside and outside. Without spikes both are missing."""
     level = ConcurrencyLevel(3, 4, 0.5, Latencies(2, 10.0, 20.0))
     found = Concurrency(
         4, 9, 0.1, 2, (Spike(1.5, 0.25, 9, Latencies(3, 50.0, None)),), Latencies(3, 50.0, None), Latencies(7, 9.0, 10.0), (level,)

@@ -1,4 +1,4 @@
-"""Runs side by side, as the blocks of a report."""
+"""The report of compared runs."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def words(cell: TableCell) -> str:
 
 
 def titled(report: Document, title: str) -> Table:
-    """Returns the table of the section with a title."""
+    """Returns the table in the section with this title."""
     [table] = [each for part in report.sections if plain(part.title) == title for each in part.flat() if isinstance(each, Table)]
     return table
 
 
 def differing(report: Document) -> Iterator[tuple[str, Table]]:
-    """Yields the tables of scenarios that differ, and the titles of their sections."""
+    """Yields the tables of differing scenarios with the titles of their sections."""
     named = [(part, table) for part in report.sections for table in part.flat() if isinstance(table, Table)]
     yield from ((plain(part.title), table) for part, table in named if isinstance(table.rows[0][0], Code))
 
 
 def test_scores_and_differences() -> None:
-    """A score has a row of means, one of intervals, and two of differences, in which the reference has nothing."""
+    """A score has a row of means, one of intervals, and two of differences, which are empty for the reference."""
     runs = several(passing(noisy()), passing(noisy(0.5)), passing(noisy(seed=7)))
     table = titled(document(runs, details=False), "shop")
 
@@ -63,7 +63,7 @@ def test_scores_and_differences() -> None:
 
 
 def test_rows_without_a_value_are_left_out() -> None:
-    """A metric that no run knows has no row, and what is not compared has no row of differences; zero is a value."""
+    """A metric that all runs lack has no row, and one without a comparison no row of differences. Zero is a value."""
     report = document(several(run(noisy()), run(noisy(), suites=("store",))), details=False)
     speeds = titled(report, "Speed, ms")
 
@@ -74,7 +74,7 @@ def test_rows_without_a_value_are_left_out() -> None:
 
 
 def test_speeds() -> None:
-    """A row has the percentile of each run's own latencies."""
+    """A row has the same percentile of each run."""
     runs = several(*(with_ttft(value) for value in (10.0, 20.0)))
     rows = {words(row[0]): [words(cell) for cell in row[1:]] for row in titled(document(runs, details=False), "Speed, ms").rows}
 
@@ -82,7 +82,7 @@ def test_speeds() -> None:
 
 
 def with_ttft(value: float) -> ComparedRun:
-    """Returns a run whose calls had one TTFT in milliseconds."""
+    """Returns a run whose calls all have this TTFT in milliseconds."""
     found = run(noisy())
     performance = found.facts.performance
     metrics = {**performance.metrics, "ttft_ms": latency_spread([value] * 20)}
@@ -90,7 +90,7 @@ def with_ttft(value: float) -> ComparedRun:
 
 
 def test_details() -> None:
-    """With details every score has the scenarios that differ; what is the same, left out or was tried again is said as well."""
+    """With details, the differing scenarios of every score are listed, and remarks name equal scores, left-out scenarios and retries."""
     changed = {**HASHES, "scenario": "other"}
     base = evidence([trial("lower"), trial("changed"), trial("unmeasured"), trial("gone")])
     new = evidence([trial("lower", 0.2), trial("changed", content=changed), trial("unmeasured", None, status="infra_error"), trial("new")])
@@ -111,7 +111,7 @@ def test_details() -> None:
 
 
 def test_only_so_many_scenarios() -> None:
-    """A table for a terminal is cut, and its title says how many there are; else all are there."""
+    """A table for a terminal is limited, and its title has the total. Otherwise it has all rows."""
     base, new = (evidence(trial(f"{number:02}", score) for number in range(MOST + 5)) for score in (1.0, 0.0))
     runs = several(passing(base), passing(new))
 
@@ -123,7 +123,7 @@ def test_only_so_many_scenarios() -> None:
 
 
 def test_runs_without_an_identity() -> None:
-    """A run that says nothing of its setup is named."""
+    """A run without a recorded setup is named."""
     unknown = ComparedRun(replace(run().facts, identity=None), run().evidence)
 
     report = document(several(run(), unknown), details=False)
@@ -133,7 +133,7 @@ def test_runs_without_an_identity() -> None:
 
 
 def test_runs_without_a_common_suite() -> None:
-    """Data, prompts, tools, agents and scoring of other suites are not the same, nor everything."""
+    """If the suites differ, data, prompts, tools, agents and scoring are not listed as equal."""
     [(parts, of)] = said(document(several(run(suites=("store",)), run(), run()), details=False), comparison_phrases.same_setup)
 
     assert ["code", "packages", "backend", "model", "hardware", "host", "options", "more"] == parts
@@ -141,7 +141,7 @@ def test_runs_without_a_common_suite() -> None:
 
 
 def test_setups_name_their_runs() -> None:
-    """A difference from the reference that two runs share is one line, which names both; equal runs have everything in common."""
+    """Two runs with the same difference from the reference share a line. Equal runs have everything in common."""
     report = document(several(run(), run(concurrency=4), run(concurrency=4), run()), details=False)
 
     [(changed, names)] = said(report, comparison_phrases.setup_change)
@@ -155,7 +155,7 @@ def test_setups_name_their_runs() -> None:
 
 @pytest.mark.parametrize("count", [2, 6, 12])
 def test_hundred_columns(count: int) -> None:
-    """No line is longer than 100 columns, however many runs there are; each of them has its column, and each row its place."""
+    """No line is longer than 100 columns with any number of runs, and all cells are present."""
     names = tuple(f"20260304-050607-a-long-name-{number}" for number in range(count))
     long = "scenario-" * 12
     runs = RunComparison(
@@ -174,7 +174,7 @@ def test_hundred_columns(count: int) -> None:
 
 
 def test_names_are_no_markup() -> None:
-    """What scenarios and runs are called makes no markup."""
+    """Names of scenarios and runs are escaped."""
     hostile = "<b>|@you"
     runs = RunComparison(("[x](y)", "b"), (passing(evidence([trial(hostile)])), passing(evidence([trial(hostile, 0.0)]))))
 

@@ -1,4 +1,4 @@
-"""A report as a whole: its headline and the sections in their order."""
+"""A whole report: its headline and the order of its sections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.made_runs import gate_result, rule_result, run_of
     [("PASS", "good"), ("FAIL", "bad"), ("INCONCLUSIVE", "open"), ("NOT MEASURED", "open"), ("NO GATE", "")],
 )
 def test_the_headline(verdict: str, tone: str) -> None:
-    """The answer of a run has a tone; one that nothing judged has none."""
+    """The headline has the tone of the verdict, or none without a gate."""
     run = run_of(verdict=verdict)
     headline = report(run).headline
 
@@ -25,7 +25,7 @@ def test_the_headline(verdict: str, tone: str) -> None:
 
 
 def test_the_order_of_sections() -> None:
-    """What happened comes first, then what to look at, what the gate says, what was measured, and how to repeat it."""
+    """The sections are in their fixed order, from the outcome to the files."""
     run = run_of(Rollout("shop", "s", "default", 1, "agent_error"), gate=gate_result("FAIL", rule_result("x", "FAIL")))
 
     assert ["Outcome", "What to look at first", "Gate", "Suites", "Serving", "Setup", "Files"] == [
@@ -34,6 +34,6 @@ def test_the_order_of_sections() -> None:
 
 
 def test_the_title() -> None:
-    """A report is about a run by its id."""
+    """The title of a report has the id of the run."""
     assert "Run 20260304-050607" == report(run_of()).title
     assert all(isinstance(each, Section) for each in report(run_of()).sections)

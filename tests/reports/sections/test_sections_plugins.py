@@ -1,4 +1,4 @@
-"""Sections of plugins: one file reaches all readers, and one that fails spoils no report."""
+"""Sections of plugins: they are in all reports, and a failing one does not prevent a report."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def powered() -> Run:
-    """A run whose two GPUs took 712 W together."""
+    """Returns a run whose two GPUs took 712 W together."""
     gpus = {name: replace(GPU, power_w_mean=watts) for name, watts in (("0", 512.4), ("1", 200.0))}
     return run_of(*ALL, serving=replace(SERVING, gpus={**gpus, "2": GPU}))
 
@@ -78,7 +78,7 @@ def shown(found: Document, level: Level) -> str:
 
 
 def test_a_section_of_a_plugin(install: Install) -> None:
-    """It stands behind the sections of the package, with its measure and its table; a run without GPUs has no such section."""
+    """The section follows those of the package, with its measure and table. A run without GPUs does not have it."""
     install(power="gpu_power:section")
     run = powered()
     found = report(run)
@@ -91,7 +91,7 @@ def test_a_section_of_a_plugin(install: Install) -> None:
 
 
 def test_it_reaches_all_readers(install: Install, tmp_path: Path) -> None:
-    """The first page and -v, report.md, the comment on a pull request and report.html have it, and -q, which has commands, has not."""
+    """The section is on the first page, with -v, in report.md, in comments and in report.html, but not with -q."""
     install(power="gpu_power:section")
     run = powered()
     directory = run_directory(tmp_path / "reports" / run.id, *ALL)
@@ -111,7 +111,7 @@ def test_it_reaches_all_readers(install: Install, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entry", BROKEN)
 def test_a_section_that_fails(install: Install, tmp_path: Path, entry: str) -> None:
-    """It becomes a note that names it and what is wrong, and the rest of the report is written: other plugins' sections too."""
+    """A failing plugin becomes a note with its error. The other sections, also those of other plugins, are written."""
     run = powered()
     without = report(run)
     install(broken=entry, power="gpu_power:section")

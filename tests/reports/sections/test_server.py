@@ -1,4 +1,4 @@
-"""What servers say of themselves."""
+"""The section of server metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def full(**changes: object) -> Document:
 
 
 def test_what_servers_say() -> None:
-    """Cache and load are told always, GPUs if there are any, each by its name."""
+    """Cache and load are always shown; each GPU has a fact with its name."""
     found = full(gpus={"0": GPU})
 
     assert ([(replace(SERVING, gpus={"0": GPU}),)],) * 2 == (
@@ -29,7 +29,7 @@ def test_what_servers_say() -> None:
 
 
 def test_what_disturbed_them() -> None:
-    """Counters that fell and a long gap without a look are told if there were any."""
+    """Decreases of counters and long sampling gaps are shown if there were any."""
     late, restarted = full(longest_gap_s=3.9), full(resets=2)
 
     assert (1, 0) == (len(said(late, serving_phrases.sampling_gap)), len(said(late, serving_phrases.counter_resets)))
@@ -38,7 +38,7 @@ def test_what_disturbed_them() -> None:
 
 
 def test_doubts() -> None:
-    """What does not agree, and what could not be seen, have their own labels and leave a question open."""
+    """Disagreements and sampling problems have their own labels and the tone open."""
     found = full(disagreements=("a",), notes=("b",))
 
     assert [("differs", "a", "open"), ("sampling", "b", "open")] == [
@@ -47,6 +47,6 @@ def test_doubts() -> None:
 
 
 def test_samples() -> None:
-    """Files say how many looks the numbers are from."""
+    """Files have the number of samples."""
     assert [(SERVING,)] == said(report(run_of(serving=SERVING), Level.VERBOSE), serving_phrases.samples)
     assert [] == said(full(), serving_phrases.samples)

@@ -1,4 +1,4 @@
-"""How fast the backend served the calls, and how far the timings can be trusted."""
+"""The section of serving."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TIMED = run_of(Rollout("shop", "s", "default", 1, "ok", ended_ns=50_000_000, cal
 
 
 def rows(run: Run, first: str) -> dict[str, tuple[Any, ...]]:
-    """Returns the rows of the only table with such a first column in files, by their titles."""
+    """Returns the rows of the only table in files whose first column has this title."""
     [table] = tables(report(run, Level.VERBOSE), first)
     return {row[0]: row[1:] for row in values_of(table)}
 
 
 def test_latencies() -> None:
-    """Intervals stand beside percentiles, dashes where values are too few; failed calls are infinite in a row of their own."""
+    """Percentiles have intervals, or a dash if there are too few values. A row counts failed calls as infinite."""
     latencies = rows(TIMED, "milliseconds")
 
     median, none = (10.0, (10.0, 10.0)), (None, None, None)
@@ -41,7 +41,7 @@ def test_latencies() -> None:
 
 
 def test_latencies_of_a_terminal() -> None:
-    """Its table has one interval, that of the median; files have the other table instead."""
+    """The table of a terminal has only the interval of the median. Files have all intervals."""
     [table] = tables(report(TIMED, Level.FULL), "ms")
 
     [ttft] = [row for row in values_of(table) if row[0] == "TTFT"]
@@ -53,7 +53,7 @@ def test_latencies_of_a_terminal() -> None:
 
 
 def test_measures_by_level() -> None:
-    """The first page has the first latency, a summary all; a summary says more of each."""
+    """The first page has the first latency; a summary has all, with more details."""
     first, summary = report(TIMED, Level.FIRST_PAGE), report(TIMED, Level.SUMMARY)
     titles = {name: {"ttft": "TTFT", "itl": "ITL", "e2e": "E2E"}[name] for name in LATENCIES}
 
@@ -79,7 +79,7 @@ def test_who_had_the_time() -> None:
 
 
 def test_failed_calls() -> None:
-    """The first page counts them; the terminal and files have a fact for each kind. Without any there is none."""
+    """The first page counts failed calls; -v and files have a fact for each kind."""
     performance = TIMED.performance
     whole = run_of(Rollout("shop", "s", "default", 1, "ok", ended_ns=50_000_000, calls=(GOOD,)))
 
@@ -89,7 +89,7 @@ def test_failed_calls() -> None:
 
 
 def test_a_run_without_calls() -> None:
-    """It says that nothing was measured where others have a table of latencies."""
+    """Without calls, a note replaces the table of latencies."""
     quiet = report(run_of(Rollout("shop", "s", "default", 1, "ok")), Level.VERBOSE)
 
     assert serving_phrases.NO_LATENCIES in [each.content for each in quiet.blocks() if isinstance(each, Note)]
@@ -99,11 +99,11 @@ def test_a_run_without_calls() -> None:
 
 @pytest.mark.parametrize(("verdict", "tone", "first"), [("ok", "", 0), ("warn", "open", 1), (SATURATED, "bad", 1), (None, "open", 0)])
 def test_timings(verdict: str | None, tone: str, first: int) -> None:
-    """The stopwatch's verdict has its colour, its evidence in files, and a place on the first page if it is trouble."""
+    """The verdict on the timings has a tone, figures in files, and a line on the first page if it is not ok."""
     watch = Stopwatch(verdict=verdict, clean_share=1.0, notes=("a note",))
     run = replace(TIMED, stopwatch=watch)
 
-    [fact] = facts(report(run, Level.FULL), "stopwatch")
+    [fact] = facts(report(run, Level.FULL), "timing quality")
     assert tone == fact.tone
     assert [(watch,)] == said(report(run, Level.FULL), serving_phrases.timing)
     assert [(watch,)] * first == said(report(run, Level.FIRST_PAGE), serving_phrases.timing_trouble)
@@ -112,7 +112,7 @@ def test_timings(verdict: str | None, tone: str, first: int) -> None:
 
 
 def test_goodput() -> None:
-    """With objectives it is on the first page."""
+    """With objectives, goodput is on the first page."""
     found = GoodputSummary({"ttft": 500.0}, 9, 1, 0, {"ttft": 0}, 0.9, 1.5)
     run = replace(TIMED, performance=replace(TIMED.performance, goodput=found))
 
@@ -121,7 +121,7 @@ def test_goodput() -> None:
 
 
 def test_slow_calls() -> None:
-    """Files have a table of them: times, place in the attempt, tokens, how a call failed; and it is told where to read why."""
+    """Files have a table of slow calls with times, position, tokens and failure, and a note on the command that explains them."""
     run = run_of(*ALL)
     section = part(report(run, Level.VERBOSE), "Serving", "Slowest LLM calls")
     [table] = tables(report(run, Level.VERBOSE), "ms")
@@ -140,7 +140,7 @@ def test_slow_calls() -> None:
 
 
 def test_the_place_of_a_call() -> None:
-    """It is told in which attempt a call was if that is not the first."""
+    """A call has the number of its attempt, except in the first."""
     slow = run_of(*ALL).performance.slowest_calls
 
     assert ["1 of 1, attempt 2", "2 of 2", "1 of 2", "1 of 1"] == [serving_phrases.call_place(each) for each in slow]

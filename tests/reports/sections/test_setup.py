@@ -1,4 +1,4 @@
-"""What ran, and on what."""
+"""The section of the setup."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUN = run_of()
 
 
 def test_what_a_report_stands_on() -> None:
-    """Files have backend, command, settings of each suite, machine and packages; a summary has backend and time."""
+    """Files have the backend, command, settings, machine and packages. A summary has the backend and the time."""
     summary, files = report(RUN, Level.SUMMARY), report(RUN, Level.VERBOSE)
 
     assert [(RUN,)] == said(summary, phrases.backend) == said(files, phrases.backend)
@@ -27,7 +27,7 @@ def test_what_a_report_stands_on() -> None:
 
 
 def test_what_stands_in_them() -> None:
-    """Backend, model, concurrency, versions and packages are told by name; what is unknown is said to be."""
+    """The texts have backend, model, concurrency, versions and packages, or say that they are unknown."""
     unknown = run_of(settings=replace(RUN.settings, concurrency=None), backend=replace(RUN.backend, served_model=None))
     assert ["embedded", "m"] == [each.text for each in spans(phrases.backend(RUN)) if isinstance(each, Code)]
     assert ["8"] == amounts(phrases.backend(RUN))
@@ -39,7 +39,7 @@ def test_what_stands_in_them() -> None:
 
 
 def test_what_was_changed_for_a_run() -> None:
-    """Settings that the command line changed are told; that there were none is told too."""
+    """Settings changed on the command line are listed, or `none`."""
     changed = run_of(settings=replace(RUN.settings, changes={"agent.seed": 1}))
 
     assert [({"agent.seed": 1},)] == said(report(changed, Level.VERBOSE), phrases.settings)
@@ -47,7 +47,7 @@ def test_what_was_changed_for_a_run() -> None:
 
 
 def test_what_a_backend_says() -> None:
-    """Its note and its warnings are facts, if it has any."""
+    """The note and the warnings of a backend are facts."""
     noted = run_of(backend=replace(RUN.backend, note="a baseline", warnings=("another model",)))
 
     assert "a baseline" in texts(report(noted, Level.FULL))
@@ -57,7 +57,7 @@ def test_what_a_backend_says() -> None:
 
 
 def test_an_imported_run() -> None:
-    """What it ran on is not recorded, and that is said instead."""
+    """For an imported run, a note says that the machine is not recorded."""
     imported = report(run_of(imported=Imported("Harbor", "jobs/1", "2026-01-01", "", (), {}, ())), Level.VERBOSE)
 
     assert phrases.UNRECORDED in [each.content for each in imported.blocks() if isinstance(each, Note)]

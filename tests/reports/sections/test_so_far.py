@@ -1,4 +1,4 @@
-"""What is said of a run that has not ended."""
+"""The report of a run that has not ended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def report_of(*rollouts: Rollout, session: Session | None = None, stopped: bool 
 
 
 def test_means_and_statuses() -> None:
-    """A mean is over the rollouts that have the score, with their number and without an interval; all that have ended are counted."""
+    """A mean covers the rollouts with the score, has their number and no interval. All finished rollouts are counted."""
     report = report_of(rollout("a", 1.0), rollout("b", 0.5), rollout("c", None, "infra_error"))
 
     mean, count = measure(report, "tsq"), measure(report, "rollouts")
@@ -33,7 +33,7 @@ def test_means_and_statuses() -> None:
 
 
 def test_one_that_ran_again() -> None:
-    """What is taken back counts no more."""
+    """A removed rollout is not counted any more."""
     so_far = SoFar()
     so_far.add(rollout("a", 0.0))
     so_far.add(rollout("b", 1.0))
@@ -44,14 +44,14 @@ def test_one_that_ran_again() -> None:
 
 
 def test_several_suites() -> None:
-    """Each suite has its own numbers, under its name."""
+    """Each suite has its own numbers, labelled with its name."""
     report = report_of(rollout("a", 1.0), rollout("a", 0.0, suite="bank"))
 
     assert (1.0, 0.0) == (measure(report, "shop tsq").value, measure(report, "bank tsq").value)
 
 
 def test_many_scores() -> None:
-    """Of a suite with many scores the first ones are shown."""
+    """Only the first scores of a suite with many are shown."""
     scores = {f"s{number}": Score(1.0) for number in range(SHOWN + 1)}
     report = report_of(Rollout("shop", "a", "default", 1, "ok", scores=scores))
 
@@ -59,7 +59,7 @@ def test_many_scores() -> None:
 
 
 def test_phases() -> None:
-    """One that has stopped says how it goes on; a run of which nothing has ended says nothing of means. All is in the summary."""
+    """A stopped run says how to resume it. Without finished rollouts, there are no means. Everything is in the summary."""
     stopped, empty = report_of(rollout("a", 1.0), stopped=True), report_of()
 
     assert ([(1,)], [("night",)]) == (said(stopped, phrases.stopped), said(stopped, phrases.how_to_resume))

@@ -1,4 +1,4 @@
-"""What each suite measured: tables of mistakes, tasks, pass rates and scenarios, and the facts beside them."""
+"""The section of suites: tables of mistakes, tasks, pass rates and scenarios, and facts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.reports.test_suite_phrases import NO_CALLS
 
 
 def of_suite(run: Run, *titles: str, level: Level = Level.VERBOSE) -> Section | None:
-    """Returns the section of the shop, or one in it."""
+    """Returns the section of the shop suite, or a section nested in it."""
     return part(report(run, level), "Suites", "shop", *titles)
 
 
 def table(run: Run, *titles: str) -> list[tuple[Any, ...]]:
-    """Returns the rows of the only table in a section of the shop; no row if there is no such section."""
+    """Returns the rows of the only table in a section of the shop suite, or nothing without such a section."""
     section = of_suite(run, *titles)
     if section is None:
         return []
@@ -37,19 +37,19 @@ def table(run: Run, *titles: str) -> list[tuple[Any, ...]]:
 
 
 def test_what_went_wrong() -> None:
-    """Kinds with examples, pairs of tools, and tools have a table each; a run without mistakes has none of them."""
+    """Kinds of mistakes, confused tools, and tools have a table each. A run without mistakes has none."""
     run, right = run_of(rollout("a", "order"), rollout("b", "order"), rollout("c", "find", tsq=1.0)), run_of(rollout("c", "find", tsq=1.0))
 
     assert ("wrong tool", (2, 3), KINDS["wrong tool"], (("a", "b"), "order instead of find")) in table(run, "What went wrong")
-    assert [("find", "order", 2)] == table(run, "Which tool instead of which")
+    assert [("find", "order", 2)] == table(run, "Confused tools")
     assert [("find", 3, 2, 0, 0), ("order", 0, 0, 2, 0)] == table(run, "Tools with the most mistakes")
-    for title in ("What went wrong", "Which tool instead of which", "Tools with the most mistakes"):
+    for title in ("What went wrong", "Confused tools", "Tools with the most mistakes"):
         assert of_suite(right, title) is None
     assert [] == said(report(right), suite_phrases.mistakes)
 
 
 def test_mistakes_by_level() -> None:
-    """The first page counts kinds, the terminal tells which tools were taken for others, and files have tables of both."""
+    """The first page counts kinds, -v names confused tools, and files have tables of both."""
     run = run_of(rollout("a", "order"))
     first, full, verbose = (report(run, level) for level in (Level.FIRST_PAGE, Level.FULL, Level.VERBOSE))
 
@@ -58,7 +58,7 @@ def test_mistakes_by_level() -> None:
 
 
 def test_pass_rates() -> None:
-    """Scenarios whose trials did not all pass, the worst first, and how many others there are; nothing with one trial of each."""
+    """The table has scenarios whose trials did not all pass, the worst first, and a note on the others. With one trial there is none."""
     many = [Rollout("shop", f"s-{at}", "default", trial, "ok", scores={"tsq": Score(trial > at)}) for at in range(25) for trial in (1, 2)]
     run, once = run_of(*many), run_of(*many[::2])
     passes = run.suites["shop"].passes
@@ -76,7 +76,7 @@ def test_pass_rates() -> None:
 
 
 def test_scores() -> None:
-    """Each score has its mean over all and over evaluable rollouts; without a value there is none."""
+    """Each score has its mean over all and over evaluable rollouts, if it has a value."""
     low, lost = rollout("s|0", tsq=0.25), rollout("s-1", status="agent_error", reason="KeyError: 'x'\nTraceback")
     run = run_of(low, lost)
     found = run.suites["shop"].scores["tsq"]
@@ -90,7 +90,7 @@ def test_scores() -> None:
 
 
 def test_means_of_evaluable_rollouts() -> None:
-    """The terminal tells them if they differ from those over all."""
+    """A terminal shows means over evaluable rollouts only if they differ from those over all."""
     differs, equal = run_of(rollout("a", tsq=0.5), rollout("b", status="agent_error")), run_of(rollout("a", tsq=0.5))
 
     assert (1, 0) == tuple(len(said(report(each, Level.FULL), suite_phrases.evaluable)) for each in (differs, equal))
@@ -98,7 +98,7 @@ def test_means_of_evaluable_rollouts() -> None:
 
 
 def test_the_worst() -> None:
-    """A low score stands with its tools and the question; of a task nobody says which tools are right."""
+    """A low score has its question, and, except for tasks, its expected and called tools."""
     asked = ({"role": "user", "content": "Is there a lamp?"},)
     run = run_of(rollout("s|0", tsq=0.25, messages=asked))
     task = run_of(rollout("a", "bash", verification=Verification(0.0, first_failure="test_port"), messages=asked))
@@ -117,7 +117,7 @@ def titles(run: Run, title: str) -> list[str]:
 
 
 def test_what_was_not_measured() -> None:
-    """A rollout without a score stands with its status and its reason."""
+    """A rollout without a score has its status and reason."""
     lost = rollout("s-1", status="agent_error", reason="KeyError: 'x'\nTraceback")
     run = run_of(lost)
 
@@ -126,7 +126,7 @@ def test_what_was_not_measured() -> None:
 
 
 def test_the_first_page() -> None:
-    """It has the rollouts, and the main score as a measure; with several suites a score has its suite in a summary."""
+    """The first page has the rollouts and the main score. With several suites, a summary has the suite before the score."""
     run = run_of(rollout("a", tsq=0.5), rollout("b", tsq=1.0))
     found, first = run.suites["shop"].scores["tsq"].mean, report(run, Level.FIRST_PAGE)
     assert found is not None
@@ -143,7 +143,7 @@ def test_the_first_page() -> None:
 
 
 def test_a_second_score() -> None:
-    """One that counts mistakes is on the first page if there were any; a summary has it always."""
+    """A score that counts mistakes is on the first page only if there were any, but always in a summary."""
     run = run_of(rollout("a", tsq=0.5))
     suite = run.suites["shop"]
     scales = {**suite.scales, "repeated": SCALES["repeated"]}
@@ -157,7 +157,7 @@ def test_a_second_score() -> None:
 
 
 def test_a_run_without_a_rollout() -> None:
-    """It says that nothing was measured."""
+    """A score without a mean is shown as not measured."""
     [fact] = facts(report(run_of(), Level.FIRST_PAGE), "tsq")
 
     assert Measure(None) == fact.content
@@ -182,7 +182,7 @@ SOME = run_with(
 
 
 def test_tasks() -> None:
-    """The table has the tasks, the lowest reward first, and what they took; a kind of sandbox is named."""
+    """The table has the tasks with their times and tokens, the lowest reward first. The kind of sandbox is named."""
     rows = table(SOME, "Tasks")
 
     assert [("c", (0, 2), 0.0), ("b", (1, 2), 0.5), ("a", (2, 2), 1.0)] == [row[:3] for row in rows]
@@ -193,13 +193,13 @@ def test_tasks() -> None:
 
 
 def test_ways_to_fail() -> None:
-    """How trials ended that did not solve their task: in a table, and on the terminal a line each, five at most."""
+    """Failed trials have a table in files, and at most five lines on a terminal."""
     tasks = SOME.suites["shop"].tasks
     assert tasks is not None
     many = run_with(replace(tasks, failures=tasks.failures * FAILURES))
 
     assert [("ok", "test_port", 2, (("b", "c"), "")), ("limit: iterations", None, 1, (("c-2",), ""))] == table(
-        SOME, "How trials ended that did not solve their task"
+        SOME, "How failed trials ended"
     )
     assert [(each,) for each in tasks.failures] == said(report(SOME, Level.FULL), suite_phrases.task_failure)
     assert FAILURES == len(said(report(many, Level.FULL), suite_phrases.task_failure))
@@ -207,15 +207,15 @@ def test_ways_to_fail() -> None:
 
 
 def test_suites_without_tasks() -> None:
-    """A suite without tasks has no such sections, and one whose tasks are all solved no ways to fail."""
+    """A suite without tasks has no such sections. If all tasks are solved, there is no table of failures."""
     solved = run_with(TasksSummary((task("a", 2),), ()))
 
-    assert [None, None] == [of_suite(run_of(), "Tasks"), of_suite(solved, "How trials ended that did not solve their task")]
+    assert [None, None] == [of_suite(run_of(), "Tasks"), of_suite(solved, "How failed trials ended")]
     assert of_suite(solved, "Tasks") is not None
 
 
 def test_many_tasks() -> None:
-    """Of many tasks the table has the lowest, and it is told how many more there are."""
+    """A long table of tasks is limited to the lowest rewards, and a note counts the others."""
     many = run_with(TasksSummary(tuple(task(f"t{number:03}", 2) for number in range(TASKS + 3)), ()))
 
     assert TASKS == len(table(many, "Tasks"))
@@ -223,7 +223,7 @@ def test_many_tasks() -> None:
 
 
 def test_every_scenario() -> None:
-    """Each has a row with its mean, the worst first; beyond two hundred the rest is in run.json, which the report says."""
+    """Each scenario has a row with its mean, the worst first. After two hundred rows, a note refers to run.json."""
     run = run_of(rollout("b", tsq=0.5), rollout("b", tsq=1.0, trial=2), rollout("a", status="agent_error"))
     many = run_of(*(rollout(f"s{each:03}") for each in range(SCENARIOS + 2)))
 
@@ -238,7 +238,7 @@ def test_every_scenario() -> None:
 
 
 def test_scores_that_are_not_there() -> None:
-    """The first page has three causes, and counts the others, which files have."""
+    """The first page has three causes and counts the others. Files have all."""
     run = run_of(rollout("s-0", score_errors={"tsq": "KeyError: 'x'"}))
     causes = tuple(ScorerFailure("tsq", f"KeyError: {number}", 1, "s-0") for number in range(CAUSES + 2))
     many = replace(run, suites={"shop": replace(run.suites["shop"], scorer_failures=causes)})
@@ -251,7 +251,7 @@ def test_scores_that_are_not_there() -> None:
 
 
 def test_scenarios_in_no_gate() -> None:
-    """Quarantined scenarios are counted on the first page, named on the terminal, and have a table with who answers for them."""
+    """Quarantined scenarios are counted on the first page, named with -v, and have a table with their owners in files."""
     entry = QuarantineResult("s-0", "ada", "the label is disputed", "2999-12-31", tests=3, passed=2)
     run = run_of()
     held = replace(run, suites={"shop": replace(run.suites["shop"], quarantined=(entry,), unsupported={"t-1": "needs a GPU"})})
@@ -279,7 +279,7 @@ def measures(run: Run, label: str) -> list[Measure]:
 
 
 def test_answers() -> None:
-    """How often answers are right, and whether they know it, each with its interval; none if no score is about answers."""
+    """Accuracy and calibration have intervals. Without a score of answers, there are none."""
     run = run_of(*[judged(f"b-{number}", float(number < 8), 0.75, by_judge=number > 9) for number in range(12)])
 
     [accuracy], [calibration] = measures(run, "accuracy"), measures(run, "calibration")
@@ -293,7 +293,7 @@ def test_answers() -> None:
 
 
 def test_answers_of_two_suites() -> None:
-    """A summary, whose measures stand under no title on a page, names the suite of each."""
+    """A summary with several suites names the suite of each measure."""
     run = run_of(judged("b-0", 1.0, 0.5))
     both = replace(run, suites={"shop": run.suites["shop"], "bank": run.suites["shop"]})
 
@@ -304,7 +304,7 @@ def test_answers_of_two_suites() -> None:
 
 
 def test_answers_without_confidence() -> None:
-    """That nothing is known of calibration is said."""
+    """If no answer states its confidence, the text says so."""
     run = run_of(judged("b-0", 1.0, None))
     [accuracy], [calibration] = measures(run, "accuracy"), measures(run, "calibration")
 
@@ -314,7 +314,7 @@ def test_answers_without_confidence() -> None:
 
 
 def test_drafts() -> None:
-    """An agent that judges itself has a fact on its drafts, and one for each of their scores; others have none."""
+    """An agent with drafts has a fact about them, and one for each of their scores."""
     drafts = (Draft(1, "ok", "", scores={"tsq": Score(0.5)}), Draft(2, "ok", "", accepted=True, chosen=True, scores={"tsq": Score(1.0)}))
     run = run_of(rollout("a", tsq=1.0, drafts=drafts))
     summary = run.suites["shop"].drafts
@@ -325,7 +325,7 @@ def test_drafts() -> None:
 
 
 def test_roles() -> None:
-    """The terminal has a fact for each role but the agent; files have a table with the agent. Without roles there is neither."""
+    """A terminal has a fact for each role except the agent; files have a table of all. Without roles there is neither."""
     agent, search = (
         replace(NO_CALLS, models=("m",), calls=1, measured=1),
         replace(NO_CALLS, calls=2, failed_calls={"cut": 1}, currency="USD"),

@@ -1,4 +1,4 @@
-"""A sweep, as the blocks of a report."""
+"""The report of a sweep."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ JUDGED = (LevelVerdict(1, HIGH, PASS, None), LevelVerdict(4, LOW, FAIL, None))
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Sweep:
-    """A sweep of two levels."""
+    """Returns a sweep of two levels."""
     return read_sweep(sweep_directory(tmp_path / "run", *ROLLOUTS))
 
 
 def test_levels(sweep: Sweep) -> None:
-    """Each level has a row with its numbers and its verdict; without objectives no call is a good one."""
+    """Each level has a row with its numbers and verdict. Without objectives, the share of good calls is empty."""
     report = document(sweep, JUDGED, TERMS)
     [table] = tables(report, "in flight")
     free = document(sweep, [LevelVerdict(level, None, PASS, None) for level in (1, 4)], Criteria({}))
@@ -40,7 +40,7 @@ def test_levels(sweep: Sweep) -> None:
 
 
 def test_conclusions(sweep: Sweep) -> None:
-    """Two levels have no knee, three do; what was left out, and which levels were not full, is said."""
+    """Three levels have a knee, two do not. Facts name left-out rollouts and levels that were not full."""
     report = document(sweep, JUDGED, TERMS)
     one, four = sweep.levels
     longer = replace(sweep, levels=(one, four, replace(four, concurrency=8)), warm_up={1: 2, 4: 1, 8: 0})
@@ -50,7 +50,7 @@ def test_conclusions(sweep: Sweep) -> None:
     assert [(3,)] == said(report, capacity_phrases.warm_up)
     assert [] == said(report, capacity_phrases.unwarmed)
     assert [(4, 2)] == said(report, capacity_phrases.short_blocks)
-    assert [] == said(report, capacity_phrases.lost)
+    assert [] == said(report, capacity_phrases.lost_rollouts)
     assert [(sweep.run,)] == said(report, phrases.not_run)
     more = document(longer, (*JUDGED, LevelVerdict(8, LOW, FAIL, None)), TERMS)
     assert [(4, 8)] == said(more, capacity_phrases.knee)
@@ -58,7 +58,7 @@ def test_conclusions(sweep: Sweep) -> None:
 
 
 def test_the_picture_is_in_files_alone(sweep: Sweep) -> None:
-    """A terminal has neither picture nor the names of files; without matplotlib there is no picture."""
+    """A terminal shows neither the picture nor the names of files. Without matplotlib there is no picture."""
     report = document(sweep, JUDGED, TERMS, "sweep.png")
 
     assert ["sweep.png"] == [each.path for each in report.blocks() if isinstance(each, Figure)]

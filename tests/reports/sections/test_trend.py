@@ -1,4 +1,4 @@
-"""A suite's history, as the blocks of a report."""
+"""The report of the history of suites."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def notes(trend: Trend) -> list[object]:
 
 
 def test_regressions() -> None:
-    """Those that are open come first, then the latest; each has its runs and commits, and its state decides the tone."""
+    """Open regressions come first, then the latest. Each has its runs and commits, and the tone of its state."""
     trend = history(*nights(0.9, 0.3, 0.9, 0.2, 0.2))
     report = document(trend)
 
@@ -41,7 +41,7 @@ def test_regressions() -> None:
 
 
 def test_a_terminal_has_lines() -> None:
-    """A terminal has a line for each regression, without the table and the charts; a page has those, without the lines."""
+    """A terminal has a line for each regression; a page has the table and the charts instead."""
     report = document(history(*nights(0.9, 0.3, 0.9)))
     terminal, page = report.at(Level.FULL), report.at(Level.VERBOSE)
 
@@ -53,7 +53,7 @@ def test_a_terminal_has_lines() -> None:
 
 
 def test_nothing_to_compare() -> None:
-    """That there is no regression is said of runs that were compared; of one run, and of runs with other scenarios, it is not."""
+    """Only compared runs have the note that there is no regression; a single run, or runs with different scenarios, have another."""
     several = history(night(0), night(1))
     one = history(night(0))
     apart = history(night(0), night(1, cache="cold", content={**HASHES, "scenario": "another"}))
@@ -67,7 +67,7 @@ def test_nothing_to_compare() -> None:
 
 
 def test_nothing_was_measured() -> None:
-    """A suite whose rollouts all came to nothing has a sentence."""
+    """A suite without evaluable rollouts has a note."""
     trend = history(Evidence(night(0).facts, {"shop": []}))
     [shop] = [each for each in document(trend).sections if plain(each.title) == "shop"]
 
@@ -75,7 +75,7 @@ def test_nothing_was_measured() -> None:
 
 
 def test_marks() -> None:
-    """Points at which a metric stepped have a tone; another setup begins at a point, is told of it, and is listed in a folded section."""
+    """Regressions and fixes have a tone. A change of setup is marked at its point, and listed in a folded section."""
     trend = history(*nights(0.9, 0.3, 0.9), night(3, cache="cold"))
     report = document(trend)
     chart = charts(report)["tsq.mean"]
@@ -90,7 +90,7 @@ def test_marks() -> None:
 
 
 def test_runs_of_one_day() -> None:
-    """Points have the days of their runs, or, if that is one day, the times."""
+    """Points are labelled with the days of their runs, or with times if all are on one day."""
     hours = [night(hour, 0.9, run=f"n{hour}", finished_at=f"2026-03-01T0{hour}:30:00+00:00") for hour in (5, 7)]
     labels = [[each.label for each in charts(document(history(*found)))["tsq.mean"].points] for found in (hours, nights(0.9, 0.9))]
 
@@ -98,7 +98,7 @@ def test_runs_of_one_day() -> None:
 
 
 def test_what_could_not_be_read() -> None:
-    """It is named, with why."""
+    """A left-out run is named with the reason."""
     trend = history(*nights(0.9, 0.9))
     left_out = ExcludedRun("old", "of another version")
 

@@ -1,4 +1,4 @@
-"""An answer of the simulator, as the blocks of a report."""
+"""The report of a simulation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANSWER = ranked(WhatIf(SCHEMA, "one", 3, 1, {}, MOCKER, (), figures(200.0, 10.0)
 
 
 def test_settings() -> None:
-    """A row for what was measured and one for each setting, with places in the numbers in which settings are told apart."""
+    """There is a row for the measurement, and one for each setting, with ranks if the settings differ enough."""
     [table] = tables(document(ANSWER), "setting")
 
     assert ["setting", "TTFT p50 ms", "duration s"] == [column.title for column in table.columns]
@@ -34,7 +34,7 @@ def test_settings() -> None:
 
 
 def test_the_anchor_comes_first() -> None:
-    """How far the simulation is off is said before anything else, then what was replayed and how fast a worker is."""
+    """The error of the simulation comes first, then the replayed calls and the speed of a worker."""
     report = document(ANSWER)
 
     assert ["anchor", "replayed", "speed", "TTFT p50", "duration"] == [each.label for label in LABELS for each in facts(report, label)]
@@ -47,7 +47,7 @@ LABELS = ("anchor", "replayed", "speed", "TTFT p50", "duration")
 
 
 def test_ranking() -> None:
-    """Each number says whether settings have places in it. Without the run's own setting nothing is ranked; one alone has no order."""
+    """Each metric says whether settings are ranked. Without the run's own setting, nothing is ranked; a single setting has no ranking."""
     unknown = replace(ANSWER, own=None, off={}, lacking=("workers",))
     alone = replace(ANSWER, answers=[OWN])
 

@@ -1,9 +1,9 @@
-// Pictures: axes with round numbers, and lines, bars, points and intervals on them.
+// Charts: axes with round numbers, lines and legends.
 
-const NARROW = "(max-width: 700px)"; // as in the style
-const INK = ["series-0", "series-1", "series-2", "series-3", "series-4"]; // classes of the style: a colour and a dash each
+const NARROW = "(max-width: 700px)"; // the same limit as in page.css
+const INK = ["series-0", "series-1", "series-2", "series-3", "series-4"]; // classes in page.css, each with a colour and a dash pattern
 
-/** Two to six round numbers between two others. */
+/** Returns two to six round numbers in a range. */
 function ticks(low, high) {
   if (!(high > low)) return [low];
   const power = 10 ** Math.floor(Math.log10(high - low));
@@ -13,7 +13,7 @@ function ticks(low, high) {
   return Array.from({ length: last - first + 1 }, (_, number) => Number(((first + number) * step).toPrecision(12)));
 }
 
-/** Powers of ten between two numbers, 2 and 5 times them where there are few, and any round numbers where these are few, too. */
+/** Returns the powers of ten in a range. If these are few, also 2 and 5 times them; if these are few as well, any round numbers. */
 function logTicks(low, high) {
   const powers = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) powers.push(10 ** power);
@@ -22,7 +22,7 @@ function logTicks(low, high) {
   return [inside(powers), inside(fine)].find(found => found.length > 3) || ticks(low, high);
 }
 
-/** An empty picture with axes: `x` and `y` have low, high, title, and `log` for a logarithmic one. One with links in it is a `group`. Gives back where values are. */
+/** Draws an empty chart with axes. `x` and `y` have low, high, title and, for a logarithmic axis, `log`. A chart that contains links has the role `group`. Returns the element, and functions from values to coordinates. */
 function canvas({ width = 460, height = 200, x, y, label, role = "img" }) {
   if (window.matchMedia(NARROW).matches) [width, height] = [340, Math.max(height, 160)];
   const left = 54, right = 20, top = 10, bottom = 40;
@@ -46,7 +46,7 @@ function canvas({ width = 460, height = 200, x, y, label, role = "img" }) {
   return { root, atX, atY, left, right: width - right, top, bottom: height - bottom };
 }
 
-/** A line through points, as steps where values hold until the next one. */
+/** Returns the path of a line through points, or of steps if each value is valid until the next one. */
 function path(points, atX, atY, steps = false) {
   return points.map(([x, y], place) => {
     const [right, up] = [atX(x).toFixed(1), atY(y).toFixed(1)];
@@ -54,14 +54,14 @@ function path(points, atX, atY, steps = false) {
   }).join("");
 }
 
-/** Which line is whose; nothing for a single one. */
+/** Returns a legend, or nothing for a single line. */
 function legend(names) {
   if (names.length < 2) return null;
   return el("ul", { class: "legend" }, names.map((name, place) => el("li", {},
     draw("svg", { width: 28, height: 10, "aria-hidden": "true" }, draw("path", { d: "M0 5H28", class: `line ${INK[place % INK.length]}` })), name)));
 }
 
-/** A picture with its title. */
+/** Returns a figure with a title. */
 function pictured(title, ...content) {
   return el("figure", {}, el("figcaption", {}, title), content);
 }

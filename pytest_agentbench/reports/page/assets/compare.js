@@ -1,6 +1,6 @@
 // Two or more runs, variants or arms: intervals as a picture, and the scenarios that flipped.
 
-/** What is compared: each run, and within it each variant that it has. */
+/** Returns what is compared: each variant of each run. */
 function sides() {
   const seen = new Map();
   for (const row of page.rows) {
@@ -14,7 +14,7 @@ function sideName(row) {
   return page.runs.length > 1 ? `${page.runs[row.run].name}${row.variant === "default" ? "" : ` ${row.variant}`}` : row.variant;
 }
 
-/** A scenario on each side: mean of the score, share of its trials that pass; null where it did not run. */
+/** Returns the results of a scenario in each compared run or variant: mean score and share of passed trials, null if it did not run. */
 function sidesOf(each) {
   return page.sides.map(side => {
     const rows = each.rows.filter(row => row.run === side.run && row.variant === side.variant);
@@ -23,7 +23,7 @@ function sidesOf(each) {
   });
 }
 
-/** Whether it passes on one side and not on another; where nobody said what passes, whether its score differs. */
+/** Returns whether a scenario passes in one run or variant and not in another. Without a threshold, returns whether its score differs. */
 function isFlipped(each) {
   const found = sidesOf(each);
   const passed = found.map(side => side.passed).filter(share => share !== null);
@@ -34,7 +34,7 @@ function isFlipped(each) {
 
 const MOST_FLIPS = 200;
 
-/** Draws the section; false where there is nothing to compare. */
+/** Draws the section. Returns false if there is nothing to compare. */
 function buildCompare() {
   const section = document.getElementById("compare");
   page.sides = sides();
@@ -44,7 +44,7 @@ function buildCompare() {
   return true;
 }
 
-/** The scenarios that flipped, those first that differ most. */
+/** Returns the table of flipped scenarios, the largest differences first. */
 function flipTable() {
   const flipped = page.scenarios.filter(isFlipped).map(each => ({ each, found: sidesOf(each) }));
   const change = ({ found }) => { const scores = found.map(side => side.score).filter(score => score !== null); return Math.max(...scores) - Math.min(...scores); };
@@ -56,17 +56,17 @@ function flipTable() {
       el("tbody", {}, flipped.slice(0, MOST_FLIPS).map(({ each, found }) => el("tr", {}, el("th", { scope: "row" }, each.scenario), found.map(cell))))) : null);
 }
 
-/** Whether anything is known of how sure it is. */
+/** Returns whether a comparison has an interval. */
 function hasInterval(each) {
   return each.low !== null && each.high !== null;
 }
 
-/** Intervals in pictures: differences of scores and ratios of latencies apart, each rule with its threshold. */
+/** Draws the intervals of rules and comparisons. Differences of scores and ratios of latencies are in separate lists. */
 function intervalPictures() {
   const known = page.compared.filter(hasInterval);
   if (!known.length) return null;
   return el("div", { class: "intervals" }, el("h3", {}, "Intervals"),
-    el("p", { class: "soft" }, "The bar is the interval, the dot the estimate, the dashed line what the interval has to lie beyond; of a comparison it stands where nothing differs."),
+    el("p", { class: "soft" }, "The bar is the interval, the dot is the estimate, and the dashed line is the threshold. For a comparison, the line marks no difference."),
     el("ul", {}, known.map(intervalItem)));
 }
 

@@ -1,9 +1,9 @@
-// The data of the page: rows of all runs, scenarios made of them, and whole rollouts, which are unpacked when somebody opens one.
+// The data of the page: the rows of all runs, the scenarios made from them, and whole rollouts, which are decompressed when the user opens one.
 
 const page = { runs: [], rows: [], scenarios: [], compared: [], sides: [], suitesOf: new Map(), drawn: new Set() };
-const blocks = new Map(); // "run-block" -> a promise of its rollouts
+const blocks = new Map(); // "run-block" -> promise of its rollouts
 
-/** Takes the index that stands in the page. */
+/** Reads the index from the page. */
 function takeIndex(index) {
   page.live = index.live;
   page.compared = index.compared;
@@ -12,15 +12,15 @@ function takeIndex(index) {
   summarize();
 }
 
-/** Makes of the rows what is known of them together. */
+/** Computes everything that depends on all rows. */
 function summarize() {
   page.scenarios = scenariosOf(page.rows);
   page.suitesOf = new Map(page.rows.map(row => [row.id, new Set()]));
   for (const row of page.rows) page.suitesOf.get(row.id).add(row.suite);
-  page.decides = page.rows.some(row => row.passed === false); // a floor that every rollout reaches tells none from the other
+  page.decides = page.rows.some(row => row.passed === false); // A threshold that all rollouts reach does not distinguish them.
 }
 
-/** A row of a run as an object. */
+/** Returns a row of a run as an object. */
 function rowOf(run, place, values, number) {
   const row = { run: place, number };
   run.fields.forEach((name, column) => { row[name] = values[column]; });
@@ -34,7 +34,7 @@ function rowOf(run, place, values, number) {
 
 const RANK = { agent_error: 0, infra_error: 1, cancelled: 2, limit: 3, ok: 4 };
 
-/** Scenarios with the rollouts of all their trials, variants and runs. */
+/** Groups the rollouts of all trials, variants and runs by scenario. */
 function scenariosOf(rows) {
   const groups = new Map();
   for (const row of rows) {
@@ -45,7 +45,7 @@ function scenariosOf(rows) {
   return [...groups.values()].map(summary);
 }
 
-/** One line of the table, made of the rollouts of a scenario. */
+/** Returns a line of the table: the summary of a scenario's rollouts. */
 function summary(rows) {
   rows.sort((a, b) => a.run - b.run || a.variant.localeCompare(b.variant) || a.trial - b.trial);
   const worst = rows.reduce((a, b) => (RANK[b.status] < RANK[a.status] ? b : a));
@@ -70,7 +70,7 @@ function mean(values) {
   return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
 }
 
-/** Tools that were expected and not called, and those that were called unasked, each as often as that; none where nobody says what is right. */
+/** Returns the missing and unexpected tools, one entry for each time. Empty if the scenario has no expected tools. */
 function differences(row) {
   if (row.expected === null) return [[], []];
   const extra = [...row.actual];
@@ -82,7 +82,7 @@ function differences(row) {
   return [missing, extra.filter(name => !row.expected.includes(name))];
 }
 
-/** All of a rollout. */
+/** Returns the promise of a whole rollout. */
 async function detailOf(row) {
   if (page.live) return askedDetail(row);
   const size = page.runs[row.run].block;
@@ -91,7 +91,7 @@ async function detailOf(row) {
   return (await blocks.get(key))[row.number % size];
 }
 
-/** The rollouts of a block: base64, gzip, JSON. */
+/** Decompresses the rollouts of a block: base64, gzip, JSON. */
 async function unpack(key) {
   const text = document.getElementById(`block-${key}`).textContent;
   const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
@@ -101,13 +101,13 @@ async function unpack(key) {
 
 const SECTIONS = ["top", "first", "live", "scenarios", "speed", "compare", "rollout", "index"];
 
-/** What stands behind # for a rollout: its id, with its suite in front where other suites have that id, or the page itself. */
+/** Returns the part of the address after # for a rollout: its id, with the suite before it if the id is ambiguous. */
 function linkOf(row) {
   const shared = SECTIONS.includes(row.id) || page.suitesOf.get(row.id).size > 1;
   return encodeURIComponent(shared ? `${row.suite}/${row.id}` : row.id);
 }
 
-/** The rollout that a link names: an id, a suite and an id, or a scenario; undefined for any other text. */
+/** Returns the rollout that a link names: an id, a suite and an id, or a scenario. Undefined for any other text. */
 function rowAt(link) {
   let name = link;
   try { name = decodeURIComponent(link); } catch { /* a % that means itself */ }

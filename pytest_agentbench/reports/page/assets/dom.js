@@ -1,11 +1,11 @@
 "use strict";
-// Elements, and texts of others. Nothing here takes HTML: what models and tools say becomes text nodes, and nothing else.
+// Creates elements and shows foreign texts. No function takes HTML: texts of models and tools become text nodes only.
 
 const SVG = "http://www.w3.org/2000/svg";
-// What would move a cursor, turn the direction of reading, or is half a character: shown as an escape, as on the terminal.
+// Control characters, characters that change the text direction, and lone surrogates. They are shown as escapes, as on the terminal.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]/gu;
 
-/** The text with its hidden characters visible. */
+/** Returns a text with its hidden characters escaped. */
 function visible(text) {
   return String(text).replace(HIDDEN, letter => {
     const code = letter.codePointAt(0);
@@ -13,7 +13,7 @@ function visible(text) {
   });
 }
 
-/** Puts attributes and children on an element; an `on...` attribute is a listener, a child that is no node is text. */
+/** Sets attributes and children of an element. An `on...` attribute is a listener; a child that is not a node becomes text. */
 function furnish(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
@@ -27,32 +27,32 @@ function furnish(element, attributes, children) {
   return element;
 }
 
-/** An HTML element. */
+/** Creates an HTML element. */
 function el(tag, attributes, ...children) {
   return furnish(document.createElement(tag), attributes, children);
 }
 
-/** An SVG element. */
+/** Creates an SVG element. */
 function draw(tag, attributes, ...children) {
   return furnish(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** A number for people: three significant digits, thousands apart; a dash for none. */
+/** Formats a number: three significant digits with thousands separators, or a dash for null. */
 function figure(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "\u2013";
   const size = Math.abs(value);
   return size >= 100 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
 }
 
-/** A duration with its unit. */
+/** Formats a duration with its unit. */
 function duration(ms) {
   if (ms === null || ms === undefined) return "\u2013";
   return Math.abs(ms) >= 1000 ? `${figure(ms / 1000)} s` : `${figure(ms)} ms`;
 }
 
-const LONG = 4000; // characters of a text that are shown at once
+const LONG = 4000; // characters of a long text that are shown at first
 
-/** A text of any length: the rest of a long one is behind a button. */
+/** Shows a text of any length. A long one has a button that shows the rest. */
 function long(text, tag = "pre") {
   const whole = String(text);
   const shown = el(tag, { class: "text", dir: "auto" }, whole.slice(0, LONG));
@@ -65,7 +65,7 @@ function long(text, tag = "pre") {
   return el("div", {}, shown, more);
 }
 
-/** A value that may be anything JSON can say, as text. */
+/** Formats any JSON value as text. */
 function json(value) {
   return typeof value === "string" ? value : JSON.stringify(value, null, 1);
 }

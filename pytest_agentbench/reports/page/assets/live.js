@@ -1,9 +1,9 @@
-// A run that goes on: asks whoever serves the page for what is new, and adds it; filters, scrolling and what is open stay as they are.
+// The page of a running session: asks its server for new data and adds it. Filters, scrolling and open elements do not change.
 
 const live = { generation: "", state: "", received: 0, rows: new Map(), first: "", wanted: "" };
 const EVERY_MS = 1000, SILENT_MS = 4000;
 
-/** Asks again and again: at once where more is there, else after a while, and later where drawing takes long. */
+/** Asks for news repeatedly: immediately if more is available, otherwise after a pause, which is longer if drawing takes long. */
 async function watch() {
   document.getElementById("live").hidden = false;
   live.wanted = location.hash;
@@ -25,19 +25,19 @@ async function watch() {
   }
 }
 
-/** An answer of whoever serves the page; throws where there is none. */
+/** Returns an answer of the page's server. Throws if there is none. */
 async function answerOf(place) {
   const response = await fetch(place, { cache: "no-store" });
   if (!response.ok) throw new Error((await response.text()).trim());
   return response.json();
 }
 
-/** All of a rollout. */
+/** Returns the promise of a whole rollout. */
 function askedDetail(row) {
   return answerOf(`rollout?${new URLSearchParams({ number: row.number })}`);
 }
 
-/** Takes rows and what is known of the run. */
+/** Adds new rows and updates the state of the run. */
 function takeNews(news) {
   const run = page.runs[0];
   if (news.generation !== live.generation) live.received = 0;
@@ -56,7 +56,7 @@ function takeNews(news) {
   followWanted();
 }
 
-/** A row that is known already stays the same object, so that what is open stays open. */
+/** Adds a row. A known row stays the same object, so that an open rollout stays open. */
 function takeRow(row) {
   const key = JSON.stringify([row.suite, row.scenario, row.variant, row.trial]);
   const known = live.rows.get(key);
@@ -67,14 +67,14 @@ function takeRow(row) {
   }
 }
 
-/** The first screen, as the file has it: HTML of the program's own, with every word of others escaped. */
+/** Replaces the first screen. Its HTML comes from agentbench, with all foreign text escaped. */
 function takeFirst(html) {
   if (html === live.first) return;
   live.first = html;
   document.getElementById("first").replaceChildren(...new DOMParser().parseFromString(html, "text/html").body.childNodes);
 }
 
-/** Opens what the address named when the page was opened, as soon as it is there. */
+/** Opens the rollout in the address of the page as soon as its row has arrived. */
 function followWanted() {
   if (!live.wanted || location.hash !== live.wanted) return;
   if (!rowAt(live.wanted.slice(1))) return;
@@ -83,12 +83,12 @@ function followWanted() {
 }
 
 function sayPhase({ phase, verdict, tone, damaged }) {
-  const count = `${page.rows.length.toLocaleString("en")} rollouts have ended${damaged ? `; ${damaged} lines of the journal are damaged` : ""}`;
-  const said = { running: ["The run goes on.", "open"], stopped: ["The run's session has stopped.", "open"], ended: [`The run has ended: ${verdict}.`, tone] }[phase];
+  const count = `${page.rows.length.toLocaleString("en")} rollouts finished${damaged ? `; ${damaged} lines of the journal are damaged` : ""}`;
+  const said = { running: ["The run is in progress.", "open"], stopped: ["The session of the run has stopped.", "open"], ended: [`The run has ended: ${verdict}.`, tone] }[phase];
   sayLive(...said, count);
 }
 
-/** The line at the top: what a screen reader says, and what changes too often for that. */
+/** Sets the line at the top: text for screen readers, and a count that changes too often for them. */
 function sayLive(words, mark, count = "") {
   const line = document.getElementById("live");
   const [said, counted] = line.children;

@@ -1,6 +1,6 @@
-// Puts the page together, and follows the part of its address behind #.
+// Builds the page, and follows the part of its address after #.
 
-/** Opens what the address names: a rollout, or a part of the page. */
+/** Opens the rollout or the part of the page that the address names. */
 function follow() {
   const link = location.hash.slice(1);
   const row = rowAt(link);
@@ -13,7 +13,7 @@ function follow() {
   if (place >= 0) reveal(place);
 }
 
-/** Keys of the rollout that is open: j and k walk as the arrows do. */
+/** Handles the keys of an open rollout. j and k work like the arrow buttons. */
 function dialogKeys(event) {
   if (!dialog.open || event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
   const step = { j: 1, k: -1, ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -22,7 +22,7 @@ function dialogKeys(event) {
   walk(step);
 }
 
-/** Draws a section when it is first seen, or printed; `page.drawn` knows which are. */
+/** Draws a section when it first becomes visible or is printed. `page.drawn` has the drawn ones. */
 function whenSeen(id, build) {
   const section = document.getElementById(id);
   const once = () => { if (!page.drawn.has(id)) { page.drawn.add(id); build(); } };
@@ -32,7 +32,7 @@ function whenSeen(id, build) {
   window.addEventListener("beforeprint", once);
 }
 
-/** Draws the comparison; hides it where there is none. */
+/** Draws the comparison, or hides it if there is none. */
 function showCompare() {
   const compares = buildCompare();
   document.getElementById("compare").hidden = !compares;

@@ -1,9 +1,9 @@
-// One rollout, over the page: what was said beside when it happened; or two of them side by side.
+// A dialog with one rollout, its transcript beside its timeline, or with two rollouts side by side.
 
 const dialog = document.getElementById("rollout");
 const open = { row: null, beside: null };
 
-/** Shows the rollout, and the one beside it: that of another run, where there is one. */
+/** Shows a rollout, beside the same rollout of another run if there is one. */
 function showRollout(row, beside) {
   open.row = row;
   open.beside = beside === undefined ? otherRun(row) : beside;
@@ -11,12 +11,12 @@ function showRollout(row, beside) {
   if (!dialog.open) dialog.showModal();
 }
 
-/** The same rollout of another run. */
+/** Returns the same rollout of another run. */
 function otherRun(row) {
   return page.rows.find(other => other.run !== row.run && other.id === row.id && other.suite === row.suite) || null;
 }
 
-/** Draws what is open; a rollout that was opened meanwhile wins. */
+/** Draws the open rollout. If another one was opened in the meantime, this call draws nothing. */
 async function renderRollout() {
   const { row, beside } = open;
   const rows = [row, ...(beside ? [beside] : [])];
@@ -33,7 +33,7 @@ async function renderRollout() {
   }
 }
 
-/** Name, way to the neighbours, and what may stand beside it. */
+/** Returns the heading: name, buttons for the neighbours, and a choice of the rollout beside it. */
 function heading(row) {
   const step = (name, text, by) => el("button", { type: "button", "aria-label": name, title: `${name} (${by < 0 ? "k" : "j"})`, onclick: () => walk(by) }, text);
   return el("div", { class: "heading" },
@@ -42,23 +42,23 @@ function heading(row) {
       el("button", { type: "button", "aria-label": "close", title: "close (Escape)", onclick: () => dialog.close() }, "\u2715")));
 }
 
-/** What is known of where a rollout belongs, in a word or two. */
+/** Returns run, variant and trial of a rollout. */
 function besideName(row, other) {
   const run = page.runs.length > 1 ? `${page.runs[other.run].name}, ` : "";
   return `${run}${other.variant}, trial ${other.trial}`;
 }
 
-/** A choice of the scenario's other rollouts; nothing where there are none. */
+/** Returns a choice of the scenario's other rollouts, or nothing if there are none. */
 function besideChoice(row) {
   const others = page.scenarios.find(each => each.rows.includes(row)).rows.filter(other => other !== row);
   if (!others.length) return null;
   const choice = el("select", { "aria-label": "beside it", onchange: () => showRollout(row, others[choice.value] || null) },
-    el("option", { value: "" }, "beside it: none"),
-    others.map((other, place) => el("option", { value: place, selected: other === open.beside }, `beside it: ${besideName(row, other)}`)));
+    el("option", { value: "" }, "compare with: none"),
+    others.map((other, place) => el("option", { value: place, selected: other === open.beside }, `compare with: ${besideName(row, other)}`)));
   return choice;
 }
 
-/** Goes to the rollout before or behind, in the table's order. */
+/** Opens the previous or next rollout in the order of the table. */
 function walk(by) {
   const order = table.shown.map(each => each.rows[0]);
   const place = table.shown.findIndex(each => each.rows.includes(open.row));
@@ -66,7 +66,7 @@ function walk(by) {
   if (next) location.hash = linkOf(next);
 }
 
-/** All of a rollout. */
+/** Returns all details of a rollout. */
 function pane(row, detail, narrow) {
   const title = narrow ? el("h3", {}, besideName(row, row)) : null;
   const facts = [statusLine(row, detail), attemptList(detail), scoreList(detail), toolLists(detail), extras(detail)];
@@ -80,7 +80,7 @@ function statusLine(row, detail) {
     row.attempts > 1 ? `, ${row.attempts} attempts` : "", detail.reason ? el("span", { class: "bad" }, ` ${detail.reason}`) : null);
 }
 
-/** Scores with their parts and explanations, those that are missing with why, and what a verifier printed. */
+/** Returns the scores with their parts and explanations, the reasons of missing ones, and the output of a verifier. */
 function scoreList(detail) {
   const scores = Object.entries(detail.scores).map(([name, score]) => el("li", {}, el("b", {}, `${name} ${figure(score.value)}`),
     score.explanation ? ` ${score.explanation}` : "", partsOf(score)));
@@ -89,7 +89,7 @@ function scoreList(detail) {
     detail.verification ? verified(detail.verification, "reward" in detail.scores) : null);
 }
 
-/** What a verifier printed, and its reward, where no score is that. */
+/** Returns the output of a verifier, with its reward unless a score contains it. */
 function verified(verification, scored) {
   const why = verification.first_failure ? `, the first check that failed: ${verification.first_failure}` : "";
   return el("details", {}, el("summary", {}, "The verifier's output", scored ? null : ` (reward ${figure(verification.reward)}${why})`), long(verification.output));
@@ -100,7 +100,7 @@ function partsOf(score) {
   return parts.length ? el("span", { class: "soft" }, ` (${parts.map(([name, value]) => `${name} ${figure(value)}`).join(", ")})`) : null;
 }
 
-/** Expected tools against those that were called; the latter alone where nobody says which are right. */
+/** Compares expected with called tools. Without labels, returns only the called ones. */
 function toolLists(detail) {
   const labelled = detail.expected !== null, labels = detail.expected ?? [];
   const left = detail.tools.map(call => call.name);
@@ -122,31 +122,31 @@ function toolItem(good, word, name, parameters, about) {
     parameters && Object.keys(parameters).length ? long(json(parameters)) : null, about ? el("div", { class: "soft" }, long(about, "span")) : null);
 }
 
-/** A timeline for each attempt, the last one first. */
+/** Returns a timeline for each attempt, the last one first. */
 function attemptList(detail) {
   return [...detail.attempts].reverse().map((attempt, place) => el("section", {},
     el("h3", {}, detail.attempts.length > 1 ? `Timeline of attempt ${attempt.attempt}` : "Timeline"),
     place ? el("p", { class: "soft" }, `${attempt.status}: ${attempt.reason}`) : null, timeline(attempt)));
 }
 
-/** Drafts, settings and log, folded. */
+/** Returns drafts, settings and log, all folded. */
 function extras(detail) {
   const fold = (title, content) => el("details", {}, el("summary", {}, title), content);
   return [
-    ...detail.drafts.map(draft => fold(`Draft ${draft.number}: ${draft.status}${draft.chosen ? ", the one that counts" : ""}`,
+    ...detail.drafts.map(draft => fold(`Draft ${draft.number}: ${draft.status}${draft.chosen ? ", chosen" : ""}`,
       [long(draft.answer || draft.reason), draft.verdict ? long(json(draft.verdict)) : null])),
     Object.keys(detail.settings || {}).length ? fold("The agent's settings", long(json(detail.settings))) : null,
-    detail.log ? fold("What the agent printed", long(detail.log)) : null,
+    detail.log ? fold("Output of the agent", long(detail.log)) : null,
   ];
 }
 
-/** The messages in their order; prompts of the system are folded. */
+/** Returns the messages in their order. System prompts are folded. */
 function transcript(detail) {
   const messages = detail.messages.map(message);
   const last = detail.messages.at(-1);
   const answered = last && last.role === "assistant" && last.content === detail.answer;
   return el("ol", { class: "transcript" }, messages, detail.answer && !answered ? message({ role: "answer", content: detail.answer }) : null,
-    messages.length || detail.answer ? null : el("li", { class: "soft" }, "Nothing was said, or the agent kept no transcript."));
+    messages.length || detail.answer ? null : el("li", { class: "soft" }, "No messages: the agent said nothing, or recorded no transcript."));
 }
 
 function message(each) {
@@ -157,7 +157,7 @@ function message(each) {
   return el("li", { class: ["user", "assistant", "tool", "system"].includes(role) ? role : "other" }, folded, calls);
 }
 
-/** Text, or parts of which those that are text are shown, and others named: nothing is loaded. */
+/** Returns the content of a message. Parts other than text are only named, so that nothing is loaded. */
 function contentText(content) {
   if (!Array.isArray(content)) return json(content);
   return content.map(part => (part && typeof part.text === "string" ? part.text : json(part))).join("\n");
@@ -168,7 +168,7 @@ function callItem(call) {
   return el("div", { class: "call" }, el("code", {}, String(named.name ?? "tool")), long(pretty(named.arguments)));
 }
 
-/** Arguments, which are JSON in a text, with spaces; as they are where they are no JSON. */
+/** Formats arguments with spaces if they are valid JSON, otherwise returns them unchanged. */
 function pretty(text) {
   try { return json(JSON.parse(text)); } catch { return json(text ?? ""); }
 }

@@ -1,8 +1,8 @@
-// How fast it was: distributions, quality against speed, and what the servers told under the rollouts in flight.
+// The section on speed: distributions, quality against speed, and server metrics below the rollouts in flight.
 
 const SPREADS = [["ttft", "Time to first token", "milliseconds"], ["itl", "Inter-token latency", "milliseconds"], ["rate", "Output speed of a call", "tokens per second"]];
 
-/** Draws the section; the point that has the focus keeps it. */
+/** Draws the section. A focused point keeps the focus. */
 function buildSpeed() {
   const section = document.getElementById("speed");
   const held = section.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
@@ -12,12 +12,12 @@ function buildSpeed() {
   if (held) [...section.querySelectorAll("a")].find(link => link.getAttribute("href") === held)?.focus({ preventScroll: true });
 }
 
-/** Name of a run's group of calls. */
+/** Returns the name of a run's group of calls. */
 function seriesName(run, group) {
   return page.runs.length > 1 ? `${run.name} ${group}` : group;
 }
 
-/** One metric's distribution: of each group of calls which share is in each bin. Bins are as wide in all groups, so that they compare. */
+/** Draws the distribution of a metric: the share of values in each bin, for each group of calls. All groups have the same bins, so that they can be compared. */
 function spread(name, title, unit) {
   const series = page.runs.flatMap(run => Object.entries(run.distributions).filter(([, metrics]) => (metrics[name] || []).length)
     .map(([group, metrics]) => ({ name: seriesName(run, group), counts: metrics[name], all: metrics[name].reduce((sum, [, count]) => sum + count, 0) })));
@@ -34,17 +34,17 @@ function spread(name, title, unit) {
   return pictured(`${title}, ${counts}`, picture.root, legend(series.map(each => each.name)));
 }
 
-const LEAST_SPAN = 1.5; // between the ends of an axis, so that its numbers differ
+const LEAST_SPAN = 1.5; // minimum ratio between the limits of an axis, so that its numbers differ
 
-/** The ends of an axis, a little further apart where they are close. */
+/** Returns the limits of an axis, moved apart if they are close. */
 function around(low, high) {
   const more = Math.max(1, Math.sqrt(LEAST_SPAN / (high / low)));
   return { low: low / more, high: high * more };
 }
 
-const MOST_BINS = 120, LEAST_BINS = 8; // of a picture, where its data are that far apart
+const MOST_BINS = 120, LEAST_BINS = 8; // limits of the number of bins in a chart
 
-/** How many of the finest bins are joined: as Freedman and Diaconis have it, by the spread of the middle half and the number of values. */
+/** Returns how many of the finest bins are merged, by the rule of Freedman and Diaconis: from the interquartile range and the number of values. */
 function widthOf(series) {
   const widths = series.map(({ counts, all }) => 2 * (quantile(counts, all, 0.75) - quantile(counts, all, 0.25)) / Math.cbrt(all));
   const ends = series.flatMap(({ counts }) => [counts[0][0], counts.at(-1)[0] + 1]);
@@ -52,7 +52,7 @@ function widthOf(series) {
   return Math.max(1, Math.round(Math.min(Math.max(...widths, range / MOST_BINS), range / LEAST_BINS)));
 }
 
-/** The bin, with the part of it, below which a share of the values is. */
+/** Returns a quantile as a bin number with a fraction. */
 function quantile(counts, all, share) {
   let below = 0;
   for (const [bin, count] of counts) {
@@ -62,7 +62,7 @@ function quantile(counts, all, share) {
   return counts.at(-1)[0] + 1;
 }
 
-/** Bins of the picture: lower end, upper end, count. */
+/** Returns the bins of the chart: lower limit, upper limit, count. */
 function joined(counts, width) {
   const found = new Map();
   for (const [bin, count] of counts) found.set(Math.floor(bin / width), (found.get(Math.floor(bin / width)) || 0) + count);
@@ -70,7 +70,7 @@ function joined(counts, width) {
   return [...found].map(([number, count]) => [end(number), end(number + 1), count]);
 }
 
-/** The outline of a histogram, down to zero where there is nothing between two bins. */
+/** Returns the outline of a histogram. It goes down to zero between bins with a gap. */
 function outline({ bins, all }) {
   const points = [];
   let end = null;
@@ -82,7 +82,7 @@ function outline({ bins, all }) {
   return [...points, [end, 0]];
 }
 
-/** Each rollout's score against its time. */
+/** Draws the score of each rollout against its duration. */
 function qualityPicture() {
   const rows = page.rows.filter(row => row.score !== null && row.ms !== null);
   if (!rows.length) return null;
@@ -100,7 +100,7 @@ function qualityPicture() {
   return pictured("Quality against speed, a point for each rollout", picture.root, legend(groups));
 }
 
-/** Puts one of many links on the way of the Tab key, and lets arrows go to the others, in the order of their values. */
+/** Makes one of many links reachable with the Tab key, and the others with arrow keys, in the order of their values. */
 function walkable(links, values) {
   const order = links.map((link, place) => [values[place], link]).sort((a, b) => a[0] - b[0]).map(([, link]) => link);
   let stop = order[0];
@@ -120,13 +120,13 @@ function largest(values) {
   return values.reduce((most, value) => Math.max(most, value), 0);
 }
 
-/** Rollouts in flight, and below them what the servers told, on one axis of time. */
+/** Draws the rollouts in flight and the server metrics on the same time axis. */
 function overTime(run, place) {
   const rows = page.rows.filter(row => row.run === place && row.start !== null && row.end !== null);
   if (!rows.length) return null;
   const began = rows.reduce((least, row) => Math.min(least, row.start), Infinity);
   const end = largest(rows.map(row => row.end - began));
-  const lines = [{ title: page.live && !page.ended ? "rollouts in flight, of those that have ended" : "rollouts in flight", unit: "", source: "", points: inFlight(rows) }, ...run.server];
+  const lines = [{ title: page.live && !page.ended ? "rollouts in flight (finished ones only)" : "rollouts in flight", unit: "", source: "", points: inFlight(rows) }, ...run.server];
   const pictures = lines.map(line => overTimeLine({ ...line, points: line.points.map(([at, value]) => [at - began, value]) }, end));
   return el("figure", { class: "over-time" }, el("figcaption", {}, `${page.runs.length > 1 ? `${run.name}: ` : ""}Servers over time, under the rollouts in flight`), pictures);
 }
@@ -141,7 +141,7 @@ function overTimeLine({ title, unit, source, points }, end) {
   return el("div", {}, el("h3", {}, name), picture.root);
 }
 
-/** How many rollouts ran, from each moment at which one began or ended; one that took less than a millisecond did neither. */
+/** Returns the number of running rollouts after each start or end. A rollout shorter than a millisecond changes nothing. */
 function inFlight(rows) {
   const changes = new Map();
   for (const [at, by] of rows.flatMap(row => [[row.start, 1], [row.end, -1]])) changes.set(at, (changes.get(at) || 0) + by);

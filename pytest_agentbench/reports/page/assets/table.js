@@ -1,8 +1,8 @@
-// The table of all scenarios: only the rows that are seen are drawn, so that five thousand are no more than fifty.
+// The table of all scenarios. Only visible rows are drawn, so that it stays fast with thousands of scenarios.
 
 const table = { shown: [], sort: "worst", down: false, height: 48, stop: 0, filters: { text: "", status: "", tool: "", most: "", flipped: false } };
 
-/** Order of the scenarios by each column; `worst` is the page's own. */
+/** Functions that order the scenarios by each column. `worst` is the default. */
 const ORDERS = {
   worst: each => [RANK[each.status] < 3 ? RANK[each.status] : 3, badness(each)],
   scenario: each => [each.scenario],
@@ -14,16 +14,16 @@ const ORDERS = {
   tokens: each => [each.tokens ?? Infinity],
 };
 
-const COLUMNS = [["scenario", "scenario"], ["status", "status"], ["score", "score"], ["tools", "tools: missing, unasked"],
+const COLUMNS = [["scenario", "scenario"], ["status", "status"], ["score", "score"], ["tools", "tools: missing, unexpected"],
   ["ttft", "first token"], ["time", "time"], ["tokens", "tokens"]];
 
-/** The worse a scenario, the smaller. */
+/** Returns a number that is smaller for worse scenarios. */
 function badness(each) {
   if (each.score === null) return -Infinity;
   return each.falling ? -each.score : each.score;
 }
 
-/** The elements of the table, once. */
+/** Creates the elements of the table, once. */
 function buildTable() {
   const section = document.getElementById("scenarios");
   table.count = el("p", { class: "soft", role: "status" });
@@ -50,7 +50,7 @@ function headCell([order, title]) {
   return el("div", { role: "columnheader", class: `cell ${order}`, "data-order": order }, el("button", { type: "button", onclick: sorted }, title));
 }
 
-/** Fields by which rows are left out. */
+/** Returns the fields of the filter. */
 function filterBar() {
   const filters = table.filters;
   const field = (title, input) => el("label", {}, el("span", {}, title), input);
@@ -70,7 +70,7 @@ function filterBar() {
     table.flipped);
 }
 
-/** Offers what the rows have to filter by; what is chosen stays chosen. */
+/** Updates the options of the filter from the rows. The selection does not change. */
 function offerFilters() {
   const tools = [...new Set(page.scenarios.flatMap(each => [...each.tools]))].sort();
   const chosen = table.tools.value;
@@ -78,7 +78,7 @@ function offerFilters() {
   table.flipped.hidden = page.sides.length < 2;
 }
 
-/** Whether a scenario is wanted. */
+/** Returns whether a scenario matches the filter. */
 function isWanted(each) {
   const { text, status, tool, most, flipped } = table.filters;
   return (!text || each.text.includes(text.toLowerCase()))
@@ -95,9 +95,9 @@ function hasStatus(each, status) {
   return each.rows.some(row => row.status === status);
 }
 
-const SCORE_WIDTH = 150, SIDE_WIDTH = 50, MOST_SCORE_WIDTH = 400; // pixels: of a score's cell, what each side takes of it, and no more than
+const SCORE_WIDTH = 150, SIDE_WIDTH = 50, MOST_SCORE_WIDTH = 400; // pixels: minimum width of a score's cell, width of each compared run, and maximum width
 
-/** Sorts and filters, and draws what is then seen; the scenario that has the focus keeps it, and one that is left out gives it to the table. */
+/** Sorts, filters and draws the table. A focused scenario keeps the focus; if it is filtered out, the table gets it. */
 function arrange() {
   const order = ORDERS[table.sort], held = table.shown[focusedPlace()];
   const keyed = page.scenarios.filter(isWanted).map(each => [order(each), each]);
@@ -125,9 +125,9 @@ function comparison(a, b) {
   return 0;
 }
 
-const MARGIN = 8; // rows beyond those that are seen
+const MARGIN = 8; // rows drawn above and below the visible ones
 
-/** Draws the rows that are seen, and that of the focus: each has its place, and the element around them the height of all. */
+/** Draws the visible rows and the focused row at their positions, in an element with the height of all rows. */
 function drawRows(anew = false, focused = Number(focusedPlace() ?? -1)) {
   table.height = window.matchMedia(NARROW).matches ? 84 : 48;
   table.sizer.style.height = `${table.shown.length * table.height}px`;
@@ -147,7 +147,7 @@ function drawRows(anew = false, focused = Number(focusedPlace() ?? -1)) {
   placeStop(above);
 }
 
-/** One row alone is on the way of the Tab key, the one last focused or else the first that is seen: arrows go to the others. */
+/** Makes only one row reachable with the Tab key: the last focused one, or the first visible one. Arrow keys reach the others. */
 function placeStop(seen) {
   const drawn = [...table.sizer.children].map(row => Number(row.dataset.place));
   const stop = drawn.includes(table.stop) ? table.stop : Math.min(seen, table.shown.length - 1);
@@ -158,12 +158,12 @@ function linkIn(row) {
   return row.querySelector("a");
 }
 
-/** Place of the row that has the focus; undefined where none has it. */
+/** Returns the index of the focused row, or undefined. */
 function focusedPlace() {
   return document.activeElement?.closest(".sizer .row")?.dataset.place;
 }
 
-/** A row, whose link opens the scenario's first rollout. */
+/** Returns a row. Its link opens the first rollout of the scenario. */
 function scenarioRow(each, place) {
   const cell = (name, ...content) => el("div", { role: "cell", class: `cell ${name}` }, ...content);
   return el("div", { class: "row", role: "row", "data-place": place, "aria-rowindex": place + 2 },
@@ -174,7 +174,7 @@ function scenarioRow(each, place) {
     cell("ttft", duration(each.ttft)), cell("time", duration(each.ms)), cell("tokens", figure(each.tokens)));
 }
 
-/** The mean, how many trials pass, and each of them where runs or variants differ. */
+/** Returns the mean and the number of passed trials, also for each run or variant if there are several. */
 function scoreCell(each) {
   const mark = !page.decides || each.judged === 0 ? "" : each.passed === each.judged ? "good" : each.passed ? "open" : "bad";
   const word = !page.decides || each.judged === 0 ? "" : each.passed === each.judged ? "\u2713" : each.passed ? "\u223c" : "\u2717";
@@ -191,7 +191,7 @@ function toolsCell(each) {
   return each.missing.length || each.extra.length ? [list("\u2212", each.missing), list("+", each.extra)] : el("span", { class: "soft" }, !each.tools.size ? "\u2013" : each.labelled ? "as expected" : [...each.tools].join(" "));
 }
 
-/** Arrows move from row to row, also beyond those that are drawn. */
+/** Moves the focus between rows with arrow keys, also to rows that are not drawn yet. */
 function tableKeys(event) {
   const step = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1 }[event.key];
   if (!step || event.target.closest("button")) return;
@@ -202,13 +202,13 @@ function tableKeys(event) {
   focusRow(place);
 }
 
-/** Focuses the link of a row, if it is drawn. */
+/** Focuses the link of a row if the row is drawn. */
 function focusRow(place) {
   const row = table.sizer.querySelector(`[data-place="${place}"]`);
   if (row) linkIn(row).focus({ preventScroll: true });
 }
 
-/** Scrolls so that a row is seen. */
+/** Scrolls until a row is visible. */
 function reveal(place) {
   const top = place * table.height, room = table.scroller.clientHeight - table.head.offsetHeight;
   const from = table.scroller.scrollTop;

@@ -1,12 +1,12 @@
-// The timeline of a rollout: a line for each call and each tool, on one axis of time that can be zoomed until every token is seen.
+// The timeline of a rollout: a line for each call and tool. It can be zoomed until each token is visible.
 
 const PARTS = { queue: "client queue", wait: "waiting for the first token", decode: "decoding", tool: "tool", program: "program", agent: "agent",
   verifier: "verifier" };
 const ROW = 20, TOP = 6, AXIS = 34, LEFT = 30;
 const WIDTH = window.matchMedia(NARROW).matches ? 360 : 620;
-const APART = 2; // pixels between tokens from which on each has a line of its own
+const APART = 2; // minimum pixels between tokens for drawing each of them
 
-/** What has a line: calls with their parts, and tools, in the order in which they began. */
+/** Returns the lines of the timeline: calls with their parts, and tools, sorted by their start. */
 function spansOf(attempt) {
   const calls = attempt.calls.map((call, place) => {
     const [called, sent, first, ended] = call.at;
@@ -18,21 +18,21 @@ function spansOf(attempt) {
   return [...calls, ...others].sort((a, b) => a.begin - b.begin);
 }
 
-/** When each output event came, milliseconds. */
+/** Returns the time of each output event, in milliseconds. */
 function tokensOf(call) {
   if (call.at[2] === null) return [];
   let at = call.at[2];
   return [at, ...call.stamps.map(step => { at += step / 10; return at; })];
 }
 
-/** Milliseconds that each part took; what is nobody else's is the agent's. The verifier works when that time is over. */
+/** Returns the milliseconds of each part. The agent has the time that no other part covers. The verifier runs after that time. */
 function sharesOf(spans, whole) {
   const shares = { queue: 0, wait: 0, decode: 0, tool: 0, program: 0, verifier: 0 };
   for (const span of spans) for (const [part, from, to] of span.parts) shares[part] += to - from;
   return { ...shares, agent: Math.max(0, whole - covered(spans.filter(span => span.parts[0][0] !== "verifier"))) };
 }
 
-/** Milliseconds in which anything of it went on. */
+/** Returns the milliseconds that are covered by any span. */
 function covered(spans) {
   let end = -Infinity, sum = 0;
   for (const span of spans) {
@@ -43,7 +43,7 @@ function covered(spans) {
   return sum;
 }
 
-/** The picture, its buttons, and the table with the same in numbers. */
+/** Returns the chart, its buttons, and a table with its numbers. */
 function timeline(attempt) {
   const spans = spansOf(attempt);
   const end = Math.max(1, attempt.ms ?? 0, ...spans.map(span => span.parts.at(-1)[2]));
@@ -73,14 +73,14 @@ function timeline(attempt) {
     holder, partsLegend(sharesOf(spans, whole), whole), callTable(attempt));
 }
 
-/** Points the view at a moment before the end of all. */
+/** Centres the view at a moment, without leaving the timeline. */
 function aim(view, middle, half, end) {
   const size = Math.min(Math.max(half * 2, 2), end);
   const from = Math.min(Math.max(0, middle - size / 2), end - size);
   [view.from, view.to] = [Number.isFinite(from) ? from : 0, (Number.isFinite(from) ? from : 0) + size];
 }
 
-/** The picture of a view; `whole` is how long the attempt took, `end` when its verifier was done as well. */
+/** Draws a view. `whole` is the duration of the attempt, `end` includes its verifier. */
 function timelinePicture(spans, view, whole, end) {
   const height = TOP + Math.max(1, spans.length) * ROW + AXIS;
   const x = ms => LEFT + (ms - view.from) / (view.to - view.from || 1) * (WIDTH - LEFT - 8);
@@ -97,7 +97,7 @@ function timelinePicture(spans, view, whole, end) {
   return root;
 }
 
-/** The bars and the tokens of a span. */
+/** Draws the bars and tokens of a span. */
 function spanBars(span, y, x, view) {
   const parts = span.parts.filter(([, from, to]) => to >= view.from && from <= view.to && to > from);
   const name = span.call ? String(span.name.match(/\d+/)[0]) : "\u2692";
@@ -107,13 +107,13 @@ function spanBars(span, y, x, view) {
   return [label, ...bars, ...tokenLines(span.tokens, y, x, view), ...failed];
 }
 
-/** A rectangle, as much of it as the view has. */
+/** Draws the visible part of a rectangle. */
 function bar(part, x, from, to, y, height, view, title) {
   const [left, right] = [x(Math.max(from, view.from)), x(Math.min(to, view.to))];
   return draw("rect", { class: `part ${part}`, x: left, y, width: Math.max(0.75, right - left), height }, draw("title", {}, title));
 }
 
-/** A line for each token of the view, where they are far enough apart to be told from each other. */
+/** Draws a line for each visible token, if the tokens are far enough apart. */
 function tokenLines(tokens, y, x, view) {
   const inside = tokens.filter(at => at >= view.from && at <= view.to);
   if (inside.length < 1 || (x(inside.at(-1)) - x(inside[0])) / inside.length < APART) return [];
@@ -121,17 +121,17 @@ function tokenLines(tokens, y, x, view) {
     draw("title", {}, `at ${duration(at)}${place ? `, ${duration(at - inside[place - 1])} after the one before` : ""}`)));
 }
 
-/** Colours, their names, and how long each part took. */
+/** Returns the legend: colour, name and duration of each part. */
 function partsLegend(shares, whole) {
   const shown = Object.entries(PARTS).filter(([part]) => shares[part] > 0);
   return el("ul", { class: "legend" }, shown.map(([part, name]) => el("li", {},
     draw("svg", { width: 14, height: 12, "aria-hidden": "true" }, draw("rect", { class: `part ${part}`, width: 14, height: 12 })),
-    `${name} ${duration(shares[part])}, ${part === "verifier" ? "when the rollout was over" : `${Math.round(shares[part] / whole * 100)} %`}`)));
+    `${name} ${duration(shares[part])}, ${part === "verifier" ? "after the rollout" : `${Math.round(shares[part] / whole * 100)} %`}`)));
 }
 
 const CALL_HEADS = ["call", "prompt tokens", "of them cached", "output tokens", "to first token", "whole call", "ended"];
 
-/** The calls in numbers. */
+/** Returns a table of the calls. */
 function callTable(attempt) {
   if (!attempt.calls.length) return el("p", { class: "soft" }, "No LLM call was made.");
   const cells = (call, place) => {
