@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, hit_ratio
-from pytest_agentbench.gate.rules import WRITTEN
+from pytest_agentbench.gate.rules import RULE_PATTERN
 from pytest_agentbench.records import EVALUABLE
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.phrases import count, number, percent, significant
@@ -96,7 +96,7 @@ def _decided(rule: RuleResult, level: str = "") -> str:
 
 def _parts(rule: RuleResult) -> tuple[str, str]:
     """Splits the text of a rule into its metric and its requirement: `tsq.mean` and `>= 0.6 (this run)`."""
-    match = WRITTEN.fullmatch(rule.rule)
+    match = RULE_PATTERN.fullmatch(rule.rule)
     metric = match["metric"] if match else rule.rule.split()[0]
     required, _, of = rule.rule.removeprefix(metric).strip().partition(" of ")
     question = "this run" if RUN in (of, rule.of) else of or rule.of
