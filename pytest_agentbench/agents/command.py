@@ -54,7 +54,7 @@ class Command:
     def __post_init__(self) -> None:
         check_options(self)
         if not self.program:
-            raise ValueError("program should be a program and its arguments in a list, not []")
+            raise ValueError("program must be a program and its arguments in a list, not []")
         if not Path(self.cwd).is_dir():
             raise ValueError(f"cwd: there is no folder {self.cwd}")
         self._program_path(self._environment())

@@ -36,7 +36,7 @@ def sampling_of(settings: Json) -> Json:
     parameters = {name: settings[name] for name in SAMPLING if name in settings}
     for name, value in parameters.items():
         if not PARAMETERS[name].allows(value):
-            raise ConfigError(f"agent: {name} should be {PARAMETERS[name].words}, not {value!r}")
+            raise ConfigError(f"agent: {name} must be {PARAMETERS[name].words}, not {value!r}")
     return parameters
 
 
@@ -113,7 +113,7 @@ def make_agent(settings: Json, folder: Path) -> Agent:
             raise ConfigError(f"agent: {unknown_key(name, known, kind)}")
     sampling_of(settings)
     if not isinstance(settings.get(UPGRADE), bool | None):
-        raise ConfigError(f"agent: {UPGRADE} should be true or false, not {settings[UPGRADE]!r}")
+        raise ConfigError(f"agent: {UPGRADE} must be true or false, not {settings[UPGRADE]!r}")
     chosen = {name: _inner_agent(name, value, folder) if options[name].get("agent") else value
              for name, value in settings.items() if name in options}  # fmt: skip
     chosen |= {name: str(folder / str(chosen.get(name, ""))) for name, metadata in options.items() if metadata.get("path")}
@@ -144,7 +144,7 @@ def _inner_agent(name: str, settings: Any, folder: Path) -> Agent:
     """Makes the agent that is an option of another agent, from its kind or its settings."""
     settings = {"kind": settings} if isinstance(settings, str) else settings
     if not isinstance(settings, dict):
-        raise ConfigError(f"agent: {name} should be an agent's kind or settings, not {settings!r}")
+        raise ConfigError(f"agent: {name} must be an agent's kind or settings, not {settings!r}")
     if misplaced := [key for key in settings if key in (*SAMPLING, UPGRADE)]:
         raise ConfigError(f"agent: {name}: {misplaced[0]!r} applies to all requests of the rollout; put it beside {name!r}")
     try:

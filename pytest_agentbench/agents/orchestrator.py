@@ -81,7 +81,7 @@ class Orchestrator:
         if unknown := [name for name in self.roles if name not in names]:
             raise ValueError(f"roles: {unknown_name('expert', unknown[0], names)}")
         if self.retriever and not self.retriever.startswith(("http://", "https://")):
-            raise ValueError(f"retriever should start with http:// or https://, not {self.retriever!r}")
+            raise ValueError(f"retriever must start with http:// or https://, not {self.retriever!r}")
         if (self.code_sandbox == DOCKER) != bool(self.image):
             raise ValueError("`image`, an image with python3, is required with `code_sandbox: docker` and not allowed otherwise")
 

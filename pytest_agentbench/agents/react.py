@@ -210,7 +210,7 @@ class React:
             if place not in self.system_prompt:
                 raise ValueError(f"system_prompt should contain {place}, which is replaced by the tools")
         if "" in self.stop:
-            raise ValueError(f"stop should be a list of texts, not {self.stop!r}")
+            raise ValueError(f"stop must be a list of texts, not {self.stop!r}")
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         messages = self._opening(scenario)

@@ -132,10 +132,10 @@ def load_backend(name: str, root: Path, changes: Sequence[tuple[str, Any]] = ())
 def _kind(data: dict[str, Any], where: str) -> str:
     if "kind" not in data:
         has = ", ".join(key for key in data if key != "name")
-        raise ConfigError(f"{where}: should have `services` (a stack), or `kind: embedded` or `kind: url`; it has: {has or 'nothing'}")
+        raise ConfigError(f"{where}: must have `services` (a stack), or `kind: embedded` or `kind: url`; it has: {has or 'nothing'}")
     kind = data["kind"]
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ConfigError(f"{where}: kind should be one of {', '.join(KINDS)}, not {kind!r}")
+        raise ConfigError(f"{where}: kind must be one of {', '.join(KINDS)}, not {kind!r}")
     return kind
 
 

@@ -61,13 +61,13 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 }
 COMMANDS: Mapping[str, str] = {name: path for group in GROUPS.values() for name, path in group.items()}
 
-INTERRUPTED, UNREAD = 128 + 2, 128 + 13  # as a shell has it for programs that SIGINT and SIGPIPE end
+INTERRUPTED, UNREAD = 128 + 2, 128 + 13  # exit statuses that a shell gives to programs ended by SIGINT and SIGPIPE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit status. A fault is one sentence on stderr, and its class has the status."""
+    """Runs one command and returns its exit status. An AgentbenchError is printed on stderr, and its class has the status."""
     streams = sys.stdout, sys.stderr
-    out, errors = (ForeignOutput(cast("TextIO", Pipe(stream))) for stream in streams)  # what is printed may be of a model or a server
+    out, errors = (ForeignOutput(cast("TextIO", Pipe(stream))) for stream in streams)  # texts of models and servers are escaped
     try:
         with redirect_stdout(cast("TextIO", out)), redirect_stderr(cast("TextIO", errors)):
             try:

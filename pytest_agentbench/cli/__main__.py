@@ -1,4 +1,4 @@
-"""`python -m pytest_agentbench.cli`: the command `agentbench`, where no script of that name is on the PATH."""
+"""`python -m pytest_agentbench.cli`: the command `agentbench`, if its script is not on the PATH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`agentbench backend up|status|logs|down|check` and `agentbench cleanup`: stacks by hand."""
+"""`agentbench backend up|status|logs|down|check` and `agentbench cleanup`: start, inspect, check and stop serving stacks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pytest_agentbench.records import Endpoint
     from pytest_agentbench.suites.folder import AgentConfig
 
-PATIENCE = 30.0  # seconds that the rungs of `check` get, all together
-SAID_EVERY = 10.0  # seconds between two lines about a boot, where nobody looks on
+PATIENCE = 30.0  # seconds for all readiness checks of `check` together
+PROGRESS_PAUSE = 10.0  # seconds between two lines about a boot, if the output is not a terminal
 
 
 def add(commands: Any) -> None:
@@ -140,7 +140,7 @@ def run_down(options: argparse.Namespace) -> None:
 
 
 def run_check(options: argparse.Namespace) -> None:
-    """Each rung as it holds; the first that does not ends it with status 1."""
+    """Prints each readiness check when it has passed. The first one that fails ends the command with status 1."""
     from pytest_agentbench.backends.api import probe
     from pytest_agentbench.backends.ready import ReadinessChecks
     from pytest_agentbench.records import SAMPLING
@@ -165,7 +165,7 @@ def run_check(options: argparse.Namespace) -> None:
 
 
 def _read_agent(file: Path) -> AgentConfig:
-    """Says what a file has for the agent `terminal`, and what of it is not used; raises ConfigError for what the agent cannot have."""
+    """Prints the settings of a file for the agent `terminal`, and the unused ones. Raises ConfigError for invalid ones."""
     from pytest_agentbench.agents.factory import make_agent
     from pytest_agentbench.suites.folder import KIND, read_agent_config
 
@@ -203,7 +203,7 @@ def _stack(name: str, changes: list[str]) -> StackSpec:
     for change in changes:
         path, equals, value = change.partition("=")
         if not equals:
-            raise ConfigError(f"--set {change}: should be PATH=VALUE, for example settings.max_model_len=8192")
+            raise ConfigError(f"--set {change}: must be PATH=VALUE, for example settings.max_model_len=8192")
         pairs.append((path, parse_yaml(value, f"--set {path}")))
     spec = load_backend(name, Path.cwd(), pairs)
     if not isinstance(spec, StackSpec):
@@ -221,7 +221,7 @@ def _running(name: str) -> tuple[Path, StackFacts]:
 
 
 def _found(name: str) -> tuple[Path, StackFacts] | None:
-    """A stack that runs, by its backend's name, its YAML or its folder's name; one that is ready before others."""
+    """Returns a running stack by the name of its backend, its YAML or its folder. A ready one is preferred."""
     from pytest_agentbench.backends.stack import registry
 
     found = [each for each in registry.running() if name == each[0].name or Path(name).stem == each[1].backend]
@@ -229,7 +229,7 @@ def _found(name: str) -> tuple[Path, StackFacts] | None:
 
 
 def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
-    """Where a name or a URL answers, and how it is proven ready."""
+    """Returns the endpoint of a name or a URL, and its readiness checks."""
     from pytest_agentbench.backends.spec import load_backend
     from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
     from pytest_agentbench.records import Endpoint
@@ -253,28 +253,28 @@ def _seconds(option: str, text: str) -> float:
     try:
         return seconds(text)
     except ValueError as error:
-        raise ConfigError(f"--{option} {text}: should be {error}") from error
+        raise ConfigError(f"--{option} {text}: must be {error}") from error
 
 
 class _Progress:
-    """What a boot waits for: one line that changes on a terminal, else a line now and then."""
+    """Prints what a boot waits for: on a terminal one line that changes, otherwise a line every PROGRESS_PAUSE seconds."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self._said = -SAID_EVERY
+        self._said = -PROGRESS_PAUSE
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if sys.stderr.isatty():
-            draw("")  # what comes next has the line for itself
+            draw("")  # clears the line for the next output
 
     def __call__(self, text: str) -> None:
         spent = time.monotonic() - self._started
         if sys.stderr.isatty():
-            width = shutil.get_terminal_size().columns - 1  # a longer line would stay when the next one comes
+            width = shutil.get_terminal_size().columns - 1  # a longer line would wrap and stay on the screen
             draw(f"{spent:5.0f} s  {text}"[:width])
-        elif spent - self._said >= SAID_EVERY:
+        elif spent - self._said >= PROGRESS_PAUSE:
             self._said = spent
             sys.stderr.write(f"{spent:5.0f} s  {text}\n")

@@ -1,4 +1,4 @@
-"""`agentbench baseline promote`: a run becomes what later ones are compared with."""
+"""`agentbench baseline promote`: makes a run the baseline of later ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
 
 
 def run_promote(options: argparse.Namespace) -> None:
-    """One line for each score, was and is, then the files. Nothing is written unless everything can be."""
+    """Prints the old and the new mean of each score, then the files. Writes all files or none."""
     from pytest_agentbench.cli.output import mean_text
     from pytest_agentbench.errors import ConfigError, unknown_name
     from pytest_agentbench.gate.baselines import (

@@ -1,4 +1,4 @@
-"""`agentbench calibrate`: limits that hold, from several runs of the same setup."""
+"""`agentbench calibrate`: suggests thresholds from several runs of the same setup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
 
 
 def run_calibrate(options: argparse.Namespace) -> None:
-    """YAML for suite.yaml; what speaks for it stands above, as comments."""
+    """Prints YAML for suite.yaml, with the evidence as comments."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.gate.repeats import calibrate
     from pytest_agentbench.reports import comparison_phrases
@@ -63,7 +63,7 @@ def run_calibrate(options: argparse.Namespace) -> None:
 
 
 def _runs(options: argparse.Namespace) -> Iterator[Evidence]:
-    """The evidence of each run; raises ConfigError for those that do not serve."""
+    """Returns the evidence of each run. Raises ConfigError for a run that cannot be used."""
     from pytest_agentbench.errors import ConfigError, unknown_name
     from pytest_agentbench.gate.baselines import read_evidence, unfit_reasons
     from pytest_agentbench.runs.run_file import find_run, read_run
@@ -90,7 +90,7 @@ def _in_hundredths(score: float, scale: Scale) -> float:
 
 
 def _decides(limit: float, scale: Scale) -> bool:
-    """Returns whether some possible value does not keep a limit."""
+    """Returns whether some possible value does not reach a threshold."""
     return scale.worst is None or scale.loss(limit) < scale.loss(scale.worst)
 
 

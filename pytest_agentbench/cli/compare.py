@@ -1,4 +1,4 @@
-"""`agentbench compare`: two runs or more side by side."""
+"""`agentbench compare`: compares two or more runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
 
 
 def run_compare(options: argparse.Namespace) -> None:
-    """The tables on standard output."""
+    """Prints the tables."""
     from pytest_agentbench.reports.sections.runs_compared import MOST, WIDTH, document, with_short_names
 
     runs = _read(options)
@@ -45,7 +45,7 @@ def run_compare(options: argparse.Namespace) -> None:
 
 
 def _read(options: argparse.Namespace) -> RunComparison:
-    """The runs, the reference first; raises ConfigError where there are not two."""
+    """Returns the runs, the reference first. Raises ConfigError if there are fewer than two."""
     from pytest_agentbench.cli.parser import runs_of
     from pytest_agentbench.gate.run_comparison import RunComparison, distinct
     from pytest_agentbench.gate.run_pair import read
@@ -54,7 +54,7 @@ def _read(options: argparse.Namespace) -> RunComparison:
 
     named = [directory for name in options.names for directory in runs_of(name, options.reports)]
     first = [find_run(options.reference, options.reports)] if options.reference else []
-    runs: dict[Path, Path] = {}  # a run that is named twice is one run
+    runs: dict[Path, Path] = {}  # resolved directory -> directory as given; a run that is named twice counts once
     for directory in (*first, *named):
         runs.setdefault(directory.resolve(), directory)
     if len(runs) < 2:

@@ -1,4 +1,4 @@
-"""`agentbench doctor`: what this machine has, what backends need of it, and what of that is missing."""
+"""`agentbench doctor`: checks that this machine has what the backends need."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
 
 def run_doctor(options: argparse.Namespace) -> None:
-    """Prints a line for each check; raises MissingError if something that was named needs what is not here."""
+    """Prints a line for each check; raises MissingError if a named backend, retriever or suite lacks something."""
     if not options.backends:
         examine_project()
         return
@@ -62,22 +62,22 @@ def _named(name: str) -> tuple[str, Iterable[Check]]:
 
 
 def examine_project() -> None:
-    """This machine, then the backends of this project; those that came with agentbench are named only."""
+    """Prints the checks of this machine and of the backends of this project, and the names of the included backends."""
     from pytest_agentbench.backends.doctor.host import host_checks
     from pytest_agentbench.backends.spec import known_backends, own_backends
 
     print("this machine")
     _print(host_checks())
     names = own_backends(Path.cwd())
-    ready = [name for name in names if not _lacks(name)]
+    ready = [name for name in names if not _is_incomplete(name)]
     print(f"nothing is missing for: {', '.join(ready) or 'none'}" if names else "this project has no backends/")
     if others := [name for name in known_backends(Path.cwd()) if name not in names]:
         print(f"not examined, for they are not in backends/ but came with agentbench: {', '.join(others)}")
         print(f"to examine one of them: agentbench doctor {others[0]}")
 
 
-def _lacks(name: str) -> bool:
-    """Examines a backend of the project without asking other machines; one whose YAML is wrong does not keep others from it."""
+def _is_incomplete(name: str) -> bool:
+    """Checks a backend of the project without calling other machines. An invalid YAML is reported, and the others are still checked."""
     from pytest_agentbench.backends.doctor import checks
     from pytest_agentbench.backends.spec import load_backend
 
@@ -90,17 +90,17 @@ def _lacks(name: str) -> bool:
 
 
 def _examine(title: str, checks: Iterable[Check]) -> bool:
-    """Prints what something needs; returns whether something is missing."""
+    """Prints the checks under a title. Returns whether something is missing."""
     print(title)
     return _print(checks)
 
 
 def _print(checks: Iterable[Check]) -> bool:
-    """A line for each check, and one for what to do; returns whether something is missing."""
-    lacks = False
+    """Prints a line for each check, and one with the remedy. Returns whether something is missing."""
+    missing = False
     for check in checks:
         print(f"  {MARKS[check.state]} {check.name:<17} {check.detail}")
         if check.fix:
             print(f"    {'':<17} -> {check.fix}")
-        lacks |= check.state == "missing"
-    return lacks
+        missing |= check.state == "missing"
+    return missing

@@ -1,4 +1,4 @@
-"""`agentbench download ...`: public data sets at a pinned revision."""
+"""`agentbench download ...`: downloads public data sets at a pinned revision."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pytest_agentbench.cli.sessions import run_session
 from pytest_agentbench.errors import ConfigError
 
 SUITE = "openthoughts"
-BACKENDS = ("--agentbench-backend", "--agentbench-ab")  # options that say which server is measured
+BACKENDS = ("--agentbench-backend", "--agentbench-ab")  # options that choose the measured server
 
 
 def add(commands: Any) -> None:
-    """The parsers of these commands, one for each data set."""
+    """Adds the parser of this command, with one command for each data set."""
     download = commands.add_parser(
         "download",
         help="Download a public data set at a pinned revision",
@@ -58,21 +58,21 @@ def add(commands: Any) -> None:
 
 
 def run_leaderboard(options: argparse.Namespace) -> None:
-    """Says what it wrote, file by file."""
+    """Downloads Agent Leaderboard and prints the written files."""
     from pytest_agentbench.suites.datasets.hub import REVISION, download
 
     download(options.domains, options.revision or REVISION, options.output)
 
 
 def run_hle(options: argparse.Namespace) -> None:
-    """Says what it wrote."""
+    """Downloads Humanity's Last Exam and prints the written file."""
     from pytest_agentbench.suites.datasets.hle_hub import download
 
     download(options.revision, options.output)
 
 
 def run_openthoughts(options: argparse.Namespace) -> int:
-    """Says what there is, and how to run it; with --run it does that as well."""
+    """Downloads the tasks and prints how to run them; with --run it also runs them."""
     from pytest_agentbench.suites.datasets.openthoughts import download, local_tasks
 
     if (options.agent or options.rest) and not options.runs:
@@ -94,7 +94,7 @@ def run_openthoughts(options: argparse.Namespace) -> int:
 
 
 def agent_words(options: argparse.Namespace) -> list[str]:
-    """Options of pytest for an agent's file and for its server, which is checked before anything is fetched."""
+    """Returns the options of pytest for an agent file and its server. Checks the server before anything is downloaded."""
     from pytest_agentbench.suites.folder import read_agent_config
 
     if options.agent is None:
@@ -102,6 +102,6 @@ def agent_words(options: argparse.Namespace) -> list[str]:
     config = read_agent_config(options.agent)
     words = ["--agentbench-set", f"agent.config={options.agent.absolute()}"]
     if any(word.startswith(BACKENDS) for word in options.rest) or not config.api_base:
-        return words  # a backend is proven by the session that starts it
+        return words  # the session that starts a backend checks it
     run_check(argparse.Namespace(name=None, agent=options.agent))
     return [*words, f"--agentbench-backend={config.api_base}"]

@@ -1,4 +1,4 @@
-"""`agentbench env ...`: the environments that engines run in."""
+"""`agentbench env ...`: creates and lists the virtual environments of serving engines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_create(options: argparse.Namespace) -> None:
     from pytest_agentbench.backends.machine.environments import create, environments
 
     for name in options.names:
-        if name not in environments():  # before the first one takes minutes
+        if name not in environments():  # all names are checked before the first environment takes minutes
             raise ConfigError(unknown_name("environment", name, environments()))
     for name in options.names:
         create(name, lambda line: print(line, flush=True))

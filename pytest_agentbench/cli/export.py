@@ -1,4 +1,4 @@
-"""`agentbench export`: runs as files that other tools read."""
+"""`agentbench export`: converts runs to files of other tools."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
 
 
 def run_export(options: argparse.Namespace) -> None:
-    """Each file that was written."""
+    """Prints the name of each written file."""
     from pytest_agentbench.exports.files import ChosenRuns
     from pytest_agentbench.runs.run_file import find_run
 
@@ -49,14 +49,14 @@ def run_export(options: argparse.Namespace) -> None:
 
 
 def in_run(chosen: ChosenRuns, folder: str, what: str) -> Path:
-    """A folder in the directory of the one run that was chosen; raises ConfigError, which says for `what`, where there are several."""
+    """Returns a folder in the directory of a single run. Raises ConfigError with `what` in its message if there are several runs."""
     if (count := len(chosen.origins)) > 1:
         raise ConfigError(f"{count} runs belong into no one of their directories; name one for the {what} with --output DIR")
     return chosen.origins[0].directory / folder
 
 
 def written(writer: Writer, chosen: ChosenRuns, output: Path) -> list[Path]:
-    """The files of a new directory, which is there as a whole or not at all; raises ConfigError."""
+    """Writes a new directory, completely or not at all, and returns its files. Raises ConfigError."""
     if output.exists():
         raise ConfigError(f"{output} exists already; remove it, or name another directory with --output DIR")
     draft = output.with_name(f".{output.name}.{os.getpid()}")

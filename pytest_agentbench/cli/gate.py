@@ -1,4 +1,4 @@
-"""`agentbench gate`: judges a run that is over, as a session would have judged it at its end."""
+"""`agentbench gate`: applies gate rules to a finished run, as its session did at its end."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def add(commands: Any) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """What `make_gate` wants to know."""
+    """The options that `make_gate` reads."""
 
     gate: tuple[str, ...]
     baseline: str | None
     reports_directory: Path
     verdict: str = "gate"
-    thresholds: Mapping[str, float] = field(default_factory=dict)  # of the session's command line
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # thresholds from the command line of the session
     ab: tuple[Arm, ...] = ()
 
 
 def run_gate(options: argparse.Namespace) -> int:
-    """The lines that the session printed of its gate; returns the exit status that it would have had for them."""
+    """Prints the lines of the gate as a session does. Returns the exit status that the session would have had."""
     from dataclasses import replace
 
     from pytest_agentbench.cli.output import print_document
@@ -78,7 +78,7 @@ def run_gate(options: argparse.Namespace) -> int:
 
 
 def status_of(run: Run, evidence: Evidence, inconclusive: str, *, failed: bool = False) -> int:
-    """The exit status that a session would have had for its gate.
+    """Returns the exit status that a session would have had for its gate.
 
     Of its tests those failed that could not measure, and with `failed` others, too.
     """
@@ -91,7 +91,7 @@ def status_of(run: Run, evidence: Evidence, inconclusive: str, *, failed: bool =
 
 
 def suites_of(run: Run) -> Iterator[CompiledSuite]:
-    """The suites of a run under the variants that ran, as far as run.json knows them: rules and scores, no scenarios."""
+    """Returns the suites of a run under the variants that ran, from run.json: rules and scores, but no scenarios."""
     from pytest_agentbench.gate.rules import parse_rule
     from pytest_agentbench.rollouts.compile import CompiledSuite
     from pytest_agentbench.runs.builder import pass_threshold_of

@@ -1,4 +1,4 @@
-"""A run directory from what a reader found: the same records, numbers and reports as a session's."""
+"""Writes a run directory from the results of another tool, with the same records, numbers and reports as a session writes."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from pytest_agentbench.suites.suite import DatasetInfo, Suite, public_of
 
 
 class ImportPass:
-    """One pass over the rollouts, one in memory at a time."""
+    """Reads the rollouts once, with one in memory at a time, and makes the run."""
 
     def __init__(self, tool: str, source: Source, suite: Suite | None) -> None:
         self.tool, self.source, self.suite = tool, source, suite
         self.scenarios = {each.id: each for each in suite.scenarios} if suite else {}
         self.contents = ContentHashes({suite.name: suite} if suite else {}, "", prompt_hashes)
-        self.variants: dict[str, str] = {}  # group -> the variant that it is of
+        self.variants: dict[str, str] = {}  # group -> its variant
         self.read = RunReader()
         self.seen: set[RolloutKey] = set()
-        self.untimed = 0  # rollouts without start and end
+        self.untimed = 0  # number of rollouts without start and end
 
     def add(self, rollout: Rollout) -> Rollout:
-        """Counts a rollout; returns it as a rollout of the suite that it is of."""
+        """Counts a rollout and returns it as a rollout of its suite."""
         if self.suite:
             if rollout.scenario not in self.scenarios:
                 raise ConfigError(f"{self.suite.folder}: no scenario {rollout.scenario!r}, which was run by {self.tool}; is it that suite?")
@@ -66,7 +66,7 @@ class ImportPass:
         return rollout
 
     def run(self, name: str, path: Path, command: Sequence[str]) -> Run:
-        """The run, when all rollouts were added."""
+        """Returns the run. All rollouts must have been added."""
         now = _text(time.time())
         span = timeline.outer(self.read.frame.scenarios().timed.attempt_spans.get(1, ()))
         began, ended = (_text(at / 1e9) for at in span) if span else (now, now)
@@ -110,7 +110,7 @@ class ImportPass:
         return Suite(self.source.suite, Path(), (), dataset=data, scorers=scorers, scales=self.source.scales)
 
     def _means(self, run: Run) -> Iterator[OwnMean]:
-        """The means that the tool gives beside ours, and where they differ why."""
+        """Returns the tool's own means next to ours, with the reason for each difference."""
         for group, suite in run.suites.items():
             for score, theirs in self.source.means.get(suite.variant, {}).items():
                 mean = suite.scores[score].mean
@@ -119,14 +119,14 @@ class ImportPass:
                 yield OwnMean(group, score, theirs, ours, "" if same else self.source.averages)
 
     def _stopwatch(self) -> Stopwatch:
-        """Nobody judged the other tool's stopwatch, so the verdict is no better than a warning."""
+        """Returns the timing quality. It is at best a warning, because the other tool did not check its timings."""
         own, timed = stopwatch_of(self.read.frame.scenarios().timed, CpuShares(), os.cpu_count()), self._timed
         reasons = (self.source.stopwatch,) if timed else ()
         return dataclasses.replace(own, verdict=WARN if timed else None, reasons=reasons, notes=(), clean_share=None)
 
     @property
     def _timed(self) -> bool:
-        """Whether anybody took the times of calls."""
+        """Returns whether calls have times."""
         return self.read.frame.scenarios().timed.value("e2e.n") is not None
 
     def _missing(self) -> list[str]:
@@ -141,12 +141,12 @@ class ImportPass:
 
 
 def _text(seconds: float) -> str:
-    """A time since 1970 as run.json has it."""
+    """Returns a time in seconds since 1970 in the format of run.json."""
     return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
 
 
 def write(tool: str, source: Source, path: Path, suite: Suite | None, reports: Path) -> tuple[Path, Run]:
-    """Writes the run; returns its directory and the run. Nothing is left behind where the results turn out to be unreadable."""
+    """Writes the run. Returns its directory and the run. If the results cannot be read, nothing is left on the disk."""
     name = re.sub(r"[^\w.-]", "-", f"{tool}-{path.resolve().name}")
     target, redact = named_directory(reports, name), Redactor(public=public_of([suite] if suite else []))
     importing = ImportPass(tool, source, suite)

@@ -1,4 +1,4 @@
-"""`agentbench import`: the results of another tool as a run."""
+"""`agentbench import`: converts the results of another tool to a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
 
 
 def run_import(options: argparse.Namespace) -> None:
-    """What was found, what is not known, and where the run is, of each result in a directory of several."""
+    """Converts each result in a directory. Prints its scores, what is not known, and the directory of the run."""
     from pytest_agentbench.cli.imported import write
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.exports import load_reader, results_in
@@ -48,7 +48,7 @@ def run_import(options: argparse.Namespace) -> None:
 
 
 def _say(run: Run) -> None:
-    """What was found, and what is not known."""
+    """Prints the scores of a run and the notes about what is not known."""
     from pytest_agentbench.lib.foreign import one_line
 
     assert run.imported is not None

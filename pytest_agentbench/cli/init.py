@@ -1,4 +1,4 @@
-"""`agentbench init`: suites that came with the package, as files of a project."""
+"""`agentbench init`: copies an included suite into a project."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ addopts = --import-mode=importlib
 asyncio_default_fixture_loop_scope = function
 """
 
-ENVIRONMENT = ".env.example"  # the variables that are read
+ENVIRONMENT = ".env.example"  # lists the environment variables that agentbench reads
 
 #: An editor with a YAML language server finds the keys of a suite.yaml by this line, which is its first, and this file beside it.
 SCHEMA_LINE, SCHEMA_FILE = b"# yaml-language-server: $schema=./suite.schema.json\n", "suite.schema.json"
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
 
 
 def run_init(options: argparse.Namespace) -> None:
-    """Adds what is not there; a file that is there stays as it is, and is named where it is not the shipped one."""
+    """Writes the missing files of a suite. Existing files stay as they are; those that differ from the included ones are listed."""
     from pytest_agentbench.errors import ConfigError, unknown_name
     from pytest_agentbench.lib.file_system import shipped
 
@@ -51,7 +51,7 @@ def run_init(options: argparse.Namespace) -> None:
 
 
 def write_suite(name: str) -> None:
-    """Adds what of a shipped suite is not there, and says what it wrote."""
+    """Writes the missing files of an included suite and prints their names."""
     from pytest_agentbench.cli.schema import schema_text
     from pytest_agentbench.lib.file_system import shipped
     from pytest_agentbench.suites.suite import SUITE_FILE
@@ -72,7 +72,7 @@ def write_suite(name: str) -> None:
 
 
 def configuration() -> list[tuple[FileOutcome, Path]]:
-    """What became of pytest.ini: written, there as it is written, or, where the directory has another configuration, none of ours."""
+    """Writes pytest.ini, unless the directory has another configuration of pytest. Returns what was done with it."""
     own = next((file for file in map(Path, PYTEST_FILES) if file.exists()), None)
     if own is None:
         Path("pytest.ini").write_text(PYTEST_INI)
@@ -84,7 +84,7 @@ def configuration() -> list[tuple[FileOutcome, Path]]:
 
 
 def print_suites(folder: Path, names: Sequence[str]) -> None:
-    """One line for each suite that came with the package."""
+    """Prints a line for each included suite."""
     from pytest_agentbench.lib.config import load_yaml
 
     for name in names:
@@ -93,12 +93,12 @@ def print_suites(folder: Path, names: Sequence[str]) -> None:
 
 
 def data_files(folder: Path) -> Iterator[Path]:
-    """What belongs to a shipped suite."""
+    """Yields the files of an included suite."""
     return (file for file in sorted(folder.rglob("*")) if file.is_file() and "__pycache__" not in file.parts)
 
 
 def add_file(target: Path, content: bytes, mode: int = 0o644) -> FileOutcome:
-    """Writes `target` if nothing is there, with these permissions, so that a program stays one; raises ConfigError if it cannot."""
+    """Writes `target` with these permissions if it does not exist. Raises ConfigError if it cannot be written."""
     from pytest_agentbench.errors import ConfigError
 
     try:
@@ -113,7 +113,7 @@ def add_file(target: Path, content: bytes, mode: int = 0o644) -> FileOutcome:
 
 
 def report(outcomes: Sequence[tuple[FileOutcome, Path]]) -> None:
-    """A line for each file that is new or not as shipped; those that were there as shipped are only counted."""
+    """Prints a line for each file that is new or differs from the included one, and the number of unchanged files."""
     for outcome, target in outcomes:
         if outcome == "wrote":
             print(f"wrote {target}")

@@ -1,4 +1,4 @@
-"""How commands print sections that pytest would print, to a reader that may leave early, as `head` does."""
+"""Printing of report sections by commands. The reader of the output may close it early, as `head` does."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class OutputClosed(BaseException):
-    """Nobody reads what is printed any more. Like Ctrl-C it is no error, and ends what runs."""
+    """The reader has closed the output. Like KeyboardInterrupt, this ends the command and is not an error."""
 
 
 class Pipe:
-    """A stream that raises ReaderGone where Python raises BrokenPipeError, which a socket's may be too."""
+    """A stream that raises OutputClosed instead of BrokenPipeError, so that the error of a socket is not mistaken for it."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -39,7 +39,7 @@ class Pipe:
 
 
 def abandon(*streams: TextIO) -> None:
-    """Leads those that nobody reads to nowhere, for what they still hold is written when Python ends."""
+    """Redirects closed streams to the null device, because Python writes their buffers at its end."""
     for stream in streams:
         try:
             stream.flush()
@@ -50,7 +50,7 @@ def abandon(*streams: TextIO) -> None:
 
 
 class PlainOutput:
-    """Standard output as a terminal without colours, one line at a time."""
+    """A terminal without colours that prints one line at a time on standard output."""
 
     def write_sep(self, sep: str, title: str, **_markup: bool) -> None:
         print(f" {one_line(title)} ".center(80, sep))
@@ -60,7 +60,7 @@ class PlainOutput:
 
 
 def print_document(document: Document, width: int = sys.maxsize) -> None:
-    """Prints a report as a terminal shows it, in so many columns."""
+    """Prints a report as a terminal shows it, in this many columns."""
     from pytest_agentbench.reports.document import Level
     from pytest_agentbench.reports.terminal import lines, write
 

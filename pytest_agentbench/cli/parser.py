@@ -130,7 +130,7 @@ def option(read: Callable[[str], T], *, whole: bool = False) -> Callable[[str], 
 
 
 def runs_of(name: str, reports: Path) -> Iterator[Path]:
-    """The run of a name, or all finished runs of a directory that is none itself, the oldest first; raises ConfigError."""
+    """Yields the run of a name, or all finished runs in a directory of runs, the oldest first. Raises ConfigError."""
     from pytest_agentbench.runs.run_file import FILE, find_run
 
     inside: Sequence[Path] = sorted(file.parent for file in Path(name).glob(f"*/{FILE}") if not file.parent.is_symlink())

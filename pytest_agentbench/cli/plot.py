@@ -1,4 +1,4 @@
-"""`agentbench plot`: pictures of runs."""
+"""`agentbench plot`: plots scores and speed of runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
 
 
 def run_plot(options: argparse.Namespace) -> None:
-    """Each file that was written, and what is in none of them."""
+    """Prints each written file, and the data that could not be drawn."""
     from pytest_agentbench.exports.files import ChosenRuns
     from pytest_agentbench.reports import markdown
 

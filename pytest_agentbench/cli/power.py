@@ -1,4 +1,4 @@
-"""`agentbench power`: what drop a suite can find, and what it would take to find a smaller one."""
+"""`agentbench power`: estimates the smallest score drop that a suite can detect, and the trials that smaller drops need."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
 
 
 def trials(text: str) -> tuple[int, ...]:
-    """`1,3,5`; raises ValueError, of which argparse makes a sentence."""
+    """Reads `1,3,5`. Raises ValueError, which argparse reports."""
     counts = tuple(map(int, text.split(",")))
     if min(counts) < 1:
         raise ValueError(text)
@@ -44,7 +44,7 @@ def trials(text: str) -> tuple[int, ...]:
 
 
 def run_power(options: argparse.Namespace) -> None:
-    """Two tables: trials and the smallest drop, then drops and what each takes."""
+    """Prints two tables: the smallest drop for each number of trials, and the trials that each drop needs."""
     from pytest_agentbench.errors import ConfigError, unknown_name
     from pytest_agentbench.gate.verdict import CONFIDENCE
     from pytest_agentbench.stats.decisions import POPULATION
@@ -98,7 +98,7 @@ def _scale(suite: Suite, score: str) -> Scale:
 
 
 def fixed_size_of(suite: Suite) -> tuple[int, str]:
-    """(how many scenarios a suite has, in words), whose trials are all that varies; raises ConfigError for too few to decide anything."""
+    """Returns the number of scenarios for questions about this suite itself, also in words. Raises ConfigError if there are too few."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.stats.intervals import too_few
     from pytest_agentbench.stats.mean_intervals import Clusters
@@ -110,7 +110,7 @@ def fixed_size_of(suite: Suite) -> tuple[int, str]:
 
 
 def size_of(suite: Suite) -> tuple[int, str]:
-    """(how many independent scenarios a suite has, in words): those of one cluster may all fail together.
+    """Returns the number of independent scenarios of a suite, also in words. Scenarios of one cluster may all fail together.
 
     Raises ConfigError for too few to decide anything.
     """
@@ -129,7 +129,7 @@ def size_of(suite: Suite) -> tuple[int, str]:
 
 
 def _noise(options: argparse.Namespace, suite: Suite, score: str, scale: Scale) -> tuple[float, ScoreLevel, str]:
-    """(variance of a trial around its scenario's mean, where scores lie, where that is from), with 0 the worst score and 1 the best."""
+    """Returns (variance of a trial around its scenario's mean, mean score, source of both). 0 is the worst score and 1 the best."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.gate.baselines import find_baseline, read_evidence
     from pytest_agentbench.gate.evidence import samples

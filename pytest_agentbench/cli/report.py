@@ -1,4 +1,4 @@
-"""`agentbench report`: a run, or several, as a page for a browser."""
+"""`agentbench report`: writes an HTML report of one or several runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
 
 
 def run_report(options: argparse.Namespace) -> None:
-    """Writes the page, and says where it is."""
+    """Writes the page and prints its path."""
     from pytest_agentbench.reports.page import PAGE, write_several
     from pytest_agentbench.runs.run_file import find_run
 

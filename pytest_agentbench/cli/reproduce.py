@@ -1,4 +1,4 @@
-"""`agentbench reproduce`: a published experiment again, as far as it got each time."""
+"""`agentbench reproduce`: reproduces a published experiment. Each call continues with the cells that are not measured yet."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _methods(text: str) -> dict[str, str]:
 
 
 def run_reproduce(options: argparse.Namespace) -> None:
-    """Measures the cells that are not measured yet; the table of all after each of them."""
+    """Measures the cells that are not measured yet. Prints the table of all cells after each of them."""
     from pytest_agentbench.reproduction.experiment import ReproductionPlan, duration, is_measured, record_plan
 
     if options.window[0] >= options.duration:
@@ -122,7 +122,7 @@ def run_reproduce(options: argparse.Namespace) -> None:
 
 
 class CellsFailed(AgentbenchError):
-    """Cells whose sessions did not come to their end; they said why."""
+    """Sessions of some cells did not finish. They have printed the reason."""
 
     exit_status = FAILED
 
@@ -151,7 +151,7 @@ def _needs(plan: ReproductionPlan, cells: Sequence[Cell]) -> Requirements:
 
 
 def _measure(cell: Cell, plan: ReproductionPlan, reports: Path, output: Path) -> bool:
-    """Runs a cell's session and keeps what it measured. The rollouts that the time limit left out are no reason to discard it."""
+    """Runs a cell's session and keeps what it measured. Rollouts that did not run because of the time limit do not invalidate it."""
     from pytest_agentbench.exports.files import ChosenRuns
     from pytest_agentbench.reproduction.experiment import write_cell
 

@@ -52,7 +52,7 @@ class PlannedSessions:
     in_flight: int  # rollouts, at most
 
     def requirements(self) -> Requirements:
-        """Looks at the suite and asks the retriever for its health. Nothing is started."""
+        """Reads the suite and requests the health of its retriever. Starts nothing."""
         needs = Requirements()
         try:
             self._questions(needs)

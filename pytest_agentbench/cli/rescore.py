@@ -1,4 +1,4 @@
-"""`agentbench rescore`: scores a stored run again, with no backend."""
+"""`agentbench rescore`: scores the rollouts of a finished run again, without a backend."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
 
 
 def run_rescore(options: argparse.Namespace) -> None:
-    """One line for each score: its mean in the old run and in the new one, and how many rollouts have another value."""
+    """Prints the old and the new mean of each score, and how many rollouts have another value."""
     from pytest_agentbench.cli.output import print_document
     from pytest_agentbench.lib.threads import run_apart
     from pytest_agentbench.reports import write_reports
@@ -86,10 +86,10 @@ def _tell_changes(groups: Mapping[str, RescoredSuite], new: Run) -> None:
 
 
 def judged(run: Run, directory: Path, options: argparse.Namespace, below: Collection[str]) -> Run:
-    """The run with the verdict of its gate on its new scores, and the exit status that a session would have had for them.
+    """Returns the run with the gate's verdict on its new scores, and the exit status that a session would have had.
 
     `below`: suites some rollouts of which do not reach a floor, which fails a session unless their scores are compared with a baseline.
-    Raises ConfigError where the baseline is not there that the run was compared with.
+    Raises ConfigError if the baseline of the session does not exist any more.
     """
     from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""`agentbench retriever`: an index of documents, and the service that searches it."""
+"""`agentbench retriever`: builds an index of documents and serves it."""
 
 from __future__ import annotations
 

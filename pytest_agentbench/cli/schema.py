@@ -1,4 +1,4 @@
-"""`agentbench schema`: the JSON Schema of a file."""
+"""`agentbench schema`: prints the JSON Schema of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`agentbench scrub`: secrets out of the logs of a run whose session could not do it."""
+"""`agentbench scrub`: redacts secrets in the logs of a run whose session could not do it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run_scrub(options: argparse.Namespace) -> None:
     from pytest_agentbench.lib.redact import Redactor, scrub
 
     if not options.directory.is_dir():
-        raise ConfigError(f"{options.directory} is no directory")
+        raise ConfigError(f"{options.directory} is not a directory")
     cleaned, failed = scrub(options.directory, Redactor())
     for log in cleaned:
         print(f"scrubbed {log}")

@@ -1,4 +1,4 @@
-"""pytest sessions that a command runs, one after the other, and SIGTERM to a command that has started processes."""
+"""Runs pytest sessions for a command, one after the other, and handles SIGTERM while they run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-TERMINATED = 128 + signal.SIGTERM  # as a shell has it for a program that SIGTERM ends
+TERMINATED = 128 + signal.SIGTERM  # exit status that a shell gives to a program ended by SIGTERM
 
 
 @contextmanager
 def tidy_termination() -> Iterator[None]:
-    """SIGTERM ends the block as an exception does, so that what it has started and written does not outlive it."""
+    """Makes SIGTERM raise an exception in the block, so that its processes and temporary files are cleaned up."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         yield
@@ -23,18 +23,18 @@ def tidy_termination() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-QUIET = ("-q", "--tb=no", "-rN")  # of tests that fail: what was measured is what the command is about
+QUIET = ("-q", "--tb=no", "-rN")  # hides failed tests, because the command is about the measurements
 
 
 class SessionOutcome(NamedTuple):
-    """How a session went."""
+    """The result of a session."""
 
     status: int  # exit status
-    directory: Path | None  # of its run; None where it made none
+    directory: Path | None  # run directory; None if the session made none
 
 
 def run_session(words: Sequence[str], reports: Path) -> SessionOutcome:
-    """Runs pytest with these words to its end."""
+    """Runs pytest with these arguments until it ends."""
     latest = reports / "latest"
     before = latest.resolve()
     sys.stdout.flush()
@@ -43,12 +43,12 @@ def run_session(words: Sequence[str], reports: Path) -> SessionOutcome:
 
 
 def _wait(command: Sequence[str]) -> int:
-    """Runs pytest, with the user's own arguments, to its end. Whoever interrupts this interrupts pytest, which still writes what it has."""
+    """Runs pytest with the user's own arguments until it ends. Ctrl-C also interrupts pytest, which then writes its results so far."""
     session = subprocess.Popen(command)
     try:
         with tidy_termination():
             return session.wait()
-    except KeyboardInterrupt:  # the terminal has told pytest as well
+    except KeyboardInterrupt:  # the terminal sends the signal to pytest, too
         session.wait()
         raise
     except SystemExit:

@@ -1,4 +1,4 @@
-"""`agentbench share`: one archive of a run that another person opens: its reports, its record, its suites, and the hash of each file."""
+"""`agentbench share`: packs a run into one archive: its reports, its records, its suites, and the hash of each file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SUMS = "SHA256SUMS"
 SUITES = "suites"
-LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*")  # of a suite's folder
+LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*")  # files that are left out of a suite's folder
 
 
 def add(commands: Any) -> None:
@@ -69,7 +69,7 @@ def run_share(options: argparse.Namespace) -> None:
 
 
 def loaded_suites(run: Run) -> dict[str, Suite]:
-    """Returns the suites of a run by name; raises ConfigError if one is not there any more, or if its data are not those of the run."""
+    """Returns the suites of a run by name; raises ConfigError if one does not exist any more or has other data."""
     from pytest_agentbench.records import suite_of
     from pytest_agentbench.rollouts.rescore import load_groups
 
@@ -81,7 +81,7 @@ def loaded_suites(run: Run) -> dict[str, Suite]:
 
 
 def copy_record(run: Run, source: Path, folder: Path, redactor: Redactor) -> None:
-    """Writes record, samples, sessions and logs of a run once more redacted, and its reports anew from them."""
+    """Writes record, samples, sessions and logs of a run, redacted once more, and makes the reports from them again."""
     from pytest_agentbench.backends.telemetry import samples
     from pytest_agentbench.lib.redact import scrub
     from pytest_agentbench.reports import write_reports
@@ -107,11 +107,11 @@ def copy_record(run: Run, source: Path, folder: Path, redactor: Redactor) -> Non
 
 
 def copy_suites(suites: dict[str, Suite], folder: Path, redactor: Redactor) -> None:
-    """Copies the folders of suites as they are, or rescoring would differ; raises ConfigError for a file that contains a secret."""
+    """Copies the folders of suites unchanged, so that rescoring gives the same scores. Raises ConfigError for a file with a secret."""
     for name, suite in suites.items():
         shutil.copytree(suite.folder, folder / name, ignore=LEFT_OUT)
         for file in sorted((folder / name).rglob("*")):
-            if not file.is_file() or file == folder / name / suite.dataset.file:  # a text of the data is public
+            if not file.is_file() or file == folder / name / suite.dataset.file:  # texts of the data are public
                 continue
             text = file.read_bytes().decode(errors="replace")
             if redactor.plain(text) != text:
@@ -144,7 +144,7 @@ def _sums(folder: Path) -> Iterator[str]:
 
 
 def _without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leaves out who made the archive."""
+    """Removes the owner of a file from the archive."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry

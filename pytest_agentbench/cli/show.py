@@ -1,4 +1,4 @@
-"""`agentbench show`: a run again, where its time went, or what another tool would have printed of it."""
+"""`agentbench show`: prints a run, its profile, or the table of another tool."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
 
 def run_show(options: argparse.Namespace) -> None:
-    """All that a session prints with -v but for single rollouts, or a profile, or another tool's table."""
+    """Prints what a session prints with -v, except single rollouts; or a profile; or another tool's table."""
     from pytest_agentbench.reports.sections import document
     from pytest_agentbench.reports.terminal import write_run
     from pytest_agentbench.reports.view import RunView
@@ -72,7 +72,7 @@ def _show_as(tool: str, directory: Path, run: Run) -> None:
 
 
 def _calls_of_arms(directory: Path, run: Run) -> Iterator[tuple[str, Iterator[LLMCall]]]:
-    """Yields each arm of a run and the calls of its rollouts, as if the turns of the arm had followed each other at once."""
+    """Yields each arm of a run and the calls of its rollouts, as if the blocks of the arm had followed each other without pauses."""
     from pytest_agentbench.exports.files import ChosenRuns
     from pytest_agentbench.records import arm_of
     from pytest_agentbench.tables import places
@@ -84,7 +84,7 @@ def _calls_of_arms(directory: Path, run: Run) -> Iterator[tuple[str, Iterator[LL
 
 
 def _moved(call: LLMCall, calendar: Calendar, session: int, started_ns: int) -> LLMCall:
-    """Returns a call of an attempt in the time of a calendar, in which the attempt is as long as it was."""
+    """Returns a call with its times moved to those of a calendar. The length of its attempt does not change."""
     at_ns = calendar.epoch_ns(session, started_ns)
     later_ns = 0 if at_ns is None else at_ns - started_ns
     times = {name: at + later_ns for name in ("called_ns", "received_ns", "sent_ns", "ended_ns") if (at := getattr(call, name)) is not None}

@@ -31,7 +31,7 @@ def run_subset(options: argparse.Namespace) -> None:
 
 
 def subset(source: Path, output: Path, limit: int, seed: int | None = None) -> int:
-    """Writes `limit` entries of a file, unchanged and in its order, and returns how many there were to write.
+    """Writes `limit` entries of a file, unchanged and in its order, and returns how many were written.
 
     The first ones without a seed, a random sample with one. Files that end in .jsonl hold JSON lines, others a JSON list.
     A `tools.json` that entries share is not copied. Raises ConfigError that names the file and what is wrong with it.
@@ -51,7 +51,7 @@ def subset(source: Path, output: Path, limit: int, seed: int | None = None) -> i
 
 
 def _check_output(source: Path, output: Path) -> None:
-    """A mistyped path makes no folders, and a subset does not take the place of what it is taken from."""
+    """Raises ConfigError if the folder of the output does not exist, or if the output is the source itself."""
     if not output.parent.is_dir():
         raise ConfigError(f"{output}: there is no directory {output.parent}; make it, or name a file in one that is there")
     if output.exists() and source.exists() and output.samefile(source):

@@ -1,4 +1,4 @@
-"""`agentbench sweep`: a suite at several concurrencies on one backend, and the greatest at which it is good enough."""
+"""`agentbench sweep`: runs a suite at several concurrency levels, and finds the greatest one that meets the objectives."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, FAIL
 from pytest_agentbench.runs.option import objective
 from pytest_agentbench.sweep.levels import Criteria
 
-FOLDER = "sweep"  # in the run's directory
+FOLDER = "sweep"  # name of the folder in the run directory
 
 #: Exit statuses of sessions that came to their end. A backend that fails at the greatest level is an answer, not a mistake.
 ENDED = (OK, FAILED, CANNOT_MEASURE, CANNOT_TELL)
 
 
 class SessionFailed(AgentbenchError):
-    """The pytest session of a sweep did not come to its end; it said why."""
+    """The pytest session of a sweep did not finish. It has printed the reason."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"the session ended with status {status}, see above; there is nothing to sum up")
@@ -74,7 +74,7 @@ def add(commands: Any) -> None:
 
 
 def levels(text: str) -> tuple[int, ...]:
-    """`8,16,32`, ordered; two at least."""
+    """Reads two or more levels, such as `8,16,32`, and sorts them."""
     every = tuple(sorted({*counts(text)}))
     if len(every) < 2:
         raise ValueError("two numbers at least, separated by commas, such as 8,16,32")
@@ -84,12 +84,12 @@ def levels(text: str) -> tuple[int, ...]:
 def _share(text: str) -> float:
     value = float(text)
     if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} should be at least 0 and less than 1")
+        raise argparse.ArgumentTypeError(f"{text!r} must be at least 0 and less than 1")
     return value
 
 
 def run_sweep(options: argparse.Namespace) -> None:
-    """The table of the levels, and what follows from it; of a search, the line of each session, and what follows from all."""
+    """Prints the table of the levels and the conclusions. For a search it prints a line for each session, then the conclusions."""
     if options.output and options.output.exists():
         raise ConfigError(f"{options.output} is there; name a new directory")
     if options.find and options.output:
@@ -111,7 +111,7 @@ def _find(options: argparse.Namespace, terms: Criteria) -> None:
 
 
 def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: Criteria) -> Mapping[int, str]:
-    """Runs one session and says what it measured; level -> verdict."""
+    """Runs one session and prints its measurements. Returns level -> verdict."""
     from pytest_agentbench.reports.sections.sweep import document
     from pytest_agentbench.reports.sweep import write
     from pytest_agentbench.sweep.levels import judgements, read_sweep, verdicts
@@ -128,9 +128,9 @@ def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: C
 
 
 def _session(options: argparse.Namespace, concurrencies: Sequence[int]) -> tuple[Path, int]:
-    """The directory of the run of one session, and its exit status.
+    """Runs one session. Returns its run directory and its exit status.
 
-    A test that fails, or is not measured, is no reason to stop: what was measured is what is asked for.
+    Failed and unmeasured tests do not stop a sweep, because it is about the measurements.
     """
     words = [options.suite, f"--agentbench-ab=set:concurrency={'|'.join(map(str, concurrencies))}", *QUIET]
     words += [f"--agentbench-slo={name}={value:g}ms" for name, value in options.slo]

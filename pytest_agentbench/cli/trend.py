@@ -1,4 +1,4 @@
-"""`agentbench trend`: the history of suites as a page."""
+"""`agentbench trend`: writes a page with the history of suites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`agentbench watch`: the page of a run while it goes on."""
+"""`agentbench watch`: serves a live report of a running session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
 
 
 def run_watch(options: argparse.Namespace) -> None:
-    """Says where the page is, and serves it until Ctrl-C."""
+    """Prints the address of the page and serves it until Ctrl-C."""
     from pytest_agentbench.reports.page.live import LiveRun, Loopback, newest
 
     run = LiveRun(find(options.name, options.reports) if options.name else newest(options.reports))
@@ -31,8 +31,8 @@ def run_watch(options: argparse.Namespace) -> None:
 
 
 def find(name: str, reports: Path) -> Path:
-    """The directory of a run, whether it has ended or not; raises ConfigError."""
+    """Returns the directory of a running or finished run. Raises ConfigError."""
     from pytest_agentbench.runs.directory import directory_with
     from pytest_agentbench.runs.journal import FILE
 
-    return directory_with(FILE, name, reports, "it is no run directory, or no session has begun to write to it").resolve()
+    return directory_with(FILE, name, reports, "it is not a run directory, or no session has begun to write to it").resolve()

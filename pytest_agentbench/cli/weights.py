@@ -1,4 +1,4 @@
-"""`agentbench weights ...`: the weights of models."""
+"""`agentbench weights ...`: downloads the weights of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`agentbench what-if`: what a run's calls would have met on other settings of its serving stack."""
+"""`agentbench what-if`: simulates a run's calls with other settings of its serving stack."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def add(commands: Any) -> None:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """`1,2,4`"""
+    """Reads counts, such as `1,2,4`."""
     try:
         return tuple(map(_count, names(text))) or (_count(text),)
     except ValueError as error:
@@ -71,14 +71,14 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def routers(text: str) -> tuple[str, ...]:
-    """`kv,round_robin`"""
+    """Reads names of routers, such as `kv,round_robin`."""
     if not names(text) or any(name not in ROUTERS for name in names(text)):
         raise ValueError(f"of {', '.join(ROUTERS)}, separated by commas")
     return names(text)
 
 
 def facts(text: str) -> Mapping[str, int | str]:
-    """`workers=2,kv-blocks=1200,router=kv`"""
+    """Reads settings, such as `workers=2,kv-blocks=1200,router=kv`."""
     known: Mapping[str, Callable[[str], int | str]] = {
         "workers": _count,
         "kv-blocks": _count,
@@ -95,7 +95,7 @@ def facts(text: str) -> Mapping[str, int | str]:
 
 
 def run_what_if(options: argparse.Namespace) -> None:
-    """How far the simulation is from the run, a row for each setting, and which of them it tells apart."""
+    """Prints the error of the simulation, a row for each setting, and which settings it can distinguish."""
     from pytest_agentbench.reports.sections.what_if import document
     from pytest_agentbench.runs.run_file import find_run, read_run
     from pytest_agentbench.simulation.what_if import ask

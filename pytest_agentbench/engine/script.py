@@ -73,7 +73,7 @@ class ScriptedCall(Spec):
     @classmethod
     def _can_be_sent(cls, arguments: Any) -> Any:
         if not isinstance(arguments, (dict, str)):
-            raise ValueError("should be a mapping or a text")  # noqa: TRY004 - pydantic expects a ValueError
+            raise ValueError("must be a mapping or a text")  # noqa: TRY004 - pydantic expects a ValueError
         orjson.dumps(arguments)
         return arguments
 
@@ -119,5 +119,5 @@ def load_rules(path: Path) -> list[ScriptEntry]:
     """Returns the rules of a script. Raises ConfigError, with file, rule and key, for an invalid one."""
     rules = parse_yaml(read_text(path), str(path))
     if not isinstance(rules, list):
-        raise ConfigError(f"{path}: should be a list of rules, not {rules!r}")
+        raise ConfigError(f"{path}: must be a list of rules, not {rules!r}")
     return [validate(ScriptEntry, rule, f"{path}: rule {index}") for index, rule in enumerate(rules, start=1)]

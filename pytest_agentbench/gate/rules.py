@@ -98,7 +98,7 @@ def parse_rule(text: str, scores: Sequence[str], scales: Mapping[str, Scale] = M
     text = " ".join(text.split())
     match = RULE_PATTERN.fullmatch(text)
     if match is None:
-        raise ConfigError(f"gate rule {text!r} should be METRIC >= LIMIT or METRIC <= LIMIT, such as {EXAMPLES}")
+        raise ConfigError(f"gate rule {text!r} must be METRIC >= LIMIT or METRIC <= LIMIT, such as {EXAMPLES}")
     kind, metric, statistic = _quantity(text, match["metric"], scores)
     if kind == "passes" and not passes:
         raise ConfigError(

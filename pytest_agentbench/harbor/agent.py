@@ -121,7 +121,7 @@ class CountedLLM(LLM):
 def _url(url: str | None) -> str:
     if url is None or not url.startswith(("http://", "https://")):
         raise ConfigError(
-            f"the endpoint should be a URL such as http://127.0.0.1:8000/v1, not {url!r}; set it with --ak api_base=URL or {URL[0]}"
+            f"the endpoint must be a URL such as http://127.0.0.1:8000/v1, not {url!r}; set it with --ak api_base=URL or {URL[0]}"
         )
     return url.rstrip("/")
 

@@ -31,7 +31,7 @@ def run_service(where: str, service: Callable[[Any], Coroutine[Any, Any, None]])
     try:
         asyncio.run(service(json.loads(sys.argv[1]) if sys.argv[1:] else read_line()))
     except json.JSONDecodeError as error:
-        return _report_error(f"{where}: {'the argument should be' if sys.argv[1:] else 'stdin should begin with'} a line of JSON: {error}")
+        return _report_error(f"{where}: {'the argument must be' if sys.argv[1:] else 'stdin must begin with'} a line of JSON: {error}")
     except AgentbenchError as error:
         return _report_error(str(error))
     return 0

@@ -87,7 +87,7 @@ def parse_objective(text: str) -> tuple[str, float]:
     if name and name not in registry.objectives():
         raise ValueError(unknown_name("objective", name, registry.objectives()))
     if not name or not match or not float(match[1]):
-        raise ValueError("should be NAME=TIME, for example ttft=500ms or e2e=30s")
+        raise ValueError("must be NAME=TIME, for example ttft=500ms or e2e=30s")
     return name, float(match[1]) * {"ms": 1, "s": 1000}[match[2]]
 
 

@@ -61,7 +61,7 @@ class RetrieverConfig(Spec):
     @model_validator(mode="after")
     def _a_gpu_finds_so_many(self) -> RetrieverConfig:
         if self.gpu and self.candidates > GPU_CANDIDATES:
-            raise ValueError(f"candidates should be at most {GPU_CANDIDATES} with `gpu`, not {self.candidates}")
+            raise ValueError(f"candidates must be at most {GPU_CANDIDATES} with `gpu`, not {self.candidates}")
         return self
 
 

@@ -33,7 +33,7 @@ def read_corpus(file: Path) -> list[Json]:
         if line.strip():
             document = _document(json_in(file, line, number), f"{file}:{number}")
             if (id := str(document["id"])) in seen:
-                raise ConfigError(f"{file}:{number}: the id {id!r} is there twice; ids should be unique")
+                raise ConfigError(f"{file}:{number}: the id {id!r} is there twice; ids must be unique")
             seen.add(id)
             documents.append(document)
     if not documents:
@@ -57,9 +57,9 @@ def read_allowed(file: Path) -> dict[str, frozenset[str]]:
 def _document(document: Any, where: str) -> Json:
     """Returns the value of a line if it is a document. Raises ConfigError if it is not."""
     if not isinstance(document, dict) or not isinstance(document.get("id"), str | int):
-        raise ConfigError(f"{where}: a document should be an object with an `id`")
+        raise ConfigError(f"{where}: a document must be an object with an `id`")
     if not any(isinstance(document.get(key), str) for key in TEXTS):
-        raise ConfigError(f"{where}: a document should have its text as {' or '.join(map(repr, TEXTS))}")
+        raise ConfigError(f"{where}: a document must have its text as {' or '.join(map(repr, TEXTS))}")
     return document
 
 
@@ -113,7 +113,7 @@ class Server:
         except (KeyError, TypeError, ValueError) as error:
             raise BackendError(f"{self._url}: what it answers holds no embeddings: {error!r}; does the URL end in /v1?") from error
         if len(rows) != len(texts):
-            raise BackendError(f"{self._url}: {len(rows)} embeddings for {len(texts)} texts; there should be one each")
+            raise BackendError(f"{self._url}: {len(rows)} embeddings for {len(texts)} texts; there must be one each")
         return rows
 
 
@@ -139,9 +139,9 @@ def _unit(rows: Any) -> NDArray[np.float32]:
     try:
         matrix = np.asarray(rows, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        raise BackendError(f"embeddings should be lists of numbers of one length: {error}") from error
+        raise BackendError(f"embeddings must be lists of numbers of one length: {error}") from error
     if matrix.ndim != 2 or not np.isfinite(matrix).all():
-        raise BackendError("embeddings should be lists of finite numbers of one length")
+        raise BackendError("embeddings must be lists of finite numbers of one length")
     lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
     return np.ascontiguousarray(matrix / np.where(lengths > 0, lengths, 1), dtype=np.float32)
 
@@ -176,7 +176,7 @@ class Index:
             raise ConfigError(f"{folder / INDEX}: FAISS cannot read it: {str(error).splitlines()[-1][:200]}") from error
         if index.ntotal != len(documents):
             raise ConfigError(
-                f"{folder}: {INDEX} has {index.ntotal} vectors and {DOCUMENTS} {len(documents)} documents: they should be of one corpus"
+                f"{folder}: {INDEX} has {index.ntotal} vectors and {DOCUMENTS} {len(documents)} documents: they must be of one corpus"
             )
         return cls(_on_gpus(library, index) if gpu else index, documents)
 

@@ -56,7 +56,7 @@ class Option:
             return self.read(text)
         except ValueError as error:
             rule = str(error)
-            raise ValueError(f"{self.flag} {without_logins(text)}: {rule if self.many else f'should be {rule}'}") from error
+            raise ValueError(f"{self.flag} {without_logins(text)}: {rule if self.many else f'must be {rule}'}") from error
 
 
 def option(help: str, metavar: str | None = None, default: str = "", *, name: str = "", absent: Any = None, **how: Any) -> Any:

@@ -125,7 +125,7 @@ class RunOptions:
         "PATH=VALUE",
         name="set",
         many=last_of_each,
-        read=assignment(yaml_value, "should be PATH=VALUE, for example agent.temperature=0.6"),
+        read=assignment(yaml_value, "must be PATH=VALUE, for example agent.temperature=0.6"),
         absent={},
     )
     thresholds: Mapping[str, float] = option(  # thresholds from `--agentbench-threshold`: name -> value
@@ -133,7 +133,7 @@ class RunOptions:
         "NAME=VALUE",
         name="threshold",
         many=dict,
-        read=assignment(finite, "should be NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7"),
+        read=assignment(finite, "must be NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7"),
         absent={},
     )
     slo: Mapping[str, float] = option(  # objectives from `--agentbench-slo`: objective -> milliseconds

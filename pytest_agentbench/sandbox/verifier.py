@@ -103,7 +103,7 @@ def _from_text(content: bytes) -> float:
     try:
         return _number(float(content), TEXT, content)
     except ValueError:
-        raise InfraError(f"the verifier's {TEXT} should be a number, not {_text(content)}") from None
+        raise InfraError(f"the verifier's {TEXT} must be a number, not {_text(content)}") from None
 
 
 def _from_json(content: bytes) -> dict[str, float]:
@@ -112,16 +112,16 @@ def _from_json(content: bytes) -> dict[str, float]:
     except orjson.JSONDecodeError:  # Also for NaN and Infinity.
         raise InfraError(f"the verifier's {JSON} is not JSON: {_text(content)}") from None
     if not isinstance(rewards, dict) or not rewards:
-        raise InfraError(f"the verifier's {JSON} should be names with numbers, not {_text(content)}")
+        raise InfraError(f"the verifier's {JSON} must be names with numbers, not {_text(content)}")
     return {name: _number(value, f"{JSON}: {name!r}", value) for name, value in rewards.items()}
 
 
 def _number(value: Any, where: str, written: Any) -> float:
     """Checks a reward. True and false are numbers, as in Harbor. Raises InfraError for anything else, and for numbers out of range."""
     if not isinstance(value, int | float):
-        raise InfraError(f"the verifier's {where} should be a number, not {_text(written)}")
+        raise InfraError(f"the verifier's {where} must be a number, not {_text(written)}")
     if not is_score(value):
-        raise InfraError(f"the verifier's {where} should be between -{LARGEST_SCORE:g} and {LARGEST_SCORE:g}, not {_text(written)}")
+        raise InfraError(f"the verifier's {where} must be between -{LARGEST_SCORE:g} and {LARGEST_SCORE:g}, not {_text(written)}")
     return float(value)
 
 

@@ -48,7 +48,7 @@ def main() -> int:
         raise_limit()
         config = read_config(TapConfig)
     except ValueError as error:
-        sys.stderr.write(f"tap config: stdin should begin with the config as a line of JSON: {error}\n")
+        sys.stderr.write(f"tap config: stdin must begin with the config as a line of JSON: {error}\n")
         return 2
     if sys.platform == "win32":
         asyncio.run(serve(config))

@@ -33,7 +33,7 @@ class McpServer:
         if bool(self.command) == bool(self.url):
             raise ValueError("an MCP server has either a command or a url: {kind: mcp, command: [python, server.py]}")
         if self.url and not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"url should be that of an MCP server, such as http://127.0.0.1:8000/mcp, not {self.url!r}")
+            raise ValueError(f"url must be that of an MCP server, such as http://127.0.0.1:8000/mcp, not {self.url!r}")
         if self.url and (self.env or self.keys):
             raise ValueError("env and keys need a command; they have no effect on a server with a url, which is already running")
 

@@ -40,12 +40,12 @@ class PythonTools:
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, str) or not is_import_path(self.module):
-            raise ValueError(f"module should be the import path of a class, such as ./tools.py:Bank, not {self.module!r}")
+            raise ValueError(f"module must be the import path of a class, such as ./tools.py:Bank, not {self.module!r}")
 
     def load(self, folder: Path, scenarios: Sequence[Scenario]) -> ClassTools:
         cls = load_object("class of tools", self.module, {}, folder)
         if not inspect.isclass(cls):
-            raise ConfigError(f"{self.module!r} is a {type(cls).__name__}, and should be a class whose methods are tools")
+            raise ConfigError(f"{self.module!r} is a {type(cls).__name__}, and must be a class whose methods are tools")
         try:
             tools = ClassTools(cls, methods_of(cls), _constructor_parameters(cls))
             tools.check(scenarios)
@@ -119,7 +119,7 @@ class ToolInstance:
         except (Exception, SystemExit) as error:
             raise _broken(f"the state of {type(self._instance).__name__} cannot be written down", error) from error
         if not isinstance(plain, dict | None):
-            raise InfraError(f"tools: the state of {type(self._instance).__name__} should be a mapping, and is a {type(state).__name__}")
+            raise InfraError(f"tools: the state of {type(self._instance).__name__} must be a mapping, and is a {type(state).__name__}")
         return plain
 
     def copy(self) -> ToolSource:

@@ -392,7 +392,7 @@ def test_arms_that_are_variants(project: Project) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--agentbench-ab=a"], "*--agentbench-ab a: should be 2 to 12 arms: BACKEND,BACKEND, agent:KIND,agent:KIND, *"),
+        (["--agentbench-ab=a"], "*--agentbench-ab a: must be 2 to 12 arms: BACKEND,BACKEND, agent:KIND,agent:KIND, *"),
         (["--agentbench-ab=a,b", "--agentbench-backend=a"], "*--agentbench-ab names the backends; leave out --agentbench-backend"),
         (
             ["--agentbench-ab=agent:react,agent:x", "--agentbench-agent=x"],
@@ -421,7 +421,7 @@ def test_arms_that_are_variants(project: Project) -> None:
             ["--agentbench-ab=a=embedded,b=embedded", "--agentbench-gate=tsq.mean >= 0.5"],
             "*leave out --agentbench-gate and --agentbench-baseline",
         ),
-        (["--agentbench-cache=warm"], "*--agentbench-cache warm: should be cold, primed or carry"),
+        (["--agentbench-cache=warm"], "*--agentbench-cache warm: must be cold, primed or carry"),
         (["--agentbench-ab=embedded,nothing"], "*no backend 'nothing'; known: *"),
     ],
 )

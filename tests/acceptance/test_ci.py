@@ -144,7 +144,7 @@ def test_asked_for_by_hand(project: Project) -> None:
 
     wrong = project.run("--agentbench-ci=jenkins", "scenarios/shop")
     assert 4 == wrong.ret
-    wrong.stderr.fnmatch_lines(["*--agentbench-ci jenkins: should be auto, github, gitlab or off"])
+    wrong.stderr.fnmatch_lines(["*--agentbench-ci jenkins: must be auto, github, gitlab or off"])
 
 
 @pytest.mark.slow

@@ -228,8 +228,8 @@ def test_a_gate_in_the_suite(gated: Project) -> None:
     [
         (("--agentbench-gate=tqs >= 0.5",), "*gate rule 'tqs >= 0.5': no metric 'tqs' (did you mean 'tsq'?); known: *"),
         (("--agentbench-baseline=nightly",), "*no run 'nightly'; known: *before*"),
-        (("--agentbench-inconclusive=maybe",), "*--agentbench-inconclusive maybe: should be pass or fail*"),
-        (("--agentbench-verdict=me",), "*--agentbench-verdict me: should be gate or tests*"),
+        (("--agentbench-inconclusive=maybe",), "*--agentbench-inconclusive maybe: must be pass or fail*"),
+        (("--agentbench-verdict=me",), "*--agentbench-verdict me: must be gate or tests*"),
     ],
 )
 def test_usage_errors(gated: Project, options: tuple[str, ...], sentence: str) -> None:

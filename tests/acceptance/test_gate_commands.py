@@ -219,6 +219,6 @@ def test_power_of_a_run(gated: Project, capsys: Capture) -> None:
     said = capsys.readouterr().out
     assert "shop: 20 scenarios; tsq of a trial varies by 0.000 around its scenario's mean (standard deviation), as in 2" in said
     assert 4 == main(["power", "shoop", "--run", "latest"])
-    assert "there is no suite in shoop: it should be a folder with a suite.yaml, such as scenarios/banking" in capsys.readouterr().err
+    assert "there is no suite in shoop (did you mean 'scenarios/shop'?); give a folder with a suite.yaml, " in capsys.readouterr().err
     assert 4 == main(["power", "scenarios/shop", "--run", "before"])
     assert "before has one trial of a scenario" in capsys.readouterr().err

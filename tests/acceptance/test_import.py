@@ -101,7 +101,7 @@ def test_a_second_import(job: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["nat", "nowhere"], "nowhere is no directory; name the one that nat wrote"),
+        (["nat", "nowhere"], "nowhere is not a directory; pass the directory that nat wrote"),
         (
             ["nta", "nat"],
             "no tool 'nta' (did you mean 'nat'?); known: harbor, nat, toolorchestra, or an import path such as my_package.tools:nta",

@@ -201,7 +201,7 @@ def test_a_changed_scenario_is_refused(project: Project) -> None:
         (("--agentbench-resume",), "there is no run in * to resume; leave out --agentbench-resume to start one"),
         (("--agentbench-resume=monday",), "no run 'monday'; known: * (in *); a run that can be resumed contains *"),
         (("--agentbench-resume-rerun=none",), "--agentbench-resume-rerun sets what a resumed run runs again; add --agentbench-resume*"),
-        (("--agentbench-resume", "--agentbench-resume-rerun=failed"), "--agentbench-resume-rerun failed: should be statuses separated by*"),
+        (("--agentbench-resume", "--agentbench-resume-rerun=failed"), "--agentbench-resume-rerun failed: must be statuses separated by*"),
     ],
 )
 def test_what_cannot_be_gone_on_with(project: Project, arguments: tuple[str, ...], sentence: str) -> None:

@@ -250,10 +250,10 @@ def test_a_time_limit(gated: Project) -> None:
         ),
         (
             ["--agentbench-trials=auto:1"],
-            "*--agentbench-trials auto:1: should be `auto`, or `auto:N` with a whole number from 2 to 20 for N",
+            "*--agentbench-trials auto:1: must be `auto`, or `auto:N` with a whole number from 2 to 20 for N",
         ),
-        (["--agentbench-trials=auto:"], "*--agentbench-trials auto:: should be `auto`, or `auto:N` with *"),
-        (["--agentbench-trials=often"], "*should be a whole number from 1 to 1000, or `auto`, or `auto:N` with at most N rounds of them"),
+        (["--agentbench-trials=auto:"], "*--agentbench-trials auto:: must be `auto`, or `auto:N` with *"),
+        (["--agentbench-trials=often"], "*must be a whole number from 1 to 1000, or `auto`, or `auto:N` with at most N rounds of them"),
         (["--agentbench-trials=auto", "--agentbench-ab=embedded,other=embedded"], "*--agentbench-ab cannot do; give a number*"),
         (["--agentbench-trials=auto", "--agentbench-inline"], "*--agentbench-inline cannot do; give a number*"),
     ],

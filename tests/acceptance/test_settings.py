@@ -80,7 +80,7 @@ def test_an_unknown_key_of_a_suite(project: Project, change: str, sentence: str,
         ("set=backend.ttft=3", "ERROR: */backends/embedded.yaml: unknown key 'ttft' (did you mean 'ttft_ms'?); known keys: *ttft_ms, *"),
         ("set=backend.policy=magic", "ERROR: *magic*lexical, script*"),
         ("backend=turbo", "ERROR: no backend 'turbo'; known: *embedded* (or give a YAML file, or a URL that starts with http)"),
-        ("limit=0", "ERROR: --agentbench-limit 0: should be a whole number from 1 up"),
+        ("limit=0", "ERROR: --agentbench-limit 0: must be a whole number from 1 up"),
     ],
 )
 def test_a_wrong_option(project: Project, option: str, sentence: str) -> None:

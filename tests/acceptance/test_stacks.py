@@ -347,7 +347,7 @@ def test_a_boot_by_hand_on_a_terminal(small: Project, stacks: Path) -> None:
     assert 0 == status
     assert re.search(r"\d s  engine: waiting for /health · loading weights", written)
     assert str(Screen(written)).startswith("small is up after ")
-    assert (4, "agentbench: --for 10x: should be a time such as 90s, 10m or 2h\n") == (wrong.returncode, wrong.stderr)
+    assert (4, "agentbench: --for 10x: must be a time such as 90s, 10m or 2h\n") == (wrong.returncode, wrong.stderr)
 
 
 def test_a_boot_by_hand_is_interrupted(small: Project, stacks: Path) -> None:

@@ -117,7 +117,7 @@ async def test_an_interpreter(tmp_path: Path) -> None:
     [
         ({"program": ["nowhere-to-be-found"]}, "there is no program 'nowhere-to-be-found' in the PATH"),
         ({"program": ["./lost.sh"]}, "there is no program './lost.sh' in "),
-        ({"program": []}, "program should be a program and its arguments"),
+        ({"program": []}, "program must be a program and its arguments"),
         ({"program": "python agent.py"}, "program must be a list of texts, not 'python agent.py'"),
         ({"program": ["sh", 5]}, "program must be a list of texts"),
         ({"program": ["sh"], "cwd": "lost"}, "cwd: there is no folder "),

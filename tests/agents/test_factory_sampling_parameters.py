@@ -49,7 +49,7 @@ def test_values_that_no_server_takes(name: str, values: tuple[object, ...], word
             with pytest.raises(ConfigError) as caught:
                 make_agent({"kind": kind, name: value}, Path())
 
-            assert f"agent: {name} should be {words}, not {value!r}" == str(caught.value)
+            assert f"agent: {name} must be {words}, not {value!r}" == str(caught.value)
 
 
 def test_sampling_of_a_wrapped_agent() -> None:

@@ -176,7 +176,7 @@ async def test_code_that_does_not_run(tmp_path: Path) -> None:
 
 def test_a_retriever_is_a_url() -> None:
     """An invalid retriever address is refused before anything boots."""
-    with pytest.raises(ValueError, match=r"retriever should start with http:// or https://, not "):
+    with pytest.raises(ValueError, match=r"retriever must start with http:// or https://, not "):
         Orchestrator(retriever="127.0.0.1:1401")
 
 

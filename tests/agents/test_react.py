@@ -215,7 +215,7 @@ async def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
         ({"parse_agent_response_max_retries": True}, "parse_agent_response_max_retries must be a whole number from 0 up, not True"),
         ({"raise_on_parsing_failure": "yes"}, "raise_on_parsing_failure must be true or false, not 'yes'"),
         ({"stop": "Observation:"}, "stop must be a list of texts, not 'Observation:'"),
-        ({"stop": [""]}, "stop should be a list of texts, not ['']"),
+        ({"stop": [""]}, "stop must be a list of texts, not ['']"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], sentence: str) -> None:

@@ -76,7 +76,7 @@ def test_sampling_parameters_that_the_server_refuses(tmp_path: Path, capsys: Cap
     ("settings", "sentence"),
     [
         ({"max_iterations": 0}, "agent_config.json: agent: 'terminal' cannot be made from its settings: max_iterations must be"),
-        ({"temperature": "hot"}, "agent_config.json: agent: temperature should be "),
+        ({"temperature": "hot"}, "agent_config.json: agent: temperature must be "),
         (
             {"model": MODEL},
             "which server is checked? agentbench backend check NAME|URL, or --agent with an agent_config.json that has api_base",

@@ -297,7 +297,7 @@ def test_no_command(capsys: Capture, words: tuple[str, ...], command: str) -> No
         (("backend", "down", "no-such-one"), "agentbench: no stack 'no-such-one' runs"),
         (("doctor", "no-such-one"), "agentbench: no backend 'no-such-one'"),
         (("power", "no-such-folder"), "agentbench: there is no suite in no-such-folder"),
-        (("scrub", "no-such-folder"), "agentbench: no-such-folder is no directory"),
+        (("scrub", "no-such-folder"), "agentbench: no-such-folder is not a directory"),
     ],
 )
 def test_usage_errors_have_one_status(empty: Path, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:

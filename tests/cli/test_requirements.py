@@ -179,7 +179,7 @@ def test_code_of_the_suite_is_not_loaded(project: Project, planned: Any) -> None
 @pytest.mark.parametrize(
     ("words", "missing"),
     [
-        (["--", "--agentbench-limit=x"], "--agentbench-limit x: should be "),
+        (["--", "--agentbench-limit=x"], "--agentbench-limit x: must be "),
         (["--suite=scenarios/nothing"], "there is no suite in scenarios/nothing"),
         (["--", "--agentbench-set=dataset.file=away.json"], "away.json"),
     ],

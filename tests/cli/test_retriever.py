@@ -107,7 +107,7 @@ def test_a_service_that_dies(engine: str, tmp_path: Path, capfd: pytest.CaptureF
             {"embeddings": {"model": "m"}, "pyhton": "x"},
             "mine.yaml: unknown key 'pyhton' (did you mean 'python'?); known keys: index_dir, embeddings, gpu, ",
         ),
-        ({"embeddings": {"model": "m"}, "gpu": True, "candidates": 3000}, "candidates should be at most 2048 with `gpu`, not 3000"),
+        ({"embeddings": {"model": "m"}, "gpu": True, "candidates": 3000}, "candidates must be at most 2048 with `gpu`, not 3000"),
         ({"embeddings": {"model": "m"}, "python": "/nowhere"}, "python: /nowhere is neither an interpreter nor a virtual environment"),
     ],
 )

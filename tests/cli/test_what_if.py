@@ -166,7 +166,7 @@ def test_mistakes(place: Path, capsys: Capture, words: list[str], sentence: str)
             ["--original", "gpus=2"],
             "argument --original: 'gpus=2' must be NAME=VALUE, separated by commas, of workers, kv-blocks, block-size, router",
         ),
-        (["--slo", "ttft"], "argument --slo: 'ttft': should be NAME=TIME, for example ttft=500ms"),
+        (["--slo", "ttft"], "argument --slo: 'ttft': must be NAME=TIME, for example ttft=500ms"),
         (["--slo", "tfft=500ms"], "argument --slo: 'tfft=500ms': no objective 'tfft' (did you mean 'ttft'?); known: e2e, itl, tpot, ttft"),
         (["--limit", "0"], "argument --limit: '0' must be a time above 0"),
     ],

@@ -67,7 +67,7 @@ def test_refuses_a_line_that_is_no_json(line: bytes) -> None:
     (said,) = done.stderr.decode().splitlines()
 
     assert (2, b"") == (done.returncode, done.stdout)
-    assert said.startswith("engine config: stdin should begin with a line of JSON: ")
+    assert said.startswith("engine config: stdin must begin with a line of JSON: ")
 
 
 def test_settings_as_an_argument() -> None:
@@ -90,7 +90,7 @@ def test_refuses_an_argument_that_is_no_json() -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
 
     assert 2 == done.returncode
-    assert done.stderr.startswith("engine config: the argument should be a line of JSON: ")
+    assert done.stderr.startswith("engine config: the argument must be a line of JSON: ")
 
 
 def test_names_a_port_that_is_taken(start_engine: StartEngine) -> None:

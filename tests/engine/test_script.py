@@ -129,7 +129,7 @@ def test_no_rule_fits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "sentence"),
     [
-        ("text: hello", ": should be a list of rules, not {'text': 'hello'}"),
+        ("text: hello", ": must be a list of rules, not {'text': 'hello'}"),
         ("- {txt: hello}", ": rule 1: unknown key 'txt' (did you mean 'text'?); known keys: ttft_ms, "),
         (
             "- {text: a}\n- {match: {contain: a}}",
@@ -139,7 +139,7 @@ def test_no_rule_fits(tmp_path: Path) -> None:
         ("- {status: 200}", ": rule 1: status: must be greater than or equal to 400, not 200"),
         ("- {stall: {after: 2}}", ": rule 1: the key 'stall.ms' is missing"),
         ("- {tool_calls: [{arguments: {}}]}", ": rule 1: the key 'tool_calls.0.name' is missing"),
-        ("- {tool_calls: [{name: f, arguments: 3}]}", ": rule 1: tool_calls.0.arguments: should be a mapping or a text, not 3"),
+        ("- {tool_calls: [{name: f, arguments: 3}]}", ": rule 1: tool_calls.0.arguments: must be a mapping or a text, not 3"),
         ("- {message: Oh}", ": rule 1: message and retry_after require status"),
         ("- {text: [}", ":1: not valid YAML: "),
     ],

@@ -69,10 +69,10 @@ def test_margins(text: str, margin: float) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "should be METRIC >= LIMIT or METRIC <= LIMIT"),
-        ("tsq > 0.8", "should be METRIC >= LIMIT"),
-        ("pass^3.5 >= 0.8", "should be METRIC >= LIMIT"),
-        ("tsq.mean >= 0.8 vs main", "should be METRIC >= LIMIT"),
+        ("", "must be METRIC >= LIMIT or METRIC <= LIMIT"),
+        ("tsq > 0.8", "must be METRIC >= LIMIT"),
+        ("pass^3.5 >= 0.8", "must be METRIC >= LIMIT"),
+        ("tsq.mean >= 0.8 vs main", "must be METRIC >= LIMIT"),
         ("tsq.mean >= -0.03 vs baseline of run", "`of run` is a fact about one run; leave out `vs baseline`"),
         ("tqs >= 0.8", "no metric 'tqs' .did you mean 'tsq.mean'..; known: .*tsq.mean, ttft.p95"),
         ("ttft.mean <= 500ms", "no statistic of ttft 'mean'; known: p50, p90, p95, p99"),

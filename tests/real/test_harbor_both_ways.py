@@ -205,9 +205,9 @@ def test_an_agent_that_runs_out_of_iterations_is_verified(environment: dict[str,
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"api_base": "http://127.0.0.1:1/v1", "max_iterations": 0}, "max_iterations should be a whole number from 1 up, not 0"),
+        ({"api_base": "http://127.0.0.1:1/v1", "max_iterations": 0}, "max_iterations must be a whole number from 1 up, not 0"),
         ({"api_base": "http://127.0.0.1:1/v1", "key": "x"}, "unknown key 'key'; known keys of terminal: kind, temperature"),
-        ({}, "the endpoint should be a URL such as http://127.0.0.1:8000/v1, not None; set it with --ak api_base=URL or OPENAI_BASE_URL"),
+        ({}, "the endpoint must be a URL such as http://127.0.0.1:8000/v1, not None; set it with --ak api_base=URL or OPENAI_BASE_URL"),
     ],
 )
 def test_a_wrong_option_is_named(options: Json, sentence: str, environment: dict[str, str], tmp_path: Path) -> None:

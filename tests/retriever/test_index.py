@@ -62,9 +62,9 @@ def test_files_that_do_not_belong_together(index_dir: Path, tmp_path: Path) -> N
     ("line", "message"),
     [
         ("{", "corpus.jsonl:1: not valid JSON"),
-        ('{"content": "a"}', "corpus.jsonl:1: a document should be an object with an `id`"),
-        ('{"id": "a"}', "corpus.jsonl:1: a document should have its text as 'content' or 'contents'"),
-        ('{"id": "a", "content": "x"}\n{"id": "a", "content": "y"}', "corpus.jsonl:2: the id 'a' is there twice; ids should be unique"),
+        ('{"content": "a"}', "corpus.jsonl:1: a document must be an object with an `id`"),
+        ('{"id": "a"}', "corpus.jsonl:1: a document must have its text as 'content' or 'contents'"),
+        ('{"id": "a", "content": "x"}\n{"id": "a", "content": "y"}', "corpus.jsonl:2: the id 'a' is there twice; ids must be unique"),
         ("", "corpus.jsonl: no documents in it"),
     ],
 )

@@ -60,7 +60,7 @@ def with_tool(**keys: Any) -> Spoil:
 #: name of the suite -> (what is done to a good one, the sentence)
 BAD: dict[str, tuple[Spoil, str]] = {
     "yaml": (as_file("suite.yaml", b"name: yaml\ndataset: {format: [}\n"), "suite.yaml:2: not valid YAML: "),
-    "not_a_mapping": (as_file("suite.yaml", b"- name\n"), "suite.yaml: is list, should be a mapping of keys"),
+    "not_a_mapping": (as_file("suite.yaml", b"- name\n"), "suite.yaml: is list, must be a mapping of keys"),
     "unknown_key": (
         in_yaml(scorer="tsq"),
         "suite.yaml: unknown key 'scorer' (did you mean 'scorers'?); known keys: name, description, dataset, agent,",
@@ -93,15 +93,15 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "no_data": (as_file("data.json", b" \n"), "data.json: is empty; it should hold a JSON list of scenarios"),
     "no_entries": (as_file("data.json", b"[]"), "data.json: no scenarios in it"),
     "latin1": (as_file("data.json", b'[{"id": "caf\xe9"}]'), "data.json: not UTF-8: byte 12 is 0xe9; save it as UTF-8"),
-    "not_an_entry": (as_file("data.json", b'["shop"]'), "data.json: entry 1: is a JSON str, should be an object"),
-    "no_question": (in_first_entry(question=""), "data.json: entry 1: 'question' should be a text that is not empty"),
+    "not_an_entry": (as_file("data.json", b'["shop"]'), "data.json: entry 1: is a JSON str, must be an object"),
+    "no_question": (in_first_entry(question=""), "data.json: entry 1: 'question' must be a text that is not empty"),
     "twice": (in_first_entry(id="twice-1"), "data.json: the id 'twice-1' is there twice"),
     "no_such_tool": (
         in_first_entry(expected_tool_calls=[{"tool": "buy"}]),
         "no_such_tool-0: expected no tool 'buy'; known: find_item, order_item,",
     ),
-    "labels_no_list": (in_first_entry(expected_tool_calls=5), "entry 1: 'expected_tool_calls' should be a list"),
-    "metadata_no_map": (in_first_entry(metadata="none"), "entry 1: 'metadata' should be an object"),
+    "labels_no_list": (in_first_entry(expected_tool_calls=5), "entry 1: 'expected_tool_calls' must be a list"),
+    "metadata_no_map": (in_first_entry(metadata="none"), "entry 1: 'metadata' must be an object"),
     "bad_parameters": (in_first_entry(expected_tool_calls=[{"tool": "find_item", "parameters": ["lamp"]}]), "entry 1: "),
     "no_schema": (with_tool(properties={"item": {"type": "text"}}), "the parameters of tool 'find_item' are not a JSON schema"),
     "xfail": (nothing, "xfail/suite.yaml: name: 'xfail' is a mark that pytest or a plugin acts upon, and a suite's name marks its tests;"),
@@ -118,7 +118,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
         as_file("suite.yaml", b"name: a\ntrials: 2\nname: b\n"),
         "suite.yaml:3: the key 'name' is there twice, first in line 1",
     ),
-    "cold": (in_yaml(agent={"kind": "tool_calling", "temperature": -1}), "agent: temperature should be a number from 0 up, not -1"),
+    "cold": (in_yaml(agent={"kind": "tool_calling", "temperature": -1}), "agent: temperature must be a number from 0 up, not -1"),
     "out_of_reach": (in_yaml(thresholds={"tsq": 1.5}), "the threshold tsq: 1.5 is out of range: tsq is between 0 and 1"),
     "no_properties": (with_tool(properties=["item"]), "the parameters of tool 'find_item' are not a JSON schema"),
 }

@@ -55,7 +55,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "agent: unknown key 'max_turn' (did you mean 'max_turns'?); known keys of tool_calling: ",
     ),
     "an agent's value": ({"agent": {"max_turns": 0}}, "agent: 'tool_calling' cannot be made from its settings: max_turns must be "),
-    "sampling": ({"agent": {"temperature": -1}}, "agent: temperature should be a number from 0 up, not -1"),
+    "sampling": ({"agent": {"temperature": -1}}, "agent: temperature must be a number from 0 up, not -1"),
     "no scorer": ({"scorers": ["tqs"]}, "no scorer 'tqs' (did you mean 'tsq'?); known: "),
     "an option of a scorer": ({"scorers": [{"tsq": {"colour": 1}}]}, "scorer 'tsq': "),
     "code that raises": ({"scorers": ["./raises.py:mine"]}, "scorer './raises.py:mine' cannot be loaded: RuntimeError: no"),
@@ -97,7 +97,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an entry of nothing": ({"quarantine": [{**HELD, "scenario": "s-9"}]}, "quarantine: the data set has no scenario 's-9'; remove "),
     "an entry that is over": ({"quarantine": [{**HELD, "expires": "2020-01-31"}]}, "quarantine: the entry of 's-0' expired on 2020-01-31"),
-    "a rule": ({"gate": ["tsq"]}, "gate rule 'tsq' should be METRIC >= LIMIT or METRIC <= LIMIT"),
+    "a rule": ({"gate": ["tsq"]}, "gate rule 'tsq' must be METRIC >= LIMIT or METRIC <= LIMIT"),
     "a rule about nothing": ({"gate": ["exact.mean >= 0.5"]}, "gate rule 'exact.mean >= 0.5': no metric 'exact.mean'"),
     "a rule without a floor": (
         {"gate": ["pass@3 >= 0.9"]},

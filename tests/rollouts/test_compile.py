@@ -104,7 +104,7 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
 STARTS = (
     "no agent 'tool_callin'",
     "no scorer 'tqs'",
-    "gate rule 'tsq' should be METRIC",
+    "gate rule 'tsq' must be METRIC",
     "thresholds: 'exact' is not",
     "the threshold tsq: 1.5 is",
     "the rule 'tsq.mean >= 80' ",

@@ -81,9 +81,9 @@ async def test_what_measures_nothing(opened: Open, tests: Callable[[str], int], 
     """A verifier without a reward is an infra error with the reason and the end of its output. The next attempt starts afresh."""
     silent = {
         "echo hello": "neither reward.json nor reward.txt.*; its output ends with: hello",
-        f"echo nan > {REWARD}": "should be between",
+        f"echo nan > {REWARD}": "must be between",
         f"printf '' > {REWARD}": "is empty",
-        f"echo 1 > {REWARD}; echo '[]' > {JSON}": "should be names with numbers",
+        f"echo 1 > {REWARD}; echo '[]' > {JSON}": "must be names with numbers",
         f"echo 1 > {REWARD}; echo waiting; sleep 600": "took longer than its 2 s and was killed.*waiting",
     }
     async with opened() as sandbox:

@@ -87,7 +87,7 @@ def test_rules_of_the_command_line(asking: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "sentence"), [("exact.mean >= 0.5", "no metric 'exact.mean' .*; known: .*tsq.mean"), ("tsq", "should be METRIC >= LIMIT")]
+    ("rule", "sentence"), [("exact.mean >= 0.5", "no metric 'exact.mean' .*; known: .*tsq.mean"), ("tsq", "must be METRIC >= LIMIT")]
 )
 def test_a_rule_that_nobody_measures(asking: Any, rule: str, sentence: str) -> None:
     """A rule about an unknown metric is refused, not ignored."""

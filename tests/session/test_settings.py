@@ -213,53 +213,53 @@ def test_pdb_runs_inline(pytester: pytest.Pytester) -> None:
     ("arguments", "sentence"),
     [
         *(
-            (f"{name}={value}", f"{name} {value}: should be a whole number from 1 up")
+            (f"{name}={value}", f"{name} {value}: must be a whole number from 1 up")
             for name in ("limit", "concurrency")
             for value in ("0", "-1", "x")
         ),
         *(
-            (f"{name}={value}", f"{name} {value}: should be a whole number from 1 to {most}")
+            (f"{name}={value}", f"{name} {value}: must be a whole number from 1 to {most}")
             for name, most in (("trials", "1000, or `auto`, or `auto:N` with at most N rounds of them"), ("taps", 64))
             for value in ("0", "-1", "x", "1000000")
         ),
-        ("retries=1000000", "retries 1000000: should be a whole number from 0 to 100"),
-        ("concurrency=1.5", "concurrency 1.5: should be a whole number from 1 up"),
-        (f"concurrency={'9' * 5000}", f"concurrency {'9' * 5000}: should be a whole number from 1 up"),
-        ("cache=warm", "cache warm: should be cold, primed or carry"),
-        ("verdict=me", "verdict me: should be gate or tests"),
-        ("concurrency=²", "concurrency ²: should be a whole number from 1 up"),
-        ("slo=ttft=500", "slo ttft=500: should be NAME=TIME, for example ttft=500ms or e2e=30s"),
-        ("slo=ttft=5m", "slo ttft=5m: should be NAME=TIME, for example ttft=500ms or e2e=30s"),
+        ("retries=1000000", "retries 1000000: must be a whole number from 0 to 100"),
+        ("concurrency=1.5", "concurrency 1.5: must be a whole number from 1 up"),
+        (f"concurrency={'9' * 5000}", f"concurrency {'9' * 5000}: must be a whole number from 1 up"),
+        ("cache=warm", "cache warm: must be cold, primed or carry"),
+        ("verdict=me", "verdict me: must be gate or tests"),
+        ("concurrency=²", "concurrency ²: must be a whole number from 1 up"),
+        ("slo=ttft=500", "slo ttft=500: must be NAME=TIME, for example ttft=500ms or e2e=30s"),
+        ("slo=ttft=5m", "slo ttft=5m: must be NAME=TIME, for example ttft=500ms or e2e=30s"),
         ("slo=ttfb=5ms", "slo ttfb=5ms: no objective 'ttfb' (did you mean 'ttft'?); known: e2e, itl, tpot, ttft"),
-        ("retries=-1", "retries -1: should be a whole number from 0 to 100"),
-        ("retries=²", "retries ²: should be a whole number from 0 to 100"),
-        ("retries=", "retries : should be a whole number from 0 to 100"),
-        ("time-limit=2d", "time-limit 2d: should be a time such as 90s, 10m or 2h"),
-        ("time-limit=-5s", "time-limit -5s: should be a time such as 90s, 10m or 2h"),
+        ("retries=-1", "retries -1: must be a whole number from 0 to 100"),
+        ("retries=²", "retries ²: must be a whole number from 0 to 100"),
+        ("retries=", "retries : must be a whole number from 0 to 100"),
+        ("time-limit=2d", "time-limit 2d: must be a time such as 90s, 10m or 2h"),
+        ("time-limit=-5s", "time-limit -5s: must be a time such as 90s, 10m or 2h"),
         *(
-            (f"{name}={value}", f"{name} {value}: should be a time above 0, such as 90s, 150m or 2h")
+            (f"{name}={value}", f"{name} {value}: must be a time above 0, such as 90s, 150m or 2h")
             for name in ("time-limit", "budget-rollout")
             for value in ("0", "0s", "0.0h")
         ),
         *(
-            (f"budget-{name}={value}", f"budget-{name} {value}: should be a time such as 500ms, 90s or 10m, or `off`")
+            (f"budget-{name}={value}", f"budget-{name} {value}: must be a time such as 500ms, 90s or 10m, or `off`")
             for name in ("connect", "first-token", "idle", "call")
             for value in ("0", "-1", "nan")
         ),
         *(
-            (f"size-{name}={value}", f"size-{name} {value}: should be a size from 1KiB to 512MiB, such as 65536, 256KiB or 4MiB")
+            (f"size-{name}={value}", f"size-{name} {value}: must be a size from 1KiB to 512MiB, such as 65536, 256KiB or 4MiB")
             for name in ("answer", "tool-result", "reason", "record")
             for value in ("0", "-1", "1MB", "1023", "1GiB", "off", "1.5MiB", "\u00b2KiB")
         ),
-        ("time-limit=nan", "time-limit nan: should be a time such as 90s, 10m or 2h"),
-        ("budget-rollout=off", "budget-rollout off: should be a time such as 90s, 10m or 2h"),
-        ("reports=", "reports : should be a directory, for example reports"),
+        ("time-limit=nan", "time-limit nan: must be a time such as 90s, 10m or 2h"),
+        ("budget-rollout=off", "budget-rollout off: must be a time such as 90s, 10m or 2h"),
+        ("reports=", "reports : must be a directory, for example reports"),
         *(
-            (f"set={value}", f"set {value}: should be PATH=VALUE, for example agent.temperature=0.6")
+            (f"set={value}", f"set {value}: must be PATH=VALUE, for example agent.temperature=0.6")
             for value in ("agent", "=5", " =5", "a=[1", "a=2024-13-45")
         ),
         *(
-            (f"threshold={value}", f"threshold {value}: should be NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7")
+            (f"threshold={value}", f"threshold {value}: must be NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7")
             for value in ("tsq", "=0.8", "tsq=high", "tsq=", "tsq.mean=nan", "tsq=inf")
         ),
     ],
@@ -283,19 +283,19 @@ def test_help_names_the_ini_key(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize("text", ["30m", ":", "2h:30m", "1m:1m", "soon:later"])
 def test_a_window_that_is_none(pytester: pytest.Pytester, text: str) -> None:
     """A window needs a colon and at least one time. The second time must be later than the first."""
-    with pytest.raises(pytest.UsageError, match=f"--agentbench-window {text}: should be START:END, two times after the first call"):
+    with pytest.raises(pytest.UsageError, match=f"--agentbench-window {text}: must be START:END, two times after the first call"):
         read(pytester, f"--agentbench-window={text}")
 
 
 @pytest.mark.parametrize("name", ["2x", "a/b", "..", "latest", "a b", "a" * 81, "-x", "A,B"])
 def test_a_name_that_is_none(pytester: pytest.Pytester, name: str) -> None:
     """A run's name must be valid as part of a directory name, must not look like a date, and must not be `latest`."""
-    with pytest.raises(pytest.UsageError, match="should be a letter, and then at most 79 letters, digits, dots, dashes or underscores"):
+    with pytest.raises(pytest.UsageError, match="must be a letter, and then at most 79 letters, digits, dots, dashes or underscores"):
         read(pytester, f"--agentbench-name={name}")
 
 
 @pytest.mark.parametrize("text", ["0s", "50ms", "2h", "often"])
 def test_an_interval_that_nobody_keeps(pytester: pytest.Pytester, text: str) -> None:
     """A sample interval must be neither too short nor too long."""
-    with pytest.raises(pytest.UsageError, match=f"--agentbench-sample-interval {text}: should be a time"):
+    with pytest.raises(pytest.UsageError, match=f"--agentbench-sample-interval {text}: must be a time"):
         read(pytester, f"--agentbench-sample-interval={text}")

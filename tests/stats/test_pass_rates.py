@@ -169,7 +169,7 @@ def test_rules(text: str, name: str, limit: float, of: str) -> None:
         ("pass^3 <= 0.7", True, r"higher pass\^3 is better, so use >="),
         ("pass^3 >= 70", True, "no passes can be 70"),
         ("pass^3 >= -0.05 vs baseline", True, "it cannot be compared with a baseline; leave out `vs baseline`"),
-        ("pass^k >= 0.7", True, "should be METRIC >= LIMIT"),
+        ("pass^k >= 0.7", True, "must be METRIC >= LIMIT"),
     ],
 )
 def test_what_is_no_rule(text: str, passes: bool, sentence: str) -> None:

@@ -99,7 +99,7 @@ def test_a_config_that_is_none(config: bytes, reason: bytes) -> None:
     ended = subprocess.run([sys.executable, "-m", "pytest_agentbench.tap"], input=config, capture_output=True, timeout=60, check=False)
 
     assert (2, b"", 1) == (ended.returncode, ended.stdout, ended.stderr.count(b"\n"))
-    assert ended.stderr.startswith(b"tap config: stdin should begin with the config as a line of JSON: " + reason)
+    assert ended.stderr.startswith(b"tap config: stdin must begin with the config as a line of JSON: " + reason)
 
 
 def test_its_imports() -> None:

@@ -252,10 +252,10 @@ async def test_http_server_that_is_gone(folder: Path, url: str) -> None:
     [
         ({}, r"an MCP server has either a command or a url: {kind: mcp, command: \[python, server.py\]}"),
         ({"command": ["python"], "url": "http://127.0.0.1:1"}, "an MCP server has either a command or a url: .*"),
-        ({"url": "127.0.0.1:1"}, "url should be that of an MCP server, such as http://127.0.0.1:8000/mcp, not '127.0.0.1:1'"),
+        ({"url": "127.0.0.1:1"}, "url must be that of an MCP server, such as http://127.0.0.1:8000/mcp, not '127.0.0.1:1'"),
         ({"url": "http://127.0.0.1:1", "keys": ["A"]}, "env and keys need a command; .*"),
-        ({"command": "server.py"}, "command should be a list of texts, not 'server.py'"),
-        ({"command": ["python"], "timeout": 0}, "timeout should be a number from 0.1 up, not 0"),
+        ({"command": "server.py"}, "command must be a list of texts, not 'server.py'"),
+        ({"command": ["python"], "timeout": 0}, "timeout must be a number from 0.1 up, not 0"),
         ({"command": ["pyton"]}, "there is no program 'pyton' in the PATH"),
         ({"command": ["./server"]}, "there is no program './server' in .*"),
         ({"command": ["python"], "keys": ["GONE_KEY"]}, "keys: there is no environment variable GONE_KEY, which .* should get"),

@@ -161,13 +161,13 @@ class ServiceSpec(Spec):
     @model_validator(mode="after")
     def _can_be_started(self) -> Self:
         if not self.run and self.image is None:
-            raise ValueError("should have `run` (a command) or `image` (a container)")
+            raise ValueError("must have `run` (a command) or `image` (a container)")
         if isinstance(self.gpus, list) and self.replicas > 1:
             raise ValueError("only a single replica can have a list of GPUs; define a service for each replica")
         if self.replicas > 1 and (self.port or any(self.ports.values())):
             raise ValueError("only a single replica can have a fixed port; remove the number, and each gets a free one")
         if isinstance(self.gpus, int) and self.gpus < 0:
-            raise ValueError("gpus should be a count (0 or more), or a list of GPUs")
+            raise ValueError("gpus must be a count (0 or more), or a list of GPUs")
         for check in (self.ready, self.metrics):
             if check is not None and check.port != "port" and check.port not in self.ports:
                 raise ValueError(f"port {check.port!r} is not a port of this service; it has: {', '.join(['port', *self.ports])}")

@@ -65,15 +65,15 @@ def test_included_services(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"services": {}}, "services: dictionary should have at least 1 item"),
-        ({"services": {"engine": {}}}, "services.engine: should have `run` (a command) or `image` (a container)"),
+        ({"services": {}}, "services: must have at least 1 item"),
+        ({"services": {"engine": {}}}, "services.engine: must have `run` (a command) or `image` (a container)"),
         ({"services": {"Engine": ENGINE}}, "'Engine' cannot be a name here: small letters, digits, - and _"),
         ({"services": {"port": ENGINE}}, "'port' cannot be a name here"),
         ({"services": {"engine": ENGINE}, "settings": {"model": "x"}}, "'model' cannot be a name here"),
         ({"services": {"engine": ENGINE}, "endpoint": "front"}, "endpoint 'front' is not a service; services: engine"),
         ({"services": {"engine": {**ENGINE, "after": ["etcd"]}}}, "services.engine.after: 'etcd' is not a service; services: engine"),
         ({"services": {"engine": {**ENGINE, "gpus": [0, 1], "replicas": 2}}}, "services.engine: only a single replica can have a list"),
-        ({"services": {"engine": {**ENGINE, "gpus": -1}}}, "services.engine: gpus should be a count (0 or more), or a list of GPUs"),
+        ({"services": {"engine": {**ENGINE, "gpus": -1}}}, "services.engine: gpus must be a count (0 or more), or a list of GPUs"),
         ({"services": {"engine": {**ENGINE, "metrics": {"port": "system"}}}}, "services.engine: port 'system' is not a port of this"),
         ({"services": {"engine": {**ENGINE, "port": 8000, "replicas": 2}}}, "services.engine: only a single replica can have a fixed port"),
         (
