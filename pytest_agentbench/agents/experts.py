@@ -162,7 +162,7 @@ class ExpertContext:
             raise InfraError(f"{message}{await self._log()}") from error
 
     async def _log(self) -> str:
-        """Returns the path of the retriever's log as the end of a sentence, or an empty text if the retriever does not answer."""
+        """Returns the path of the retriever's log as the end of a sentence, or an empty text if the retriever does not tell it."""
         import aiohttp
 
         url, timeout = f"{self.retriever.rstrip('/')}/health", aiohttp.ClientTimeout(LOG_WAIT)

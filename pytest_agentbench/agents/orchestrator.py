@@ -199,5 +199,5 @@ def _tool(name: str) -> Tool:
 
 
 def _first(calls: list[tuple[RequestedCall, ToolCall]]) -> tuple[RequestedCall, ToolCall] | None:
-    """Returns the first call that can be carried out, or the first one if none can."""
+    """Returns the first call that can be carried out, or the first one if none can, or None without calls."""
     return next((each for each in calls if not each[1].problem), calls[0] if calls else None)

@@ -156,8 +156,8 @@ def stream_events(
 ) -> list[TimedBytes]:
     """Returns the answer as server-sent events, with the usage last if it is not None.
 
-    `due` has the time of each token; a chunk is due with its last token. With `running`, each event has the usage so far, as in vLLM
-    with `continuous_usage_stats`.
+    `due` has the time of each token; a chunk is due with its last token. With `running` and a usage, each event has the usage so far, as
+    in vLLM with `continuous_usage_stats`.
     """
     envelope = _envelope(answer, "chat.completion.chunk")
 

@@ -68,7 +68,7 @@ def deciding(run: Run) -> GateResult | None:
 def exit_status(ending: SessionEnd, inconclusive: str) -> int:
     """Returns the exit status of a session: 1 regression, 4 unusable suite, 6 not measured, 7 inconclusive, else pytest's.
 
-    Status 7 is only used if `inconclusive` is `fail`. Sessions that pytest or its user has interrupted keep their status.
+    Status 7 is only used if `inconclusive` is `fail`. Interrupted sessions, internal errors and usage errors keep pytest's status.
     """
     status, gate = ending.status, ending.gate
     if status not in (OK, FAILED, NO_TESTS):
@@ -92,7 +92,7 @@ def verdict(status: int, gate: GateResult | None, *, missing: bool, thresholds: 
 
     Args:
         status: The exit status of the session.
-        gate: The result of the gate, if it has a say in the exit status.
+        gate: The result of the gate, if it counts for the exit status.
         missing: Whether this machine lacks something that the backend needs.
         thresholds: Whether a test that reads thresholds has judged a rollout of a suite that has a threshold for each scenario.
     """

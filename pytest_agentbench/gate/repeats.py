@@ -49,7 +49,7 @@ class ScoreNoise:
 
 
 def calibrate(runs: Sequence[Evidence], group: str, score: str) -> ScoreNoise:
-    """Returns the noise of a score in several runs. Raises ValueError for fewer than two runs, or if a run lacks the score."""
+    """Returns the noise of a score in several runs. Raises ValueError for a single run, or if a run lacks the score."""
     scale = runs[0].scale(group, score)
     measured = [{name: each for name, each in samples(run.groups[group], score, scale).items() if each.scores} for run in runs]
     if len(runs) < 2 or not all(measured):
@@ -107,7 +107,7 @@ PARTS = ("code", "packages", "backend", "model", "data", "prompts", "tools", "ag
 #: Verdicts on quality. A run that was interrupted or could not measure does not count, because running it again is the right reaction.
 QUALITY_VERDICTS = (PASS, EXITS[FAILED].verdict, INCONCLUSIVE)
 
-MOST = 200  # number of runs that are read, newest first
+MOST = 200  # number of run folders that are considered: the newest ones
 
 
 def setup_of(run: Run) -> Hashable:
@@ -145,7 +145,7 @@ def _began(run: Run) -> datetime:
 
 
 def _runs(reports: Path, hashes: Collection[bytes]) -> Iterator[Run]:
-    """Yields the newest runs whose files contain these hashes. Folders without a readable run of this version are skipped."""
+    """Yields the newest runs whose files contain these hashes, except runs of other versions, unreadable and rescored ones."""
     folders = sorted((path.parent for path in reports.glob(f"*/{FILE}") if not path.parent.is_symlink()), key=lambda path: path.name)
     for folder in folders[-MOST:]:
         try:

@@ -222,6 +222,6 @@ class SuiteRule:
     def may_decide_early(self) -> bool:
         """Whether an interim look may decide it before the last round of trials.
 
-        That holds for pass rates and for scores with limits. Other rules are judged once, at the end.
+        That holds for pass rates and for scores with limits, except with `of run`. Other rules are judged once, at the end.
         """
         return self.rule.of != RUN and (self.rule.kind == "passes" or (self.rule.kind == "score" and self.scale.limits is not None))

@@ -65,8 +65,8 @@ class RuleVerdict:
     - FAIL: the whole interval is on the bad side. Doubts about the run do not change FAIL.
     - INCONCLUSIVE: the interval contains the threshold, the numbers are missing or not comparable, or a doubt replaced PASS.
 
-    A rule `... of run` compares the measured value itself, without an interval. It is INCONCLUSIVE if the run measured only a part
-    of the suite, unless the rule comes from the command line.
+    A rule `... of run` compares the measured value itself, without an interval. If it is about scores or passes, it is INCONCLUSIVE
+    (never FAIL) if the run measured fewer than 80 % of the suite's scenarios, unless the rule comes from the command line.
     """
 
     suite_rule: SuiteRule
@@ -75,7 +75,7 @@ class RuleVerdict:
     suspects: tuple[Suspect, ...] = ()  # scenarios that may have become worse
 
     def is_open(self, rounds: int) -> bool:
-        """Returns whether more trials than after this many rounds might decide the rule."""
+        """Returns whether trials after this many rounds might still decide the rule."""
         decision, rule = self.decision, self.suite_rule.rule
         if decision.verdict != INCONCLUSIVE:
             return False

@@ -227,8 +227,9 @@ class PerformanceSettings:
 def summarize(frame: Frame, settings: PerformanceSettings) -> PerformanceSummary:
     """Returns the serving metrics of a run.
 
-    Calls of all attempts count, but failed calls have no latencies and do not count for rates. Metrics of rollouts (duration, calls per
-    minute, split of the time, programs) use the last attempt. Rates are over the time of all sessions, without pauses between them.
+    Calls of all attempts count, but failed calls have no latencies and do not count for rates, except calls per minute. Metrics of
+    rollouts (duration, calls per minute, split of the time) use the last attempt. Rates are over the time of all sessions, without pauses
+    between them.
     """
     part = frame.scenarios(Terms(objectives_of(settings.slo))).timed
     good, failed = part.successful_calls, Counter(filter(None, part.calls["error_kind"]))

@@ -197,7 +197,7 @@ async def _rescore_rollout(old: Rollout, group: RescoredSuite, settings: RunOpti
 
 
 def _run(run: Run, name: str, groups: Mapping[str, RescoredSuite], read: RunReader) -> Run:
-    """Returns the new run: the facts of the old one with new scores, but without a session and a gate verdict."""
+    """Returns the new run: the facts of the old one with new scores, but without a gate verdict and a command to resume."""
     facts: SessionFacts = dataclasses.replace(
         run,
         id=name,

@@ -126,7 +126,7 @@ class UnrecordedRollout:
 
 @dataclass(frozen=True)
 class GetRollout(PoolQuestion[RecordedRollout | UnrecordedRollout]):
-    """Requests a rollout before its test begins. The pool answers when it has ended. A rollout that was not planned runs next."""
+    """Requests a rollout before its test begins. The pool answers when it has ended. A rollout that was not planned is queued."""
 
     key: RolloutKey
 

@@ -123,7 +123,7 @@ class RunAlone:
 
 @dataclass(frozen=True)
 class EndRollout:
-    """Sent to the pool when a rollout has caused repeated deaths of a process. It ends with this record and does not run again."""
+    """Ends a rollout with this record, because it caused repeated deaths of a process or blocked the pool. Later pools read the entry."""
 
     rollout: Rollout  # record; if `ended_ns` is 0 it has only key, status, reason and log, otherwise only calls of judges may be missing
 

@@ -325,7 +325,7 @@ def limit_size(rollout: Rollout, sizes: Sizes) -> tuple[Rollout, bytes]:
     """Returns a rollout whose record has at most `sizes.record` bytes, and the record.
 
     If texts were truncated, the reason names their fields, and the status `ok` becomes `limit`. If the LLM calls alone are larger than
-    the limit, the record is not changed.
+    the limit, the record stays too large.
     """
     line = record_line(rollout)
     if len(line) <= sizes.record:

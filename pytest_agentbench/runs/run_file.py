@@ -187,7 +187,7 @@ class OutcomeCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionFacts:
-    """The facts about a run that do not depend on its rollouts. A session, an import or a new scoring provides them."""
+    """The fields of a run that `build_run` does not compute from its rollouts. A session, an import or a new scoring provides them."""
 
     schema: str = SCHEMA  # name and version of the schema
     id: str  # name of the run directory

@@ -225,7 +225,7 @@ def _faults(expected: Mapping[str, list[Any]], optional: frozenset[str], actual:
 
 
 def _matches(expected: Any, actual: Any, schema: Json) -> bool:
-    """Returns whether a value is the accepted one. Objects and lists are compared by their contents, with the schemas of those."""
+    """Returns whether a value matches an accepted value or pattern (`accepts`). Fields and items are compared by their own schemas."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         if _is_pattern(expected):
             return not _faults(accepted(expected), _optional(expected), actual, schema)

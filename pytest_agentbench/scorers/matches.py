@@ -61,7 +61,7 @@ def most_pairs(choices: Sequence[Sequence[int]]) -> dict[int, int]:
     owners: dict[int, int] = {}  # choice -> position that has it
 
     def place(row: int, tried: set[int]) -> bool:
-        """Finds a choice for a position. If another position has that choice, it has to find another one. Recursion is at most
+        """Returns whether a position got a choice. If another position has that choice, it has to find another one. Recursion is at most
         as deep as the number of positions.
         """
         for choice in choices[row]:

@@ -79,7 +79,7 @@ def _of_its_calls(rollout: Rollout) -> Iterator[Mistake]:
 
 
 def _of_arguments(rollout: Rollout) -> Iterator[Mistake]:
-    """Yields a mistake for each label whose tool was called, but never with the right arguments. It has the faults of the best call."""
+    """Yields the fewest faults of a valid call for each label with arguments whose tool was called, but never with the right ones."""
     for label in rollout.expected:
         calls = [call for call in rollout.tool_calls if normalised(call.name) == normalised(str(label["tool"])) and not call.problem]
         if accepted(label) and calls and (wrong := min((faults(call, label) for call in calls), key=len)):

@@ -27,14 +27,14 @@ MISSING = _Missing()
 
 @scorer(range=(0, 1))
 def state_equals(scenario: Scenario, rollout: Rollout) -> Score:
-    """Returns 1 if both states are equal, otherwise 0.
+    """Returns 1 if the final state of the tools equals the scenario's `final_state`, otherwise 0.
 
     The part `changes` is the share of right values among all values that should have changed or did change.
     """
     if scenario.final_state is None:
         raise ValueError(f"scenario {scenario.id!r} has no `final_state`")
     if rollout.final_state is None:
-        raise ValueError("the tools have no state: `tools` in suite.yaml says what carries them out")
+        raise ValueError("the tools have no state; set `tools` in suite.yaml to tools that have one")
     expected, actual = dict(_leaves(scenario.final_state)), dict(_leaves(rollout.final_state))
     before = dict(_leaves(scenario.state))
     places = [place for place in dict.fromkeys([*expected, *actual]) if not _is_same(expected, actual, place)]

@@ -109,7 +109,8 @@ class Controller:
 
     1. `setup` (pytest_sessionstart): suites, backend and gate are chosen and checked. Sessions that only inspect tests (LOOKING) stop here.
     2. `opened` (`_open`): the run directory exists; backend, tap and pool start in the background.
-    3. `finish` (pytest_sessionfinish): the services end, the journal is read, reports and exit status are decided.
+    3. `finish` (pytest_sessionfinish): the services end, the journal is read, and the run and its exit status are computed. `_close`
+    writes the reports.
 
     If the command line leads to no suite, all three stay None. `_close` is a pytest cleanup: it runs even if a later hook fails.
     """
@@ -224,7 +225,7 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, report: pytest.TestReport) -> None:
-        """Turns the test that a dead worker was running from a failure into an ERROR, because it judged nothing. Called by xdist."""
+        """Turns the test that a crashed worker was running from a failure into an ERROR, because it judged nothing. Called by xdist."""
         file = self.config.rootpath / report.location[0]
         if self.setup is not None and any(folder in file.parents for folder in self.setup.discovered.folders):
             mark_crash(report)

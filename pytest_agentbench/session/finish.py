@@ -45,7 +45,8 @@ APPENDED = "summary"
 
 
 class Finish:
-    """Decides the exit status of a session and writes its run and reports. Nothing else in this package changes them.
+    """Decides the exit status of a session and writes its run and reports. Only `Mistakes` also sets an exit status, if no rollout was
+    planned.
 
     1. `end` is called in pytest_sessionfinish. It computes `run` from the journal, or discards the run directory of an empty session.
     2. `close` is called as the last step of pytest, even if that has failed. It redacts the logs and writes run.json and the reports.

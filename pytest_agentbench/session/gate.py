@@ -299,7 +299,7 @@ class Rounds:
 
     Tests read the first round. `planned` adds the second one at once, because the first interim look comes after it. After each
     further round `round_finished` judges the run, and adds another round unless the verdict stands. Pytest's test loop ends only when
-    the rounds are over. `planned` and `round_finished` are called in threads of the pool connection.
+    the rounds are over. `planned` is called in the thread of the pool connection, `round_finished` in a thread of its own.
     """
 
     def __init__(self, gate: Gate, most: int, suites: Mapping[str, Suite], directory: Path, notices: queue.SimpleQueue[str]) -> None:

@@ -162,7 +162,7 @@ class WorkflowCommands:
     """A pytest plugin that stops GitHub from running workflow commands that occur in the terminal summary."""
 
     def __init__(self) -> None:
-        self._token = ""  # Secret that makes GitHub accept commands again; empty if it does
+        self._token = ""  # Secret that makes GitHub accept commands again; empty if they are not stopped
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None]:

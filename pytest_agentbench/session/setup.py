@@ -323,7 +323,10 @@ def _shown(path: Path) -> str:
 
 
 def make_backend(config: pytest.Config, settings: Settings) -> Backend:
-    """Makes the backend with the first hook that accepts its name (for an A/B session, one per arm). Raises ConfigError if none does."""
+    """Makes the backend with the first hook that accepts its name (one per arm if the arms differ in it).
+
+    Raises ConfigError if no hook accepts the name.
+    """
 
     def make(name: str, changes: Sequence[tuple[str, Any]] = ()) -> Backend:
         changes = (*settings.backend_changes, *changes)

@@ -223,7 +223,7 @@ class Worker:
         return item.stash[ROLLOUT]
 
     def _run_here(self, item: pytest.Item) -> None:
-        """Runs the rollout of a test in this process, and stores it, or the reason why there is none, in the item's stash."""
+        """Runs the rollout of a test in this process, and stores it, and the reason if there is nothing to judge, in the item's stash."""
         from pytest_agentbench.session.inline import run_inline
 
         opened = self._opened_here()
@@ -393,7 +393,7 @@ def is_skipped(item: pytest.Item) -> bool:
 
 
 def _skips(mark: pytest.Mark) -> bool:
-    """Returns whether a mark prevents a test from running. It does without conditions, or if at least one of them is true."""
+    """Returns whether a mark prevents a test from running. It does if it has no condition, or if one of its conditions is true."""
     if mark.name == "skip":
         return True
     if not (mark.name == "skipif" or (mark.name == "xfail" and mark.kwargs.get("run") is False)):

@@ -129,7 +129,7 @@ FEWEST = 5
 
 RANKED = 10  # number of scenarios in a ranking
 
-#: Up to this many permutations are enumerated; of more, a sample is drawn.
+#: Up to this many permutations are enumerated; if there are more, a sample is drawn.
 _ALL_WAYS = 20_000
 
 
@@ -188,8 +188,8 @@ class Suspect:
 def suspects(new: Mapping[str, Sequence[float]], base: Mapping[str, Sequence[float]], rate: float = 0.1) -> list[Suspect]:
     """Returns scenarios with trials in both runs whose scores fell, by p-value and then by the size of the drop.
 
-    Higher scores are better. Scenarios with at least `FEWEST` trials in each run are claimed, at the false discovery rate `rate`.
-    Scenarios with fewer trials are only ranked, and the first `RANKED` of them are returned.
+    Higher scores are better. Scenarios with at least `FEWEST` trials in each run are returned only if they pass the false discovery rate
+    `rate`; they are `claimed` and come first. Scenarios with fewer trials are only ranked, and the first `RANKED` of them are returned.
     """
     shared = [_suspect(name, new[name], base[name]) for name in new if new[name] and base.get(name)]
     tested = [each for each in shared if min(len(new[each.scenario]), len(base[each.scenario])) >= FEWEST]

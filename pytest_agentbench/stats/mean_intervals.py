@@ -104,8 +104,8 @@ def adjusted(
 ) -> tuple[Number, Number]:
     """Returns the centre and the standard error of the interval, given the sums over clusters of total, total squared, and total x size.
 
-    The imaginary scenarios are whole clusters with the average cluster size of a scenario. The standard error is cluster-robust (Liang and
-    Zeger 1986, with C/(C - 1)), and t has one degree of freedom less than the number of effective clusters.
+    The imaginary scenarios are whole clusters whose size is the mean, over scenarios, of the size of their cluster. The standard error is
+    cluster-robust (Liang and Zeger 1986, with C/(C - 1)), and t has one degree of freedom less than the number of effective clusters.
     Raises ValueError for a single cluster.
     """
     effective = clusters.effective

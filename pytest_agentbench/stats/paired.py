@@ -143,12 +143,12 @@ def compare(
             interval if the differences do not vary.
         confidence: The confidence of the two-sided interval, at least 0.9.
         higher_is_better: Whether higher scores are better.
-        deterministic: Whether the trials of the suite never differ. Then the difference is exact and has no interval.
+        deterministic: Whether the trials of the suite never differ. For SUITE, the difference is then exact and has no interval, unless
+            measured trials differ.
         seed: The seed of the bootstrap and the permutation test.
 
     Scenarios without a partner are counted in `missing`; the caller decides whether they are too many. If each scenario has a single trial
-    that passes or fails, PASS is decided by Tango's interval. Trials and scenarios without a measurement count as the
-    worst case for PASS. Raises
+    that passes or fails, PASS is decided by Tango's interval. With limits, lost trials count as the worst case for PASS. Raises
     ValueError for a score that is not finite or outside the limits, for a margin below 0 and for a confidence below 0.9.
     """
     check_margin(margin, confidence)

@@ -112,7 +112,7 @@ class CorrelatedPairs:
 
         Two values are together in a share 1 - distance / length of the moving blocks of this length. With that weight, the sum of the
         products of pairs is the variance of a mean by moving blocks (Kunsch 1989). A pair that is near in several orders counts once, with
-        its largest weight. Values of one group are never independent.
+        its largest weight. Two values of one group (`groups` has their indices) always have weight 1.
         """
         import numpy as np
 

@@ -16,8 +16,8 @@ BATCH = 32  # reads that are parsed together, after the first event
 class BackendAnswer:
     """One answer to an LLM call. `take` adds data, `end` finishes it, and `reader` then has the result or the fault.
 
-    `take` only parses at the first event and then once in BATCH reads, so that forwarding is not delayed. After a fault, or beyond a
-    limit (`excess`), data is no longer parsed.
+    For a stream, `take` parses every read until the first event, and then once in BATCH reads, so that forwarding is not delayed. After a
+    fault, or beyond a limit (`excess`), data is no longer parsed.
     """
 
     def __init__(self, dialect: Dialect, status: int, headers: Headers) -> None:

@@ -70,7 +70,7 @@ class IdleConnections(Generic[C]):
         self._waiting = deque(each for each in self._waiting if each[1] is not connection)
 
     def take(self) -> tuple[C | None, int]:
-        """Returns a connection that the backend has not closed, or None, and the number of closed ones that were skipped."""
+        """Returns a connection that the backend is not known to have closed, or None, and the number of closed ones that were skipped."""
         self._drop_old()
         closed_count = 0
         while self._waiting:
@@ -93,9 +93,9 @@ class IdleConnections(Generic[C]):
 
 
 class RateLimiter:
-    """Sends calls one by one at equal intervals, in the order in which they arrived.
+    """Sends calls one by one, with at least a fixed interval between them, in the order in which they arrived.
 
-    Equal intervals satisfy every kind of rate limit, whether it counts per second or in a sliding minute.
+    Such intervals satisfy every kind of rate limit, whether it counts per second or in a sliding minute.
     """
 
     def __init__(self, requests_per_minute: float) -> None:

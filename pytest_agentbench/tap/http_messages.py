@@ -1,6 +1,6 @@
 """HTTP messages: the heads that the tap writes, requests of agents, the routes that are forwarded, and broken tool calls in requests.
 
-A request is forwarded if its route is in a list: LLM calls, which are measured, and a few routes that do not run the model. Servers and
+A request is forwarded if its route is in a list: LLM calls, which are measured, and a few routes that generate no text. Servers and
 routers interpret paths in different ways: percent-decoded, without the last slash, `//` as `/`, dots resolved, in any case. So a path must
 be written exactly as in the list. Any other path is refused, because it could be an LLM call that is not measured.
 

@@ -22,7 +22,7 @@ class Budgets:
     """Time limits for the parts of a call, in seconds. None means that there is no limit."""
 
     connect: float | None = None  # until there is a connection to the backend, TLS included
-    first_token: float | None = None  # from the send, or an earlier answer's head, to the first content, reasoning or tool call of a stream
+    first_token: float | None = None  # from the send, or an earlier head of the answer, to the first output of a stream
     idle: float | None = None  # from one of those to the next
     call: float | None = None  # from the complete request at the tap, or the end of a delay by the rate limit, to the end of the answer
 

@@ -71,8 +71,8 @@ class Relay:
     """All state of a tap.
 
     The pool's messages change it (`control`, `answer`): they set the backend, and open and close addresses. For each request,
-    an `AgentConnection` calls `knows` and `refusal`, and then `begin` if the request is not refused. The ids
-    of closed addresses are remembered, so that later requests get 410 and an id is not used twice.
+    an `AgentConnection` calls `knows` and `refusal`, and then `begin` if the request is not refused. The ids of the last MOST_CLOSED
+    closed addresses are remembered, so that later requests get 410 and an id is not used twice.
     """
 
     def __init__(self, token: str, budgets: Budgets) -> None:

@@ -126,8 +126,9 @@ class Upstream:
 class UpstreamConnection(asyncio.Protocol):
     """One connection to the backend, with one exchange at a time.
 
-    It is idle, with `exchange` None, or it has an exchange, from `start` until the answer is complete or the connection fails. After a
-    complete answer it becomes idle again if HTTP allows that and nothing unexpected has arrived.
+    It is idle, with `exchange` None, or it has an exchange, from `start` until the answer is complete, the connection fails, or `close`
+    is called. After a complete answer it becomes idle again if the whole request was sent, HTTP allows that, and nothing unexpected has
+    arrived.
     """
 
     transport: TimestampedSocket | asyncio.Transport
@@ -174,7 +175,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.upstream.idle.add(self)
 
     def is_quiet(self) -> bool:
-        """Returns whether there is nothing to read, not even the backend's close, so that a request sent now will be received."""
+        """Returns whether there is nothing to read, not even the backend's close, so that a request sent now will probably be received."""
         if self.transport.is_closing():
             return False
         try:

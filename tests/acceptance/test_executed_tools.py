@@ -191,7 +191,7 @@ def test_states_are_scored_again(project: Project, monkeypatch: pytest.MonkeyPat
 
     said = capsys.readouterr().out
     assert "shop state_equals: mean none, now 1.000; 3 of 3 rollouts changed" in said
-    assert " state_equals: the scorer failed on 3 of them: ValueError: the tools have no state: `tools` in suite.yaml says" in said
+    assert " state_equals: the scorer failed on 3 of them: ValueError: the tools have no state; set `tools` in suite.yaml" in said
     again = [*read_journal(project.directory.with_name(f"{project.directory.name}-rescored"))]
     assert {("default", 1.0), ("decided", None)} == {(each.variant, each.scores.get("state_equals")) for each in again}
 

@@ -76,7 +76,7 @@ def test_a_blocking_agent(project: Project, block: str, way: tuple[str, ...]) ->
     number = 1 + (AGENT.replace("{block}", block) + RUN_ON).split("\n").index(f"    {line}")
     place = f"agent.py:{number}: {line}"
     assert ("agent_error", "ok", "ok") == tuple(rollouts[f"shop-{each}"].status for each in (1, 0, 2))
-    assert rollouts["shop-1"].reason.startswith(f"it blocked the event loop until its 4 s were over: {place}; take `def`, ")
+    assert rollouts["shop-1"].reason.startswith(f"it blocked the event loop until its 4 s were over: {place}; use `def`, ")
     assert ("here is shop-1\n", ()) == (rollouts["shop-1"].log, rollouts["shop-1"].earlier_attempts)
     assert 3 == len(project.rollouts)
     assert 1 == result.stdout.str().count(

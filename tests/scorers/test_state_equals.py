@@ -77,7 +77,7 @@ def test_many_differences() -> None:
     ("one", "other", "sentence"),
     [
         (scenario(None), rollout({}), "scenario 's-0' has no `final_state`"),
-        (scenario(), rollout(None), "the tools have no state: `tools` in suite.yaml says what carries them out"),
+        (scenario(), rollout(None), "the tools have no state; set `tools` in suite.yaml to tools that have one"),
     ],
 )
 def test_what_is_missing(one: Scenario, other: Rollout, sentence: str) -> None:

@@ -227,7 +227,10 @@ class Factory:
             self._shared[f"{name}.urls"] = ",".join(each.url for each in instances if each.service == name)
 
     def make(self, instance: Instance) -> ServiceUnit:
-        """Raises ConfigError for an unknown template, and MissingError for a missing interpreter or secret."""
+        """Returns the process or container of an instance, not started yet.
+
+        Raises ConfigError for an unknown template, and MissingError for a missing interpreter or secret.
+        """
         python = self._python(instance)
         values, where = self._values(instance, python), _where(instance)
         command = self.command(instance, python)

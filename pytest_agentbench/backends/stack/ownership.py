@@ -48,7 +48,7 @@ def is_alive(home: str) -> bool:
 
 
 def processes(home: str | None = None) -> Iterator[tuple[int, str]]:
-    """Yields (pid, stack's folder) of every living process of this user with a mark, or only of those with the folder `home`.
+    """Yields (pid, stack's folder) of every other living process of this user with a mark, or only of those with the folder `home`.
 
     Without /proc, as on macOS, there are none; services are then ended only by their process group.
     """

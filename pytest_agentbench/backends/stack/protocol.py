@@ -99,7 +99,7 @@ class HoldDeclined:
 
 @dataclass(frozen=True)
 class BootProgress:
-    """Progress of the boot, for the user. It is sent to all holders twice a second."""
+    """Progress of the boot, for the user. It is sent twice a second, while there is progress to show, to all holders that can read it."""
 
     text: str
 

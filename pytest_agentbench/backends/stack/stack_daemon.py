@@ -145,7 +145,7 @@ class StackDaemon:
             self._changed.notify_all()
 
     def _wait_until_unused(self) -> None:
-        """Blocks until the stack has to stop, or has no holder and has failed or used up its time."""
+        """Blocks until the stack has to stop, or has no holder and has failed after it was held, or used up its time."""
         with self._changed:
             while not self.ending.is_set():
                 failed = self._was_held and isinstance(self.outcome, BootFailed | StackEnded)

@@ -26,9 +26,10 @@ class _Match(NamedTuple):
 
 
 def choose(text: str, choices: Sequence[Any], description: str, *, partly: bool) -> Any:
-    """Returns the choice that is closest to the text, or None if none matches.
+    """Returns the choice that is closest to the text, or None if that one does not match well enough.
 
-    A description may explain values, for example `auto (car or vehicle)`. With `partly`, some of the words of a value are enough.
+    A description may explain values, for example `auto (car or vehicle)`. With `partly`, some of the words of a value are enough;
+    otherwise all of them, or a word of the explanation, must be in the text.
     """
     text_stems = stems(text)
     gloss_words = [{word for word in gloss if word in text_stems} for gloss in _glosses(tuple(map(str, choices)), description)]

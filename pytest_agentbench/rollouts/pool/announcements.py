@@ -105,7 +105,7 @@ class StepProfiles:
         self._rows: defaultdict[str, list[Json]] = defaultdict(list)  # program -> facts about its steps, until `complete` removes them
 
     async def complete(self, id: str, calls: tuple[LLMCall, ...]) -> tuple[tuple[LLMCall, ...], bool]:
-        """Adds the rows of a program to its calls. Returns the calls, and whether each answer with a token count has a row.
+        """Adds the rows of a program to its calls. Returns the calls, and whether there are as many rows as answers with a token count.
 
         If the numbers of rows and answers differ, no row is used.
         """
@@ -300,7 +300,7 @@ class Announcer:
             return set()
 
     async def _request(self, method: str, url: str, headers: Mapping[str, str] = NO_LABEL.headers, **body: Json) -> Json:
-        """Returns the JSON object in an answer with status 200. Raises aiohttp.ClientError or ValueError for anything else."""
+        """Returns the JSON object in an answer with status 200. Repeats if the connection fails. Raises ClientError or ValueError."""
         key = {"authorization": f"Bearer {self.endpoint.api_key}"} if self.endpoint.api_key else {}
         sent = {**self.endpoint.headers, **key, **headers}
         for _ in range(TRIES - 1):

@@ -53,7 +53,7 @@ class ControllerLink:
             self._writer.write(wire.pack(message))
 
     async def ask(self, question: protocol.ControllerQuestion[protocol.Answered], body: bytes = b"") -> tuple[protocol.Answered, bytes]:
-        """Returns the controller's answer. Answers come in the order of the questions. Raises InfraError if there is no answer."""
+        """Returns the controller's answer. Answers come in the order of the questions. Raises InfraError if it fails or never comes."""
         await self.connected.wait()
         if self._writer is None or self.unreadable:
             raise InfraError(self.unreadable or CLOSED)

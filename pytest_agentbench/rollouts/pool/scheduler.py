@@ -170,7 +170,7 @@ class Scheduler:
                 task.cancel()
 
     async def outcome(self, key: RolloutKey) -> Outcome:
-        """Waits until a rollout is finished and returns its outcome. A rollout that was not planned is queued before all others."""
+        """Waits until a rollout is finished and returns its outcome. An unplanned rollout runs next, or in a last block."""
         if key in self.stored:
             return self.stored[key]
         if key not in self._outcomes:

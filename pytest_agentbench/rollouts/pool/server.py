@@ -154,7 +154,7 @@ class Pool:
             self.link.closed()
 
     def _give_up(self, reason: str) -> None:
-        """Refuses all rollouts, and ends every wait for a message of the controller, because that message may be the lost one."""
+        """Refuses rollouts that have not begun. Ends waits for backend, block and check of processes, whose message may be lost."""
         self.scheduler.stop(reason, "infra_error")
         self.booted.set()
         self.outages.end()

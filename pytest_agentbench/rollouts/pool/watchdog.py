@@ -87,7 +87,7 @@ TICK = 0.5  # seconds between two samples of the stack
 PATIENCE = 3.0  # seconds of one step after which the loop counts as blocked
 GRACE = 5.0  # seconds that no Python thread can run, beyond the longest time of a rollout, before the pool ends
 STDERR = 2  # file descriptor, because `sys.stderr` is redirected to the logs of rollouts
-ADVICE = "take `def`, `await asyncio.to_thread(...)` or `isolation: process`"
+ADVICE = "use `def`, `await asyncio.to_thread(...)` or `isolation: process`"
 
 
 class ControllerLine(Protocol):
@@ -103,7 +103,7 @@ class ControllerLine(Protocol):
 class Watchdog:
     """Samples the stack of the loop's thread, warns about a step that blocks the loop, and ends the pool if its rollout's time is over.
 
-    Time is counted in samples, so time in which the whole process was stopped does not count.
+    The time of a step, unlike a rollout's limit, is counted in samples, so time in which the whole process was stopped does not count.
     """
 
     def __init__(self, pipe: ControllerLine, longest: float) -> None:

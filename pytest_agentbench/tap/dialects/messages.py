@@ -96,7 +96,7 @@ class MessagesReader(DialectReader):
 
     @staticmethod
     def as_stream(request: Json) -> bytes | None:
-        """Returns a body that requests the same as a stream."""
+        """Returns a body that requests the same as a stream, or None if it already streams or cannot be streamed."""
         return stream_body(request, ())
 
     @staticmethod
@@ -126,7 +126,7 @@ class MessagesReader(DialectReader):
 
     @property
     def prompt_tokens(self) -> int | None:
-        """Tokens of the whole prompt: `input_tokens`, which are only those after the cached ones, and the cached ones."""
+        """Tokens of the whole prompt: those after the cached ones (`input_tokens`), and those read from or written to the cache."""
         plain = count(self.usage, "input_tokens")
         cached = [count(self.usage, name) or 0 for name in ("cache_read_input_tokens", "cache_creation_input_tokens")]
         return None if plain is None else plain + sum(cached)
@@ -171,7 +171,10 @@ class MessagesReader(DialectReader):
         return block.merge(delta)
 
     def _take(self, message: Json) -> None:
-        """Merges the fields of an answer's first or last event. Token counts are totals, so later ones replace earlier ones."""
+        """Merges the fields, except the content, of a `message_start`, a `message_delta` or an answer without streaming.
+
+        Token counts are totals, so later ones replace earlier ones.
+        """
         for name, value in message.items():
             if name == "usage":
                 counts = expect(dict, value or {}).items()

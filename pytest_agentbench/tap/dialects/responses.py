@@ -57,7 +57,7 @@ class ResponsesReader(DialectReader):
 
     @staticmethod
     def as_stream(request: Json) -> bytes | None:
-        """Returns a body that requests the same as a stream."""
+        """Returns a body that requests the same as a stream, or None if it already streams or cannot be streamed."""
         return stream_body(request, ("background",))
 
     @staticmethod

@@ -67,7 +67,7 @@ def test_it_speaks_when_a_step_lasts() -> None:
         (sentence,) = pipe.sentences
         assert sentence.startswith("shop[shop-3]: the agent blocks the event loop, and with it all rollouts: blocked_loop.py:")
         assert ": reached.set() or go_on.wait()" in sentence
-        assert sentence.endswith("; take `def`, `await asyncio.to_thread(...)` or `isolation: process`")
+        assert sentence.endswith("; use `def`, `await asyncio.to_thread(...)` or `isolation: process`")
         assert [] == pipe.ends
 
 
