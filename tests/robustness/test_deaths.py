@@ -121,7 +121,7 @@ def test_a_pool_that_every_rollout_kills(project: Project, way: tuple[str, ...])
 
     assert 1 == result.parseoutcomes()["passed"]
     assert 1 == result.ret
-    gone = "the pool is gone: `python -m pytest_agentbench.rollouts.pool` died in the middle of the run, again and again"
+    gone = "the pool is gone: `python -m pytest_agentbench.rollouts.pool` died repeatedly, with no rollout finished in between"
     assert 1 == result.stdout.str().count("the end of pool.log:\n")
     result.stdout.fnmatch_lines([f"shop?shop-[3-7]?: infra_error: {gone}*", "*agentbench: nothing more can run: the pool is gone*"])
     assert ["ok", "agent_error", "agent_error"] == [rollout.status for rollout in project.rollouts]
@@ -161,7 +161,7 @@ def test_a_template_that_every_rollout_kills(project: Project) -> None:
 
     assert 3 == result.parseoutcomes()["passed"]
     assert {"other": 3} == Counter(each.suite for each in project.rollouts if each.status == "ok")
-    why = "nothing more can run: the process that runs the suite's code was ended by SIGKILL, again and again, and no rollout finished"
+    why = "nothing more can run: the process that runs the suite's code was ended by SIGKILL repeatedly, with no rollout finished"
     assert 1 == result.stdout.str().count(why)
     assert project.run_json["interruptions"]["deaths"]["template of shop"] >= 3
 

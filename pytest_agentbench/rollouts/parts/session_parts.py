@@ -23,7 +23,7 @@ from pytest_agentbench.tap.protocol import Budgets
 
 NOTICE = 5.0  # seconds within which the death of a process is noticed
 DIED = "died in the middle of the run"
-DIED_AGAIN = f"{DIED}, several times, and no rollout finished in between"
+DIED_AGAIN = "died repeatedly, with no rollout finished in between"
 
 
 class Owner(Protocol):

@@ -134,7 +134,7 @@ class TemplateKeeper:
                 if verdict.again:
                     how = await self._again() or how
                 else:
-                    self._give_up(f"{how}, again and again, and no rollout finished in between")
+                    self._give_up(f"{how} repeatedly, with no rollout finished in between")
         except (ConfigError, InfraError, OSError) as error:
             self._give_up(f"{how}, and could not be started again: {error}")
         self._link.tell(TemplateServes(self._name))

@@ -246,7 +246,7 @@ def test_a_pool_that_dies_again_and_again(tmp_path: Path) -> None:
 
         assert UnrecordedRollout("infra_error", failure, None, over=False) == answer
         assert failure.startswith(
-            "the pool is gone: `python -m pytest_agentbench.rollouts.pool` died in the middle of the run, again and again"
+            "the pool is gone: `python -m pytest_agentbench.rollouts.pool` died repeatedly, with no rollout finished in between"
         )
 
         running.killed("pool")
@@ -265,7 +265,7 @@ def test_a_tap_that_dies_again_and_again(tmp_path: Path) -> None:
         running.killed("tap")
         (failure,) = wait_for(lambda: running.owner.failures, "the failure of the tap")
 
-        assert failure.startswith("the tap is gone: `python -m pytest_agentbench.tap` died in the middle of the run, again and again")
+        assert failure.startswith("the tap is gone: `python -m pytest_agentbench.tap` died repeatedly, with no rollout finished in between")
         assert UnrecordedRollout("infra_error", failure, None, over=False) == running.test.ask(GetRollout(A))[0]
 
 
