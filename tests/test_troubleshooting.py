@@ -20,7 +20,7 @@ ERRORS = frozenset(
 )
 
 #: A sentence with one of these goes on with what would work, or asks whether that is so.
-ADVICE = re.compile(r"[;?]")
+ADVICE = re.compile(r"[;?]|\bmust (be|have|start|begin|not)\b")
 
 GAP = "\0"  # in a message of the code, what differs from case to case
 LETTERS = 8  # that a message has to have of its own; another one is somebody else's sentence

@@ -47,7 +47,7 @@ def test_a_session(project: Project, experts: str) -> None:
     assert split["tools"]["share"] > 0
     path.write_text(json.dumps({**json.loads(path.read_text()), "agent": {"kind": "orchestrator"}}))
     result = project.run("scenarios/shop")
-    result.stdout.fnmatch_lines(["*agent: 'orchestrator' works in a sandbox, and scenario 'shop-0' is no task*"])
+    result.stdout.fnmatch_lines(["*agent: 'orchestrator' works in a sandbox, and scenario 'shop-0' is not a task*"])
 
 
 NO_MAX_TOKENS = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."

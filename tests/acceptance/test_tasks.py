@@ -71,4 +71,4 @@ def test_an_agent_for_tasks_beside_other_suites(project: Project, monkeypatch: p
         assert 0 != project.run(*arguments).ret
 
     every = project.run("scenarios", "--agentbench-agent=oracle", "--agentbench-retries=0")
-    every.stdout.fnmatch_lines(["*bank/suite.yaml: agent: 'oracle' works in a sandbox, and scenario 'bank-0' is no task*"])
+    every.stdout.fnmatch_lines(["*bank/suite.yaml: agent: 'oracle' works in a sandbox, and scenario 'bank-0' is not a task*"])

@@ -77,7 +77,7 @@ def test_a_death_is_noticed(backends: list[Embedded], script: Path, tmp_path: Pa
 
     (exit_message,) = told
     assert exit_message is not None
-    died = "`python -m pytest_agentbench.engine` died in the middle of the run (exit code -9); it was killed by SIGKILL: "
+    died = "`python -m pytest_agentbench.engine` died in the middle of the run (exit code -9); it was killed by SIGKILL, "
     assert exit_message.startswith(died)
 
 

@@ -237,7 +237,7 @@ def test_an_unknown_name(capsys: Capture) -> None:
     status = main(["env", "create", "dynamo", "dynamite"])
 
     known = ", ".join(sorted(environments.environments()))
-    assert (4, f"agentbench: no environment 'dynamite'; known: {known}\n") == (status, capsys.readouterr().err)
+    assert (4, f"agentbench: no environment 'dynamite' (did you mean 'dynamo'?); known: {known}\n") == (status, capsys.readouterr().err)
     assert not home_of("dynamo").exists()
     with pytest.raises(ConfigError):
         home_of("dynamite")
