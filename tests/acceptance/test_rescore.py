@@ -192,7 +192,7 @@ def test_floors_are_judged_again(shop: Project, capsys: Capture) -> None:
     passes = run.suites["shop"].passes
     assert passes is not None
     assert (2 / 3, 0.5) == (passes.pass_all[0].value, passes.floor)
-    assert "shop tsq: 1 of 3 rollouts do not reach the floor of 0.5\n" in capsys.readouterr().out
+    assert "shop tsq: 1 of 3 rollouts do not reach the threshold 0.5\n" in capsys.readouterr().out
 
 
 def test_mistakes_follow_the_scores(shop: Project) -> None:

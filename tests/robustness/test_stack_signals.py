@@ -191,7 +191,7 @@ def test_a_second_boot_fails(project: Project, start: Start, stacks: Path, way: 
     assert 6 == background.ended(90), background.output
     assert [] == left(stacks)
     failure = json.loads((background.directory / "run.json").read_text())["backend"]["failure"]
-    assert re.search(r"booted once more, and did not serve after \d+ s \(ready\.timeout: 15 s\): ", failure)
+    assert re.search(r"booted again, and did not serve after \d+ s \(ready\.timeout: 15 s\): ", failure)
     assert reason in failure
     assert "its daemon has died" in failure
 

@@ -86,7 +86,10 @@ def test_included_services(tmp_path: Path) -> None:
         ),
         ({"services": {"engine": ENGINE}, "python": "{nowhere}"}, "services.engine: {nowhere} is unknown"),
         ({"services": {"a": {**ENGINE, "after": ["b"]}, "b": {**ENGINE, "after": ["a"]}}}, "these services wait for each other: a, b"),
-        ({"services": {"engine": {**ENGINE, "gpu": 1}}}, "unknown key 'services.engine.gpu' (did you mean 'gpus'?); known keys: run, image"),
+        (
+            {"services": {"engine": {**ENGINE, "gpu": 1}}},
+            "unknown key 'services.engine.gpu' (did you mean 'gpus'?); known keys: run, image",
+        ),
     ],
 )
 def test_faulty_stacks(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:

@@ -180,4 +180,4 @@ def test_it_is_found_as_every_run_is(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     assert [directory] * 4 == [find(name, tmp_path) for name in names]
     assert 4 == main(["watch", str(tmp_path)])
-    assert "has no rollouts.jsonl: it is no run directory" in capsys.readouterr().err
+    assert "has no rollouts.jsonl: it is not a run directory" in capsys.readouterr().err
