@@ -44,7 +44,9 @@ ROOT = pathlib.Path(__file__).parents[1]
 PROVEN = ("R2", "R5", "R6")  # rules that a test requires
 
 #: Part of a sentence -> why it may break one of the rules that are required.
-WAIVERS: Mapping[str, str] = {}
+WAIVERS: Mapping[str, str] = {
+    "You are alone with it": "a prompt of an agent, whose text is part of its hash",
+}
 
 # (rule, kinds of text, regular expression). A caret anchors the pattern to the start of a sentence.
 PATTERNS = [

@@ -134,8 +134,8 @@ def run_down(options: argparse.Namespace) -> None:
 
     home, facts = _running(options.name)
     started = time.monotonic()
-    if said := registry.end(home):
-        print(said)
+    if message := registry.end(home):
+        print(message)
     print(f"{facts.backend} is down after {time.monotonic() - started:.1f} s")
 
 
@@ -214,18 +214,18 @@ def _stack(name: str, changes: list[str]) -> StackSpec:
 def _running(name: str) -> tuple[Path, StackFacts]:
     from pytest_agentbench.backends.stack import registry
 
-    if (there := _found(name)) is not None:
-        return there
+    if (running := _running_stack(name)) is not None:
+        return running
     known = ", ".join(facts.backend for _, facts in registry.running())
     raise ConfigError(f"no stack {name!r} runs; there are: {known or 'none'}")
 
 
-def _found(name: str) -> tuple[Path, StackFacts] | None:
+def _running_stack(name: str) -> tuple[Path, StackFacts] | None:
     """Returns a running stack by the name of its backend, its YAML or its folder. A ready one is preferred."""
     from pytest_agentbench.backends.stack import registry
 
-    found = [each for each in registry.running() if name == each[0].name or Path(name).stem == each[1].backend]
-    return min(found, key=lambda each: each[1].state != "ready", default=None)
+    matching = [each for each in registry.running() if name == each[0].name or Path(name).stem == each[1].backend]
+    return min(matching, key=lambda each: each[1].state != "ready", default=None)
 
 
 def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
@@ -234,8 +234,8 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
     from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
     from pytest_agentbench.records import Endpoint
 
-    if (there := _found(name)) is not None:
-        facts = there[1]
+    if (running := _running_stack(name)) is not None:
+        facts = running[1]
         if facts.url is None:
             raise ConfigError(f"{name} is {facts.state}; `agentbench backend status` says when it is ready")
         return Endpoint(facts.url, facts.model or "", facts.backend), ReadySpec(**facts.ready)
@@ -261,7 +261,7 @@ class _Progress:
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self._said = -PROGRESS_PAUSE
+        self._printed_s = -PROGRESS_PAUSE
 
     def __enter__(self) -> Self:
         return self
@@ -275,6 +275,6 @@ class _Progress:
         if sys.stderr.isatty():
             width = shutil.get_terminal_size().columns - 1  # a longer line would wrap and stay on the screen
             draw(f"{spent:5.0f} s  {text}"[:width])
-        elif spent - self._said >= PROGRESS_PAUSE:
-            self._said = spent
+        elif spent - self._printed_s >= PROGRESS_PAUSE:
+            self._printed_s = spent
             sys.stderr.write(f"{spent:5.0f} s  {text}\n")

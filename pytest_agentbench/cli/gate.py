@@ -80,7 +80,7 @@ def run_gate(options: argparse.Namespace) -> int:
 def status_of(run: Run, evidence: Evidence, inconclusive: str, *, failed: bool = False) -> int:
     """Returns the exit status that a session would have had for its gate.
 
-    Of its tests those failed that could not measure, and with `failed` others, too.
+    Tests that could not measure anything count as failed. `failed` says that other tests failed, too.
     """
     from pytest_agentbench.gate.exit_status import SessionEnd, deciding, exit_status
 

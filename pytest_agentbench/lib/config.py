@@ -51,7 +51,7 @@ def matching(pattern: str, meaning: str) -> Any:
 
 
 def load_yaml(file: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; raises ConfigError with the line of a fault."""
+    """Returns the mapping in a YAML file. Raises ConfigError with the line of a fault."""
     data = parse_yaml(read_text(file), str(file))
     if not isinstance(data, dict):
         raise ConfigError(f"{file}: is {type(data).__name__ if data is not None else 'empty'}, must be a mapping of keys")
@@ -59,28 +59,28 @@ def load_yaml(file: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """The value that a YAML text holds; raises ConfigError with `where` and the line of a fault, a key that is there twice included."""
+    """Returns the value of a YAML text. Raises ConfigError with `where` and the line of a fault, also for a key that occurs twice."""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # both are safe ones
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is faster
     try:
         _refuse_repeated_keys(yaml.compose(text, loader), where)
         return yaml.load(text, loader)  # noqa: S506
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{where}:{line}: not valid YAML: {error.problem}") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-45 looks like a date and is none
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-45 looks like a date, but is not one
         raise ConfigError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
 def _refuse_repeated_keys(tree: yaml.Node | None, where: str) -> None:
-    """PyYAML takes the last of equal keys in silence. These are the text's own keys, without those that `<<` brings."""
+    """Raises ConfigError for equal keys, of which PyYAML would silently take the last. Keys from `<<` do not count."""
     from yaml import MappingNode, ScalarNode, SequenceNode
 
     nodes, visited = [tree] if tree else [], set[int]()
     while nodes:
         node = nodes.pop()
-        if id(node) in visited:  # an alias leads to a node that is elsewhere too, or to one around it
+        if id(node) in visited:  # an alias leads to a node that was visited, possibly to one around it
             continue
         visited.add(id(node))
         if isinstance(node, SequenceNode):
@@ -96,7 +96,7 @@ def _refuse_repeated_keys(tree: yaml.Node | None, where: str) -> None:
 
 
 def base_url(text: str) -> str:
-    """An address of a server, without a slash at its end; raises ValueError for what is none."""
+    """Returns the address of a server without a final slash. Raises ValueError for a text that is not such an address."""
     if not text.startswith(("http://", "https://")):
         raise ValueError("must start with http:// or https://")
     if LoginUrl(text) != text:
@@ -105,7 +105,7 @@ def base_url(text: str) -> str:
 
 
 def override(data: dict[str, Any], changes: Sequence[tuple[str, Any]], where: str) -> dict[str, Any]:
-    """A copy of `data` with values at dotted paths replaced; raises ConfigError when a path leads through something else."""
+    """Returns a copy of `data` with values at dotted paths replaced. Raises ConfigError if a path leads through a value other than a mapping."""
     for path, value in changes:
         data = _replaced(data, path.split("."), value, f"{where}: --agentbench-set {path}")
     return data
@@ -139,13 +139,13 @@ def _telling(error: ValidationError) -> list[ErrorDetails]:
 
 def _sentence(model: type[BaseModel], fault: ErrorDetails) -> str:
     path = [str(part) for part in fault["loc"]]
-    key = ".".join(part for part in path if part != "[key]")  # pydantic's, where the name of an entry is wrong
+    key = ".".join(part for part in path if part != "[key]")  # pydantic adds `[key]` if the name of an entry is wrong
     if fault["type"] == "extra_forbidden":
         return unknown_key(key, _model_at(model, path[:-1]).model_fields)
     if fault["type"] == "missing":
         return f"the key {key!r} is missing"
     value = _shown(fault["input"])
-    given = "" if isinstance(value, dict) and fault["type"] == "value_error" else f", not {value!r}"  # a whole model
+    given = "" if isinstance(value, dict) and fault["type"] == "value_error" else f", not {value!r}"  # the value is a whole model
     return f"{f'{key}: ' if key else ''}{_requirement(fault)}{given}"
 
 
@@ -159,17 +159,17 @@ def _requirement(fault: ErrorDetails) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Returns a value as an error may show it: a URL has no user and no password."""
+    """Returns a value for an error message, without the user and the password of a URL."""
     return LoginUrl(value) if isinstance(value, str) else value
 
 
 def _uncapitalised(message: str) -> str:
-    """As the middle of a sentence; `GPUs` stays."""
+    """Returns a message with a small first letter, for the middle of a sentence. Abbreviations such as `GPUs` stay as they are."""
     return message if message[1:2].isupper() else message[:1].lower() + message[1:]
 
 
 def _model_at(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
-    """The model that a path of keys leads to; names of a mapping's entries are passed over."""
+    """Returns the model that a path of keys leads to. Names of a mapping's entries are skipped."""
     for name in path:
         if name not in model.model_fields:
             continue

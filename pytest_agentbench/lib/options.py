@@ -1,7 +1,7 @@
-"""The values that users set in options, YAML files and the environment: their kinds, times, URLs with a login, and our variables.
+"""Values that users set in options, YAML files and the environment: checks of their kinds, durations, URLs with a login, and variables.
 
-Pydantic's TypeAdapter could check most kinds of values, but its import and a first adapter take 63 ms of CPU: a quarter of the start of
-a pool, which makes agents, and more than the rest of this plugin costs a pytest without suites (52 ms), which reads its options too.
+Pydantic's TypeAdapter could check most kinds of values, but its import and a first adapter take 63 ms of CPU. That is a quarter of the
+start of a pool, which makes agents. It is also more than this plugin costs a pytest without suites (52 ms), which reads its options, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class ValueKind(NamedTuple):
-    """What a value may be, as a test and in words."""
+    """A requirement of a value, as a function and in words."""
 
     allows: Callable[[Any], bool]
     words: str
@@ -37,23 +37,23 @@ class ValueKind(NamedTuple):
             raise ValueError(f"{name} must be {self.words}, not {value!r}")
 
 
-MOST = 2**63 - 1  # what 64 bits hold
+MOST = 2**63 - 1  # the greatest 64-bit integer
 
 
 def whole(least: int, most: int = MOST) -> ValueKind:
-    """A whole number in a range; true and false are none."""
+    """Returns the requirement of a whole number in a range. Booleans are not numbers."""
     words = f"a whole number from {least} " + ("up" if most == MOST else f"to {most}")
     return ValueKind(lambda value: type(value) is int and least <= value <= most, words)
 
 
 def number(least: float, most: float = inf) -> ValueKind:
-    """A finite number in a range; true and false are none."""
+    """Returns the requirement of a finite number in a range. Booleans are not numbers."""
     words = f"a number from {least:g} " + ("up" if most == inf else f"to {most:g}")
     return ValueKind(lambda value: type(value) in {int, float} and least <= value <= most and value != inf, words)
 
 
 def one_of(names: Iterable[str]) -> ValueKind:
-    """One of some names, of which there are two at least."""
+    """Returns the requirement of one of two or more names."""
     *others, last = known = tuple(names)
     return ValueKind(lambda value: value in known, f"{', '.join(others)} or {last}")
 
@@ -66,7 +66,7 @@ def _is_mapping_of_texts(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
 
 
-#: Annotation -> what it means; `Annotated[int, whole(1)]` brings its own.
+#: Annotation -> requirement. An annotation such as `Annotated[int, whole(1)]` contains its own.
 KINDS: Mapping[Any, ValueKind] = {
     str: ValueKind(lambda value: isinstance(value, str), "a text"),
     bool: ValueKind(lambda value: isinstance(value, bool), "true or false"),
@@ -77,7 +77,7 @@ KINDS: Mapping[Any, ValueKind] = {
 
 
 def check_options(options: object, where: str = "") -> None:
-    """Holds the fields of a dataclass to their annotations; raises ValueError for the first that is something else."""
+    """Checks the fields of a dataclass against their annotations. Raises ValueError for the first one that does not fit."""
     for name, hint in get_type_hints(type(options), include_extras=True).items():
         value = getattr(options, name)
         if kind := _kind(hint, value):
@@ -85,7 +85,7 @@ def check_options(options: object, where: str = "") -> None:
 
 
 def _kind(hint: Any, value: object) -> ValueKind | None:
-    """Of `X | None` what it is besides nothing; None where a hint says nothing that can be checked."""
+    """Returns the requirement of an annotation, for `X | None` that of X. Returns None if there is nothing to check."""
     if NoneType in get_args(hint):
         return None if value is None else _kind(next(each for each in get_args(hint) if each is not NoneType), value)
     if get_origin(hint) is Annotated:
@@ -94,7 +94,7 @@ def _kind(hint: Any, value: object) -> ValueKind | None:
 
 
 def seconds(text: str) -> float:
-    """Seconds of a time such as `200ms`, `90s`, `150m` or `2h`; a number alone is seconds. Raises ValueError for anything else."""
+    """Returns the seconds of a text such as `200ms`, `90s`, `10m` or `2h`; a number alone is in seconds. Raises ValueError otherwise."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
     if not match:
         raise ValueError("a time such as 90s, 10m or 2h")
@@ -119,9 +119,9 @@ class LoginUrl(str):
     def __new__(cls, text: str) -> Self:
         if isinstance(text, cls):
             return text
-        found = _USERINFO.match(text)
-        url = super().__new__(cls, text if found is None else found[1] + text[found.end() :])
-        url.authorization = _basic(found[2]) if found is not None else ""
+        login = _USERINFO.match(text)
+        url = super().__new__(cls, text if login is None else login[1] + text[login.end() :])
+        url.authorization = _basic(login[2]) if login is not None else ""
         return url
 
 
@@ -132,7 +132,10 @@ def without_logins(text: object) -> str:
 
 def _basic(userinfo: str) -> str:
     """Returns the value of the header, and has all that contains the password redacted."""
-    from pytest_agentbench.lib.redact import is_telling, keep_secret  # here: a session without such a URL needs none of its patterns
+    from pytest_agentbench.lib.redact import (  # imported here, because a session without such a URL does not need its patterns
+        is_telling,
+        keep_secret,
+    )
 
     user, _, password = userinfo.partition(":")
     if not user and not password:
@@ -148,10 +151,10 @@ def _basic(userinfo: str) -> str:
 
 PREFIX = "AGENTBENCH_"
 
-#: Those that users set; .env.example says what each is for.
+#: Environment variables that users set. .env.example describes them.
 READ = frozenset(["AGENTBENCH_ENVS", "AGENTBENCH_GPUS", "AGENTBENCH_LOCKS", "AGENTBENCH_STACKS"])
 
-#: Those that agentbench gives to processes it starts, in which somebody may start a session again.
+#: Environment variables of processes that agentbench starts. A session may be started in such a process.
 GIVEN = frozenset(
     [
         *("AGENTBENCH_ANSWER", "AGENTBENCH_MODEL", "AGENTBENCH_SCENARIO"),
@@ -162,5 +165,5 @@ GIVEN = frozenset(
 
 
 def unread(variables: Iterable[str], named: Collection[str]) -> list[str]:
-    """Those of the variables that begin as ours do and that nothing reads, sorted; `named`: those that settings name as places of keys."""
+    """Returns the variables with the prefix AGENTBENCH_ that nothing reads, sorted. `named` are variables that settings name for keys."""
     return sorted(name for name in variables if name.startswith(PREFIX) and name not in READ | GIVEN and name not in named)

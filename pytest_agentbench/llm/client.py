@@ -263,7 +263,7 @@ class LLM:
     async def _role_client(self, role: str, endpoint: Json | None) -> LLM:
         await refuse_abandoned()
         if self._roles is None:
-            raise InfraError(f"nobody plays the role {role!r} here")
+            raise InfraError(f"no endpoint for the role {role!r} is available here")
         return await self._roles(role, endpoint)
 
     async def said(self) -> list[Json]:

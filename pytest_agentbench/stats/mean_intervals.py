@@ -179,7 +179,7 @@ def percentile_t(
 ) -> BootstrapMean | None:
     """Returns the mean of n values without limits, with its bootstrap-t interval (Efron and Tibshirani 1993, 12.5). Draws whole clusters.
 
-    Of the bootstrap methods, only this one keeps its coverage for skewed values and few scenarios (benchmarks/verdict-results.md); BCa and
+    This is the only bootstrap method that keeps its coverage for skewed values and few scenarios (benchmarks/verdict-results.md); BCa and
     plain percentiles are too narrow there. Returns None if the mean has no interval: the values do not vary, or so few of them do that
     resamples without any of these, whose error is 0, reach into the interval.
     """

@@ -84,7 +84,7 @@ class KeepStack:
 
 @dataclass(frozen=True)
 class StopStack:
-    """Ends the stack, whoever holds it. The daemon sends `StackEnded` to all holders and stops the stack."""
+    """Ends the stack, even if it has holders. The daemon sends `StackEnded` to all holders and stops the stack."""
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,6 @@ def _of_service(sample: Sample, counts: dict[tuple[str, str], float]) -> Iterato
 
 
 def thin(points: TimePoints) -> TimePoints:
-    """Returns at most MOST points. Of neighbouring points, the highest is kept, so that no peak is lost."""
+    """Returns at most MOST points. The highest of neighbouring points is kept, so that no peak is lost."""
     step = math.ceil(len(points) / MOST)
     return [max(points[place : place + step], key=lambda point: point[1]) for place in range(0, len(points), step or 1)]
