@@ -105,7 +105,7 @@ def base_url(text: str) -> str:
 
 
 def override(data: dict[str, Any], changes: Sequence[tuple[str, Any]], where: str) -> dict[str, Any]:
-    """Returns a copy of `data` with values at dotted paths replaced. Raises ConfigError if a path leads through a value other than a mapping."""
+    """Copies `data` with values at dotted paths replaced. Raises ConfigError if a path leads through something other than a mapping."""
     for path, value in changes:
         data = _replaced(data, path.split("."), value, f"{where}: --agentbench-set {path}")
     return data
