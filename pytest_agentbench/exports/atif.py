@@ -29,10 +29,10 @@ def read_trajectory(file: Path) -> Trajectory:
     """The trajectory of a file; raises ConfigError."""
     data = read_object(file, "schema_version", "steps")
     if not str(data["schema_version"]).startswith("ATIF-"):
-        raise ConfigError(f"{file}: schema_version is {data['schema_version']!r}, should be ATIF-...")
+        raise ConfigError(f"{file}: schema_version is {data['schema_version']!r}, must be ATIF-...")
     steps = data["steps"]
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise ConfigError(f"{file}: steps should be an array of objects")
+        raise ConfigError(f"{file}: steps must be an array of objects")
     agent = [step for step in steps if step.get("source") == "agent"]
     model = dig(data, "agent", "model_name") or ""
     said = [step["message"] for step in agent if isinstance(step.get("message"), str)]

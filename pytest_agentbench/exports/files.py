@@ -35,7 +35,7 @@ def read_object(file: Path, *needed: str) -> Json:
     """The JSON object of a file, with all the keys that are needed; raises ConfigError."""
     data = read_json_file(file)
     if not isinstance(data, dict):
-        raise ConfigError(f"{file}: holds {_kind(data)}, should be an object")
+        raise ConfigError(f"{file}: holds {_kind(data)}, must be an object")
     if missing := [key for key in needed if key not in data]:
         raise ConfigError(f"{file}: the key {missing[0]!r} is missing")
     return data
@@ -51,7 +51,7 @@ def json_items(file: Path, size: int = 1 << 20) -> Iterator[Any]:
             text = stream.read(size)
             at = _SPACE.match(text).end()  # type: ignore[union-attr]  # it matches anything
             if text[at : at + 1] != "[":
-                raise ConfigError(f"{file}: should hold a JSON array")
+                raise ConfigError(f"{file}: must hold a JSON array")
             at += 1
             while (element := _element(text, at)) != _END:
                 if element is not None:
@@ -121,14 +121,14 @@ def member(data: Json, name: str, kind: type[T], file: Path) -> T | None:
     value = data.get(name)
     if value is None or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
         return value
-    raise ConfigError(f"{file}: {name} is {_kind(value)}, should be {WORDS[kind]}")
+    raise ConfigError(f"{file}: {name} is {_kind(value)}, must be {WORDS[kind]}")
 
 
 def members(data: Json, name: str, file: Path) -> list[Json]:
     """The objects in an array that an object of a file has under a name, none of nothing; raises ConfigError where it is no such array."""
     values = member(data, name, list, file) or []
     if wrong := [value for value in values if not isinstance(value, dict)]:
-        raise ConfigError(f"{file}: {name} has {_kind(wrong[0])} in it, should be an array of objects")
+        raise ConfigError(f"{file}: {name} has {_kind(wrong[0])} in it, must be an array of objects")
     return values
 
 

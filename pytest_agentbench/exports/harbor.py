@@ -201,7 +201,7 @@ def _rollout(trial: HarborTrial, number: int, done: Trajectory, scores: Sequence
 def _scores(trial: HarborTrial) -> dict[str, Score]:
     for name, value in trial.rewards.items():
         if not isinstance(value, int | float) or not is_score(value):
-            raise ConfigError(f"{trial.folder / RESULT}: the reward {name!r} is {value!r}, should be a number")
+            raise ConfigError(f"{trial.folder / RESULT}: the reward {name!r} is {value!r}, must be a number")
     return {name: Score(value) for name, value in trial.rewards.items()}
 
 

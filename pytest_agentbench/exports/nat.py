@@ -110,7 +110,7 @@ def _items(file: Path) -> dict[str, Json]:
     by_id: dict[str, Json] = {}
     for number, item in enumerate(items if isinstance(items, list) else [None]):
         if not isinstance(item, dict) or "id" not in item or "score" not in item:
-            raise ConfigError(f"{file}: eval_output_items[{number}] should be an object with id and score")
+            raise ConfigError(f"{file}: eval_output_items[{number}] must be an object with id and score")
         if str(item["id"]) in by_id:
             raise ConfigError(f"{file}: the id {item['id']!r} is there twice")
         by_id[str(item["id"])] = item

@@ -155,7 +155,7 @@ def _rollouts(tasks: Sequence[tuple[int, Path]]) -> Iterator[Rollout]:
         rounds = member(task, "all_tool_calls", list, file) or []
         status, reason = outcome(task | {"all_tool_calls": rounds})
         if not isinstance(task["correct"], bool):
-            raise ConfigError(f"{file}: correct is {task['correct']!r}, should be true or false")
+            raise ConfigError(f"{file}: correct is {task['correct']!r}, must be true or false")
         measured = status in ("ok", "limit")
         yield Rollout(
             suite="",
@@ -228,7 +228,7 @@ def _usage(files: Sequence[Path], notes: list[str]) -> Json:
     for number, line in enumerate(read_text(files[0]).splitlines(), 1):
         record = json_in(files[0], line, number)
         if not isinstance(record, dict):
-            raise ConfigError(f"{files[0]}:{number}: should be an object")
+            raise ConfigError(f"{files[0]}:{number}: must be an object")
         totals["calls"] += 1
         for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
             totals[name] += record.get(name) or 0

@@ -60,7 +60,7 @@ def read_agent_config(file: Path) -> AgentConfig:
 def _of_agent(file: Path) -> AgentConfig:
     data = read_json_file(file)
     if not isinstance(data, dict):
-        raise ConfigError(f"{file}: is {type(data).__name__}, should be an object of settings")
+        raise ConfigError(f"{file}: is {type(data).__name__}, must be an object of settings")
     known = (*SAMPLING, *OPTIONS, API_BASE, *WITHOUT_USE)
     for name in data:
         if name not in known:
@@ -90,7 +90,7 @@ def _place(data: Json, path: str, file: Path) -> Json:
     for key in path.split("."):
         value = value.get(key) or {}
         if not isinstance(value, dict):
-            raise ConfigError(f"{file}: {path} should be a mapping of keys")
+            raise ConfigError(f"{file}: {path} must be a mapping of keys")
     return dict(value)
 
 

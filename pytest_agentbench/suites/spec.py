@@ -63,7 +63,7 @@ class AnswerSpec(Spec):
     @model_validator(mode="after")
     def _says_something(self) -> AnswerSpec:
         if not self.model_fields_set:
-            raise ValueError("should say `text`, `delay` or `error_rate`")
+            raise ValueError("must say `text`, `delay` or `error_rate`")
         return self
 
 
@@ -225,7 +225,7 @@ class SuiteSpec(Spec):
     @classmethod
     def _some_sandbox(cls, sandbox: str) -> str:
         if sandbox != DOCKER and not (sandbox.startswith(HARBOR) and sandbox != HARBOR):
-            raise ValueError(f"should be {DOCKER}, or {HARBOR}NAME for an environment of Harbor's")
+            raise ValueError(f"must be {DOCKER}, or {HARBOR}NAME for an environment of Harbor's")
         return sandbox
 
     @field_validator("private_addresses")
@@ -235,7 +235,7 @@ class SuiteSpec(Spec):
             try:
                 ip_network(each)
             except ValueError as error:
-                raise ValueError(f"{error}; should be a list of ranges of addresses such as 10.1.0.0/16 or fd12::/64") from error
+                raise ValueError(f"{error}; must be a list of ranges of addresses such as 10.1.0.0/16 or fd12::/64") from error
         return ranges
 
     @model_validator(mode="after")
@@ -266,7 +266,7 @@ class SuiteSpec(Spec):
             return scorers
         named = [{each: {}} if isinstance(each, str) else each for each in scorers]
         if any(not isinstance(each, dict) or len(each) != 1 for each in named):
-            raise ValueError("should be a list of names, or of {name: options}")
+            raise ValueError("must be a list of names, or of {name: options}")
         names = [name for each in named for name in each]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two scores would be called {score_name(str(twice[0]))!r}")

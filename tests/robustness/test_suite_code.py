@@ -204,7 +204,7 @@ def test_a_scorer_that_cannot_be_used(project: Project) -> None:
     faults = {
         "./gone.py:score": "scorer './gone.py:score' cannot be loaded: FileNotFoundError: there is no file ",
         "./scorer.py:narrow": "scorer './scorer.py:narrow' should take (scenario, rollout), not (rollout): too many positional arguments",
-        "./scorer.py:word": "scorer './scorer.py:word' is a str, should be a function (scenario, rollout) -> Score",
+        "./scorer.py:word": "scorer './scorer.py:word' is a str, must be a function (scenario, rollout) -> Score",
         "no_such_package:score": "scorer 'no_such_package:score' cannot be loaded: ModuleNotFoundError: No module named 'no_such_package'",
     }
     for number, scorer in enumerate(faults):

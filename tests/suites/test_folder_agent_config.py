@@ -121,14 +121,14 @@ def test_of_others(tmp_path: Path) -> None:
     ("name", "text", "words"),
     [
         ("agent_config.json", "{", "agent_config.json: not valid JSON"),
-        ("agent_config.json", "[]", "agent_config.json: is list, should be an object"),
+        ("agent_config.json", "[]", "agent_config.json: is list, must be an object"),
         (
             "agent_config.json",
             '{"temprature": 1}',
             "agent_config.json: unknown key 'temprature' .did you mean 'temperature'..; known keys: .*max_tokens",
         ),
         ("agent_config.json", None, "agent_config.json: No such file"),
-        ("config.yaml", "model_information: [1]", "config.yaml: model_information.model_config should be a mapping of keys"),
+        ("config.yaml", "model_information: [1]", "config.yaml: model_information.model_config must be a mapping of keys"),
         ("config.yaml", "general: {}", "config.yaml: has neither model_information.model_config.model_id nor sampling parameters in "),
     ],
 )

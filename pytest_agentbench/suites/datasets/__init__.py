@@ -88,7 +88,7 @@ def _reader(spec: DatasetSpec, folder: Path) -> tuple[Callable[..., Any], list[P
     what = f"dataset format {spec.format!r}"
     reader = load_object("dataset format", spec.format, FORMATS, folder)
     if not callable(reader):
-        raise ConfigError(f"{what} is a {type(reader).__name__}, should be a function (file) -> scenarios")
+        raise ConfigError(f"{what} is a {type(reader).__name__}, must be a function (file) -> scenarios")
     named = [folder / name for name in (spec.file, spec.tools) if name]
     reader = with_options("dataset format", spec.format, reader, spec.options)
     if set(inspect.signature(reader).parameters) <= {*options_of(reader)}:
@@ -137,7 +137,7 @@ def _called(reader: Callable[..., Any], format: str, paths: Sequence[Path], fold
         place = f" ({Path(frames[0].filename).name}:{frames[0].lineno})" if frames else ""
         raise ConfigError(f"dataset format {format!r} raised {type(error).__name__}: {' '.join(str(error).split())}{place}") from error
     if not paths:
-        raise ConfigError(f"dataset format {format!r} takes no file, so it should return Packaged, not {type(data).__name__}")
+        raise ConfigError(f"dataset format {format!r} takes no file, so it must return Packaged, not {type(data).__name__}")
     own = folder / format.partition(":")[0]
     sha256 = _sha256([*paths, *([own] if own.is_file() else [])])
     return PackagedData(paths[0].stem, "", sha256, selection.scenarios, selection.left_out)

@@ -44,7 +44,7 @@ def entries(file: Path) -> Iterator[tuple[str, Json]]:
     """Each entry with the words to name it by: `file:line` for JSON lines, `file: entry 3` for a JSON list."""
     text = bounded_text(file)
     if not text.strip():
-        raise ConfigError(f"{file}: is empty; it should hold a JSON list of scenarios, or one JSON object per line")
+        raise ConfigError(f"{file}: is empty; it must hold a JSON list of scenarios, or one JSON object per line")
     if file.suffix == ".jsonl":
         for number, line in enumerate(text.split("\n"), 1):  # splitlines() would also cut at U+2028, which JSON strings may hold
             if line.strip():
@@ -52,7 +52,7 @@ def entries(file: Path) -> Iterator[tuple[str, Json]]:
         return
     data = _parse(text, file)
     if not isinstance(data, list):
-        raise ConfigError(f"{file}: holds a JSON {type(data).__name__}, should be a list of scenarios")
+        raise ConfigError(f"{file}: holds a JSON {type(data).__name__}, must be a list of scenarios")
     for number, entry in enumerate(data, 1):
         yield f"{file}: entry {number}", entry
 
@@ -80,11 +80,11 @@ def _refuse_unknown(data: Json, known: Sequence[str], where: str) -> None:
 
 def _scenario(entry: Any, where: str, shared: tuple[Tool, ...] | None, known: dict[str, tuple[Tool, ...]]) -> Scenario:
     if not isinstance(entry, dict):
-        raise ConfigError(f"{where}: is a JSON {type(entry).__name__}, should be an object")
+        raise ConfigError(f"{where}: is a JSON {type(entry).__name__}, must be an object")
     _refuse_unknown(entry, ENTRY, where)
     for name in ("id", "question"):
         if not isinstance(entry.get(name), str) or not entry[name]:
-            raise ConfigError(f"{where}: {name!r} should be a text that is not empty, not {entry.get(name)!r}")
+            raise ConfigError(f"{where}: {name!r} must be a text that is not empty, not {entry.get(name)!r}")
     return Scenario(
         id=entry["id"],
         messages=({"role": "user", "content": entry["question"]},),
@@ -111,7 +111,7 @@ def _entry_tools(entry: Json, where: str, shared: tuple[Tool, ...] | None, known
 
 def _tools(data: Any, where: str) -> tuple[Tool, ...]:
     if not isinstance(data, list):
-        raise ConfigError(f"{where}: the tools should be a list, not {type(data).__name__}")
+        raise ConfigError(f"{where}: the tools must be a list, not {type(data).__name__}")
     tools = tuple(_tool(tool, where) for tool in data)
     names = [tool.name for tool in tools]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -164,7 +164,7 @@ def _schema(tool: Json, name: str, where: str) -> Json:
 
 def _expected(call: Any, where: str) -> Json:
     if not isinstance(call, dict) or not isinstance(call.get("tool"), str):
-        raise ConfigError(f"{where}: an expected call should look like {{tool, parameters, goal}}, not {str(call)[:80]}")
+        raise ConfigError(f"{where}: an expected call must look like {{tool, parameters, goal}}, not {str(call)[:80]}")
     where = f"{where}: expected call of {call['tool']}"
     return {"tool": call["tool"], **_arguments(call, where), "goal": _optional(call, "goal", str, where)}
 
@@ -191,5 +191,5 @@ def _optional(data: Json, name: str, kind: type[Kind], where: str) -> Kind:
     if value is None:
         return kind()
     if not isinstance(value, kind):
-        raise ConfigError(f"{where}: {name!r} should be {_WORDS[kind]}, not {str(value)[:80]}")
+        raise ConfigError(f"{where}: {name!r} must be {_WORDS[kind]}, not {str(value)[:80]}")
     return value

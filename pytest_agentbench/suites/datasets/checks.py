@@ -57,15 +57,15 @@ def check_json(scenarios: Iterable[Scenario], file: Path) -> None:
 def _check_record(scenario: Any, file: Path) -> None:
     """A format that a suite brings may give anything."""
     if not isinstance(scenario, Scenario):
-        raise ConfigError(f"{file}: its format should give each scenario as a Scenario, not as {type(scenario).__name__}")
+        raise ConfigError(f"{file}: its format must give each scenario as a Scenario, not as {type(scenario).__name__}")
     if not isinstance(scenario.id, str) or not scenario.id:
-        raise ConfigError(f"{file}: the id of a scenario should be a text that is not empty, not {scenario.id!r}")
+        raise ConfigError(f"{file}: the id of a scenario must be a text that is not empty, not {scenario.id!r}")
     for name, kind in TUPLES.items():
         value = getattr(scenario, name)
         if not isinstance(value, tuple) or not all(isinstance(each, kind) for each in value):
-            raise ConfigError(f"{file}: {scenario.id}: {name} should be a tuple of {kind.__name__}, not {str(value)[:80]}")
+            raise ConfigError(f"{file}: {scenario.id}: {name} must be a tuple of {kind.__name__}, not {str(value)[:80]}")
     if not scenario.messages:
-        raise ConfigError(f"{file}: {scenario.id}: there should be at least one message")
+        raise ConfigError(f"{file}: {scenario.id}: there must be at least one message")
 
 
 def _check_schema(tool: Tool, file: Path) -> None:

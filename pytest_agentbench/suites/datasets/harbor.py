@@ -117,7 +117,7 @@ def _instruction(file: Path) -> str:
         lines.pop(0)
     text = "\n".join(lines).strip()
     if not text:
-        raise ConfigError(f"{file}: is empty; it should say what the agent is to do")
+        raise ConfigError(f"{file}: is empty; it must say what the agent is to do")
     return text
 
 

@@ -32,7 +32,7 @@ def load(file: Path, *, images: str = SKIP) -> Selection:
     With `images: skip` questions that show a picture are left out, with `keep` the picture is a part of the message.
     """
     if images not in IMAGES:
-        raise ConfigError(f"dataset.options.images should be one of {', '.join(IMAGES)}, not {images!r}")
+        raise ConfigError(f"dataset.options.images must be one of {', '.join(IMAGES)}, not {images!r}")
     chosen: list[Scenario] = []
     left_out = 0
     for where, row in _rows(file):
@@ -60,14 +60,14 @@ def _rows(file: Path) -> Iterator[tuple[str, Any]]:
 
 def _check(row: Any, where: str) -> None:
     if not isinstance(row, dict):
-        raise ConfigError(f"{where}: is a JSON {type(row).__name__}, should be an object")
+        raise ConfigError(f"{where}: is a JSON {type(row).__name__}, must be an object")
     for name in COLUMNS:
         if not isinstance(row.get(name), str) or not row[name].strip():
-            raise ConfigError(f"{where}: {name!r} should be a text that is not empty")
+            raise ConfigError(f"{where}: {name!r} must be a text that is not empty")
     if row["answer_type"] not in ANSWER_TYPES:
-        raise ConfigError(f"{where}: 'answer_type' should be one of {', '.join(ANSWER_TYPES)}, not {row['answer_type']!r}")
+        raise ConfigError(f"{where}: 'answer_type' must be one of {', '.join(ANSWER_TYPES)}, not {row['answer_type']!r}")
     if not isinstance(row.get("image") or "", str):
-        raise ConfigError(f"{where}: 'image' should be a URL or a data URI, or empty")
+        raise ConfigError(f"{where}: 'image' must be a URL or a data URI, or empty")
 
 
 def _scenario(row: Json) -> Scenario:

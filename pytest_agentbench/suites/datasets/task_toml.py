@@ -48,7 +48,7 @@ class Phase(TomlTable):
     @classmethod
     def _name_or_number(cls, user: Any) -> Any:
         if not isinstance(user, str | int) or isinstance(user, bool) or user == "":
-            raise ValueError("should be the name or the number of a user")
+            raise ValueError("must be the name or the number of a user")
         return str(user)
 
 
@@ -107,7 +107,7 @@ class EnvironmentTable(TomlTable):
                     raise ValueError(f"{old} and {new} say two different sizes; keep {new}")
         internet = data.pop("allow_internet", None)
         if internet not in (None, True, False):
-            raise ValueError(f"allow_internet should be true or false, not {internet!r}")
+            raise ValueError(f"allow_internet must be true or false, not {internet!r}")
         if internet is not None and data.get("allowed_hosts") is None:
             data.setdefault("network_mode", "public" if internet else "no-network")
         return data
@@ -116,7 +116,7 @@ class EnvironmentTable(TomlTable):
     @classmethod
     def _known_system(cls, system: Any) -> Any:
         if not isinstance(system, str) or system.lower() not in ("linux", "windows"):
-            raise ValueError("should be 'linux' or 'windows'")
+            raise ValueError("must be 'linux' or 'windows'")
         return system.lower()
 
 
@@ -246,5 +246,5 @@ def mebibytes(key: str, size: Any) -> int:
     """`2G`, `512M` or `1024K` of older schemas."""
     match = _SIZE.fullmatch(size.strip().upper()) if isinstance(size, str) else None
     if match is None:
-        raise ValueError(f"{key} should be a text such as '2G' or '512M', not {size!r}")
+        raise ValueError(f"{key} must be a text such as '2G' or '512M', not {size!r}")
     return int(float(match[1]) * _MIB[match[2]])

@@ -216,24 +216,24 @@ def test_files_that_are_not_supported(tmp_path: Path, file: str, words: str) -> 
         ("[agent]\ntimeout_sec = -5.0\n", "agent.timeout_sec: must be greater than 0, not -5.0"),
         ("[agent]\ntimeout_sec = inf\n", "agent.timeout_sec: must be a finite number, not inf"),
         ('[agent]\ntimeout_sec = "900"\n', "agent.timeout_sec: must be a valid number, not '900'"),
-        ("[agent]\nuser = true\n", "agent.user: should be the name or the number of a user, not True"),
+        ("[agent]\nuser = true\n", "agent.user: must be the name or the number of a user, not True"),
         ("[verifier]\ntimeout_sec = nan\n", "verifier.timeout_sec: must be"),
         ("[verifier]\nenv = {N = 1}\n", "verifier.env.N: must be a valid string, not 1"),
         ('[verifier]\nenvironment_mode = "shared"\n[verifier.environment]\ncpus = 1\n', "exclude each other; leave one of them out"),
         ("[environment]\nmemory_mb = 0\n", "environment.memory_mb: must be greater than 0, not 0"),
         ("[environment]\nmemory_mb = true\n", "environment.memory_mb: must be a valid integer, not True"),
-        ("[environment]\nmemory = 2048\n", "environment: memory should be a text such as '2G' or '512M', not 2048"),
-        ('[environment]\nmemory = "2GB"\n', "environment: memory should be a text such as '2G' or '512M', not '2GB'"),
+        ("[environment]\nmemory = 2048\n", "environment: memory must be a text such as '2G' or '512M', not 2048"),
+        ('[environment]\nmemory = "2GB"\n', "environment: memory must be a text such as '2G' or '512M', not '2GB'"),
         (
             '[environment]\nstorage = "1G"\nstorage_mb = 10\n',
             "environment: storage and storage_mb say two different sizes; keep storage_mb",
         ),
-        ('[environment]\nallow_internet = "no"\n', "environment: allow_internet should be true or false, not 'no'"),
+        ('[environment]\nallow_internet = "no"\n', "environment: allow_internet must be true or false, not 'no'"),
         (
             '[environment]\nnetwork_mode = "none"\n',
             "environment.network_mode: must be 'public', 'no-network' or 'allowlist', not 'none'",
         ),
-        ('[environment]\nos = "beos"\n', "environment.os: should be 'linux' or 'windows', not 'beos'"),
+        ('[environment]\nos = "beos"\n', "environment.os: must be 'linux' or 'windows', not 'beos'"),
         ('artifacts = ["/app/../etc"]\n', "artifacts: a path without `..`, as the sandbox has it, not '/app/../etc'"),
         ("environment = 5\n", "environment: must be"),
     ],
@@ -269,7 +269,7 @@ def test_a_missing_file(tmp_path: Path, name: str, sentence: str) -> None:
 
 def test_an_empty_instruction(tmp_path: Path) -> None:
     """A canary alone asks for nothing either."""
-    with pytest.raises(ConfigError, match=r"instruction\.md: is empty; it should say what the agent is to do"):
+    with pytest.raises(ConfigError, match=r"instruction\.md: is empty; it must say what the agent is to do"):
         scenario(write_task(tmp_path, files={"instruction.md": "<!-- canary 1 -->\n\n"}))
 
 
@@ -353,7 +353,7 @@ def test_private_addresses(tmp_path: Path) -> None:
     file.write_text(f"{head}private_addresses: [10.1.0.0/16, fd12::/64]\n")
     found = load_suite(file)
     file.write_text(f"{head}private_addresses: [10.1.0.1/16]\n")
-    with pytest.raises(ConfigError, match=r"suite\.yaml: private_addresses: 10\.1\.0\.1/16 has host bits set; should be .* 10\.1\.0\.0/16"):
+    with pytest.raises(ConfigError, match=r"suite\.yaml: private_addresses: 10\.1\.0\.1/16 has host bits set; must be .* 10\.1\.0\.0/16"):
         load_suite(file)
     file.write_text(f"{head}private_addresses: [10.1.0.0/16]\nsandbox: harbor:daytona\n")
     with pytest.raises(ConfigError, match=r"suite\.yaml: private_addresses: are of the sandbox docker; harbor:daytona closes none"):
