@@ -34,7 +34,7 @@ class Arm:
     value: str  # a backend's name, YAML or URL; an agent's kind or import path; a variant; a model; PATH=VALUE of a setting
 
     @property
-    def written(self) -> str:
+    def option_text(self) -> str:
         """As the option has it, without a name."""
         return self.value if self.kind == BACKEND else f"{self.kind}:{self.value}"
 
@@ -90,10 +90,12 @@ def in_arms(suite: Suite, variants: Sequence[str], arms: Sequence[Arm]) -> tuple
     for name, (variant, arm) in _pairs(variants, arms).items():
         source = arm.value if arm.kind == VARIANT else variant
         if name in suite.variants and name != source:
-            raise ConfigError(f"{suite.folder / SUITE_FILE}: it has a variant {name!r}; give the arm another name, such as a={arm.written}")
+            raise ConfigError(
+                f"{suite.folder / SUITE_FILE}: it has a variant {name!r}; give the arm another name, such as a={arm.option_text}"
+            )
         if source not in (DEFAULT, *suite.variants):
             unknown = unknown_name("variant", source, (DEFAULT, *suite.variants))
-            raise ConfigError(f"{suite.folder / SUITE_FILE}: the arm {arm.written}: {unknown}")
+            raise ConfigError(f"{suite.folder / SUITE_FILE}: the arm {arm.option_text}: {unknown}")
         made[name] = _agent(suite, source, arm)
         if own_tools := suite.tools_of(source):
             tools[name] = own_tools
@@ -135,7 +137,7 @@ def _pairs(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, tuple[str,
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 MOST_ARMS = 12  # every one costs all scenarios again, and each comparison makes the others' intervals wider
-LISTED = "BACKEND,BACKEND, agent:KIND,agent:KIND, variant:NAME,variant:NAME, model:NAME,model:NAME or set:PATH=VALUE|VALUE"
+FORMS = "BACKEND,BACKEND, agent:KIND,agent:KIND, variant:NAME,variant:NAME, model:NAME,model:NAME or set:PATH=VALUE|VALUE"
 
 
 def parse_arms(text: str) -> tuple[Arm, ...]:
@@ -147,11 +149,11 @@ def parse_arms(text: str) -> tuple[Arm, ...]:
         return ()
     arms = tuple(arm for entry in text.split(",") for arm in _arms(entry.strip()))
     if not 2 <= len(arms) <= MOST_ARMS or not all(arm.value for arm in arms):
-        raise ValueError(f"2 to {MOST_ARMS} arms: {LISTED}, each with NAME= in front if you like")
+        raise ValueError(f"2 to {MOST_ARMS} arms: {FORMS}, each with NAME= in front if you like")
     if len({(arm.kind, arm.path) for arm in arms}) > 1:
         raise ValueError("arms of one kind, and of one setting: what differs in several ways cannot be told apart")
-    if twin := _twin(arms):
-        raise ValueError(f"arms with different names, such as old={twin.written},new={twin.written}")
+    if duplicate := _duplicate(arms):
+        raise ValueError(f"arms with different names, such as old={duplicate.option_text},new={duplicate.option_text}")
     return arms
 
 
@@ -162,13 +164,13 @@ def _arms(entry: str) -> Iterator[Arm]:
         name, rest = "", entry
     kind, value = next(((kind, rest.removeprefix(f"{kind}:")) for kind in KINDS[1:] if rest.startswith(f"{kind}:")), (BACKEND, rest))
     if kind == SETTING:
-        yield from _of_setting(name, value)
+        yield from _setting_arms(name, value)
     else:
         value = LoginUrl(value)
         yield _arm(name or _default_name(kind, value), kind, value)
 
 
-def _of_setting(name: str, text: str) -> Iterator[Arm]:
+def _setting_arms(name: str, text: str) -> Iterator[Arm]:
     path, equals, listed = text.partition("=")
     values = [value.strip() for value in listed.split("|")]
     if not equals or not path or not all(values):
@@ -219,7 +221,7 @@ def _word(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", name).lstrip("_.")
 
 
-def _twin(arms: Sequence[Arm]) -> Arm | None:
+def _duplicate(arms: Sequence[Arm]) -> Arm | None:
     """An arm that is called as one before it is; their folders may be on a disk that knows no capital letters."""
     names = [arm.name.lower() for arm in arms]
     return next((arm for place, arm in enumerate(arms) if names.index(arm.name.lower()) < place), None)

@@ -35,7 +35,7 @@ MODEL, INFERENCE = "model_information.model_config", "model_information.inferenc
 #: Keys of the model's: it is the folder where it is local.
 IS_LOCAL, LOCAL_NAME, HUB_NAME = "is_model_local", "model_path", "model_id"
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 class AgentConfig(NamedTuple):
@@ -44,20 +44,20 @@ class AgentConfig(NamedTuple):
     file: Path
     settings: Json  # options and sampling parameters of the agent
     api_base: str  # URL of the model's server, or empty
-    left: tuple[str, ...]  # its other keys
+    unused_keys: tuple[str, ...]  # its other keys
 
     @property
     def note(self) -> str:
         """Returns a sentence that names the keys that are not used, or an empty text."""
-        return f"{self.file}: not used: {', '.join(self.left)}" if self.left else ""
+        return f"{self.file}: not used: {', '.join(self.unused_keys)}" if self.unused_keys else ""
 
 
 def read_agent_config(file: Path) -> AgentConfig:
     """Reads an agent_config.json, or a config.yaml; raises ConfigError with the file and the key."""
-    return _of_server(file) if file.suffix in {".yaml", ".yml"} else _of_agent(file)
+    return _read_yaml_config(file) if file.suffix in {".yaml", ".yml"} else _read_json_config(file)
 
 
-def _of_agent(file: Path) -> AgentConfig:
+def _read_json_config(file: Path) -> AgentConfig:
     data = read_json_file(file)
     if not isinstance(data, dict):
         raise ConfigError(f"{file}: is {type(data).__name__}, must be an object of settings")
@@ -69,22 +69,22 @@ def _of_agent(file: Path) -> AgentConfig:
     return AgentConfig(file, settings, str(data.get(API_BASE, "")), tuple(name for name in data if name in WITHOUT_USE))
 
 
-def _of_server(file: Path) -> AgentConfig:
+def _read_yaml_config(file: Path) -> AgentConfig:
     """Reads a config.yaml. Its other keys are options of vLLM, whose names change, so none of them is an error."""
     data = load_yaml(file)
-    named = _place(data, MODEL, file)
-    parameters = _place(data, INFERENCE, file)
-    name = LOCAL_NAME if named.get(IS_LOCAL) else HUB_NAME
+    model = _mapping_at(data, MODEL, file)
+    parameters = _mapping_at(data, INFERENCE, file)
+    name = LOCAL_NAME if model.get(IS_LOCAL) else HUB_NAME
     settings = {key: value for key, value in parameters.items() if key in SAMPLING}
-    if named.get(name):
-        settings["model"] = named[name]
+    if model.get(name):
+        settings["model"] = model[name]
     if not settings:
         raise ConfigError(f"{file}: has neither {MODEL}.{HUB_NAME} nor sampling parameters in {INFERENCE}")
     used = {f"{MODEL}.{name}", f"{MODEL}.{IS_LOCAL}", *(f"{INFERENCE}.{key}" for key in SAMPLING)}
     return AgentConfig(file, settings, "", tuple(_unused(data, used)))
 
 
-def _place(data: Json, path: str, file: Path) -> Json:
+def _mapping_at(data: Json, path: str, file: Path) -> Json:
     """Returns the mapping at a dotted path, or an empty one."""
     value: Any = data
     for key in path.split("."):
@@ -104,31 +104,31 @@ def _unused(data: Mapping[str, Any], used: set[str], above: str = "") -> Iterato
             yield path
 
 
-def with_config(agent: Json, folder: Path, say: Say) -> Json:
+def with_config(agent: Json, folder: Path, notify: Notify) -> Json:
     """The settings with those of the file that they name; what stands beside it wins. `say` is told what of the file is not used."""
     if agent.get("kind") != KIND or KEY not in agent:
         return agent
     own = {name: value for name, value in agent.items() if name != KEY}
-    return {**_settings(folder, str(agent[KEY]), say), **own}
+    return {**_settings(folder, str(agent[KEY]), notify), **own}
 
 
-def with_typed_config(changes: Sequence[tuple[str, Any]], agent: Any, folder: Path, say: Say) -> Iterator[tuple[str, Any]]:
+def with_typed_config(changes: Sequence[tuple[str, Any]], agent: Any, folder: Path, notify: Notify) -> Iterator[tuple[str, Any]]:
     """The changes of a suite, `agent.config=FILE` as one for each of the file's settings: what is typed wins over what suite.yaml has."""
     for path, value in changes:
         if path == f"agent.{KEY}" and isinstance(agent, dict) and agent.get("kind") == KIND:
-            yield from ((f"agent.{name}", each) for name, each in _settings(folder, str(value), say).items())
+            yield from ((f"agent.{name}", each) for name, each in _settings(folder, str(value), notify).items())
         else:
             yield path, value
 
 
-def _settings(folder: Path, name: str, say: Say) -> Json:
+def _settings(folder: Path, name: str, notify: Notify) -> Json:
     """Returns the settings in a file that is beside suite.yaml or, failing that, in the working directory."""
     file = folder / name
     config = read_agent_config(file if file.exists() or not Path(name).exists() else Path(name))
-    left = (*config.left, *([API_BASE] if config.api_base else []))
-    if note := config._replace(left=left).note:
+    unused_keys = (*config.unused_keys, *([API_BASE] if config.api_base else []))
+    if note := config._replace(unused_keys=unused_keys).note:
         of_endpoint = f"; the server that is measured is the backend's (--agentbench-backend={config.api_base})" if config.api_base else ""
-        say(f"{note}{of_endpoint}")
+        notify(f"{note}{of_endpoint}")
     return config.settings
 
 
@@ -276,9 +276,9 @@ def _in_sandbox(scenario: Scenario, spec: SuiteSpec) -> Scenario:
     return replace(scenario, task=task)
 
 
-def _variant(spec: SuiteSpec, name: str, folder: Path, say: Say) -> Json:
+def _variant(spec: SuiteSpec, name: str, folder: Path, notify: Notify) -> Json:
     """What a variant changes of the suite's agent."""
     own: Json = spec.variants[name].agent
     kind = own.get("kind", spec.agent["kind"])
-    settings = with_config({**own, "kind": kind}, folder, say)
+    settings = with_config({**own, "kind": kind}, folder, notify)
     return settings if "kind" in own else {key: value for key, value in settings.items() if key != "kind"}

@@ -136,7 +136,7 @@ class ContentHashes:
 
     def cluster(self, key: RolloutKey) -> str | None:
         """The cluster of a rollout's scenario."""
-        scenario = self._found(self._suites[key.suite], key.scenario) if key.suite in self._suites else None
+        scenario = self._find_scenario(self._suites[key.suite], key.scenario) if key.suite in self._suites else None
         return scenario.cluster if scenario else None
 
     def _part(self, name: tuple[str, ...], value: Any) -> str:
@@ -151,15 +151,15 @@ class ContentHashes:
 
     def _scenario(self, suite: PoolSuite, id: str) -> str:
         """What the agent sees and is scored by; empty for a scenario that is not there."""
-        scenario = self._found(suite, id)
+        scenario = self._find_scenario(suite, id)
         if scenario is None:
             return ""
         task = (scenario.task.digest, scenario.task.sandbox, *scenario.task.private_addresses) if scenario.task else ()
         states = (scenario.state, scenario.final_state) if scenario.state or scenario.final_state is not None else ()
-        said = scenario.messages, scenario.turns, scenario.expected, scenario.metadata, self._toolset(scenario.tools), *task, *states
-        return self._part(("scenario", suite.name, id), lambda: said)
+        content = scenario.messages, scenario.turns, scenario.expected, scenario.metadata, self._toolset(scenario.tools), *task, *states
+        return self._part(("scenario", suite.name, id), lambda: content)
 
-    def _found(self, suite: PoolSuite, id: str) -> Scenario | None:
+    def _find_scenario(self, suite: PoolSuite, id: str) -> Scenario | None:
         if suite.name not in self._known:
             self._scenarios.update(((suite.name, each.id), each) for each in suite.scenarios)
             self._known.add(suite.name)
@@ -173,7 +173,7 @@ class ContentHashes:
 
 def differences(old: Any, new: Any) -> list[str]:
     """`temperature 0.0 is now 0.6` for everything that is not the same in two trees of settings."""
-    return [f"{path} {_said(was)} is now {_said(now)}".lstrip() for path, was, now in changes(old, new)]
+    return [f"{path} {_value_text(was)} is now {_value_text(now)}".lstrip() for path, was, now in changes(old, new)]
 
 
 def changes(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -188,5 +188,5 @@ def changes(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]
         yield path, old, new
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "unset" if value is None else json.dumps(value, ensure_ascii=False, default=str)

@@ -75,9 +75,11 @@ class RoleSpec(ModelSpec):
     def _of_an_endpoint(self) -> RoleSpec:
         if self.is_elsewhere and self.model is None:
             raise ValueError("an endpoint of its own needs a model: give 'model'")
-        lost = [name for name in ("api_key", "prices") if not self.is_elsewhere and getattr(self, name) is not None]
-        if lost:
-            raise ValueError(f"{lost[0]!r} belongs to an endpoint: give its 'url', or leave it out, for the backend under test has its own")
+        misplaced = [name for name in ("api_key", "prices") if not self.is_elsewhere and getattr(self, name) is not None]
+        if misplaced:
+            raise ValueError(
+                f"{misplaced[0]!r} belongs to an endpoint: give its 'url', or leave it out, for the backend under test has its own"
+            )
         return self
 
     @property

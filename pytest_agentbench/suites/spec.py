@@ -61,7 +61,7 @@ class AnswerSpec(Spec):
     )
 
     @model_validator(mode="after")
-    def _says_something(self) -> AnswerSpec:
+    def _has_a_key(self) -> AnswerSpec:
         if not self.model_fields_set:
             raise ValueError("must say `text`, `delay` or `error_rate`")
         return self
@@ -223,7 +223,7 @@ class SuiteSpec(Spec):
 
     @field_validator("sandbox")
     @classmethod
-    def _some_sandbox(cls, sandbox: str) -> str:
+    def _known_sandbox(cls, sandbox: str) -> str:
         if sandbox != DOCKER and not (sandbox.startswith(HARBOR) and sandbox != HARBOR):
             raise ValueError(f"must be {DOCKER}, or {HARBOR}NAME for an environment of Harbor's")
         return sandbox
@@ -239,7 +239,7 @@ class SuiteSpec(Spec):
         return ranges
 
     @model_validator(mode="after")
-    def _what_our_sandboxes_have(self) -> SuiteSpec:
+    def _supported_by_sandbox(self) -> SuiteSpec:
         if self.private_addresses and self.sandbox != DOCKER:
             raise ValueError(f"private_addresses: are of the sandbox {DOCKER}; {self.sandbox} closes none; leave one of the two out")
         if self.verifier.changed == FAIL and self.sandbox != DOCKER:
@@ -248,12 +248,12 @@ class SuiteSpec(Spec):
 
     @field_validator("agent")
     @classmethod
-    def _some_kind(cls, agent: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    def _with_default_kind(cls, agent: dict[str, JsonValue]) -> dict[str, JsonValue]:
         return {"kind": "tool_calling", **agent}
 
     @field_validator("variants")
     @classmethod
-    def _default_is_taken(cls, variants: dict[str, VariantSpec]) -> dict[str, VariantSpec]:
+    def _default_is_reserved(cls, variants: dict[str, VariantSpec]) -> dict[str, VariantSpec]:
         if "default" in variants:
             raise ValueError("the variant 'default' is the suite's own agent; give yours another name")
         return variants
@@ -274,7 +274,7 @@ class SuiteSpec(Spec):
 
     @field_validator("scorers")
     @classmethod
-    def _some_scorer(cls, scorers: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
+    def _at_least_one_scorer(cls, scorers: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
         if not scorers:
             raise ValueError("a suite needs at least one scorer, for example tsq")
         names = [score_name(scorer) for scorer in scorers]

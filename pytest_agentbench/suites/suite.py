@@ -250,8 +250,8 @@ def user_text(messages: Sequence[Json]) -> str:
 
 def question(messages: Sequence[Json]) -> str:
     """The last that the user says in the messages that start a rollout, on one line, cut where it is long; empty where he says nothing."""
-    said = next((content_text(message) for message in reversed(messages) if message.get("role") == "user"), "")
-    line = " ".join(said.split())
+    text = next((content_text(message) for message in reversed(messages) if message.get("role") == "user"), "")
+    line = " ".join(text.split())
     return line if len(line) <= QUESTION else f"{line[: QUESTION - 3].rstrip()}..."
 
 

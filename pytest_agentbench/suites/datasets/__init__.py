@@ -36,13 +36,13 @@ FORMATS: Mapping[str, str] = {
 GATED: Mapping[str, str] = {"hle": hle_hub.MISSING}
 
 #: What a format takes; the tools file only where suite.yaml names one.
-TAKEN = ("file", "tools_file")
+PARAMETERS = ("file", "tools_file")
 FOLDER = "folder"  # what a format takes instead, whose data is a folder
 
 #: Seconds for an import of a suite's code, which takes large frameworks a minute, and for a format of its own to read the data.
 LIMIT = 300.0
 
-LITTER = frozenset({"__pycache__", ".git", ".cache"})  # what Python, git and the hub's client leave in a folder of data
+IGNORED_FILES = frozenset({"__pycache__", ".git", ".cache"})  # what Python, git and the hub's client leave in a folder of data
 
 
 def read_dataset(file: Path, spec: DatasetSpec, *, without_tools: bool = False) -> tuple[tuple[Scenario, ...], DatasetInfo]:
@@ -57,7 +57,7 @@ def read_dataset(file: Path, spec: DatasetSpec, *, without_tools: bool = False) 
         raise type(error)(f"{file}: {error}") from error
     try:
         with _limited(spec.format, f"{file}: "):
-            data = _called(reader, spec.format, paths, file.parent)
+            data = _call_reader(reader, spec.format, paths, file.parent)
     except MissingData as error:
         raise MissingData(f"{file}: {error}") from error
     if paths:  # what a package brings was checked when its hash was taken
@@ -106,7 +106,7 @@ def _reader(spec: DatasetSpec, folder: Path) -> tuple[Callable[..., Any], list[P
         if not path.is_file():
             fault = "is a folder" if path.is_dir() else "does not exist"
             raise ConfigError(f"the data file {path} {fault}; see the suite's README.md for where it comes from")
-    check_takes(what, reader, TAKEN[: len(named)])
+    check_takes(what, reader, PARAMETERS[: len(named)])
     return reader, named
 
 
@@ -120,7 +120,7 @@ def _data_folder(spec: DatasetSpec, folder: Path) -> Path:
     return path
 
 
-def _called(reader: Callable[..., Any], format: str, paths: Sequence[Path], folder: Path) -> PackagedData:
+def _call_reader(reader: Callable[..., Any], format: str, paths: Sequence[Path], folder: Path) -> PackagedData:
     """What a format has read; raises ConfigError for whatever the code of a suite raises, or returns that is no data.
 
     The hash of a suite's own format is a part of the data's: scenarios are what it makes of the files.
@@ -147,5 +147,5 @@ def _sha256(paths: Iterable[Path]) -> str:
     """Of files, and of folders without what tools leave in them."""
     digest = hashlib.sha256()
     for path in paths:
-        digest.update(folder_sha256([path], path, skips=LITTER.__contains__).encode() if path.is_dir() else path.read_bytes())
+        digest.update(folder_sha256([path], path, skips=IGNORED_FILES.__contains__).encode() if path.is_dir() else path.read_bytes())
     return digest.hexdigest()

@@ -120,8 +120,8 @@ def _tools(data: Any, where: str) -> tuple[Tool, ...]:
 
 
 def _tool(tool: Any, where: str) -> Tool:
-    if isinstance(tool, dict) and "title" not in tool and (written := _rewritten(tool)):
-        raise ConfigError(f"{where}: a tool is in OpenAI's form; here it is written as {written}")
+    if isinstance(tool, dict) and "title" not in tool and (example := _in_own_format(tool)):
+        raise ConfigError(f"{where}: a tool is in OpenAI's form; here it is written as {example}")
     if not isinstance(tool, dict) or not isinstance(tool.get("title"), str) or not tool["title"]:
         raise ConfigError(f"{where}: a tool needs a 'title', its name: {str(tool)[:80]}")
     where = f"{where}: tool {tool['title']!r}"
@@ -141,7 +141,7 @@ def _tool(tool: Any, where: str) -> Tool:
     )
 
 
-def _rewritten(tool: Json) -> str:
+def _in_own_format(tool: Json) -> str:
     """A tool of a Chat Completions or Responses request as this format has it, for a sentence; empty where it is none."""
     function = tool.get("function", tool)
     if tool.get("type") != "function" or not isinstance(function, dict) or not isinstance(function.get("name"), str):

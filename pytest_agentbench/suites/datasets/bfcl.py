@@ -104,13 +104,13 @@ def lines(file: Path) -> list[Json]:
 
 
 def _scenarios(folder: Path) -> Iterator[Scenario]:
-    known = _Known(folder)
+    cache = _ToolCache(folder)
     for category in CATEGORIES:
         answers = lines(answers_file(folder, category)) if has_answers(category) else []
         truths = {answer["id"]: answer["ground_truth"] for answer in answers}
         for entry in lines(questions_file(folder, category)):
-            docs = known.of_classes(entry) if category == MULTI_TURN else entry["function"]
-            tools = known.tools(docs)
+            docs = cache.of_classes(entry) if category == MULTI_TURN else entry["function"]
+            tools = cache.tools(docs)
             truth = truths.get(entry["id"], [])
             first, *later = entry["question"]
             yield Scenario(
@@ -123,7 +123,7 @@ def _scenarios(folder: Path) -> Iterator[Scenario]:
             )
 
 
-class _Known:
+class _ToolCache:
     """Tools that were read already: equal ones are one object, so that thousands of scenarios stay small."""
 
     def __init__(self, folder: Path) -> None:
@@ -153,7 +153,7 @@ class _Known:
 
 def json_schema(schema: Json) -> Json:
     """A schema of the package as a JSON schema, from which `package_schema` makes the original again."""
-    converted = _below(schema, json_schema)
+    converted = _map_subschemas(schema, json_schema)
     kind = converted.pop("type", None)
     if kind == ANYTHING:
         return converted
@@ -162,15 +162,15 @@ def json_schema(schema: Json) -> Json:
 
 def package_schema(schema: Json) -> Json:
     """The package's own schema of a JSON schema that was made from it."""
-    original = _below(schema, package_schema)
+    original = _map_subschemas(schema, package_schema)
     kind = original.pop("type", ANYTHING)
     if original.pop("$comment", "") == TUPLE:
         kind = TUPLE
-    kinds = {theirs: ours for ours, theirs in TYPES.items() if ours != TUPLE}
+    kinds = {json_type: package_type for package_type, json_type in TYPES.items() if package_type != TUPLE}
     return {"type": kinds.get(kind, kind), **original}
 
 
-def _below(schema: Json, change: Any) -> Json:
+def _map_subschemas(schema: Json, change: Any) -> Json:
     """A copy of a schema with the schemas inside of it changed."""
     inner: Json = {}
     if "properties" in schema:

@@ -63,7 +63,7 @@ def scenario(directory: Path) -> Scenario:
 def _task(directory: Path, toml: TaskToml) -> Task:
     environment, folder = toml.environment, directory / "environment"
     image = environment.docker_image or ""
-    asks = [*toml.asks(), *_asks_of_files(directory)]
+    unsupported = [*toml.unsupported_features(), *_unsupported_files(directory)]
     limits = {"cpus": environment.cpus, "memory_mb": environment.memory_mb, "storage_mb": environment.storage_mb}
     return Task(
         folder=str(directory.absolute()),
@@ -83,7 +83,7 @@ def _task(directory: Path, toml: TaskToml) -> Task:
         separate_verifier=toml.separate_verifier,
         artifacts=tuple(each.source for each in toml.artifacts),
         solution_env=without_host(toml.solution.env),
-        unsupported=f"the task {directory.name} asks for {', '.join(asks)}: not supported" if asks else "",
+        unsupported=f"the task {directory.name} asks for {', '.join(unsupported)}: not supported" if unsupported else "",
     )
 
 
@@ -91,7 +91,7 @@ def _digest(directory: Path) -> str:
     return folder_sha256([directory / name for name in PARTS], directory)[:16]
 
 
-def _asks_of_files(directory: Path) -> Iterator[str]:
+def _unsupported_files(directory: Path) -> Iterator[str]:
     """What files ask for, as words."""
     for name in COMPOSE:
         if (directory / "environment" / name).exists():

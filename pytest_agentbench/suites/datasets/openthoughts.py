@@ -48,7 +48,7 @@ def download(dataset: str, revision: str, output: Path | None = None, token: str
     repository = _repository(dataset)
     folder = output or _usual_folder(dataset)
     snapshot = _snapshot(repository, revision, token)
-    place = folder / _place(snapshot)
+    place = folder / _tasks_folder(snapshot)
     if _is_new(folder, snapshot):
         _fetch(snapshot, folder, token)
     return _summary(snapshot, place)
@@ -59,10 +59,10 @@ def local_tasks(dataset: str, output: Path | None = None) -> TaskFolder:
     folder = output or _usual_folder(dataset)
     if not folder.is_dir():
         raise ConfigError(f"{folder}: there is no such folder; without --skip-download the data set is downloaded into it")
-    record = {"repository": _repository(dataset), "commit": "unknown", **_known(folder)}
+    record = {"repository": _repository(dataset), "commit": "unknown", **_read_record(folder)}
     files = tuple(str(each.relative_to(folder)) for each in sorted(folder.rglob(TASK_FILE)))
     snapshot = OpenThoughtsSnapshot(record["repository"], record["commit"], files)
-    return _summary(snapshot, folder / _place(snapshot))
+    return _summary(snapshot, folder / _tasks_folder(snapshot))
 
 
 def _usual_folder(dataset: str) -> Path:
@@ -82,7 +82,7 @@ def _snapshot(repository: str, revision: str, token: str | None) -> OpenThoughts
     return OpenThoughtsSnapshot(repository, info.sha, tuple(sibling.rfilename for sibling in info.siblings))
 
 
-def _place(snapshot: OpenThoughtsSnapshot) -> Path:
+def _tasks_folder(snapshot: OpenThoughtsSnapshot) -> Path:
     """The folder in the repository that has the task directories; raises ConfigError where there is none, or more than one."""
     places = sorted({Path(name).parent.parent for name in snapshot.files if Path(name).name == TASK_FILE and len(Path(name).parts) > 1})
     if len(places) != 1:
@@ -97,14 +97,14 @@ def _is_new(folder: Path, snapshot: OpenThoughtsSnapshot) -> bool:
     """Whether it is not there yet; raises ConfigError where something else is."""
     if not folder.exists():
         return True
-    known = _known(folder)
-    if known == _record(snapshot):
+    record = _read_record(folder)
+    if record == _record(snapshot):
         return False
-    what = f"{known['repository']} at {known['commit']}" if known else "something else"
+    what = f"{record['repository']} at {record['commit']}" if record else "something else"
     raise ConfigError(f"{folder}: is there already, with {what}; remove it, or name another folder with --output")
 
 
-def _known(folder: Path) -> Any:
+def _read_record(folder: Path) -> Any:
     """Returns the record that a download has left in its folder, or an empty one."""
     record = folder / RECORD
     return read_json_file(record) if record.is_file() else {}

@@ -18,7 +18,7 @@ from pytest_agentbench.lib.json_file import read_text
 NEWEST_SCHEMA = "1.4"
 
 #: Keys of older schemas that nothing reads any more: Harbor passes over them, too.
-FORGOTTEN = frozenset({"restart_environment"})
+OBSOLETE_KEYS = frozenset({"restart_environment"})
 
 #: The values that Harbor takes from the host; a text around it is no template.
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
@@ -96,7 +96,7 @@ class EnvironmentTable(TomlTable):
 
     @model_validator(mode="before")
     @classmethod
-    def _todays_keys(cls, data: Any) -> Any:
+    def _rename_old_keys(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         data = dict(data)
@@ -152,7 +152,7 @@ class TaskToml(TomlTable):
 
     @model_validator(mode="before")
     @classmethod
-    def _todays_keys(cls, data: Any) -> Any:
+    def _rename_old_keys(cls, data: Any) -> Any:
         data = dict(data)
         if "version" in data:
             data.setdefault("schema_version", data.pop("version"))
@@ -180,11 +180,11 @@ class TaskToml(TomlTable):
         """Of the agent, which is that of the verifier where the task is supported."""
         return self.agent.network_mode or self.environment.network_mode
 
-    def asks(self) -> Iterator[str]:
+    def unsupported_features(self) -> Iterator[str]:
         """What the task asks for that is not supported, each in a few words with its key."""
         environment, verifier = self.environment, self.verifier
         reasons: Mapping[str, Any] = {
-            f"the schema {self.schema_version} (schema_version), and {NEWEST_SCHEMA} is the newest that is known": self._is_of_tomorrow(),
+            f"the schema {self.schema_version} (schema_version), and {NEWEST_SCHEMA} is the newest that is known": self._is_newer_schema(),
             "several steps ([[steps]])": self.steps,
             f"{environment.os.capitalize()} (environment.os)": environment.os != "linux",
             "GPUs (environment.gpus)": environment.gpus,
@@ -199,11 +199,11 @@ class TaskToml(TomlTable):
             "artifacts of another service (artifacts.service)": any(each.service not in (None, "main") for each in self.artifacts),
             "artifacts in part (artifacts.exclude)": self.separate_verifier and any(each.exclude for each in self.artifacts),
         }
-        yield from (words for words, asked in reasons.items() if asked)
+        yield from (words for words, is_needed in reasons.items() if is_needed)
         yield from (f"the host's variable {name} ({key})" for key, name in self._host_variables())
         yield from (f"the key `{key}`, which this version does not know" for key in self._unknown_keys())
 
-    def _is_of_tomorrow(self) -> bool:
+    def _is_newer_schema(self) -> bool:
         """Whether keys that are known may mean something else in its schema, which is newer, or of nobody knows which age."""
         if not re.fullmatch(r"\d+(\.\d+)*", self.schema_version):
             return True
@@ -221,7 +221,7 @@ class TaskToml(TomlTable):
         tables = {"": self, "agent.": self.agent, "verifier.": self.verifier, "environment.": self.environment, "solution.": self.solution}
         artifacts = (("artifacts.", each) for each in self.artifacts)
         for place, table in (*tables.items(), *artifacts):
-            yield from (f"{place}{name}" for name in table.model_extra or () if name not in FORGOTTEN)
+            yield from (f"{place}{name}" for name in table.model_extra or () if name not in OBSOLETE_KEYS)
 
 
 def read_task_toml(file: Path) -> TaskToml:
