@@ -1,4 +1,4 @@
-"""What a suite.yaml may say."""
+"""The keys of a suite.yaml and their checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_agentbench.records import MOST_TRIALS
 from pytest_agentbench.suites.roles import LimitsSpec, RoleSpec, RoleSpecs
 from pytest_agentbench.suites.suite import DOCKER, FAIL, HARBOR, score_name
 
-#: pytest has no marks that start with `_`.
+#: Names of suites are marks, and pytest has no marks that start with `_`.
 Name = Annotated[str, matching(r"^[A-Za-z][A-Za-z0-9_]*$", "letters, digits and `_`, with a letter first")]
 VariantName = Annotated[str, matching(r"^[a-z][a-z0-9_]*$", "lowercase letters, digits and `_`, with a letter first")]
 NonEmptyText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -63,7 +63,7 @@ class AnswerSpec(Spec):
     @model_validator(mode="after")
     def _has_a_key(self) -> AnswerSpec:
         if not self.model_fields_set:
-            raise ValueError("must say `text`, `delay` or `error_rate`")
+            raise ValueError("must have at least one of `text`, `delay` and `error_rate`")
         return self
 
 
@@ -241,9 +241,9 @@ class SuiteSpec(Spec):
     @model_validator(mode="after")
     def _supported_by_sandbox(self) -> SuiteSpec:
         if self.private_addresses and self.sandbox != DOCKER:
-            raise ValueError(f"private_addresses: are of the sandbox {DOCKER}; {self.sandbox} closes none; leave one of the two out")
+            raise ValueError(f"private_addresses: only the sandbox {DOCKER} has them, {self.sandbox} does not; leave one of the two out")
         if self.verifier.changed == FAIL and self.sandbox != DOCKER:
-            raise ValueError(f"verifier.changed: in {self.sandbox} no files are compared; say `allow`, or take the sandbox {DOCKER}")
+            raise ValueError(f"verifier.changed: {self.sandbox} does not compare files; use `allow`, or the sandbox {DOCKER}")
         return self
 
     @field_validator("agent")
@@ -261,7 +261,7 @@ class SuiteSpec(Spec):
     @field_validator("scorers", mode="before", json_schema_input_type=list[str | ScorerOptions] | dict[str, dict[str, JsonValue]])
     @classmethod
     def _with_options(cls, scorers: Any) -> Any:
-        """`[tsq, {regex: {pattern: x}}]` as one mapping; anything else is left to the check."""
+        """Converts a list such as `[tsq, {regex: {pattern: x}}]` to a mapping. Pydantic checks the result."""
         if not isinstance(scorers, list):
             return scorers
         named = [{each: {}} if isinstance(each, str) else each for each in scorers]

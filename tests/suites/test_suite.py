@@ -384,10 +384,10 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        ("", "data.json: is empty; it must hold a JSON list of scenarios, or one JSON object per line"),
+        ("", "data.json: is empty; it must contain a JSON list of scenarios, or one JSON object per line"),
         (" \n ", "data.json: is empty; "),
-        ("[]", "data.json: no scenarios in it"),
-        ("{}", "data.json: holds a JSON dict, must be a list of scenarios"),
+        ("[]", "data.json: contains no scenarios"),
+        ("{}", "data.json: contains a JSON dict, must be a list of scenarios"),
         ('[\n{"id": "a",\n]', "data.json:3: not valid JSON: Expecting property name enclosed in double quotes (column 1)"),
         ([entry(), 5], "data.json: entry 2: is a JSON int, must be an object"),
         ([entry(id="")], "data.json: entry 1: 'id' must be a text that is not empty, not ''"),
@@ -398,7 +398,7 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
         ([entry(expected_tool_calls=5)], "data.json: entry 1: 'expected_tool_calls' must be a list, not 5"),
         (
             [entry(expected_tool_calls=["find_item"])],
-            "data.json: entry 1: an expected call must look like {tool, parameters, goal}, not find_item",
+            "data.json: entry 1: an expected call must be {tool, parameters, goal}, not find_item",
         ),
         (
             [entry(expected_tool_calls=[{"tool": "find_item", "parameters": ["lamp"]}])],
@@ -462,8 +462,8 @@ def test_faulty_data(folder: Folder, data: Any, sentence: str) -> None:
         (None, "data.json: entry 1: the tools must be a list, not NoneType"),
         ({}, "data.json: entry 1: the tools must be a list, not dict"),
         (["find_item"], "data.json: entry 1: a tool needs a 'title', its name: find_item"),
-        ([OPENAI], f"data.json: entry 1: a tool is in OpenAI's form; here it is written as {OURS}"),
-        ([{"type": "function", **OPENAI["function"]}], f"data.json: entry 1: a tool is in OpenAI's form; here it is written as {OURS}"),
+        ([OPENAI], f"data.json: entry 1: a tool is in OpenAI's form; write it as {OURS}"),
+        ([{"type": "function", **OPENAI["function"]}], f"data.json: entry 1: a tool is in OpenAI's form; write it as {OURS}"),
         ([{"type": "function", "function": "find_item"}], "data.json: entry 1: a tool needs a 'title', its name: {'type': 'function'"),
         ([tool("")], "data.json: entry 1: a tool needs a 'title', its name: {'title': ''"),
         ([tool(), tool()], "data.json: entry 1: the tool 'find_item' is there twice"),
@@ -491,7 +491,7 @@ def test_faulty_data(folder: Folder, data: Any, sentence: str) -> None:
         ([tool(properties={"item": {"pattern": "("}})], "data.json: the parameters of tool 'find_item' are not a JSON schema: missing )"),
         (
             [tool(properties={"item": {"$ref": "http://127.0.0.1:9/item"}})],
-            "data.json: the parameters of tool 'find_item' are not a JSON schema: it refers to http://127.0.0.1:9/item, which lies",
+            "data.json: the parameters of tool 'find_item' are not a JSON schema: it refers to another document, http://127.0.0.1:9/item",
         ),
     ],
 )
@@ -515,7 +515,7 @@ def test_an_entry_without_tools(folder: Folder) -> None:
     """Tools come from the entry or from the tools file; without both the entry is named."""
     folder.write("data.json", [entry(), {"id": "s-1", "question": "?"}])
 
-    assert "data.json: entry 2: no 'available_tools', and suite.yaml names no dataset.tools file" == folder.refusal()
+    assert "data.json: entry 2: no 'available_tools'; add them, or name a tools file in suite.yaml with dataset.tools" == folder.refusal()
 
 
 def test_a_faulty_tools_file(folder: Folder) -> None:

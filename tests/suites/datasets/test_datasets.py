@@ -85,7 +85,7 @@ def test_another_reader_is_other_data(tmp_path: Path) -> None:
         ("def load(file):\n    raise ValueError('no such column')", "'./reader.py:load' raised ValueError: no such column (reader.py:2)"),
         ("def load(file):\n    return 5", "'./reader.py:load' raised TypeError: 'int' object is not iterable"),
         ("def load(file):\n    return [{}]", "data/shop.csv: its format must give each scenario as a Scenario, not as dict"),
-        ("def load(file):\n    return []", "data/shop.csv: no scenarios in it"),
+        ("def load(file):\n    return []", "data/shop.csv: contains no scenarios"),
         (
             "def load():\n    return []",
             "suite.yaml: dataset: format ./reader.py:load reads an installed package; leave `file` ",

@@ -83,7 +83,7 @@ def test_parquet(tmp_path: Path) -> None:
 
     assert load(jsonl(tmp_path, row("a"), row("b", PICTURE)), images="keep") == load(tmp_path / "hle.parquet", images="keep")
     (tmp_path / "broken.parquet").write_bytes(b"no parquet")
-    with pytest.raises(ConfigError, match=r"broken\.parquet: is no parquet file that can be read: "):
+    with pytest.raises(ConfigError, match=r"broken\.parquet: is not a readable parquet file: "):
         load(tmp_path / "broken.parquet")
 
 
@@ -136,7 +136,7 @@ def test_data_that_is_not_here(tmp_path: Path) -> None:
     with pytest.raises(MissingData) as caught:
         suite(tmp_path)
 
-    for words in ("hle.jsonl is not there", URL, VARIABLE, "`agentbench download hle --revision main`"):
+    for words in ("hle.jsonl does not exist", URL, VARIABLE, "`agentbench download hle --revision main`"):
         assert words in str(caught.value)
 
 
