@@ -53,7 +53,7 @@ def _is_broken(rollout: Rollout) -> bool:
 
 
 def _rounds(tools: Sequence[ToolCall]) -> Iterator[list[Any]]:
-    """The calls of each round; one that made no sense is a text about it."""
+    """Yields the calls of each round. An invalid call is a text about the error."""
     turns: defaultdict[int, list[Any]] = defaultdict(list)
     for tool in tools:
         turns[tool.turn].append([{"name": tool.name, "arguments": tool.arguments}] if tool.ran else tool.detail)
@@ -105,7 +105,7 @@ NOTES = (
 
 
 def read(path: Path) -> Source:
-    """The tasks in a directory, or in the only directory below it that has some."""
+    """Reads the tasks in a directory, or in the only directory below it that has tasks."""
     notes = list(NOTES)
     tasks = _tasks(path, notes)
     logs = [file for file in sorted(path.rglob("*.log")) if file.is_file()]
@@ -204,7 +204,7 @@ def _answer(turns: Json, file: Path) -> str:
 
 
 def _concurrency(logs: Sequence[Path], ids: set[str], notes: list[str]) -> int | None:
-    """What the log's first line says; tasks that the log saw end and that have no file are noted."""
+    """Returns the concurrency from the logs. Adds a note about tasks that ended according to a log but have no file."""
     asked: int | None = None
     ended: set[str] = set()
     for log in logs:
