@@ -1,6 +1,6 @@
-"""Files of other tools: read as runs of ours, and written from them. A tool is a file here, a line in TOOLS, and one in EXPORTS.
+"""Reads results of other tools as runs, and writes runs as files of other tools. A tool is a module here and a line in TOOLS or EXPORTS.
 
-Nothing is invented: what a tool, or a run, did not record stays unknown.
+No values are invented: a value that a tool or a run did not record stays unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """What a reader understood of a result directory."""
+    """The content of a result directory of another tool."""
 
     suite: str  # a name for what was run; `--suite` gives another
     scores: Sequence[str]  # under the tool's own names, the main one first
@@ -68,19 +68,19 @@ Writer = Callable[["ChosenRuns", Path], None]
 
 
 def load_writer(name: str) -> Writer:
-    """What writes a format; raises ConfigError for an unknown one, with the known ones."""
+    """Returns the writer of a format. Raises ConfigError for an unknown format."""
     writer: Writer = load_object("format", name, EXPORTS, Path())
     return writer
 
 
 def load_reader(tool: str) -> Reader:
-    """The reader of a tool's results; raises ConfigError for an unknown one, with the known ones."""
+    """Returns the reader of a tool's results. Raises ConfigError for an unknown tool."""
     reader: Reader = load_object("tool", tool, TOOLS, Path())
     return reader
 
 
 def results_in(tool: str, path: Path) -> list[Path]:
-    """The directories of the results of a tool, one or several."""
+    """Returns the directories that contain results of a tool."""
     if tool not in SEVERAL:
         return [path]
     found: list[Path] = load_object("tool", tool, SEVERAL, Path())(path)

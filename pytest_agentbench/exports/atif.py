@@ -1,4 +1,4 @@
-"""ATIF: trajectories of Harbor's agents, read as messages and calls, and rollouts written as trajectories of version 1.8."""
+"""Reads ATIF trajectories of Harbor's agents as messages and calls, and writes rollouts as trajectories of version 1.8."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pytest_agentbench.records import Json, LLMCall, ToolCall
 
 
 class Trajectory(NamedTuple):
-    """What an agent did."""
+    """The calls, messages and answer of an agent."""
 
-    calls: tuple[LLMCall, ...] = ()  # with tokens and without times: a step has one stamp, and nobody says of what
+    calls: tuple[LLMCall, ...] = ()  # with tokens but without times, because a step has one timestamp of unknown meaning
     tool_calls: tuple[ToolCall, ...] = ()
     messages: tuple[Json, ...] = ()
     answer: str = ""
@@ -26,13 +26,13 @@ class Trajectory(NamedTuple):
 
 
 def read_trajectory(file: Path) -> Trajectory:
-    """The trajectory of a file; raises ConfigError."""
+    """Reads the trajectory in a file. Raises ConfigError if it is invalid."""
     data = read_object(file, "schema_version", "steps")
     if not str(data["schema_version"]).startswith("ATIF-"):
-        raise ConfigError(f"{file}: schema_version is {data['schema_version']!r}, should be ATIF-...")
+        raise ConfigError(f"{file}: schema_version is {data['schema_version']!r}, must be ATIF-...")
     steps = data["steps"]
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise ConfigError(f"{file}: steps should be an array of objects")
+        raise ConfigError(f"{file}: steps must be an array of objects")
     agent = [step for step in steps if step.get("source") == "agent"]
     model = dig(data, "agent", "model_name") or ""
     said = [step["message"] for step in agent if isinstance(step.get("message"), str)]
@@ -70,7 +70,7 @@ def _tool_calls(agent: Sequence[Json], file: Path) -> Iterator[ToolCall]:
 
 
 def _messages(step: Json, file: Path) -> Iterator[Json]:
-    """A step in Chat Completions form, its results after it."""
+    """Yields a step as a Chat Completions message, followed by its tool results."""
     source = member(step, "source", str, file) or "user"
     calls = [
         {
@@ -91,7 +91,7 @@ SOURCES = {"assistant": "agent", "system": "system"}  # roles; all others are th
 
 
 def trajectory(place: RolloutPlace, agent: Json) -> Json | None:
-    """None of a rollout without a transcript: a trajectory has a step."""
+    """Returns the trajectory of a rollout, or None if it has no transcript, because a trajectory needs a step."""
     rollout = place.rollout
     steps = [*_steps(place)]
     if not steps:
@@ -113,18 +113,18 @@ def trajectory(place: RolloutPlace, agent: Json) -> Json | None:
 
 
 def total(counts: Iterator[int | None]) -> int | None:
-    """The sum of counts; None where there is none."""
+    """Returns the sum of the known counts, or None if all are unknown."""
     values = [count for count in counts if count is not None]
     return sum(values) if values else None
 
 
 def known(values: Mapping[str, Any]) -> Json:
-    """Those that have a value."""
+    """Returns the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _steps(place: RolloutPlace) -> Iterator[Json]:
-    """A step for each message but for results of tools, which belong to the step before them."""
+    """Yields a step for each message, except tool results, which belong to the step before them."""
     messages, calls = place.rollout.messages, iter(_calls(place))
     starts = [number for number, message in enumerate(messages) if message.get("role") != "tool"]
     for step_id, number in enumerate(starts, 1):
@@ -138,7 +138,7 @@ def _steps(place: RolloutPlace) -> Iterator[Json]:
 
 
 def _calls(place: RolloutPlace) -> Sequence[LLMCall]:
-    """The calls that went well, where there is one for each answer of the transcript; none where nobody knows which is which."""
+    """Returns the successful calls if there is one for each answer of the transcript. Otherwise they cannot be matched: returns none."""
     good = [call for call in place.rollout.calls if call.error_kind is None]
     answers = sum(message.get("role") == "assistant" for message in place.rollout.messages)
     return good if len(good) == answers else ()
@@ -153,7 +153,7 @@ def _results(messages: Sequence[Json], number: int) -> Iterator[Json]:
 
 
 def _work(message: Json, results: Sequence[Json]) -> Json:
-    """The tools that a message calls, and what they gave."""
+    """Returns the tool calls of a message and their results."""
     called = [_tool_call(number, call) for number, call in enumerate(message.get("tool_calls") or ())]
     ids = {call["tool_call_id"] for call in called}
     results = [
@@ -164,7 +164,7 @@ def _work(message: Json, results: Sequence[Json]) -> Json:
 
 
 def _tool_call(number: int, call: Json) -> Json:
-    """Arguments that are no JSON object stand in `extra`, as they were written."""
+    """Converts a tool call. Arguments that are not a JSON object are kept as text in `extra`."""
     function = call.get("function") or {}
     raw = function.get("arguments")
     try:
@@ -193,5 +193,5 @@ def iso(at: int) -> str:
 
 
 def _text(content: object) -> str:
-    """Of a message; what is no text as JSON."""
+    """Returns the content of a message as text; other content is returned as JSON."""
     return content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False, default=str)

@@ -22,7 +22,7 @@ FENCE = 1.5  # interquartile ranges beyond which it calls a value an outlier
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """A file for each run: a benchmark for each suite and duration, a round of it for each call or rollout."""
+    """Writes a file for each run. It has a benchmark for each suite and duration, with a round for each call or rollout."""
     for origin in chosen.origins:
         run = chosen.run_of(origin)
         file = {**_about(run), "benchmarks": [*_benchmarks(chosen.tables, origin.run)]}
@@ -66,7 +66,7 @@ def _benchmark(group: str, name: str, seconds: NDArray[np.float64]) -> Json:
 
 
 def statistics(seconds: NDArray[np.float64]) -> dict[str, Any]:
-    """What pytest-benchmark keeps of the rounds of a benchmark; quartiles by linear interpolation."""
+    """Returns the statistics of pytest-benchmark for the rounds of a benchmark, with quartiles by linear interpolation."""
     low, median, high = (float(value) for value in np.percentile(seconds, (25, 50, 75)))
     mean, deviation = float(seconds.mean()), float(seconds.std(ddof=1)) if len(seconds) > 1 else 0.0
     inside = (seconds >= low - FENCE * (high - low)) & (seconds <= high + FENCE * (high - low))

@@ -51,7 +51,7 @@ class CsvFile:
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """A value that is not known is empty; a text that is empty looks the same."""
+    """Writes a file for each table, and `columns.csv`. An unknown value and an empty text are both empty cells."""
     for table in chosen.tables.all:
         write_rows(directory / f"{table.name}.csv", [head.name for head in table.heads], table.rows(), exact=chosen.exact)
     write_rows(directory / "columns.csv", COLUMNS, (row for table in chosen.tables.all for row in _about(table)), exact=chosen.exact)

@@ -1,6 +1,4 @@
-"""Files of other tools: JSON and times, with one sentence that names a file that is not what it should be; and which runs are
-written for another tool, under which names.
-"""
+"""Helpers for files of other tools: reading JSON and times with errors that name the file, the chosen runs, and file names."""
 
 from __future__ import annotations
 
@@ -32,10 +30,10 @@ _DECODER = json.JSONDecoder()
 
 
 def read_object(file: Path, *needed: str) -> Json:
-    """The JSON object of a file, with all the keys that are needed; raises ConfigError."""
+    """Returns the JSON object in a file. Raises ConfigError if it is not an object or lacks one of the `needed` keys."""
     data = read_json_file(file)
     if not isinstance(data, dict):
-        raise ConfigError(f"{file}: holds {_kind(data)}, should be an object")
+        raise ConfigError(f"{file}: holds {_kind(data)}, must be an object")
     if missing := [key for key in needed if key not in data]:
         raise ConfigError(f"{file}: the key {missing[0]!r} is missing")
     return data
@@ -44,14 +42,14 @@ def read_object(file: Path, *needed: str) -> Json:
 def json_items(file: Path, size: int = 1 << 20) -> Iterator[Any]:
     """The elements of a JSON array, one at a time: a file of gigabytes takes the memory of its largest element, a few times.
 
-    Raises ConfigError where the file holds no array, or is cut off. `size` is the characters to read at a time.
+    Raises ConfigError if the file does not contain an array, or is truncated. `size` is the number of characters to read at a time.
     """
     try:
         with file.open(encoding="utf-8-sig") as stream:
             text = stream.read(size)
             at = _SPACE.match(text).end()  # type: ignore[union-attr]  # it matches anything
             if text[at : at + 1] != "[":
-                raise ConfigError(f"{file}: should hold a JSON array")
+                raise ConfigError(f"{file}: must hold a JSON array")
             at += 1
             while (element := _element(text, at)) != _END:
                 if element is not None:
@@ -69,7 +67,7 @@ _END = (None, -1)
 
 
 def _element(text: str, at: int) -> tuple[Any, int] | None:
-    """(the element that begins at a place, where the next one begins); _END behind the last; None when more text is needed."""
+    """Returns (element at a position, position of the next one), _END after the last element, or None if more text is needed."""
     at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
     if text[at : at + 1] == "]":
         return _END
@@ -88,7 +86,7 @@ def _element(text: str, at: int) -> tuple[Any, int] | None:
 
 
 def epoch_ns(seconds: str) -> int:
-    """Nanoseconds of seconds since 1970, as text so that no digit is lost; raises ValueError."""
+    """Converts seconds since 1970, a text so that no digit is lost, to nanoseconds. Raises ValueError."""
     try:
         value = Decimal(seconds)
     except InvalidOperation as error:
@@ -99,7 +97,7 @@ def epoch_ns(seconds: str) -> int:
 
 
 def iso_ns(text: Any, file: Path) -> int | None:
-    """Nanoseconds since 1970 of an ISO 8601 time, None of nothing; raises ConfigError."""
+    """Converts an ISO 8601 time to nanoseconds since 1970, and None to None. Raises ConfigError."""
     if text is None:
         return None
     try:
@@ -110,25 +108,25 @@ def iso_ns(text: Any, file: Path) -> int | None:
 
 
 def dig(data: Any, *path: str) -> Any:
-    """What lies at a path through nested mappings; None where it leads nowhere."""
+    """Returns the value at a path through nested mappings, or None if it does not exist."""
     for key in path:
         data = data.get(key) if isinstance(data, dict) else None
     return data
 
 
 def member(data: Json, name: str, kind: type[T], file: Path) -> T | None:
-    """What an object of a file has under a name, None of nothing; raises ConfigError where it is of another kind."""
+    """Returns the value of a key, or None if it is missing or null. Raises ConfigError if it has another type."""
     value = data.get(name)
     if value is None or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
         return value
-    raise ConfigError(f"{file}: {name} is {_kind(value)}, should be {WORDS[kind]}")
+    raise ConfigError(f"{file}: {name} is {_kind(value)}, must be {WORDS[kind]}")
 
 
 def members(data: Json, name: str, file: Path) -> list[Json]:
-    """The objects in an array that an object of a file has under a name, none of nothing; raises ConfigError where it is no such array."""
+    """Returns the objects in the array at a key, or none if it is missing. Raises ConfigError if it is not an array of objects."""
     values = member(data, name, list, file) or []
     if wrong := [value for value in values if not isinstance(value, dict)]:
-        raise ConfigError(f"{file}: {name} has {_kind(wrong[0])} in it, should be an array of objects")
+        raise ConfigError(f"{file}: {name} has {_kind(wrong[0])} in it, must be an array of objects")
     return values
 
 
@@ -137,7 +135,7 @@ def _kind(value: Any) -> str:
 
 
 class ChosenRuns:
-    """The runs that are to be written for another tool."""
+    """The runs to write for another tool."""
 
     def __init__(self, directories: Sequence[Path], *, exact: bool = False) -> None:
         """`exact`: no text of a CSV file is changed so that spreadsheets take it for text. Raises ConfigError as `origins` does."""
@@ -150,7 +148,7 @@ class ChosenRuns:
 
     @staticmethod
     def run_of(origin: Origin) -> Run:
-        """What run.json says; raises ConfigError."""
+        """Returns the content of run.json. Raises ConfigError."""
         return read_run(origin.directory)
 
     @staticmethod
@@ -166,18 +164,18 @@ class ChosenRuns:
         return {name: (origin._replace(calendar=BlockCalendar(origin.calendar, each.active_spans)), each) for name, each in own.items()}
 
 
-LONGEST = 120  # bytes: what is put before it or behind it has to find room, too
+LONGEST = 120  # maximum length of a name without prefixes and suffixes, bytes
 
 
 class FileNames:
-    """Id -> name of a file or folder, without an ending: no two ids of one export have one name, however alike they are."""
+    """Id -> unique name of a file or folder in an export, without extension."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self._taken: set[str] = set()
 
     def of(self, id: str) -> str:
-        """The id itself, or with `_` for what a name cannot hold; with a hash behind it where it is too long, or another id has it."""
+        """Returns the id, with `_` for invalid characters. A hash is appended if it is too long, or if another id has the name."""
         if id not in self._names:
             name = re.sub(r"[^\w.-]", "_", id)
             if len(name.encode()) > LONGEST or name in self._taken:

@@ -1,4 +1,4 @@
-"""A job directory of Harbor: a directory for each trial, with its result, its reward and what its agent did."""
+"""Reads a job directory of Harbor, which has a directory for each trial with its result, reward and trajectory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOTES = (
 
 @dataclass(frozen=True)
 class HarborTrial:
-    """A trial's directory and what it says."""
+    """The directory of a trial and its content."""
 
     folder: Path
     config: Json
@@ -50,7 +50,7 @@ class HarborTrial:
 
     @property
     def agent(self) -> Json:
-        """Who ran; without its keyword arguments, which may hold keys."""
+        """The agent, without its keyword arguments, which may contain API keys."""
         info, asked = self._info, member(self.config, "agent", dict, self.folder / CONFIG) or {}
         model = asked.get("model_name") or dig(info, "model_info", "name")
         return {"kind": info.get("name") or asked.get("name") or asked.get("import_path") or "unknown", "model": model}
@@ -61,7 +61,7 @@ class HarborTrial:
 
     @property
     def statistics(self) -> str:
-        """Under what name the job counts it among its `stats`."""
+        """The name of the trial's group in the `stats` of the job."""
         info = self._info
         words = info.get("name"), dig(info, "model_info", "name"), dig(self.result, "source") or "adhoc"
         return "__".join(str(word) for word in words if word)
@@ -74,7 +74,7 @@ class HarborTrial:
 
 
 def read(path: Path) -> Source:
-    """The trials of a job."""
+    """Reads the trials of a job."""
     trials = _trials(path)
     config = read_object(path / CONFIG) if (path / CONFIG).is_file() else {}
     result = read_object(path / RESULT) if (path / RESULT).is_file() else {}
@@ -201,7 +201,7 @@ def _rollout(trial: HarborTrial, number: int, done: Trajectory, scores: Sequence
 def _scores(trial: HarborTrial) -> dict[str, Score]:
     for name, value in trial.rewards.items():
         if not isinstance(value, int | float) or not is_score(value):
-            raise ConfigError(f"{trial.folder / RESULT}: the reward {name!r} is {value!r}, should be a number")
+            raise ConfigError(f"{trial.folder / RESULT}: the reward {name!r} is {value!r}, must be a number")
     return {name: Score(value) for name, value in trial.rewards.items()}
 
 

@@ -28,7 +28,7 @@ CHARACTERS = 4  # of a token: what English has
 
 
 class SentCall(NamedTuple):
-    """A call that went well; nanoseconds since 1970."""
+    """A successful call. Times are in nanoseconds since 1970."""
 
     id: str
     start: int
@@ -39,7 +39,7 @@ class SentCall(NamedTuple):
 
 @dataclass
 class BlockNumbers:
-    """Numbers of prompt blocks: the same number where all up to there is the same."""
+    """Numbers of prompt blocks. Two blocks have the same number if they and all blocks before them are equal."""
 
     _numbers: dict[tuple[int, str], int] = field(default_factory=dict)
 
@@ -85,7 +85,7 @@ def _rows(place: RolloutPlace, blocks: BlockNumbers, began: int) -> Iterator[Jso
 
 
 def timed_calls(place: RolloutPlace, attempt: Attempt) -> Iterator[SentCall]:
-    """The calls of an attempt that a trace has."""
+    """Yields the calls of an attempt whose times are known."""
     text, calls, ends = prompts(place.rollout, attempt)
     first = ends[0] if ends else 0  # characters of which every prompt has more
     for number, call in enumerate(calls):
@@ -128,7 +128,7 @@ def _when(place: RolloutPlace, call: SentCall, earlier: Sequence[SentCall], bega
 
 
 def _tool_ns(place: RolloutPlace, start: int, end: int) -> int:
-    """Nanoseconds of a gap in which a tool ran."""
+    """Returns how long tools ran in a gap between calls, nanoseconds."""
     rollout, calendar = place.rollout, place.origin.calendar
     spans = (tuple(calendar.epoch_ns(rollout.session, stamp) for stamp in (tool.started_ns, tool.ended_ns)) for tool in rollout.tool_calls)
     total, covered = 0, start

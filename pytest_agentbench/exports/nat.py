@@ -1,4 +1,4 @@
-"""A job directory of `nat eval` (NeMo Agent Toolkit): scores of its evaluators, answers, and the profiler's events."""
+"""Reads a job directory of `nat eval` (NeMo Agent Toolkit): scores of evaluators, answers, and the profiler's events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AVERAGES = "the toolkit counts an error as 0.0, and takes all items alike; a run
 
 @dataclass
 class NatEntry:
-    """One entry of the data set, as far as the files tell."""
+    """The known facts about one entry of the data set."""
 
     id: str
     answer: str | None = None  # None: not known
@@ -50,7 +50,7 @@ class NatEntry:
 
 
 def read(path: Path) -> Source:
-    """The job in a directory, or the only job below it."""
+    """Reads the job in a directory, or the only job below it."""
     job = _job(path)
     evaluators = {
         file.name.removesuffix(EVALUATOR_ENDING): file
@@ -87,7 +87,7 @@ def read(path: Path) -> Source:
 
 
 def jobs(path: Path) -> list[Path]:
-    """The jobs of a directory: those in it or in its `jobs`, by name, or the directory itself where it is one."""
+    """Returns the jobs in a directory or in its `jobs`, by name, or the directory itself if it is a job."""
     inside = [] if (path / ANSWERS).is_file() else sorted(path.glob("job_*")) or sorted(path.glob("jobs/job_*"))
     return inside or [path]
 
@@ -100,17 +100,17 @@ def _job(path: Path) -> Path:
 
 
 def _optional(file: Path) -> Json:
-    """The configuration that a file holds; nothing where there is no such file."""
+    """Returns the configuration in a file, or an empty one if the file does not exist."""
     return (load_yaml(file) if file.suffix == ".yml" else read_object(file)) if file.is_file() else {}
 
 
 def _items(file: Path) -> dict[str, Json]:
-    """What an evaluator says of each id, in its order."""
+    """Returns id -> item of an evaluator, in the order of the file."""
     items = read_object(file, "eval_output_items")["eval_output_items"]
     by_id: dict[str, Json] = {}
     for number, item in enumerate(items if isinstance(items, list) else [None]):
         if not isinstance(item, dict) or "id" not in item or "score" not in item:
-            raise ConfigError(f"{file}: eval_output_items[{number}] should be an object with id and score")
+            raise ConfigError(f"{file}: eval_output_items[{number}] must be an object with id and score")
         if str(item["id"]) in by_id:
             raise ConfigError(f"{file}: the id {item['id']!r} is there twice")
         by_id[str(item["id"])] = item
@@ -118,7 +118,7 @@ def _items(file: Path) -> dict[str, Json]:
 
 
 def _average(file: Path) -> float | None:
-    """The mean that an evaluator gives of its items."""
+    """Returns the mean score that an evaluator wrote, or None."""
     mean = read_object(file).get("average_score")
     return mean if isinstance(mean, int | float) and not isinstance(mean, bool) and math.isfinite(mean) else None
 
@@ -148,7 +148,7 @@ def _row(row: Any) -> NatEntry:
 
 
 def _score(entries: Sequence[NatEntry], name: str, items: Mapping[str, Json], notes: list[str]) -> None:
-    """Puts an evaluator's scores to their entries. What the toolkit marks as an error is none, though it wrote 0.0."""
+    """Adds an evaluator's scores to the entries. Items that the toolkit marks as errors get no score, although it wrote 0.0."""
     failed = 0
     for entry in entries:
         item = items.get(entry.id, {"score": None, "error": "the evaluator has no item of this id"})
@@ -175,7 +175,7 @@ def _score(entries: Sequence[NatEntry], name: str, items: Mapping[str, Json], no
 
 
 def _joined(job: Path, entries: Sequence[NatEntry], notes: list[str]) -> dict[int, Example]:
-    """The events by position. They carry no ids, so positions are checked by the tools that evaluators saw."""
+    """Returns the events by position. They have no ids, so positions are checked by comparing the tools with those of evaluators."""
     if not (job / EVENTS).is_file():
         notes.append(f"no {EVENTS} (the profiler was off), so there are no calls, tools or times")
         return {}
@@ -258,7 +258,7 @@ def _models(config: Json) -> list[str]:
 
 
 def _doubts(config: Json, notes: list[str]) -> None:
-    """What the configuration says about how far the numbers can be trusted."""
+    """Adds notes about the limits of the numbers that follow from the configuration."""
     if not config:
         notes.append(f"no {CONFIG}, so agent, model and concurrency are unknown")
     if dig(config, "eval", "general", "dataset", "structure", "disable"):

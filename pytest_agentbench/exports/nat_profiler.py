@@ -208,7 +208,7 @@ def tool_inputs(file: Path) -> Iterator[tuple[str, object]]:
     """(UUID, what the tool was given) of every TOOL_START in `all_requests_profiler_traces.json`, one request in memory at a time."""
     for request in json_items(file):
         if not isinstance(request, dict):
-            raise ConfigError(f"{file}: should be an array of objects")
+            raise ConfigError(f"{file}: must be an array of objects")
         for step in members(request, "intermediate_steps", file):
             if dig(step, "payload", "event_type") == "TOOL_START":
                 yield str(dig(step, "payload", "UUID")), dig(step, "payload", "data", "input")

@@ -13,7 +13,7 @@ COMMAND = "pip install 'pytest-agentbench[parquet]'"
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """A value that is not known is null; raises ConfigError where pyarrow is missing."""
+    """Writes a file for each table. An unknown value is null. Raises ConfigError if pyarrow is missing."""
     try:
         import pyarrow.parquet
     except ModuleNotFoundError as error:

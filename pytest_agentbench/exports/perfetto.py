@@ -43,7 +43,7 @@ class Thread:
     open: list[TraceSlice] = field(default_factory=list)
 
     def takes(self, slice: TraceSlice) -> bool:
-        """Whether it lies behind all others, or within an attempt or a program; then it is open as well."""
+        """Opens a slice and returns True, if it begins after all others or lies within an attempt or a program."""
         while self.open and self.open[-1].end <= slice.start:
             self.open.pop()
         inside = self.open[-1] if self.open else None
@@ -95,7 +95,7 @@ def _attempts(place: RolloutPlace) -> Iterator[tuple[tuple[RolloutKey, int], Tra
 
 
 def _slots(spans: dict[tuple[RolloutKey, int], TraceSlice]) -> dict[tuple[RolloutKey, int], int]:
-    """Which slot each attempt has: the first one that is free when it begins."""
+    """Returns the slot of each attempt: the first one that is free when the attempt begins."""
     slots: dict[tuple[RolloutKey, int], int] = {}
     free: list[int] = []
     busy: list[tuple[int, int]] = []  # end, slot

@@ -53,7 +53,7 @@ def _is_broken(rollout: Rollout) -> bool:
 
 
 def _rounds(tools: Sequence[ToolCall]) -> Iterator[list[Any]]:
-    """The calls of each round; one that made no sense is a text about it."""
+    """Yields the calls of each round. An invalid call is a text about the error."""
     turns: defaultdict[int, list[Any]] = defaultdict(list)
     for tool in tools:
         turns[tool.turn].append([{"name": tool.name, "arguments": tool.arguments}] if tool.ran else tool.detail)
@@ -105,7 +105,7 @@ NOTES = (
 
 
 def read(path: Path) -> Source:
-    """The tasks in a directory, or in the only directory below it that has some."""
+    """Reads the tasks in a directory, or in the only directory below it that has tasks."""
     notes = list(NOTES)
     tasks = _tasks(path, notes)
     logs = [file for file in sorted(path.rglob("*.log")) if file.is_file()]
@@ -155,7 +155,7 @@ def _rollouts(tasks: Sequence[tuple[int, Path]]) -> Iterator[Rollout]:
         rounds = member(task, "all_tool_calls", list, file) or []
         status, reason = outcome(task | {"all_tool_calls": rounds})
         if not isinstance(task["correct"], bool):
-            raise ConfigError(f"{file}: correct is {task['correct']!r}, should be true or false")
+            raise ConfigError(f"{file}: correct is {task['correct']!r}, must be true or false")
         measured = status in ("ok", "limit")
         yield Rollout(
             suite="",
@@ -204,7 +204,7 @@ def _answer(turns: Json, file: Path) -> str:
 
 
 def _concurrency(logs: Sequence[Path], ids: set[str], notes: list[str]) -> int | None:
-    """What the log's first line says; tasks that the log saw end and that have no file are noted."""
+    """Returns the concurrency from the logs. Adds a note about tasks that ended according to a log but have no file."""
     asked: int | None = None
     ended: set[str] = set()
     for log in logs:
@@ -228,7 +228,7 @@ def _usage(files: Sequence[Path], notes: list[str]) -> Json:
     for number, line in enumerate(read_text(files[0]).splitlines(), 1):
         record = json_in(files[0], line, number)
         if not isinstance(record, dict):
-            raise ConfigError(f"{files[0]}:{number}: should be an object")
+            raise ConfigError(f"{files[0]}:{number}: must be an object")
         totals["calls"] += 1
         for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
             totals[name] += record.get(name) or 0

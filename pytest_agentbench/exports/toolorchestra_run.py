@@ -105,7 +105,7 @@ def _row(at: float, totals: Mapping[str, float], before: Json) -> Json:
 
 
 def gpu_rows(origin: Origin) -> Iterator[Json]:
-    """A row for each look at a GPU."""
+    """Yields a row for each sample of a GPU."""
     gpus = (row for _, row in _in_turns(origin) if row.service == "gpu")
     for (_, labels), rows in groupby(gpus, key=lambda row: (row.round, row.labels)):
         yield _gpu_row(labels, [*rows])
@@ -214,7 +214,7 @@ def _write_tasks(rollouts: Iterable[RolloutPlace], run: Run, folder: Path) -> tu
 
 
 def _steps(place: RolloutPlace) -> Iterator[float]:
-    """When its steps ended, seconds since 1970."""
+    """Yields the end of each step of a rollout, seconds since 1970."""
     ends = (place.origin.calendar.epoch_ns(place.rollout.session, end) for end in place.rollout.steps_ns)
     yield from (end / 1e9 for end in ends if end is not None)
 
@@ -245,7 +245,7 @@ def _usage(place: RolloutPlace) -> Iterator[Json]:
 def _summaries(
     window: Offsets, usage: Sequence[Json], samples: Sequence[Json], steps: Sequence[float], ends: Sequence[float]
 ) -> dict[str, Json]:
-    """File -> what it sums up."""
+    """Returns file -> its summary."""
     first = next((each["ts_unix"] for each in usage if each["prompt_tokens"] > 0), None)
     if first is None:
         nothing: Json = {"ok": False, "reason": "no_t0", "windows": None}

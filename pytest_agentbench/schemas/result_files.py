@@ -50,7 +50,7 @@ class Key(NamedTuple):
 
 
 def keys_of(kind: type) -> list[Key]:
-    """The keys of a record in their order."""
+    """Returns the keys of a record in their order."""
     docs, hints = docs_of(kind), typing.get_type_hints(kind)
     first = [Key(*BESIDE[kind])] if kind in BESIDE else []
     if kind is Score:
@@ -112,7 +112,7 @@ def _record_schema(kind: type) -> Json:
 
 
 def _described(key: Key) -> Json:
-    """Draft 7 sees nothing beside a reference."""
+    """Returns the schema of a key with its description. Draft 7 ignores keys next to a reference."""
     schema = _schema(key.kind)
     if not key.doc:
         return schema
@@ -136,7 +136,7 @@ def _schema(kind: Any) -> Json:
 
 
 def _elements(places: list[Json]) -> Json:
-    """Of a list that has so many elements."""
+    """Returns the schema of a list with exactly these elements."""
     return {"items": places, "minItems": len(places), "maxItems": len(places)}
 
 

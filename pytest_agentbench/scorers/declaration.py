@@ -56,7 +56,7 @@ def scorer(
     if better not in BETTER:
         raise ValueError(f'@scorer: better={better!r} is unknown; use better="higher" or better="lower"')
     if not isinstance(unit, str) or len(unit.splitlines()) > 1:
-        raise ValueError(f"@scorer: unit={unit!r} should be a noun on one line, such as unit='mistakes'")
+        raise ValueError(f"@scorer: unit={unit!r} must be a noun on one line, such as unit='mistakes'")
     declaration = Declaration(better, range, unit, threshold)
     if not callable(range):
         declaration.scale({})
@@ -108,7 +108,7 @@ def _ends(ends: Any) -> tuple[float, float]:
         numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in ends)
         if numbers and least < greatest and all(is_score(each) or abs(each) == math.inf for each in ends):
             return float(least), float(greatest)
-    raise ValueError(f"@scorer: range={ends!r} should be two numbers, the least score before the greatest one, such as range=(0, math.inf)")
+    raise ValueError(f"@scorer: range={ends!r} must be two numbers, the least score before the greatest one, such as range=(0, math.inf)")
 
 
 def _finite(end: float) -> float | None:

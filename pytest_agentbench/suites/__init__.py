@@ -1,1 +1,1 @@
-"""Suites and scenarios: read, checked, hashed."""
+"""Suites and scenarios: reading, checking and hashing."""

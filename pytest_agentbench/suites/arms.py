@@ -1,6 +1,4 @@
-"""The arms of an A/B session and the state of their caches: what an arm is, what `--agentbench-ab` may say of them, and the variants of
-a suite that they make.
-"""
+"""The arms of an A/B session: parsing `--agentbench-ab`, and making a variant of a suite for each arm. Also the cache policies."""
 
 from __future__ import annotations
 
@@ -19,28 +17,28 @@ from pytest_agentbench.suites.suite import SUITE_FILE, Suite, in_place_of
 
 BACKEND, AGENT, VARIANT, MODEL, SETTING = KINDS = ("backend", "agent", "variant", "model", "set")
 DEFAULT = "default"
-CONCURRENCY, OF_BACKEND, OF_AGENT = "concurrency", "backend.", "agent."  # settings that arms may differ in
+CONCURRENCY, OF_BACKEND, OF_AGENT = "concurrency", "backend.", "agent."  # settings, and prefixes of settings, that arms may differ in
 
-#: What is in a prefix cache when measuring begins: nothing of before, the first calls of what is measured, or whatever is there.
+#: Content of the prefix cache when measuring begins: nothing, the first calls of the measured rollouts, or whatever is in it.
 COLD, PRIMED, CARRY = CACHE_POLICIES = ("cold", "primed", "carry")
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a comparison. The first arm is what the others are compared with."""
+    """One of the things that an A/B session compares. The others are compared with the first arm."""
 
     name: str
     kind: str  # `backend`, `agent`, `variant`, `model` or `set`
-    value: str  # a backend's name, YAML or URL; an agent's kind or import path; a variant; a model; PATH=VALUE of a setting
+    value: str  # name, YAML or URL of a backend; kind or import path of an agent; variant; model; PATH=VALUE of a setting
 
     @property
-    def written(self) -> str:
-        """As the option has it, without a name."""
+    def option_text(self) -> str:
+        """The arm as text for `--agentbench-ab`, without a name."""
         return self.value if self.kind == BACKEND else f"{self.kind}:{self.value}"
 
     @property
     def path(self) -> str:
-        """Of the one setting in which arms differ, as --agentbench-set has it; empty where they differ in something else."""
+        """The path of the setting that distinguishes the arms, as in `--agentbench-set`. Empty for arms of another kind."""
         if self.kind == MODEL:
             return "agent.model"
         path = self.value.partition("=")[0] if self.kind == SETTING else ""
@@ -48,52 +46,54 @@ class Arm:
 
     @property
     def setting(self) -> Any:
-        """The value of that setting; raises ConfigError for a text that is no YAML."""
+        """The value of the setting at `path`. Raises ConfigError if its text is not valid YAML."""
         from pytest_agentbench.lib.config import parse_yaml
 
         return self.value if self.kind == MODEL else parse_yaml(self.value.partition("=")[2], self.path)
 
     @property
     def concurrency(self) -> int | None:
-        """Rollouts in flight in its blocks; None: as many as in the session."""
+        """The number of rollouts in flight in blocks of this arm, or None for the concurrency of the session."""
         return int(self.value.partition("=")[2]) if self.path == CONCURRENCY else None
 
     @property
     def backend_changes(self) -> tuple[tuple[str, Any], ...]:
-        """What it changes of the backend under test: (dotted path, value)."""
+        """The change to settings of the backend under test, as (dotted path, value). Empty if the arm does not change the backend."""
         return ((self.path.removeprefix(OF_BACKEND), self.setting),) if self.path.startswith(OF_BACKEND) else ()
 
 
 class VariantOrigin(NamedTuple):
-    """What a variant of an A/B session is made of."""
+    """The variant of the suite and the arm that a variant of an A/B session was made from."""
 
-    variant: str  # of the suite
+    variant: str  # name in the suite
     arm: str
 
 
 def concurrencies(arms: Sequence[Arm]) -> dict[str, int]:
-    """Arm -> rollouts in flight in its blocks, where arms differ in that."""
+    """Returns arm -> rollouts in flight in its blocks, for arms that set a concurrency."""
     return {arm.name: arm.concurrency for arm in arms if arm.concurrency is not None}
 
 
 def variant_in(variant: str, arm: str) -> str:
-    """What a variant is called under an arm."""
+    """Returns the name of a variant under an arm."""
     return arm if variant == DEFAULT else f"{variant}-{arm}"
 
 
 def in_arms(suite: Suite, variants: Sequence[str], arms: Sequence[Arm]) -> tuple[Suite, tuple[str, ...]]:
-    """The suite with a variant for each chosen one under each arm, and their names.
+    """Returns the suite with a new variant for each combination of a chosen variant and an arm, and the names of the new variants.
 
-    Raises ConfigError for a name that is taken, a variant that the suite does not have, and a setting that cannot be changed.
+    Raises ConfigError for a name that the suite already uses, an unknown variant, and a setting that cannot be changed.
     """
     made, sizes, tools, answers = {}, {}, {}, {}
     for name, (variant, arm) in _pairs(variants, arms).items():
         source = arm.value if arm.kind == VARIANT else variant
         if name in suite.variants and name != source:
-            raise ConfigError(f"{suite.folder / SUITE_FILE}: it has a variant {name!r}; give the arm another name, such as a={arm.written}")
+            raise ConfigError(
+                f"{suite.folder / SUITE_FILE}: it has a variant {name!r}; give the arm another name, such as a={arm.option_text}"
+            )
         if source not in (DEFAULT, *suite.variants):
             unknown = unknown_name("variant", source, (DEFAULT, *suite.variants))
-            raise ConfigError(f"{suite.folder / SUITE_FILE}: the arm {arm.written}: {unknown}")
+            raise ConfigError(f"{suite.folder / SUITE_FILE}: the arm {arm.option_text}: {unknown}")
         made[name] = _agent(suite, source, arm)
         if own_tools := suite.tools_of(source):
             tools[name] = own_tools
@@ -108,7 +108,7 @@ def in_arms(suite: Suite, variants: Sequence[str], arms: Sequence[Arm]) -> tuple
 
 
 def _agent(suite: Suite, variant: str, arm: Arm) -> Json:
-    """What a variant under an arm changes of the suite's agent."""
+    """Returns the agent settings of a variant under an arm that differ from the suite's."""
     from pytest_agentbench.lib.config import override
 
     if arm.kind == AGENT:
@@ -123,52 +123,53 @@ def _agent(suite: Suite, variant: str, arm: Arm) -> Json:
 
 
 def origins(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, VariantOrigin]:
-    """Name of a variant under an arm -> both."""
+    """Returns name of a variant under an arm -> the variant and the arm."""
     return {name: VariantOrigin(variant, arm.name) for name, (variant, arm) in _pairs(variants, arms).items()}
 
 
 def _pairs(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, tuple[str, Arm]]:
-    """Name of a variant under an arm -> both. Arms that are variants are made of the suite's own agent."""
+    """Returns name of a variant under an arm -> the variant and the arm. Arms that are variants start from the suite's default variant."""
     chosen = (DEFAULT,) if any(arm.kind == VARIANT for arm in arms) else variants
     return {variant_in(variant, arm.name): (variant, arm) for variant in chosen for arm in arms}
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
-MOST_ARMS = 12  # every one costs all scenarios again, and each comparison makes the others' intervals wider
-LISTED = "BACKEND,BACKEND, agent:KIND,agent:KIND, variant:NAME,variant:NAME, model:NAME,model:NAME or set:PATH=VALUE|VALUE"
+#: Each arm runs all scenarios again, and each comparison widens the intervals of the others.
+MOST_ARMS = 12
+FORMS = "BACKEND,BACKEND, agent:KIND,agent:KIND, variant:NAME,variant:NAME, model:NAME,model:NAME or set:PATH=VALUE|VALUE"
 
 
 def parse_arms(text: str) -> tuple[Arm, ...]:
-    """The arms that `A,B,C`, `NAME=A,NAME=B` or `set:PATH=VALUE|VALUE` speaks of; none of an empty text.
+    """Parses `A,B,C`, `NAME=A,NAME=B` or `set:PATH=VALUE|VALUE`. Returns no arms for an empty text.
 
-    Raises ValueError that says what would work.
+    Raises ValueError for anything else. Its message is a noun phrase for what would work.
     """
     if not text.strip():
         return ()
     arms = tuple(arm for entry in text.split(",") for arm in _arms(entry.strip()))
     if not 2 <= len(arms) <= MOST_ARMS or not all(arm.value for arm in arms):
-        raise ValueError(f"2 to {MOST_ARMS} arms: {LISTED}, each with NAME= in front if you like")
+        raise ValueError(f"2 to {MOST_ARMS} arms: {FORMS}, each with NAME= in front if you like")
     if len({(arm.kind, arm.path) for arm in arms}) > 1:
         raise ValueError("arms of one kind, and of one setting: what differs in several ways cannot be told apart")
-    if twin := _twin(arms):
-        raise ValueError(f"arms with different names, such as old={twin.written},new={twin.written}")
+    if duplicate := _duplicate(arms):
+        raise ValueError(f"arms with different names, such as old={duplicate.option_text},new={duplicate.option_text}")
     return arms
 
 
 def _arms(entry: str) -> Iterator[Arm]:
-    """One arm; of a setting one for each value."""
+    """Yields the arm of an entry, or one arm for each value of a setting."""
     name, equals, rest = entry.partition("=")
     if not equals or not NAME.fullmatch(name):
         name, rest = "", entry
     kind, value = next(((kind, rest.removeprefix(f"{kind}:")) for kind in KINDS[1:] if rest.startswith(f"{kind}:")), (BACKEND, rest))
     if kind == SETTING:
-        yield from _of_setting(name, value)
+        yield from _setting_arms(name, value)
     else:
         value = LoginUrl(value)
         yield _arm(name or _default_name(kind, value), kind, value)
 
 
-def _of_setting(name: str, text: str) -> Iterator[Arm]:
+def _setting_arms(name: str, text: str) -> Iterator[Arm]:
     path, equals, listed = text.partition("=")
     values = [value.strip() for value in listed.split("|")]
     if not equals or not path or not all(values):
@@ -199,7 +200,10 @@ def _check_setting(arm: Arm, value: str) -> None:
 
 
 def _default_name(kind: str, value: str) -> str:
-    """A word that can stand in a test id: a URL's host and port, a file's name without its ending, what is behind a colon or a slash."""
+    """Returns a name that can be part of a test id.
+
+    It is the host and port of a URL, the name of a file without its extension, or the part after the last colon or slash.
+    """
     if kind == AGENT:
         return _word(value.rpartition(":")[2])
     if kind == MODEL:
@@ -210,7 +214,7 @@ def _default_name(kind: str, value: str) -> str:
 
 
 def _value_name(path: str, value: str) -> str:
-    """The value, `round_robin`, where it says by itself what it is; with the last part of its path, `concurrency_8`, where it does not."""
+    """Returns a name for the value of a setting: a word alone (`round_robin`), otherwise with its key (`concurrency_8`)."""
     alone = value[0].isalpha() and value.lower() not in ("true", "false", "null", "yes", "no", "on", "off", DEFAULT)
     return _word(value if alone else f"{path.rpartition('.')[2]}_{value}")
 
@@ -219,7 +223,10 @@ def _word(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", name).lstrip("_.")
 
 
-def _twin(arms: Sequence[Arm]) -> Arm | None:
-    """An arm that is called as one before it is; their folders may be on a disk that knows no capital letters."""
+def _duplicate(arms: Sequence[Arm]) -> Arm | None:
+    """Returns the first arm that has the name of an earlier one, or None.
+
+    Case is ignored, because each arm has a folder, and file systems may ignore case.
+    """
     names = [arm.name.lower() for arm in arms]
     return next((arm for place, arm in enumerate(arms) if names.index(arm.name.lower()) < place), None)

@@ -1,5 +1,7 @@
-"""A suite's folder: its suite.yaml and data become a Suite, whose labels say how arguments are compared, or one sentence that says
-what is wrong; and files of the Harbor guide as settings of the agent `terminal`.
+"""Reads the folder of a suite: suite.yaml and the data become a Suite. An error is a ConfigError with one sentence.
+
+Also reads config files of the Harbor guide (agent_config.json, config.yaml) as settings of the agent `terminal`, and adds the
+comparison modes of arguments to labels.
 """
 
 from __future__ import annotations
@@ -21,46 +23,46 @@ from pytest_agentbench.suites.suite import SUITE_FILE, Quarantined, Scenario, Su
 
 KIND, KEY = "terminal", "config"
 
-#: What an agent_config.json may say beside sampling parameters.
+#: Keys of an agent_config.json besides sampling parameters.
 OPTIONS = ("system_prompt", "max_iterations")
 
-#: What it may say and what decides nothing here: an agent has no name of its own, and it is asked by Chat Completions only.
+#: Keys of an agent_config.json that have no effect: agents have no names here, and Chat Completions is the only API.
 WITHOUT_USE = ("agent_name", "name", "api_type")
 
 API_BASE = "api_base"  # the URL of the server in an agent_config.json
 
-#: Where a config.yaml has the model, and the default sampling parameters of its server.
+#: Paths in a config.yaml of the model, and of the server's default sampling parameters.
 MODEL, INFERENCE = "model_information.model_config", "model_information.inference_parameters"
 
-#: Keys of the model's: it is the folder where it is local.
+#: Keys of the model in a config.yaml. A local model is named by its folder, any other by its id on the hub.
 IS_LOCAL, LOCAL_NAME, HUB_NAME = "is_model_local", "model_path", "model_id"
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 class AgentConfig(NamedTuple):
-    """A file of the guide's."""
+    """The content of an agent_config.json or config.yaml of the Harbor guide."""
 
     file: Path
     settings: Json  # options and sampling parameters of the agent
     api_base: str  # URL of the model's server, or empty
-    left: tuple[str, ...]  # its other keys
+    unused_keys: tuple[str, ...]  # all other keys
 
     @property
     def note(self) -> str:
         """Returns a sentence that names the keys that are not used, or an empty text."""
-        return f"{self.file}: not used: {', '.join(self.left)}" if self.left else ""
+        return f"{self.file}: not used: {', '.join(self.unused_keys)}" if self.unused_keys else ""
 
 
 def read_agent_config(file: Path) -> AgentConfig:
-    """Reads an agent_config.json, or a config.yaml; raises ConfigError with the file and the key."""
-    return _of_server(file) if file.suffix in {".yaml", ".yml"} else _of_agent(file)
+    """Reads an agent_config.json or a config.yaml. Raises ConfigError with the file and the key of an error."""
+    return _read_yaml_config(file) if file.suffix in {".yaml", ".yml"} else _read_json_config(file)
 
 
-def _of_agent(file: Path) -> AgentConfig:
+def _read_json_config(file: Path) -> AgentConfig:
     data = read_json_file(file)
     if not isinstance(data, dict):
-        raise ConfigError(f"{file}: is {type(data).__name__}, should be an object of settings")
+        raise ConfigError(f"{file}: is {type(data).__name__}, must be an object of settings")
     known = (*SAMPLING, *OPTIONS, API_BASE, *WITHOUT_USE)
     for name in data:
         if name not in known:
@@ -69,33 +71,33 @@ def _of_agent(file: Path) -> AgentConfig:
     return AgentConfig(file, settings, str(data.get(API_BASE, "")), tuple(name for name in data if name in WITHOUT_USE))
 
 
-def _of_server(file: Path) -> AgentConfig:
-    """Reads a config.yaml. Its other keys are options of vLLM, whose names change, so none of them is an error."""
+def _read_yaml_config(file: Path) -> AgentConfig:
+    """Reads a config.yaml. Unknown keys are not errors, because they are options of vLLM, whose names change."""
     data = load_yaml(file)
-    named = _place(data, MODEL, file)
-    parameters = _place(data, INFERENCE, file)
-    name = LOCAL_NAME if named.get(IS_LOCAL) else HUB_NAME
+    model = _mapping_at(data, MODEL, file)
+    parameters = _mapping_at(data, INFERENCE, file)
+    name = LOCAL_NAME if model.get(IS_LOCAL) else HUB_NAME
     settings = {key: value for key, value in parameters.items() if key in SAMPLING}
-    if named.get(name):
-        settings["model"] = named[name]
+    if model.get(name):
+        settings["model"] = model[name]
     if not settings:
         raise ConfigError(f"{file}: has neither {MODEL}.{HUB_NAME} nor sampling parameters in {INFERENCE}")
     used = {f"{MODEL}.{name}", f"{MODEL}.{IS_LOCAL}", *(f"{INFERENCE}.{key}" for key in SAMPLING)}
     return AgentConfig(file, settings, "", tuple(_unused(data, used)))
 
 
-def _place(data: Json, path: str, file: Path) -> Json:
+def _mapping_at(data: Json, path: str, file: Path) -> Json:
     """Returns the mapping at a dotted path, or an empty one."""
     value: Any = data
     for key in path.split("."):
         value = value.get(key) or {}
         if not isinstance(value, dict):
-            raise ConfigError(f"{file}: {path} should be a mapping of keys")
+            raise ConfigError(f"{file}: {path} must be a mapping of keys")
     return dict(value)
 
 
 def _unused(data: Mapping[str, Any], used: set[str], above: str = "") -> Iterator[str]:
-    """Dotted paths of what is not used; a part of which nothing is used comes as a whole."""
+    """Yields the dotted paths of unused keys. If no key of a mapping is used, only the path of the mapping is returned."""
     for key, value in data.items():
         path = f"{above}{key}"
         if any(each.startswith(f"{path}.") for each in used) and isinstance(value, dict):
@@ -104,31 +106,37 @@ def _unused(data: Mapping[str, Any], used: set[str], above: str = "") -> Iterato
             yield path
 
 
-def with_config(agent: Json, folder: Path, say: Say) -> Json:
-    """The settings with those of the file that they name; what stands beside it wins. `say` is told what of the file is not used."""
+def with_config(agent: Json, folder: Path, notify: Notify) -> Json:
+    """Returns the agent's settings, with the settings of the file at `config` added. Settings in suite.yaml override those of the file.
+
+    Calls `notify` with a sentence about keys of the file that are not used.
+    """
     if agent.get("kind") != KIND or KEY not in agent:
         return agent
     own = {name: value for name, value in agent.items() if name != KEY}
-    return {**_settings(folder, str(agent[KEY]), say), **own}
+    return {**_settings(folder, str(agent[KEY]), notify), **own}
 
 
-def with_typed_config(changes: Sequence[tuple[str, Any]], agent: Any, folder: Path, say: Say) -> Iterator[tuple[str, Any]]:
-    """The changes of a suite, `agent.config=FILE` as one for each of the file's settings: what is typed wins over what suite.yaml has."""
+def with_typed_config(changes: Sequence[tuple[str, Any]], agent: Any, folder: Path, notify: Notify) -> Iterator[tuple[str, Any]]:
+    """Yields the changes of a suite, with `agent.config=FILE` replaced by one change for each setting in the file.
+
+    So a file that is named on the command line overrides the settings in suite.yaml.
+    """
     for path, value in changes:
         if path == f"agent.{KEY}" and isinstance(agent, dict) and agent.get("kind") == KIND:
-            yield from ((f"agent.{name}", each) for name, each in _settings(folder, str(value), say).items())
+            yield from ((f"agent.{name}", each) for name, each in _settings(folder, str(value), notify).items())
         else:
             yield path, value
 
 
-def _settings(folder: Path, name: str, say: Say) -> Json:
+def _settings(folder: Path, name: str, notify: Notify) -> Json:
     """Returns the settings in a file that is beside suite.yaml or, failing that, in the working directory."""
     file = folder / name
     config = read_agent_config(file if file.exists() or not Path(name).exists() else Path(name))
-    left = (*config.left, *([API_BASE] if config.api_base else []))
-    if note := config._replace(left=left).note:
+    unused_keys = (*config.unused_keys, *([API_BASE] if config.api_base else []))
+    if note := config._replace(unused_keys=unused_keys).note:
         of_endpoint = f"; the server that is measured is the backend's (--agentbench-backend={config.api_base})" if config.api_base else ""
-        say(f"{note}{of_endpoint}")
+        notify(f"{note}{of_endpoint}")
     return config.settings
 
 
@@ -137,9 +145,9 @@ Modes = Mapping[str, Mapping[str, str]]
 
 
 def with_modes(modes: Modes, scenarios: Sequence[Scenario]) -> tuple[Scenario, ...]:
-    """The scenarios with labels that say how their arguments are compared.
+    """Returns the scenarios, with the comparison modes of their arguments added to the labels.
 
-    Raises ConfigError for a tool or an argument that there is not, and for a label of mode `pattern` that is no regular expression.
+    Raises ConfigError for an unknown tool or argument, and for a label of mode `pattern` that is not a regular expression.
     """
     _check_names(modes, scenarios)
     return tuple(replace(each, expected=tuple(_label(label, modes, each.id) for label in each.expected)) for each in scenarios)
@@ -153,12 +161,12 @@ def _label(label: Json, modes: Modes, scenario: str) -> Json:
         for value in _values(label, name):
             if not isinstance(value, str) or not _compiles(value):
                 where = f"arguments.{label['tool']}.{name}: in scenario {scenario!r}"
-                raise ConfigError(f"{where} the label is no regular expression: {value!r}")
+                raise ConfigError(f"{where} the label is not a regular expression: {value!r}")
     return {**label, "modes": dict(own)}
 
 
 def _values(label: Json, name: str) -> list[Any]:
-    """What a label accepts of an argument."""
+    """Returns the values that a label accepts for an argument."""
     if "accepts" in label:
         return list(label["accepts"].get(name, ()))
     parameters = label.get("parameters") or {}
@@ -190,7 +198,7 @@ def _check_names(modes: Modes, scenarios: Sequence[Scenario]) -> None:
 
 
 def suite_file(path: Path) -> Path:
-    """The suite.yaml in a folder, or in the folder of that name under scenarios/; raises ConfigError where there is none."""
+    """Returns the suite.yaml in a folder, or in the folder of that name under scenarios/. Raises ConfigError if neither exists."""
     for folder in (path, "scenarios" / path):
         if (folder / SUITE_FILE).is_file():
             return folder / SUITE_FILE
@@ -198,35 +206,40 @@ def suite_file(path: Path) -> Path:
 
 
 def meant_suite(path: Path) -> str:
-    """Returns a suggestion for the path of a suite that does not exist, or an empty text: a suite beside it, or one under scenarios/."""
+    """Returns a suggestion for the path of a suite that does not exist: a suite in the same folder or under scenarios/. May be empty."""
     files = [file for folder in (Path("scenarios"), path.parent) for file in sorted(folder.glob(f"*/{SUITE_FILE}"))]
     return suggestion(path.name, {file.parent.name: file.parent for file in files})
 
 
 @dataclass(frozen=True)
 class SuiteText:
-    """A suite.yaml that was parsed and not checked."""
+    """A suite.yaml that was parsed but not checked."""
 
     file: Path
     keys: Json
 
     @classmethod
     def of(cls, file: Path) -> SuiteText:
-        """Parses a file; raises ConfigError with the line of a fault."""
+        """Parses a file. Raises ConfigError with the line of an error."""
         return cls(file, load_yaml(file))
 
 
 def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str | None = None) -> Suite:
-    """Parses a suite.yaml and reads its suite as `read_suite` does."""
+    """Parses a suite.yaml and returns its suite; see `read_suite`."""
     return read_suite(SuiteText.of(file), overrides, agent)
 
 
 def read_suite(text: SuiteText, overrides: Sequence[tuple[str, Any]] = (), agent: str | None = None) -> Suite:
-    """Returns the suite that a suite.yaml describes, with its data; raises ConfigError with file, fault and what would work.
+    """Returns the suite that a suite.yaml describes, with its data. The names of scorers and agents are not checked, and the suite has
+    no scales yet; `rollouts.compile` does both.
 
-    `overrides` are (dotted path, value) pairs, applied before the keys are checked: `("agent.temperature", 0.6)`.
-    `agent` takes the place of the suite's agent, and inherits its sampling parameters. The names of scorers and agents are not checked,
-    and the suite has no scales yet; `rollouts.compile` does that.
+    Args:
+        text: The parsed suite.yaml.
+        overrides: (dotted path, value) pairs that are applied before the keys are checked, such as `("agent.temperature", 0.6)`.
+        agent: Replaces the suite's agent and inherits its sampling parameters.
+
+    Raises:
+        ConfigError: With the file, the error, and what would work.
     """
     file, data = text.file, dict(text.keys)
     if agent is not None:
@@ -263,12 +276,12 @@ def read_suite(text: SuiteText, overrides: Sequence[tuple[str, Any]] = (), agent
 
 
 def _written(answers: Answers) -> Json:
-    """Tool -> its canned answer, as JSON."""
+    """Returns tool -> its canned answer, as JSON."""
     return {tool: each.model_dump(exclude_defaults=True) for tool, each in answers.items()}
 
 
 def _in_sandbox(scenario: Scenario, spec: SuiteSpec) -> Scenario:
-    """Returns a task with what its suite says of sandbox and verifier; another scenario as it is."""
+    """Returns a scenario with a task with the suite's settings of sandbox and verifier. Other scenarios are returned unchanged."""
     if scenario.task is None:
         return scenario
     verifier, ranges = spec.verifier, tuple(spec.private_addresses)
@@ -276,9 +289,9 @@ def _in_sandbox(scenario: Scenario, spec: SuiteSpec) -> Scenario:
     return replace(scenario, task=task)
 
 
-def _variant(spec: SuiteSpec, name: str, folder: Path, say: Say) -> Json:
-    """What a variant changes of the suite's agent."""
+def _variant(spec: SuiteSpec, name: str, folder: Path, notify: Notify) -> Json:
+    """Returns the agent settings of a variant that differ from the suite's."""
     own: Json = spec.variants[name].agent
     kind = own.get("kind", spec.agent["kind"])
-    settings = with_config({**own, "kind": kind}, folder, say)
+    settings = with_config({**own, "kind": kind}, folder, notify)
     return settings if "kind" in own else {key: value for key, value in settings.items() if key != "kind"}

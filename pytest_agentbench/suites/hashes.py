@@ -1,6 +1,6 @@
-"""What a rollout depends on, as hashes: one that is kept is one that would be run, and scored, in the same way again.
+"""Hashes of everything that a rollout depends on. A resumed run keeps a rollout only if it would run and be scored in the same way.
 
-Options that only limit or watch a session (concurrency, budgets, retries, thresholds) are no part of it.
+Options that only limit or observe a session (concurrency, budgets, retries, thresholds) are not part of the hashes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pytest_agentbench.suites.suite import PoolSuite, Scenario, Suite, Tool, sco
 
 
 def digest(value: Any) -> str:
-    """16 hexadecimal digits of anything that JSON can say. A setting that is 0 by default and one that a YAML has as 0.0 are the same."""
+    """Returns the hash of a JSON value, 16 hexadecimal digits. 0 and 0.0 have the same hash."""
     return hashlib.sha256(json.dumps(_plain(value), sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _plain(value: Any) -> Any:
-    """Whole numbers as integers, however they were written."""
+    """Returns the value with all whole numbers as integers, so that 0 in a default and 0.0 in a YAML file are equal."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):
@@ -31,37 +31,37 @@ def _plain(value: Any) -> Any:
 
 
 def file_digest(path: Path) -> str:
-    """The same of a file; of one that is not there, a word that says so."""
+    """Returns the hash of a file, 16 hexadecimal digits, or `missing` if it does not exist."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "missing"
 
 
 def agent_identity(suite: PoolSuite, variant: str) -> Json:
-    """The settings of an agent, who plays which role for it, what carries out or answers its tools' calls, and the files' hashes."""
+    """Returns an agent's settings, its roles, tools and canned answers, and the hashes of the code files that they name."""
     settings, roles, tools = suite.agent_of(variant), _roles(suite, judges=False), suite.tools_of(variant)
     more = {"roles": roles, "tools": tools, "answers": suite.answers_of(variant)}
     return {**settings, **{name: each for name, each in more.items() if each}, **_code((settings, tools), suite.folder)}
 
 
 def scoring_identity(suite: PoolSuite) -> Json:
-    """How a suite scores: scorers with their options, who judges, and the hashes of the files that they name."""
+    """Returns the scorers of a suite with their options, the judge, and the hashes of the code files that they name."""
     return {**suite.scorers, **_modes(suite), **_roles(suite, judges=True), **_code(suite.scorers, suite.folder)}
 
 
 def _roles(suite: PoolSuite, *, judges: bool) -> Json:
-    """Where roles are played and by which models, that of the judge or the others: what calls cost, or may cost, is no part of it."""
+    """Returns the role of the judge, or all other roles. Prices and limits are left out, because they do not change a rollout."""
     kept = {name: role for name, role in suite.roles.items() if (name == JUDGE) == judges}
     return {name: {key: value for key, value in role.items() if key not in ("prices", "limits")} for name, role in kept.items()}
 
 
 def _modes(suite: PoolSuite) -> Json:
-    """How single arguments are compared, where the suite says it."""
+    """Returns the comparison modes of arguments, if the suite sets any."""
     return {"arguments": suite.arguments} if suite.arguments else {}
 
 
 def score_hashes(suite: PoolSuite, names: Mapping[str, str]) -> dict[str, str]:
-    """Score -> hash of how it comes about: its scorer with the options that the suite gives it, the judge, and the code.
+    """Returns score -> hash of its scorer, the scorer's options in the suite, the judge, and the code.
 
-    `names` has the scorer of each score, by name or import path; one that the suite does not have has no options.
+    `names` is score -> name or import path of its scorer. A scorer that is not in the suite has no options.
     """
     judge = {**_modes(suite), **_roles(suite, judges=True)}
     return {
@@ -71,18 +71,18 @@ def score_hashes(suite: PoolSuite, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def mixed_scoring(old: Json, suite: PoolSuite, names: Mapping[str, str]) -> Json:
-    """How a suite was scored of which some scores, those of `names`, have come about anew."""
+    """Returns the scoring identity after the scores in `names` were computed again. All other scores keep their `old` entries."""
     kept = {name: each for name, each in old.items() if score_name(name) not in names}
     options = {name: suite.scorers.get(name, {}) for name in names.values()}
     return {**kept, **_modes(suite), **options, **_code(options, suite.folder)}
 
 
-#: (suite, variant) -> hash of each text that its agent tells a model besides the scenario; None where nobody knows.
+#: (suite, variant) -> hash of each text besides the scenario that the agent sends to a model, or None if the texts are unknown.
 PromptSource = Callable[[PoolSuite, str], Json | None]
 
 
 def suite_identity(suite: Suite, prompts: PromptSource) -> Json:
-    """What is written down of a suite, so that a later session can say what has changed."""
+    """Returns the facts about a suite that a run records, so that a later session can name what has changed."""
     variants = ("default", *suite.variants)
     return {
         "agents": {variant: agent_identity(suite, variant) for variant in variants},
@@ -93,7 +93,7 @@ def suite_identity(suite: Suite, prompts: PromptSource) -> Json:
 
 
 def _code(value: Any, folder: Path) -> Json:
-    """File -> hash, of everything in settings that is written as `./file.py:object`."""
+    """Returns file -> hash for every setting of the form `./file.py:object`."""
     return {f"code of {name}": file_digest(folder / name) for name in sorted({*_files(value)})}
 
 
@@ -110,19 +110,19 @@ def _files(value: Any) -> Iterator[str]:
 
 
 class ContentHashes:
-    """The hashes of rollouts, each part of them computed once."""
+    """Computes the hashes of rollouts. Each part is computed once and kept."""
 
     def __init__(self, suites: Mapping[str, PoolSuite], backend: str, prompts: PromptSource) -> None:
-        """`backend` is its hash."""
+        """`backend` is the hash of the backend."""
         self._suites, self._backend, self._prompts = suites, backend, prompts
         self._scenarios: dict[tuple[str, str], Scenario] = {}
         self._known: set[str] = set()  # suites whose scenarios are in `_scenarios`
         self._parts: dict[tuple[str, ...], str] = {}
         self._scored: dict[str, dict[str, str]] = {}  # suite -> hashes of its scores
-        self._tools: dict[int, str] = {}  # by identity: scenarios share them
+        self._tools: dict[int, str] = {}  # id() of a tuple of tools, which scenarios share -> its hash
 
     def of(self, key: RolloutKey) -> Json:
-        """What the record of a rollout says; of calls that a test makes by hand only the backend is known."""
+        """Returns the hashes for the record of a rollout. For calls that a test makes by hand, only the backend is known."""
         if key.suite not in self._suites:
             return {"scenario": "", "agent": "", "prompts": "", "scorers": {}, "backend": self._backend}
         suite = self._suites[key.suite]
@@ -135,8 +135,8 @@ class ContentHashes:
         }
 
     def cluster(self, key: RolloutKey) -> str | None:
-        """The cluster of a rollout's scenario."""
-        scenario = self._found(self._suites[key.suite], key.scenario) if key.suite in self._suites else None
+        """Returns the cluster of a rollout's scenario."""
+        scenario = self._find_scenario(self._suites[key.suite], key.scenario) if key.suite in self._suites else None
         return scenario.cluster if scenario else None
 
     def _part(self, name: tuple[str, ...], value: Any) -> str:
@@ -150,16 +150,16 @@ class ContentHashes:
         return self._scored[suite.name]
 
     def _scenario(self, suite: PoolSuite, id: str) -> str:
-        """What the agent sees and is scored by; empty for a scenario that is not there."""
-        scenario = self._found(suite, id)
+        """Returns the hash of everything that the agent sees and is scored by. Empty for a scenario that does not exist."""
+        scenario = self._find_scenario(suite, id)
         if scenario is None:
             return ""
         task = (scenario.task.digest, scenario.task.sandbox, *scenario.task.private_addresses) if scenario.task else ()
         states = (scenario.state, scenario.final_state) if scenario.state or scenario.final_state is not None else ()
-        said = scenario.messages, scenario.turns, scenario.expected, scenario.metadata, self._toolset(scenario.tools), *task, *states
-        return self._part(("scenario", suite.name, id), lambda: said)
+        content = scenario.messages, scenario.turns, scenario.expected, scenario.metadata, self._toolset(scenario.tools), *task, *states
+        return self._part(("scenario", suite.name, id), lambda: content)
 
-    def _found(self, suite: PoolSuite, id: str) -> Scenario | None:
+    def _find_scenario(self, suite: PoolSuite, id: str) -> Scenario | None:
         if suite.name not in self._known:
             self._scenarios.update(((suite.name, each.id), each) for each in suite.scenarios)
             self._known.add(suite.name)
@@ -172,12 +172,12 @@ class ContentHashes:
 
 
 def differences(old: Any, new: Any) -> list[str]:
-    """`temperature 0.0 is now 0.6` for everything that is not the same in two trees of settings."""
-    return [f"{path} {_said(was)} is now {_said(now)}".lstrip() for path, was, now in changes(old, new)]
+    """Returns a text such as `temperature 0.0 is now 0.6` for each difference between two trees of settings."""
+    return [f"{path} {_value_text(was)} is now {_value_text(now)}".lstrip() for path, was, now in changes(old, new)]
 
 
 def changes(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(path, old, new) of everything that is not the same in two trees; what one of them lacks is None."""
+    """Yields (path, old, new) for each difference between two trees. A missing value is None."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in dict.fromkeys([*old, *new]):
             yield from changes(old.get(name), new.get(name), f"{path}.{name}".lstrip("."))
@@ -188,5 +188,5 @@ def changes(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]
         yield path, old, new
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "unset" if value is None else json.dumps(value, ensure_ascii=False, default=str)

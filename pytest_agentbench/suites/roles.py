@@ -1,4 +1,4 @@
-"""Who else a rollout talks to: endpoints that play a role beside the agent's own model, as suite.yaml names them."""
+"""Roles: the endpoints that a rollout uses besides the agent's own model, as they are written in suite.yaml."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ModelSpec(Spec):
 
 
 class RoleSpec(ModelSpec):
-    """The endpoint that plays a role. Without `url` that is the backend under test."""
+    """The endpoint that plays a role. Without `url`, it is the backend under test."""
 
     url: Annotated[str, AfterValidator(base_url)] | None = Field(
         default=None, description="The OpenAI base URL of another endpoint. Without it, the backend under test plays the role."
@@ -75,14 +75,16 @@ class RoleSpec(ModelSpec):
     def _of_an_endpoint(self) -> RoleSpec:
         if self.is_elsewhere and self.model is None:
             raise ValueError("an endpoint of its own needs a model: give 'model'")
-        lost = [name for name in ("api_key", "prices") if not self.is_elsewhere and getattr(self, name) is not None]
-        if lost:
-            raise ValueError(f"{lost[0]!r} belongs to an endpoint: give its 'url', or leave it out, for the backend under test has its own")
+        misplaced = [name for name in ("api_key", "prices") if not self.is_elsewhere and getattr(self, name) is not None]
+        if misplaced:
+            raise ValueError(
+                f"{misplaced[0]!r} belongs to an endpoint: give its 'url', or leave it out, because the backend under test has its own"
+            )
         return self
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether another endpoint than the backend under test plays it."""
+        """Whether an endpoint other than the backend under test plays the role."""
         return self.url is not None
 
 
@@ -90,7 +92,7 @@ Role = TypeVar("Role", bound=RoleSpec)
 
 
 def own_names(roles: dict[str, Role]) -> dict[str, Role]:
-    """The roles; raises ValueError for a name that is taken."""
+    """Returns the roles. Raises ValueError for a reserved name."""
     if JUDGE in roles:
         raise ValueError("the judge has a key of its own in suite.yaml: 'judge', beside 'roles'")
     if AGENT in roles:
@@ -98,7 +100,7 @@ def own_names(roles: dict[str, Role]) -> dict[str, Role]:
     return roles
 
 
-#: Name -> role; names are short words, for they are part of the ids that a stack knows rollouts by.
+#: Name -> role. Names are short words, because they are part of the rollout ids that a stack gets.
 RoleName = Annotated[str, matching(r"^[a-z][a-z0-9_]{0,29}$", "up to 30 lowercase letters, digits and `_`, with a letter first")]
 RoleSpecs = Annotated[dict[RoleName, RoleSpec], AfterValidator(own_names)]
 
@@ -128,6 +130,6 @@ def with_role_file(suite: Json, file: Path) -> Json:
 
 
 def written(roles: Mapping[str, RoleSpec], judge: RoleSpec | None = None) -> dict[str, Json]:
-    """Role -> what a YAML says of it, as JSON; the judge is one of them."""
+    """Returns role -> its settings as JSON, without defaults. The judge is one of the roles."""
     every = {**roles, **({JUDGE: judge} if judge else {})}
     return {name: role.model_dump(mode="json", exclude_none=True, exclude_defaults=True) for name, role in every.items()}

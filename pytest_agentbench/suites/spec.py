@@ -1,4 +1,4 @@
-"""What a suite.yaml may say."""
+"""The keys of a suite.yaml and their checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_agentbench.records import MOST_TRIALS
 from pytest_agentbench.suites.roles import LimitsSpec, RoleSpec, RoleSpecs
 from pytest_agentbench.suites.suite import DOCKER, FAIL, HARBOR, score_name
 
-#: pytest has no marks that start with `_`.
+#: Names of suites are marks, and pytest has no marks that start with `_`.
 Name = Annotated[str, matching(r"^[A-Za-z][A-Za-z0-9_]*$", "letters, digits and `_`, with a letter first")]
 VariantName = Annotated[str, matching(r"^[a-z][a-z0-9_]*$", "lowercase letters, digits and `_`, with a letter first")]
 NonEmptyText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -61,9 +61,9 @@ class AnswerSpec(Spec):
     )
 
     @model_validator(mode="after")
-    def _says_something(self) -> AnswerSpec:
+    def _has_a_key(self) -> AnswerSpec:
         if not self.model_fields_set:
-            raise ValueError("should say `text`, `delay` or `error_rate`")
+            raise ValueError("must have at least one of `text`, `delay` and `error_rate`")
         return self
 
 
@@ -223,9 +223,9 @@ class SuiteSpec(Spec):
 
     @field_validator("sandbox")
     @classmethod
-    def _some_sandbox(cls, sandbox: str) -> str:
+    def _known_sandbox(cls, sandbox: str) -> str:
         if sandbox != DOCKER and not (sandbox.startswith(HARBOR) and sandbox != HARBOR):
-            raise ValueError(f"should be {DOCKER}, or {HARBOR}NAME for an environment of Harbor's")
+            raise ValueError(f"must be {DOCKER}, or {HARBOR}NAME for an environment of Harbor's")
         return sandbox
 
     @field_validator("private_addresses")
@@ -235,25 +235,25 @@ class SuiteSpec(Spec):
             try:
                 ip_network(each)
             except ValueError as error:
-                raise ValueError(f"{error}; should be a list of ranges of addresses such as 10.1.0.0/16 or fd12::/64") from error
+                raise ValueError(f"{error}; must be a list of ranges of addresses such as 10.1.0.0/16 or fd12::/64") from error
         return ranges
 
     @model_validator(mode="after")
-    def _what_our_sandboxes_have(self) -> SuiteSpec:
+    def _supported_by_sandbox(self) -> SuiteSpec:
         if self.private_addresses and self.sandbox != DOCKER:
-            raise ValueError(f"private_addresses: are of the sandbox {DOCKER}; {self.sandbox} closes none; leave one of the two out")
+            raise ValueError(f"private_addresses: only the sandbox {DOCKER} has them, {self.sandbox} does not; leave one of the two out")
         if self.verifier.changed == FAIL and self.sandbox != DOCKER:
-            raise ValueError(f"verifier.changed: in {self.sandbox} no files are compared; say `allow`, or take the sandbox {DOCKER}")
+            raise ValueError(f"verifier.changed: {self.sandbox} does not compare files; use `allow`, or the sandbox {DOCKER}")
         return self
 
     @field_validator("agent")
     @classmethod
-    def _some_kind(cls, agent: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    def _with_default_kind(cls, agent: dict[str, JsonValue]) -> dict[str, JsonValue]:
         return {"kind": "tool_calling", **agent}
 
     @field_validator("variants")
     @classmethod
-    def _default_is_taken(cls, variants: dict[str, VariantSpec]) -> dict[str, VariantSpec]:
+    def _default_is_reserved(cls, variants: dict[str, VariantSpec]) -> dict[str, VariantSpec]:
         if "default" in variants:
             raise ValueError("the variant 'default' is the suite's own agent; give yours another name")
         return variants
@@ -261,12 +261,12 @@ class SuiteSpec(Spec):
     @field_validator("scorers", mode="before", json_schema_input_type=list[str | ScorerOptions] | dict[str, dict[str, JsonValue]])
     @classmethod
     def _with_options(cls, scorers: Any) -> Any:
-        """`[tsq, {regex: {pattern: x}}]` as one mapping; anything else is left to the check."""
+        """Converts a list such as `[tsq, {regex: {pattern: x}}]` to a mapping. Pydantic checks the result."""
         if not isinstance(scorers, list):
             return scorers
         named = [{each: {}} if isinstance(each, str) else each for each in scorers]
         if any(not isinstance(each, dict) or len(each) != 1 for each in named):
-            raise ValueError("should be a list of names, or of {name: options}")
+            raise ValueError("must be a list of names, or of {name: options}")
         names = [name for each in named for name in each]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two scores would be called {score_name(str(twice[0]))!r}")
@@ -274,7 +274,7 @@ class SuiteSpec(Spec):
 
     @field_validator("scorers")
     @classmethod
-    def _some_scorer(cls, scorers: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
+    def _at_least_one_scorer(cls, scorers: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
         if not scorers:
             raise ValueError("a suite needs at least one scorer, for example tsq")
         names = [score_name(scorer) for scorer in scorers]

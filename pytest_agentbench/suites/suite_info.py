@@ -1,4 +1,4 @@
-"""Facts about a suite that tests may read, in a module of its own, so that test processes need not import suites."""
+"""The facts about a suite that tests can read. It is a separate module, so that test processes need not import all of `suites`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SuiteInfo:
-    """What a test may know of its suite."""
+    """The facts about a suite that its tests can read."""
 
     name: str
     description: str
-    ids: tuple[str, ...]  # of all scenarios of the data set
-    variants: tuple[str, ...]  # that run
+    ids: tuple[str, ...]  # ids of all scenarios of the data set
+    variants: tuple[str, ...]  # names of the variants that run
     trials: int
-    thresholds: Mapping[str, float]  # in force
-    scorers: tuple[str, ...]  # names of scores, the first of which is the suite's main one
-    label_source: str  # of its data: `hand`, `heuristic-v1`, ...
-    quarantined: Mapping[str, str]  # scenario -> by whom, why and until when
+    thresholds: Mapping[str, float]  # score -> threshold in force
+    scorers: tuple[str, ...]  # names of the scores; the first one is the main score
+    label_source: str  # source of the labels: `hand`, `heuristic-v1`, ...
+    quarantined: Mapping[str, str]  # scenario -> sentence with owner, reason and last day

@@ -166,7 +166,7 @@ def test_answers_that_cannot_be_given(project: Project) -> None:
         "misspelt/suite.yaml: answers: no tool 'find_itm' (did you mean 'find_item'?); known: find_item, order_item, return_item",
         "often/suite.yaml: answers.find_item.error_rate: ",
         "late/suite.yaml: answers.find_item.delay: must be a time such as 200ms, 90s, 10m or 2h, or a number of seconds",
-        "nothing/suite.yaml: answers.find_item: should say `text`, `delay` or `error_rate`",
+        "nothing/suite.yaml: answers.find_item: must have at least one of `text`, `delay` and `error_rate`",
         "program/suite.yaml: answers: the agent 'command' calls none of the suite's tools, so there is nothing to answer",
         "shop/suite.yaml: answers: no tool 'find_itm' (did you mean 'find_item'?); known: find_item, order_item, return_item",
     ):

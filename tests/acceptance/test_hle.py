@@ -92,4 +92,4 @@ def test_the_default_engine_and_missing_data(hle: Project) -> None:
     result = hle.run("scenarios/hle", "-rs", "--agentbench-set=dataset.file=hle.parquet")
 
     assert 1 == result.parseoutcomes()["skipped"]
-    result.stdout.fnmatch_lines(["*hle.parquet is not there: cais/hle is gated: * HF_TOKEN*"])
+    result.stdout.fnmatch_lines(["*hle.parquet does not exist: cais/hle is gated: * HF_TOKEN*"])

@@ -137,4 +137,4 @@ def test_an_expired_entry(project: Project) -> None:
     result = project.run("scenarios/shop")
 
     assert 0 != result.ret
-    result.stdout.fnmatch_lines(["*suite.yaml: quarantine: the entry of 'shop-1' expired on 2020-01-31; ada, who owns it, *"])
+    result.stdout.fnmatch_lines(["*suite.yaml: quarantine: the entry of 'shop-1' expired on 2020-01-31; its owner, ada, *"])

@@ -70,7 +70,7 @@ def test_a_server_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         (("--", "-n", "8"), "--agent and options of pytest are for a run: give --run as well"),
         (
             ("--skip-download",),
-            "scenarios/openthoughts/tb-dev: there is no such folder; without --skip-download the data set is downloaded",
+            "scenarios/openthoughts/tb-dev: the folder does not exist; leave out --skip-download to download",
         ),
         (("--skip-download", "--output", "."), "at unknown has no task directory (no */task.toml)"),
     ],

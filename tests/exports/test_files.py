@@ -105,7 +105,7 @@ def test_times() -> None:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("[]", "holds an array, should be an object"), ("{", "not valid JSON"), ("{}", "the key 'id' is missing"), ("3", "a whole number")],
+    [("[]", "holds an array, must be an object"), ("{", "not valid JSON"), ("{}", "the key 'id' is missing"), ("3", "a whole number")],
 )
 def test_what_is_no_object(tmp_path: Path, text: str, why: str) -> None:
     """A file that is not what it should be is named with what is wrong."""

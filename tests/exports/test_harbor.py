@@ -229,8 +229,8 @@ def test_trajectories(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"schema_version": "ATOF-v1"}, "schema_version is 'ATOF-v1', should be ATIF-..."),
-        ({"steps": {}}, "steps should be an array of objects"),
+        ({"schema_version": "ATOF-v1"}, "schema_version is 'ATOF-v1', must be ATIF-..."),
+        ({"steps": {}}, "steps must be an array of objects"),
         ({"steps": [{"source": "agent", "timestamp": "noon"}]}, "'noon' is no ISO 8601 time"),
     ],
 )
@@ -251,7 +251,7 @@ def test_a_reward_that_is_no_number(tmp_path: Path, reward: Any, shown: str) -> 
     """A reward that is no finite number is refused with the file."""
     trial(job(tmp_path / "job"), "hello__abc", {"reward": reward})
 
-    with pytest.raises(ConfigError, match=rf"hello__abc/result\.json: the reward 'harbor_reward' is {shown}, should be a number"):
+    with pytest.raises(ConfigError, match=rf"hello__abc/result\.json: the reward 'harbor_reward' is {shown}, must be a number"):
         imported(tmp_path / "job")
 
 
@@ -264,13 +264,13 @@ def test_what_is_no_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"metrics": {"prompt_tokens": "12"}}, "prompt_tokens is a text, should be a whole number"),
-        ({"tool_calls": [None]}, "tool_calls has null in it, should be an array of objects"),
-        ({"tool_calls": 3}, "tool_calls is a whole number, should be an array"),
-        ({"observation": {"results": ["done"]}}, "results has a text in it, should be an array of objects"),
-        ({"source": ["agent"]}, "source is an array, should be a text"),
-        ({"message": ["hello"]}, "message has a text in it, should be an array of objects"),
-        ({"llm_call_count": "2"}, "llm_call_count is a text, should be a whole number"),
+        ({"metrics": {"prompt_tokens": "12"}}, "prompt_tokens is a text, must be a whole number"),
+        ({"tool_calls": [None]}, "tool_calls has null in it, must be an array of objects"),
+        ({"tool_calls": 3}, "tool_calls is a whole number, must be an array"),
+        ({"observation": {"results": ["done"]}}, "results has a text in it, must be an array of objects"),
+        ({"source": ["agent"]}, "source is an array, must be a text"),
+        ({"message": ["hello"]}, "message has a text in it, must be an array of objects"),
+        ({"llm_call_count": "2"}, "llm_call_count is a text, must be a whole number"),
     ],
 )
 def test_a_trajectory_of_another_form(tmp_path: Path, changes: Json, sentence: str) -> None:
@@ -286,10 +286,10 @@ def test_a_trajectory_of_another_form(tmp_path: Path, changes: Json, sentence: s
 @pytest.mark.parametrize(
     ("file", "changes", "sentence"),
     [
-        ("a__1/result.json", {"agent_info": "terminus"}, "agent_info is a text, should be an object"),
-        ("a__1/result.json", {"verifier_result": {"rewards": 1}}, "rewards is a whole number, should be an object"),
-        ("a__1/config.json", {"agent": []}, "agent is an array, should be an object"),
-        ("config.json", {"datasets": {"path": "x"}}, "datasets is an object, should be an array"),
+        ("a__1/result.json", {"agent_info": "terminus"}, "agent_info is a text, must be an object"),
+        ("a__1/result.json", {"verifier_result": {"rewards": 1}}, "rewards is a whole number, must be an object"),
+        ("a__1/config.json", {"agent": []}, "agent is an array, must be an object"),
+        ("config.json", {"datasets": {"path": "x"}}, "datasets is an object, must be an array"),
     ],
 )
 def test_a_result_of_another_form(tmp_path: Path, file: str, changes: Json, sentence: str) -> None:

@@ -290,7 +290,7 @@ def test_what_is_no_job(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the id 'a' is there twice"):
         read(tmp_path)
     (job / "tool_selection_quality_output.json").write_text('{"average_score": 1, "eval_output_items": [{"id": "a"}]}')
-    with pytest.raises(ConfigError, match=r"eval_output_items\[0\] should be an object with id and score"):
+    with pytest.raises(ConfigError, match=r"eval_output_items\[0\] must be an object with id and score"):
         read(job)
     write_job(tmp_path / "jobs/job_2", ["x"], [item("a", 1.0)], [*VECTOR], config=CONFIG)
     with pytest.raises(ConfigError, match=r"2 jobs are in it, and a job is a run; name one of them, such as .*job_2"):

@@ -117,7 +117,7 @@ def test_what_is_no_run(results: Path) -> None:
     with pytest.raises(ConfigError, match="no result of a task in it"):
         read(results.parent / "reports")
     task(results / "outputs", "odd", [ANSWER], correct="yes")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"odd\.json: correct is 'yes', should be true or false"):
+    with pytest.raises(ConfigError, match=r"odd\.json: correct is 'yes', must be true or false"):
         imported(results)
     task(results / "other", "a", [ANSWER])
     with pytest.raises(ConfigError, match="2 directories have results of tasks, and one is a run"):

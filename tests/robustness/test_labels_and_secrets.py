@@ -464,6 +464,6 @@ def test_a_key_in_a_name(project: Project, where: str) -> None:
 
     result.assert_outcomes(errors=1)
     what = {"id": "the id", "tool": "the name of tool 3", "argument": "the name of argument 3 of tool 3"}[where]
-    said = f"suite.yaml: {what} of scenario 2 has the shape of a key, and names are in every report; give it another name"
+    said = f"suite.yaml: {what} of scenario 2 looks like an API key, and reports contain names; give it another name"
     assert said in " ".join(result.stdout.str().split())
     assert "N4me" not in result.stdout.str() + result.stderr.str()

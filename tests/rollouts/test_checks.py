@@ -41,7 +41,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "scorers": ({"scorers": []}, "scorers: a suite needs at least one scorer, for example tsq"),
     "a scorer twice": ({"scorers": ["tsq", "./x.py:tsq"]}, "scorers: two scores would be called 'tsq'"),
     "a variant": ({"variants": {"default": {}}}, "variants: the variant 'default' is the suite's own agent; give yours another name"),
-    "an answer": ({"answers": {"find": {}}}, "answers.find: should say `text`, `delay` or `error_rate`"),
+    "an answer": ({"answers": {"find": {}}}, "answers.find: must have at least one of `text`, `delay` and `error_rate`"),
     "an error rate": ({"answers": {"find": {"error_rate": 2}}}, "answers.find.error_rate: must be less than or equal to 1"),
     "an expiry": ({"quarantine": [{**HELD, "expires": "soon"}]}, "quarantine.0.expires: must be a valid date"),
     "data that are not there": ({"dataset": {**DATA, "file": "no.json"}}, "the data file "),

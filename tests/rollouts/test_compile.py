@@ -113,7 +113,7 @@ STARTS = (
 
 def test_missing_data(tmp_path: Path) -> None:
     """Data that cannot be shipped and are missing raise their own error."""
-    with pytest.raises(MissingData, match=r"hle\.jsonl is not there"):
+    with pytest.raises(MissingData, match=r"hle\.jsonl does not exist"):
         compile_suite(suite_text(tmp_path, dataset={"format": "hle", "file": "hle.jsonl"}))
 
 

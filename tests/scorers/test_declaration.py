@@ -77,12 +77,12 @@ def test_nothing_declared() -> None:
     ("arguments", "sentence"),
     [
         ({"better": "less"}, 'better=\'less\' is unknown; use better="higher" or better="lower"'),
-        ({"range": (1, 1)}, "range=(1, 1) should be two numbers, the least score before the greatest one"),
-        ({"range": (1, 0)}, "range=(1, 0) should be two numbers"),
-        ({"range": (0, math.nan)}, "range=(0, nan) should be two numbers"),
-        ({"range": 3}, "range=3 should be two numbers"),
+        ({"range": (1, 1)}, "range=(1, 1) must be two numbers, the least score before the greatest one"),
+        ({"range": (1, 0)}, "range=(1, 0) must be two numbers"),
+        ({"range": (0, math.nan)}, "range=(0, nan) must be two numbers"),
+        ({"range": 3}, "range=3 must be two numbers"),
         ({"range": (0, 1), "threshold": 2}, "threshold=2 is outside the range; scores are between 0 and 1"),
-        ({"unit": "a\nb"}, "should be a noun on one line"),
+        ({"unit": "a\nb"}, "must be a noun on one line"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], sentence: str) -> None:

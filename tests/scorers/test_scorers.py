@@ -29,7 +29,7 @@ def test_import_paths_and_files(tmp_path: Path) -> None:
     [
         ("tqs", f"no scorer 'tqs' (did you mean 'tsq'?); known: {', '.join(sorted(SCORERS))}, or an import path such as"),
         ("pytest_agentbench.scorers.tsq:nothing", "scorer 'pytest_agentbench.scorers.tsq:nothing' cannot be loaded"),
-        ("pytest_agentbench.scorers:SCORERS", "scorer 'pytest_agentbench.scorers:SCORERS' is a dict, should be a function"),
+        ("pytest_agentbench.scorers:SCORERS", "scorer 'pytest_agentbench.scorers:SCORERS' is a dict, must be a function"),
         ("math:sqrt", "scorer 'math:sqrt' should take (scenario, rollout), not (x, /): too many positional arguments"),
     ],
 )

@@ -66,7 +66,7 @@ def test_the_originals_server(tmp_path: Path) -> None:
     assert {"model": MODEL, "temperature": 0.6, "max_tokens": 200, "top_p": 1.0} == config.settings
     assert ("", f"{tmp_path}/config.yaml: not used: ") == (config.api_base, config.note.partition("general")[0])
     information = ("model_config.trust_remote_code", "model_config.dtype", "vllm_engine_config", "inference_parameters.top_k")
-    assert ("general", *(f"model_information.{key}" for key in information)) == config.left
+    assert ("general", *(f"model_information.{key}" for key in information)) == config.unused_keys
 
 
 def test_a_model_in_a_folder(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_model_in_a_folder(tmp_path: Path) -> None:
 
     config = read_agent_config(tmp_path / "config.yaml")
 
-    assert ({"model": "/models/tuned"}, ("model_information.model_config.model_id",)) == (config.settings, config.left)
+    assert ({"model": "/models/tuned"}, ("model_information.model_config.model_id",)) == (config.settings, config.unused_keys)
 
 
 @pytest.fixture
@@ -121,14 +121,14 @@ def test_of_others(tmp_path: Path) -> None:
     ("name", "text", "words"),
     [
         ("agent_config.json", "{", "agent_config.json: not valid JSON"),
-        ("agent_config.json", "[]", "agent_config.json: is list, should be an object"),
+        ("agent_config.json", "[]", "agent_config.json: is list, must be an object"),
         (
             "agent_config.json",
             '{"temprature": 1}',
             "agent_config.json: unknown key 'temprature' .did you mean 'temperature'..; known keys: .*max_tokens",
         ),
         ("agent_config.json", None, "agent_config.json: No such file"),
-        ("config.yaml", "model_information: [1]", "config.yaml: model_information.model_config should be a mapping of keys"),
+        ("config.yaml", "model_information: [1]", "config.yaml: model_information.model_config must be a mapping of keys"),
         ("config.yaml", "general: {}", "config.yaml: has neither model_information.model_config.model_id nor sampling parameters in "),
     ],
 )

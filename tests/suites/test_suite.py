@@ -340,7 +340,7 @@ def test_tool_sets_are_sent_once() -> None:
         ("name: shop\nname: store\n", "suite.yaml:2: the key 'name' is there twice, first in line 1; keep one of them"),
         ("{name: shop, dataset: {format: f, file: d}, timeout: .inf}", "suite.yaml: timeout: must be a finite number"),
         ({**SPEC, "scorers": []}, "suite.yaml: scorers: a suite needs at least one scorer, for example tsq"),
-        ({**SPEC, "scorers": [{"tsq": {}, "other": {}}]}, "suite.yaml: scorers: should be a list of names, or of {name: options}"),
+        ({**SPEC, "scorers": [{"tsq": {}, "other": {}}]}, "suite.yaml: scorers: must be a list of names, or of {name: options}"),
         ({**SPEC, "scorers": ["tsq", "tsq"]}, "suite.yaml: scorers: two scores would be called 'tsq'"),
         ({**SPEC, "scorers": ["tsq", "./mine.py:tsq"]}, "suite.yaml: scorers: two scores would be called 'tsq'"),
         ({**SPEC, "roles": {"judge": {}}}, "suite.yaml: roles: the judge has a key of its own in suite.yaml: 'judge', beside 'roles'"),
@@ -384,29 +384,29 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        ("", "data.json: is empty; it should hold a JSON list of scenarios, or one JSON object per line"),
+        ("", "data.json: is empty; it must contain a JSON list of scenarios, or one JSON object per line"),
         (" \n ", "data.json: is empty; "),
-        ("[]", "data.json: no scenarios in it"),
-        ("{}", "data.json: holds a JSON dict, should be a list of scenarios"),
+        ("[]", "data.json: contains no scenarios"),
+        ("{}", "data.json: contains a JSON dict, must be a list of scenarios"),
         ('[\n{"id": "a",\n]', "data.json:3: not valid JSON: Expecting property name enclosed in double quotes (column 1)"),
-        ([entry(), 5], "data.json: entry 2: is a JSON int, should be an object"),
-        ([entry(id="")], "data.json: entry 1: 'id' should be a text that is not empty, not ''"),
-        ([entry(id=7)], "data.json: entry 1: 'id' should be a text that is not empty, not 7"),
-        ([entry(question=None)], "data.json: entry 1: 'question' should be a text that is not empty, not None"),
-        ([entry(metadata=["hand"])], "data.json: entry 1: 'metadata' should be an object, not ['hand']"),
-        ([entry(user_goals="a lamp")], "data.json: entry 1: 'user_goals' should be a list, not a lamp"),
-        ([entry(expected_tool_calls=5)], "data.json: entry 1: 'expected_tool_calls' should be a list, not 5"),
+        ([entry(), 5], "data.json: entry 2: is a JSON int, must be an object"),
+        ([entry(id="")], "data.json: entry 1: 'id' must be a text that is not empty, not ''"),
+        ([entry(id=7)], "data.json: entry 1: 'id' must be a text that is not empty, not 7"),
+        ([entry(question=None)], "data.json: entry 1: 'question' must be a text that is not empty, not None"),
+        ([entry(metadata=["hand"])], "data.json: entry 1: 'metadata' must be an object, not ['hand']"),
+        ([entry(user_goals="a lamp")], "data.json: entry 1: 'user_goals' must be a list, not a lamp"),
+        ([entry(expected_tool_calls=5)], "data.json: entry 1: 'expected_tool_calls' must be a list, not 5"),
         (
             [entry(expected_tool_calls=["find_item"])],
-            "data.json: entry 1: an expected call should look like {tool, parameters, goal}, not find_item",
+            "data.json: entry 1: an expected call must be {tool, parameters, goal}, not find_item",
         ),
         (
             [entry(expected_tool_calls=[{"tool": "find_item", "parameters": ["lamp"]}])],
-            "data.json: entry 1: expected call of find_item: 'parameters' should be an object, not ['lamp']",
+            "data.json: entry 1: expected call of find_item: 'parameters' must be an object, not ['lamp']",
         ),
         (
             [entry(expected_tool_calls=[{"tool": "find_item", "accepts": {"item": "lamp"}}])],
-            "data.json: entry 1: expected call of find_item: accepts: 'item' should be a list, not lamp",
+            "data.json: entry 1: expected call of find_item: accepts: 'item' must be a list, not lamp",
         ),
         (
             [entry(expected_tool_calls=[{"tool": "find_item", "accepts": {}, "parameters": {}}])],
@@ -459,11 +459,11 @@ def test_faulty_data(folder: Folder, data: Any, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("tools", "sentence"),
     [
-        (None, "data.json: entry 1: the tools should be a list, not NoneType"),
-        ({}, "data.json: entry 1: the tools should be a list, not dict"),
+        (None, "data.json: entry 1: the tools must be a list, not NoneType"),
+        ({}, "data.json: entry 1: the tools must be a list, not dict"),
         (["find_item"], "data.json: entry 1: a tool needs a 'title', its name: find_item"),
-        ([OPENAI], f"data.json: entry 1: a tool is in OpenAI's form; here it is written as {OURS}"),
-        ([{"type": "function", **OPENAI["function"]}], f"data.json: entry 1: a tool is in OpenAI's form; here it is written as {OURS}"),
+        ([OPENAI], f"data.json: entry 1: a tool is in OpenAI's form; write it as {OURS}"),
+        ([{"type": "function", **OPENAI["function"]}], f"data.json: entry 1: a tool is in OpenAI's form; write it as {OURS}"),
         ([{"type": "function", "function": "find_item"}], "data.json: entry 1: a tool needs a 'title', its name: {'type': 'function'"),
         ([tool("")], "data.json: entry 1: a tool needs a 'title', its name: {'title': ''"),
         ([tool(), tool()], "data.json: entry 1: the tool 'find_item' is there twice"),
@@ -471,16 +471,16 @@ def test_faulty_data(folder: Folder, data: Any, sentence: str) -> None:
             [tool(parameters={})],
             "data.json: entry 1: tool 'find_item': unknown key 'parameters'; known keys: title, description, type, properties, required,",
         ),
-        ([tool(description=["Finds."])], "data.json: entry 1: tool 'find_item': 'description' should be a text, not ['Finds.']"),
+        ([tool(description=["Finds."])], "data.json: entry 1: tool 'find_item': 'description' must be a text, not ['Finds.']"),
         (
             [tool(properties="{")],
             "data.json: entry 1: tool 'find_item': 'properties' is a text that is not valid JSON: Expecting property name",
         ),
-        ([tool(properties=["item"])], "data.json: entry 1: tool 'find_item': 'properties' should be an object, not ['item']"),
-        ([tool(response_schema="[1]")], "data.json: entry 1: tool 'find_item': 'response_schema' should be an object, not [1]"),
+        ([tool(properties=["item"])], "data.json: entry 1: tool 'find_item': 'properties' must be an object, not ['item']"),
+        ([tool(response_schema="[1]")], "data.json: entry 1: tool 'find_item': 'response_schema' must be an object, not [1]"),
         (
             [tool(response_schema={"properties": ["done"]})],
-            "data.json: entry 1: tool 'find_item': response_schema: 'properties' should be an object, not ['done']",
+            "data.json: entry 1: tool 'find_item': response_schema: 'properties' must be an object, not ['done']",
         ),
         (
             [tool(properties={"item": {"type": "strin"}})],
@@ -491,7 +491,7 @@ def test_faulty_data(folder: Folder, data: Any, sentence: str) -> None:
         ([tool(properties={"item": {"pattern": "("}})], "data.json: the parameters of tool 'find_item' are not a JSON schema: missing )"),
         (
             [tool(properties={"item": {"$ref": "http://127.0.0.1:9/item"}})],
-            "data.json: the parameters of tool 'find_item' are not a JSON schema: it refers to http://127.0.0.1:9/item, which lies",
+            "data.json: the parameters of tool 'find_item' are not a JSON schema: it refers to another document, http://127.0.0.1:9/item",
         ),
     ],
 )
@@ -515,7 +515,7 @@ def test_an_entry_without_tools(folder: Folder) -> None:
     """Tools come from the entry or from the tools file; without both the entry is named."""
     folder.write("data.json", [entry(), {"id": "s-1", "question": "?"}])
 
-    assert "data.json: entry 2: no 'available_tools', and suite.yaml names no dataset.tools file" == folder.refusal()
+    assert "data.json: entry 2: no 'available_tools'; add them, or name a tools file in suite.yaml with dataset.tools" == folder.refusal()
 
 
 def test_a_faulty_tools_file(folder: Folder) -> None:

@@ -33,22 +33,22 @@ def faults(entries: list[Quarantined], today: date = TODAY) -> list[str]:
 def test_the_last_day() -> None:
     """An entry holds on the day that it names; on the next one scenario, owner and date are named."""
     assert [] == faults(held("s-1"))
-    assert ["quarantine: the entry of 's-1' expired on 2026-11-21; ada, who owns it, removes it or gives it another date"] == faults(
+    assert ["quarantine: the entry of 's-1' expired on 2026-11-21; its owner, ada, must remove it or change the date"] == faults(
         held("s-1"), date(2026, 11, 22)
     )
 
 
 def test_unknown_and_double() -> None:
     """A scenario that is not in the data set is refused, and one that is listed twice."""
-    unknown = "quarantine: the data set has no scenario 's-99'; remove the entry, or name one that it has"
+    unknown = "quarantine: the data set has no scenario 's-99'; remove the entry, or name an existing scenario"
     assert [unknown] == faults(held("s-1", "s-99"))
-    assert ["quarantine: 's-1' is there 2 times; keep one entry"] * 2 == faults(held("s-1", "s-1"))
+    assert ["quarantine: 's-1' has 2 entries; keep one of them"] * 2 == faults(held("s-1", "s-1"))
 
 
 def test_too_many() -> None:
     """Of 40 scenarios two may be in quarantine."""
     assert [] == faults(held("s-1", "s-2"))
-    assert ["quarantine: 3 of 40 scenarios, more than 5 % of them; at most 2 may be in it"] == faults(held(*IDS[:3]))
+    assert ["quarantine: 3 of 40 scenarios are in quarantine, more than 5 %; at most 2 may be"] == faults(held(*IDS[:3]))
 
 
 @given(st.integers(1, 500), st.data())
@@ -108,6 +108,6 @@ def test_a_session_looks_at_the_date(folder: Folder) -> None:
     folder.write("suite.yaml", {**SPEC, "quarantine": [{**ENTRY, "expires": "2020-01-31"}]})
     folder.write("data.json", [entry()])
 
-    with pytest.raises(ConfigError, match=r"the entry of 's-0' expired on 2020-01-31; ada"):
+    with pytest.raises(ConfigError, match=r"the entry of 's-0' expired on 2020-01-31; its owner, ada"):
         checked(folder.load())
     assert 1 == len(folder.load().quarantine)

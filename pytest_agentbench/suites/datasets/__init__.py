@@ -1,4 +1,4 @@
-"""Data sets: what a suite.yaml names is read by a format and becomes scenarios. A new format is a file here and a line in FORMATS."""
+"""Reads data sets: the format that suite.yaml names turns data into scenarios. A new format is a module here and a line in FORMATS."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from pytest_agentbench.suites.suite import DatasetInfo, Scenario
 if TYPE_CHECKING:
     from pytest_agentbench.suites.spec import DatasetSpec
 
-#: Built-in formats; any other name is an import path, `my_package.formats:load` or `./reader.py:load`. Each is a function (data file,
-#: and, where there is one, the tools file) -> scenarios, or a Selection of them, which raises ConfigError that names the file and what is
-#: wrong in it; keyword-only arguments are its options. One whose argument is called `folder` reads a folder of data. One that takes
-#: neither reads an installed package and returns Packaged; it raises MissingData where that is not installed.
+#: Built-in formats. Any other name is an import path, such as `my_package.formats:load` or `./reader.py:load`.
+#:
+#: A format is a function (data file, and the tools file if there is one) -> scenarios, or a Selection of them. Keyword-only arguments
+#: are its options. It raises a ConfigError that names the file and the error. If its argument is called `folder`, it reads a folder of
+#: data. Without arguments it reads an installed package and returns PackagedData; it raises MissingData if that is not installed.
 FORMATS: Mapping[str, str] = {
     "agent-leaderboard": "pytest_agentbench.suites.datasets.agent_leaderboard:load",
     "bfcl": "pytest_agentbench.suites.datasets.bfcl:load",
@@ -32,23 +33,30 @@ FORMATS: Mapping[str, str] = {
     "hle": "pytest_agentbench.suites.datasets.hle:load",
 }
 
-#: Formats whose public data nobody may ship: where they are from. A suite whose file of such a format is not there is a SKIP.
+#: Formats whose public data cannot be shipped -> how to download the data. A suite of such a format without its file is skipped.
 GATED: Mapping[str, str] = {"hle": hle_hub.MISSING}
 
-#: What a format takes; the tools file only where suite.yaml names one.
-TAKEN = ("file", "tools_file")
-FOLDER = "folder"  # what a format takes instead, whose data is a folder
+#: Parameters of a format. The tools file is passed only if suite.yaml names one.
+PARAMETERS = ("file", "tools_file")
+FOLDER = "folder"  # only parameter of a format that reads a folder
 
-#: Seconds for an import of a suite's code, which takes large frameworks a minute, and for a format of its own to read the data.
+#: Time limit for importing a suite's own format (large frameworks need a minute), and for its reading of the data, seconds.
 LIMIT = 300.0
 
-LITTER = frozenset({"__pycache__", ".git", ".cache"})  # what Python, git and the hub's client leave in a folder of data
+IGNORED_FILES = frozenset({"__pycache__", ".git", ".cache"})  # files of Python, git and the hub's client in a folder of data
 
 
 def read_dataset(file: Path, spec: DatasetSpec, *, without_tools: bool = False) -> tuple[tuple[Scenario, ...], DatasetInfo]:
-    """The scenarios of a suite.yaml, from files beside it or from a package, and where they come from; raises ConfigError.
+    """Returns the scenarios of a suite.yaml and their origin. The data are files in the suite's folder, or an installed package.
 
-    `without_tools` says that tools may come from elsewhere.
+    Args:
+        file: The suite.yaml.
+        spec: The key `dataset`.
+        without_tools: Whether scenarios may have no tools of their own.
+
+    Raises:
+        ConfigError: The format or the data are wrong.
+        MissingData: The data must be downloaded or installed first.
     """
     try:
         with _limited(spec.format):
@@ -57,10 +65,10 @@ def read_dataset(file: Path, spec: DatasetSpec, *, without_tools: bool = False) 
         raise type(error)(f"{file}: {error}") from error
     try:
         with _limited(spec.format, f"{file}: "):
-            data = _called(reader, spec.format, paths, file.parent)
+            data = _call_reader(reader, spec.format, paths, file.parent)
     except MissingData as error:
         raise MissingData(f"{file}: {error}") from error
-    if paths:  # what a package brings was checked when its hash was taken
+    if paths:  # The data of a package have a known hash, so they need no checks.
         check_scenarios(data.scenarios, paths[0], without_tools=without_tools)
     if spec.format not in FORMATS:
         check_json(data.scenarios, file)
@@ -72,7 +80,10 @@ def read_dataset(file: Path, spec: DatasetSpec, *, without_tools: bool = False) 
 
 @contextmanager
 def _limited(format: str, where: str = "") -> Iterator[None]:
-    """Gives a suite's own format LIMIT seconds; raises ConfigError if it takes longer. Data of built-in formats may be large."""
+    """Limits a suite's own format to LIMIT seconds, and raises ConfigError if it takes longer.
+
+    Built-in formats have no limit, because their data may be large.
+    """
     if format in FORMATS:
         yield
         return
@@ -84,11 +95,11 @@ def _limited(format: str, where: str = "") -> Iterator[None]:
 
 
 def _reader(spec: DatasetSpec, folder: Path) -> tuple[Callable[..., Any], list[Path]]:
-    """The function of a format, and the files that it is called with."""
+    """Returns the function of a format, and the paths to call it with."""
     what = f"dataset format {spec.format!r}"
     reader = load_object("dataset format", spec.format, FORMATS, folder)
     if not callable(reader):
-        raise ConfigError(f"{what} is a {type(reader).__name__}, should be a function (file) -> scenarios")
+        raise ConfigError(f"{what} is a {type(reader).__name__}, must be a function (file) -> scenarios")
     named = [folder / name for name in (spec.file, spec.tools) if name]
     reader = with_options("dataset format", spec.format, reader, spec.options)
     if set(inspect.signature(reader).parameters) <= {*options_of(reader)}:
@@ -102,28 +113,28 @@ def _reader(spec: DatasetSpec, folder: Path) -> tuple[Callable[..., Any], list[P
         return reader, [_data_folder(spec, folder)]
     for path in named:
         if not path.is_file() and spec.format in GATED:
-            raise MissingData(f"the data file {path} is not there: {GATED[spec.format]}")
+            raise MissingData(f"the data file {path} does not exist: {GATED[spec.format]}")
         if not path.is_file():
             fault = "is a folder" if path.is_dir() else "does not exist"
             raise ConfigError(f"the data file {path} {fault}; see the suite's README.md for where it comes from")
-    check_takes(what, reader, TAKEN[: len(named)])
+    check_takes(what, reader, PARAMETERS[: len(named)])
     return reader, named
 
 
 def _data_folder(spec: DatasetSpec, folder: Path) -> Path:
-    """Where the data of a format is that reads a folder."""
+    """Returns the data folder for a format that reads one."""
     assert spec.file is not None
     if spec.tools:
         raise ConfigError(f"dataset: format {spec.format} reads a folder; leave `tools` out")
     if not (path := folder / spec.file).is_dir():
-        raise ConfigError(f"{path}: there is no such folder of data; see the suite's README.md for where it comes from")
+        raise ConfigError(f"{path}: the data folder does not exist; see the suite's README.md for where it comes from")
     return path
 
 
-def _called(reader: Callable[..., Any], format: str, paths: Sequence[Path], folder: Path) -> PackagedData:
-    """What a format has read; raises ConfigError for whatever the code of a suite raises, or returns that is no data.
+def _call_reader(reader: Callable[..., Any], format: str, paths: Sequence[Path], folder: Path) -> PackagedData:
+    """Calls a format and returns its data. Raises ConfigError if the suite's code raises anything or returns something else.
 
-    The hash of a suite's own format is a part of the data's: scenarios are what it makes of the files.
+    The hash of the data includes the code of the suite's own format, because the scenarios depend on both.
     """
     try:
         data = reader(*paths)
@@ -137,15 +148,15 @@ def _called(reader: Callable[..., Any], format: str, paths: Sequence[Path], fold
         place = f" ({Path(frames[0].filename).name}:{frames[0].lineno})" if frames else ""
         raise ConfigError(f"dataset format {format!r} raised {type(error).__name__}: {' '.join(str(error).split())}{place}") from error
     if not paths:
-        raise ConfigError(f"dataset format {format!r} takes no file, so it should return Packaged, not {type(data).__name__}")
+        raise ConfigError(f"dataset format {format!r} takes no file, so it must return PackagedData, not {type(data).__name__}")
     own = folder / format.partition(":")[0]
     sha256 = _sha256([*paths, *([own] if own.is_file() else [])])
     return PackagedData(paths[0].stem, "", sha256, selection.scenarios, selection.left_out)
 
 
 def _sha256(paths: Iterable[Path]) -> str:
-    """Of files, and of folders without what tools leave in them."""
+    """Returns the hash of files, and of folders without IGNORED_FILES."""
     digest = hashlib.sha256()
     for path in paths:
-        digest.update(folder_sha256([path], path, skips=LITTER.__contains__).encode() if path.is_dir() else path.read_bytes())
+        digest.update(folder_sha256([path], path, skips=IGNORED_FILES.__contains__).encode() if path.is_dir() else path.read_bytes())
     return digest.hexdigest()

@@ -1,8 +1,7 @@
-"""The entry format of the agent leaderboard: one JSON list (or JSON lines) of customer messages, tools and expected calls.
+"""The data format of the agent leaderboard: a JSON list (or JSON lines) of customer messages, tools and expected calls.
 
-An entry has id, question, ground_truth, metadata, user_goals, cluster, available_tools and expected_tool_calls, and for tools that
-are carried out state and final_state. Where all entries share
-their tools, `available_tools` may be left out and stand once in a tools.json beside the data.
+An entry has id, question, ground_truth, metadata, user_goals, cluster, available_tools and expected_tool_calls. For tools that are
+carried out, it also has state and final_state. If all entries share their tools, they can be written once, in a tools.json.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from pytest_agentbench.suites.suite import Scenario, Tool
 
 Kind = TypeVar("Kind", dict[str, Any], list[Any], str)
 
-#: The keys of an entry, of a tool, and of an expected call in its two forms. `ground_truth` is in the public data, and not read.
+#: The keys of an entry, of a tool, and of the two forms of an expected call. `ground_truth` is in the public data but is not read.
 ENTRY = ("id", "question", "ground_truth", "metadata", "user_goals", "cluster", "available_tools", "expected_tool_calls",
          "state", "final_state")  # fmt: skip
 TOOL = ("title", "description", "type", "properties", "required", "response_schema")
 CALL = ("tool", "parameters", "goal")
 CALL_WITH_SEVERAL = ("tool", "accepts", "optional", "goal")
 
-SCHEMA = ("type", "properties", "required")  # what of a tool's schema of arguments stands beside its title
-SHOWN = 400  # letters of a tool in a sentence
+SCHEMA = ("type", "properties", "required")  # keys of the arguments' schema that are keys of the tool
+SHOWN = 400  # maximum length of a tool in a message, characters
 
 _WORDS = {dict: "an object", list: "a list", str: "a text"}
 
 
 def load(file: Path, tools_file: Path | None = None) -> Iterator[Scenario]:
-    """The scenarios of a file, in its order; raises ConfigError with file and line or entry for whatever is wrong."""
+    """Yields the scenarios of a file, in its order. Raises ConfigError with the file and the line or entry of an error."""
     shared = _tools(_parse(bounded_text(tools_file), tools_file), f"{tools_file}") if tools_file else None
     known: dict[str, tuple[Tool, ...]] = {}
     for where, entry in entries(file):
@@ -41,18 +40,18 @@ def load(file: Path, tools_file: Path | None = None) -> Iterator[Scenario]:
 
 
 def entries(file: Path) -> Iterator[tuple[str, Json]]:
-    """Each entry with the words to name it by: `file:line` for JSON lines, `file: entry 3` for a JSON list."""
+    """Yields (position, entry). The position is `file:line` for JSON lines, and `file: entry 3` for a JSON list."""
     text = bounded_text(file)
     if not text.strip():
-        raise ConfigError(f"{file}: is empty; it should hold a JSON list of scenarios, or one JSON object per line")
+        raise ConfigError(f"{file}: is empty; it must contain a JSON list of scenarios, or one JSON object per line")
     if file.suffix == ".jsonl":
-        for number, line in enumerate(text.split("\n"), 1):  # splitlines() would also cut at U+2028, which JSON strings may hold
+        for number, line in enumerate(text.split("\n"), 1):  # splitlines() would also split at U+2028, which JSON strings may contain.
             if line.strip():
                 yield f"{file}:{number}", _parse(line, file, number)
         return
     data = _parse(text, file)
     if not isinstance(data, list):
-        raise ConfigError(f"{file}: holds a JSON {type(data).__name__}, should be a list of scenarios")
+        raise ConfigError(f"{file}: contains a JSON {type(data).__name__}, must be a list of scenarios")
     for number, entry in enumerate(data, 1):
         yield f"{file}: entry {number}", entry
 
@@ -72,7 +71,7 @@ def _parse(text: str, file: Path, line: int | None = None) -> Any:
 
 
 def _refuse_unknown(data: Json, known: Sequence[str], where: str) -> None:
-    """A misspelt key would be a label, or a schema, that silently is not there."""
+    """Raises ConfigError for an unknown key. Otherwise a misspelt key would silently drop a label or a schema."""
     for name in data:
         if name not in known:
             raise ConfigError(f"{where}: {unknown_key(name, known)}")
@@ -80,11 +79,11 @@ def _refuse_unknown(data: Json, known: Sequence[str], where: str) -> None:
 
 def _scenario(entry: Any, where: str, shared: tuple[Tool, ...] | None, known: dict[str, tuple[Tool, ...]]) -> Scenario:
     if not isinstance(entry, dict):
-        raise ConfigError(f"{where}: is a JSON {type(entry).__name__}, should be an object")
+        raise ConfigError(f"{where}: is a JSON {type(entry).__name__}, must be an object")
     _refuse_unknown(entry, ENTRY, where)
     for name in ("id", "question"):
         if not isinstance(entry.get(name), str) or not entry[name]:
-            raise ConfigError(f"{where}: {name!r} should be a text that is not empty, not {entry.get(name)!r}")
+            raise ConfigError(f"{where}: {name!r} must be a text that is not empty, not {entry.get(name)!r}")
     return Scenario(
         id=entry["id"],
         messages=({"role": "user", "content": entry["question"]},),
@@ -98,10 +97,10 @@ def _scenario(entry: Any, where: str, shared: tuple[Tool, ...] | None, known: di
 
 
 def _entry_tools(entry: Json, where: str, shared: tuple[Tool, ...] | None, known: dict[str, tuple[Tool, ...]]) -> tuple[Tool, ...]:
-    """The entry's tools; entries with equal tools share one tuple, so that ten thousand of them stay small."""
+    """Returns the entry's tools. Entries with equal tools share one tuple, so that ten thousand entries need little memory."""
     if "available_tools" not in entry:
         if shared is None:
-            raise ConfigError(f"{where}: no 'available_tools', and suite.yaml names no dataset.tools file")
+            raise ConfigError(f"{where}: no 'available_tools'; add them, or name a tools file in suite.yaml with dataset.tools")
         return shared
     text = json.dumps(entry["available_tools"])
     if text not in known:
@@ -111,7 +110,7 @@ def _entry_tools(entry: Json, where: str, shared: tuple[Tool, ...] | None, known
 
 def _tools(data: Any, where: str) -> tuple[Tool, ...]:
     if not isinstance(data, list):
-        raise ConfigError(f"{where}: the tools should be a list, not {type(data).__name__}")
+        raise ConfigError(f"{where}: the tools must be a list, not {type(data).__name__}")
     tools = tuple(_tool(tool, where) for tool in data)
     names = [tool.name for tool in tools]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -120,8 +119,8 @@ def _tools(data: Any, where: str) -> tuple[Tool, ...]:
 
 
 def _tool(tool: Any, where: str) -> Tool:
-    if isinstance(tool, dict) and "title" not in tool and (written := _rewritten(tool)):
-        raise ConfigError(f"{where}: a tool is in OpenAI's form; here it is written as {written}")
+    if isinstance(tool, dict) and "title" not in tool and (example := _in_own_format(tool)):
+        raise ConfigError(f"{where}: a tool is in OpenAI's form; write it as {example}")
     if not isinstance(tool, dict) or not isinstance(tool.get("title"), str) or not tool["title"]:
         raise ConfigError(f"{where}: a tool needs a 'title', its name: {str(tool)[:80]}")
     where = f"{where}: tool {tool['title']!r}"
@@ -141,8 +140,8 @@ def _tool(tool: Any, where: str) -> Tool:
     )
 
 
-def _rewritten(tool: Json) -> str:
-    """A tool of a Chat Completions or Responses request as this format has it, for a sentence; empty where it is none."""
+def _in_own_format(tool: Json) -> str:
+    """Returns a tool of a Chat Completions or Responses request in this format, for a message. Empty if it is not such a tool."""
     function = tool.get("function", tool)
     if tool.get("type") != "function" or not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return ""
@@ -153,7 +152,7 @@ def _rewritten(tool: Json) -> str:
 
 
 def _schema(tool: Json, name: str, where: str) -> Json:
-    """The source stores schemas as JSON text inside JSON; ours are plain objects. Both are read."""
+    """Returns a schema, which is an object, or a text that contains JSON, as in the public data."""
     if isinstance(tool.get(name), str):
         try:
             tool = {name: bounded_json(tool[name])}
@@ -164,13 +163,13 @@ def _schema(tool: Json, name: str, where: str) -> Json:
 
 def _expected(call: Any, where: str) -> Json:
     if not isinstance(call, dict) or not isinstance(call.get("tool"), str):
-        raise ConfigError(f"{where}: an expected call should look like {{tool, parameters, goal}}, not {str(call)[:80]}")
+        raise ConfigError(f"{where}: an expected call must be {{tool, parameters, goal}}, not {str(call)[:80]}")
     where = f"{where}: expected call of {call['tool']}"
     return {"tool": call["tool"], **_arguments(call, where), "goal": _optional(call, "goal", str, where)}
 
 
 def _arguments(call: Json, where: str) -> Json:
-    """What a label says of arguments, in one of its two forms."""
+    """Returns the part of a label about arguments, in one of its two forms."""
     if "accepts" not in call:
         if "optional" in call:
             raise ConfigError(f"{where}: has 'optional' without 'accepts'; 'accepts' says which values are right, and may be {{}}")
@@ -186,10 +185,10 @@ def _arguments(call: Json, where: str) -> Json:
 
 
 def _optional(data: Json, name: str, kind: type[Kind], where: str) -> Kind:
-    """A value that may be left out or null: empty then."""
+    """Returns an optional value; an empty one if it is missing or null."""
     value = data.get(name)
     if value is None:
         return kind()
     if not isinstance(value, kind):
-        raise ConfigError(f"{where}: {name!r} should be {_WORDS[kind]}, not {str(value)[:80]}")
+        raise ConfigError(f"{where}: {name!r} must be {_WORDS[kind]}, not {str(value)[:80]}")
     return value

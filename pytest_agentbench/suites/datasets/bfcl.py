@@ -1,6 +1,6 @@
-"""The Berkeley Function Calling Leaderboard, read from the files of the package `bfcl-eval`, none of whose code is imported.
+"""Reads the Berkeley Function Calling Leaderboard from the files of the package `bfcl-eval`, without importing its code.
 
-Ids, tool names and texts are the package's own. Its schemas become JSON schemas, its possible answers labels; `docs/bfcl.md` says how.
+Ids, tool names and texts are not changed. Schemas become JSON schemas, and possible answers become labels; see `docs/bfcl.md`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SINGLE_TURN = (
 MULTI_TURN = "multi_turn_base"
 CATEGORIES = (*SINGLE_TURN, MULTI_TURN)
 
-#: Type of the package -> JSON type. Each JSON type comes from one of the package's, save `array`: what was a tuple says so in `$comment`.
+#: Type of the package -> JSON type. `array` stands for two types of the package, so a tuple is marked in `$comment`.
 TYPES: Mapping[str, str] = {"dict": "object", "float": "number", "tuple": "array"}
 TUPLE = "tuple"
-ANYTHING = "any"  # a JSON schema without a type
+ANYTHING = "any"  # type of the package that becomes a JSON schema without a type
 
-#: Class of a conversation -> file with its tools, in `multi_turn_func_doc`.
+#: Class in a conversation -> file with its tools, in `multi_turn_func_doc`.
 TOOL_FILES: Mapping[str, str] = {
     "GorillaFileSystem": "gorilla_file_system",
     "MathAPI": "math_api",
@@ -48,27 +48,32 @@ TOOL_FILES: Mapping[str, str] = {
 
 
 def load() -> PackagedData:
-    """All scenarios, category by category; raises MissingData with how to get them, ConfigError for files that were changed."""
+    """Returns all scenarios, category by category.
+
+    Raises:
+        MissingData: The package is not installed, or another version of it. The message has the command that installs it.
+        ConfigError: The files of the package were changed.
+    """
     folder = data_folder()
     files = [*_files(folder)]
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.read_bytes())
     if digest.hexdigest() != SHA256:
-        raise ConfigError(f"{folder}: is not the data of {PACKAGE} {VERSION}; {_install('--force-reinstall ')} brings it back")
+        raise ConfigError(f"{folder}: is not the data of {PACKAGE} {VERSION}; restore it with {_install('--force-reinstall ')}")
     return PackagedData(PACKAGE, VERSION, SHA256, tuple(_scenarios(folder)))
 
 
 def data_folder() -> Path:
-    """Where the installed package keeps its data."""
+    """Returns the data folder of the installed package. Raises MissingData if it is not installed in the right version."""
     try:
         package = distribution(PACKAGE)
     except PackageNotFoundError:
         raise MissingData(
-            f"the data set is not installed: {_install()} brings it ({SIZE}, without the package's many dependencies)"
+            f"the data set is not installed; install it with {_install()} ({SIZE}, without the package's many dependencies)"
         ) from None
     if package.version != VERSION:
-        raise MissingData(f"{PACKAGE} {package.version} is installed, and this suite is made for {VERSION}: {_install()}")
+        raise MissingData(f"{PACKAGE} {package.version} is installed, but this suite needs {VERSION}: {_install()}")
     return Path(str(package.locate_file("bfcl_eval"))) / "data"
 
 
@@ -94,23 +99,23 @@ def answers_file(folder: Path, category: str) -> Path:
 
 
 def has_answers(category: str) -> bool:
-    """Whether tools are to be called at all."""
+    """Returns whether the scenarios of a category expect tool calls."""
     return "irrelevance" not in category
 
 
 def lines(file: Path) -> list[Json]:
-    """The JSON objects of a file that has one in each line."""
+    """Returns the JSON objects of a file with one object per line."""
     return [json.loads(line) for line in read_text(file).split("\n") if line.strip()]
 
 
 def _scenarios(folder: Path) -> Iterator[Scenario]:
-    known = _Known(folder)
+    cache = _ToolCache(folder)
     for category in CATEGORIES:
         answers = lines(answers_file(folder, category)) if has_answers(category) else []
         truths = {answer["id"]: answer["ground_truth"] for answer in answers}
         for entry in lines(questions_file(folder, category)):
-            docs = known.of_classes(entry) if category == MULTI_TURN else entry["function"]
-            tools = known.tools(docs)
+            docs = cache.of_classes(entry) if category == MULTI_TURN else entry["function"]
+            tools = cache.tools(docs)
             truth = truths.get(entry["id"], [])
             first, *later = entry["question"]
             yield Scenario(
@@ -123,8 +128,8 @@ def _scenarios(folder: Path) -> Iterator[Scenario]:
             )
 
 
-class _Known:
-    """Tools that were read already: equal ones are one object, so that thousands of scenarios stay small."""
+class _ToolCache:
+    """Makes tools. Equal tools, and equal sets of tools, are one object, so that thousands of scenarios need little memory."""
 
     def __init__(self, folder: Path) -> None:
         self._single: dict[str, Tool] = {}
@@ -132,7 +137,7 @@ class _Known:
         self._classes = {name: lines(folder / "multi_turn_func_doc" / f"{file}.json") for name, file in TOOL_FILES.items()}
 
     def of_classes(self, entry: Json) -> list[Json]:
-        """The tools of a conversation, in the order of its classes."""
+        """Returns the tools of a conversation, in the order of its classes."""
         excluded = entry.get("excluded_function", ())
         return [doc for name in entry["involved_classes"] for doc in self._classes[name] if doc["name"] not in excluded]
 
@@ -152,8 +157,8 @@ class _Known:
 
 
 def json_schema(schema: Json) -> Json:
-    """A schema of the package as a JSON schema, from which `package_schema` makes the original again."""
-    converted = _below(schema, json_schema)
+    """Converts a schema of the package to a JSON schema. `package_schema` converts it back."""
+    converted = _map_subschemas(schema, json_schema)
     kind = converted.pop("type", None)
     if kind == ANYTHING:
         return converted
@@ -161,17 +166,17 @@ def json_schema(schema: Json) -> Json:
 
 
 def package_schema(schema: Json) -> Json:
-    """The package's own schema of a JSON schema that was made from it."""
-    original = _below(schema, package_schema)
+    """Converts a JSON schema that `json_schema` returned back to the schema of the package."""
+    original = _map_subschemas(schema, package_schema)
     kind = original.pop("type", ANYTHING)
     if original.pop("$comment", "") == TUPLE:
         kind = TUPLE
-    kinds = {theirs: ours for ours, theirs in TYPES.items() if ours != TUPLE}
+    kinds = {json_type: package_type for package_type, json_type in TYPES.items() if package_type != TUPLE}
     return {"type": kinds.get(kind, kind), **original}
 
 
-def _below(schema: Json, change: Any) -> Json:
-    """A copy of a schema with the schemas inside of it changed."""
+def _map_subschemas(schema: Json, change: Any) -> Json:
+    """Returns a copy of a schema, with `change` applied to the schemas of its properties and items."""
     inner: Json = {}
     if "properties" in schema:
         inner["properties"] = {name: change(field) for name, field in schema["properties"].items()}
@@ -181,7 +186,7 @@ def _below(schema: Json, change: Any) -> Json:
 
 
 def label(call: Json, docs: list[Json]) -> Json:
-    """The label of an expected call `{tool: {argument: [values]}}`: where "" is a value, the argument may be left out."""
+    """Returns the label of an expected call `{tool: {argument: [values]}}`. If "" is one of the values, the argument may be left out."""
     ((tool, arguments),) = call.items()
     schema = next(doc["parameters"] for doc in docs if doc["name"] == tool)
     properties, required = schema["properties"], schema.get("required", ())
@@ -191,7 +196,10 @@ def label(call: Json, docs: list[Json]) -> Json:
 
 
 def _pattern(fields: Json, properties: Json) -> Json:
-    """What fields may be, and which may be left out. "" says the latter, and is a value as well where the field is a text."""
+    """Returns the accepted values of fields, and which fields are optional.
+
+    The value "" means that a field is optional. It is also an accepted value if the field is a text.
+    """
     texts = {name for name in fields if properties.get(name, {}).get("type", "string") in ("string", ANYTHING)}
     return {
         "accepts": {name: [each for each in values if each != "" or name in texts] for name, values in fields.items()},
@@ -200,7 +208,7 @@ def _pattern(fields: Json, properties: Json) -> Json:
 
 
 def _value(value: Any, schema: Json) -> Any:
-    """One value that is right. The package lists alternatives for the fields of an object, and of objects in a list; no deeper."""
+    """Converts an accepted value. The package lists alternatives for fields of objects, and of objects in a list, but no deeper."""
     if isinstance(value, dict):
         return _pattern(value, schema.get("properties", {}))
     if isinstance(value, list):
@@ -209,7 +217,7 @@ def _value(value: Any, schema: Json) -> Any:
 
 
 def _turns(truth: list[list[str]], docs: list[Json]) -> Iterator[Json]:
-    """The labels of a conversation: what is to be called after each message of the user, as Python would write it."""
+    """Yields the labels of a conversation. `truth` has the calls that are expected after each user message, as Python source."""
     orders = {doc["name"]: [*doc["parameters"]["properties"]] for doc in docs}
     for turn, calls in enumerate(truth, 1):
         for text in calls:
@@ -218,10 +226,10 @@ def _turns(truth: list[list[str]], docs: list[Json]) -> Iterator[Json]:
 
 
 def python_call(text: str, orders: Mapping[str, list[str]]) -> tuple[str, Json]:
-    """(tool, arguments) of `cp('a', destination='b')`; `orders` are the names of each tool's arguments in order."""
+    """Parses a call such as `cp('a', destination='b')` and returns (tool, arguments). `orders` is tool -> argument names in order."""
     call = ast.parse(text, mode="eval").body
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise ConfigError(f"{text!r} is no call of a tool")
+        raise ConfigError(f"{text!r} is not a call of a tool")
     tool = call.func.id
     positional = zip(orders[tool], call.args, strict=False)
     named = ((str(keyword.arg), keyword.value) for keyword in call.keywords)

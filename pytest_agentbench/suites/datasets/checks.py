@@ -1,4 +1,4 @@
-"""Whether what a data format has read can be run, before anything is."""
+"""Checks the scenarios that a data format returns before any of them runs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.lib import codec, json_text
 from pytest_agentbench.suites.suite import Scenario, Tool
 
-#: Fields of a scenario that are tuples, and of what.
+#: Fields of a scenario that are tuples -> type of their items.
 TUPLES = {"messages": dict, "tools": Tool, "expected": dict, "turns": tuple}
 
 
 def check_scenarios(scenarios: Iterable[Any], file: Path, *, without_tools: bool = False) -> None:
-    """Raises ConfigError unless there are scenarios, ids are unique, schemas are schemas and labels name tools that exist.
+    """Raises ConfigError if there are no scenarios, an id is not unique, a schema is invalid, or a label names an unknown tool.
 
-    `without_tools`: those of scenarios that have none come from elsewhere, and whoever knows them looks at the labels.
+    With `without_tools`, the labels of scenarios without tools are not checked here, because their tools are known only later.
     """
     seen: set[str] = set()
     checked: dict[int, set[str]] = {}
@@ -38,11 +38,11 @@ def check_scenarios(scenarios: Iterable[Any], file: Path, *, without_tools: bool
             if call.get("tool") not in names:
                 raise ConfigError(f"{file}: {scenario.id}: expected {unknown_name('tool', str(call.get('tool')), names)}")
     if not seen:
-        raise ConfigError(f"{file}: no scenarios in it")
+        raise ConfigError(f"{file}: contains no scenarios")
 
 
 def check_json(scenarios: Iterable[Scenario], file: Path) -> None:
-    """Raises ConfigError for a scenario that other processes cannot be sent, such as one with a tuple as a key in its metadata."""
+    """Raises ConfigError for a scenario that cannot be sent to other processes, such as one with a tuple as a key in its metadata."""
     for scenario in scenarios:
         try:
             text = json_text.dumps_any(codec.plain(scenario))
@@ -55,17 +55,17 @@ def check_json(scenarios: Iterable[Scenario], file: Path) -> None:
 
 
 def _check_record(scenario: Any, file: Path) -> None:
-    """A format that a suite brings may give anything."""
+    """Raises ConfigError if a suite's own format returned something else than valid scenarios."""
     if not isinstance(scenario, Scenario):
-        raise ConfigError(f"{file}: its format should give each scenario as a Scenario, not as {type(scenario).__name__}")
+        raise ConfigError(f"{file}: its format must give each scenario as a Scenario, not as {type(scenario).__name__}")
     if not isinstance(scenario.id, str) or not scenario.id:
-        raise ConfigError(f"{file}: the id of a scenario should be a text that is not empty, not {scenario.id!r}")
+        raise ConfigError(f"{file}: the id of a scenario must be a text that is not empty, not {scenario.id!r}")
     for name, kind in TUPLES.items():
         value = getattr(scenario, name)
         if not isinstance(value, tuple) or not all(isinstance(each, kind) for each in value):
-            raise ConfigError(f"{file}: {scenario.id}: {name} should be a tuple of {kind.__name__}, not {str(value)[:80]}")
+            raise ConfigError(f"{file}: {scenario.id}: {name} must be a tuple of {kind.__name__}, not {str(value)[:80]}")
     if not scenario.messages:
-        raise ConfigError(f"{file}: {scenario.id}: there should be at least one message")
+        raise ConfigError(f"{file}: {scenario.id}: must have at least one message")
 
 
 def _check_schema(tool: Tool, file: Path) -> None:
@@ -73,10 +73,10 @@ def _check_schema(tool: Tool, file: Path) -> None:
 
     try:
         fastjsonschema.compile(tool.parameters, handlers=dict.fromkeys(("http", "https", "ftp", "file"), _refuse), use_default=False)
-    except Exception as error:  # the library raises its own, KeyError, TypeError and re.error for what is not a schema
+    except Exception as error:  # For an invalid schema, the library raises its own errors, KeyError, TypeError or re.error.
         raise ConfigError(f"{file}: the parameters of tool {tool.name!r} are not a JSON schema: {error}") from error
 
 
 def _refuse(uri: str) -> NoReturn:
-    """Reading a data set fetches nothing, wherever a `$ref` in it leads."""
-    raise ValueError(f"it refers to {uri}, which lies outside of it")
+    """Refuses a `$ref` to another document, so that reading a data set never fetches anything."""
+    raise ValueError(f"it refers to another document, {uri}")

@@ -1,6 +1,6 @@
-"""Harbor tasks: a folder of task directories, each with task.toml, instruction.md, environment/, tests/ and solution/.
+"""Reads Harbor tasks: a folder of task directories, each with task.toml, instruction.md, environment/, tests/ and solution/.
 
-Nothing of the package `harbor` is imported. docs/suites.md says what of a task is supported; a task that asks for more is skipped.
+The package `harbor` is not imported. docs/suites.md lists the supported features; a task that needs another one is skipped.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from pytest_agentbench.suites.suite import TASK_FILE, Scenario, Task, is_task_di
 
 INSTRUCTION, DOCKERFILE, TEST = "instruction.md", "environment/Dockerfile", "tests/test.sh"
 
-#: What decides about a task, in its directory; a README.md, for one, does not.
+#: Files and folders of a task directory that are part of its hash. Others, such as a README.md, do not change the task.
 PARTS = (TASK_FILE, INSTRUCTION, "environment", "tests", "solution", "steps", "trajectory.json")
 
 COMPOSE = ("docker-compose.yaml", "docker-compose.yml")
 
 
 def load(folder: Path) -> Iterator[Scenario]:
-    """Yields a scenario for each task directory, by name. Other folders and files are passed over.
+    """Yields a scenario for each task directory, sorted by name. Other folders and files are ignored.
 
-    A broken task directory is a scenario too: its rollouts end as `infra_error` with what is wrong, and the other tasks run. Raises
-    ConfigError for a folder that has an instruction and no task.toml.
+    A broken task directory is a scenario, too: its rollouts end as `infra_error` with the error, and the other tasks run. Raises
+    ConfigError for a folder with an instruction but without task.toml.
     """
     for directory in sorted(each for each in folder.iterdir() if each.is_dir()):
         if is_task_directory(directory):
             yield _scenario_or_fault(directory)
         elif (directory / INSTRUCTION).is_file():
-            raise ConfigError(f"{directory}: has an {INSTRUCTION} and no {TASK_FILE}, so it is no task yet, and no other folder either")
+            raise ConfigError(f"{directory}: has an {INSTRUCTION} but no {TASK_FILE}; add one, or remove the folder")
 
 
 def _scenario_or_fault(directory: Path) -> Scenario:
@@ -47,7 +47,7 @@ def _scenario_or_fault(directory: Path) -> Scenario:
 
 
 def scenario(directory: Path) -> Scenario:
-    """Returns the scenario of a task directory; raises ConfigError for a broken one."""
+    """Returns the scenario of a task directory. Raises ConfigError if the directory is broken."""
     toml = read_task_toml(directory / TASK_FILE)
     task = _task(directory, toml)
     if not task.unsupported:
@@ -63,7 +63,7 @@ def scenario(directory: Path) -> Scenario:
 def _task(directory: Path, toml: TaskToml) -> Task:
     environment, folder = toml.environment, directory / "environment"
     image = environment.docker_image or ""
-    asks = [*toml.asks(), *_asks_of_files(directory)]
+    unsupported = [*toml.unsupported_features(), *_unsupported_files(directory)]
     limits = {"cpus": environment.cpus, "memory_mb": environment.memory_mb, "storage_mb": environment.storage_mb}
     return Task(
         folder=str(directory.absolute()),
@@ -83,7 +83,7 @@ def _task(directory: Path, toml: TaskToml) -> Task:
         separate_verifier=toml.separate_verifier,
         artifacts=tuple(each.source for each in toml.artifacts),
         solution_env=without_host(toml.solution.env),
-        unsupported=f"the task {directory.name} asks for {', '.join(asks)}: not supported" if asks else "",
+        unsupported=f"the task {directory.name} asks for {', '.join(unsupported)}: not supported" if unsupported else "",
     )
 
 
@@ -91,13 +91,13 @@ def _digest(directory: Path) -> str:
     return folder_sha256([directory / name for name in PARTS], directory)[:16]
 
 
-def _asks_of_files(directory: Path) -> Iterator[str]:
-    """What files ask for, as words."""
+def _unsupported_files(directory: Path) -> Iterator[str]:
+    """Yields a noun phrase for each unsupported feature that a file of the task needs."""
     for name in COMPOSE:
         if (directory / "environment" / name).exists():
-            yield f"services beside it (environment/{name})"
+            yield f"additional services (environment/{name})"
     if (directory / "trajectory.json").exists():
-        yield "a conversation to go on with (trajectory.json)"
+        yield "a conversation to continue (trajectory.json)"
     if (directory / "tests" / "Dockerfile").exists():
         yield "an image of its own for the verifier (tests/Dockerfile)"
 
@@ -107,28 +107,28 @@ def _check_files(directory: Path, toml: TaskToml) -> None:
     for name in needed:
         if not (directory / name).is_file():
             other = f", and {TASK_FILE} has no environment.docker_image" if name == DOCKERFILE else ""
-            raise ConfigError(f"{directory}: there is no {name}{other}")
+            raise ConfigError(f"{directory}: {name} does not exist{other}")
 
 
 def _instruction(file: Path) -> str:
-    """What the agent is asked, without the canary lines that it begins with."""
+    """Returns the text of an instruction, without the canary lines at its beginning."""
     lines = read_text(file).split("\n")
     while lines and _is_canary(lines[0]):
         lines.pop(0)
     text = "\n".join(lines).strip()
     if not text:
-        raise ConfigError(f"{file}: is empty; it should say what the agent is to do")
+        raise ConfigError(f"{file}: is empty; it must contain the instruction for the agent")
     return text
 
 
 def _is_canary(line: str) -> bool:
-    """Returns whether a line marks a benchmark in training data, which is not shown to an agent."""
+    """Returns whether a line is a canary, which marks a benchmark in training data. Agents do not see it."""
     text = line.strip().lower()
     return "canary" in text and (text.startswith("#") or (text.startswith("<!--") and text.endswith("-->")))
 
 
 def _facts(toml: TaskToml, task: Task) -> Json:
-    """What reports and tests may want to know of a task."""
+    """Returns facts about a task for reports and tests."""
     name = (toml.task or {}).get("name")
     return {
         **({"task": name} if isinstance(name, str) else {}),
@@ -138,5 +138,5 @@ def _facts(toml: TaskToml, task: Task) -> Json:
 
 
 def _plain(metadata: Json) -> Any:
-    """As JSON has it; TOML has dates, too."""
+    """Converts values that JSON does not have, such as the dates of TOML, to texts."""
     return json.loads(json.dumps(metadata, default=str))

@@ -1,7 +1,7 @@
-"""Expected tool calls guessed from keywords: the labels that NVIDIA's NeMo Agent Toolkit derives for the agent leaderboard.
+"""Guesses expected tool calls from keywords, as NVIDIA's NeMo Agent Toolkit does for the agent leaderboard.
 
-They are noisy both ways, know banking only, and carry placeholders for parameters. Data with them says `heuristic-v1`, so that
-nobody takes them for labels made by hand.
+The labels miss calls and have wrong ones, cover only banking, and contain placeholders for parameters. Such data have the label
+source `heuristic-v1`, to distinguish them from labels made by hand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pytest_agentbench.records import Json
 
 LABEL_SOURCE = "heuristic-v1"
 
-#: A goal that contains the keyword expects each tool whose title or description contains one of the words.
+#: A goal that contains a keyword expects each tool whose title or description contains one of its words.
 KEYWORDS: Mapping[str, Sequence[str]] = {
     "balance": ("balance", "check", "account"),
     "transfer": ("transfer", "send", "move", "pay"),
@@ -34,9 +34,9 @@ KEYWORDS: Mapping[str, Sequence[str]] = {
 
 
 def expected_calls(goals: Sequence[str], tools: Sequence[Json]) -> list[Json]:
-    """`{tool, parameters, goal}` for each tool that a goal seems to ask for, once, with the first such goal.
+    """Returns `{tool, parameters, goal}` for each tool that a goal seems to need, once, with the first such goal.
 
-    Tools are `{title, description, properties, required}` with decoded properties.
+    Tools are `{title, description, properties, required}`; their properties are objects, not JSON text.
     """
     calls: dict[str, Json] = {}
     for goal in goals:

@@ -1,7 +1,7 @@
-"""Humanity's Last Exam: questions with one right answer each, from hle.jsonl or a parquet file with the same columns.
+"""Reads Humanity's Last Exam, questions with one right answer each, from hle.jsonl or a parquet file with the same columns.
 
-The text in the column `canary` marks the data for those who clean training corpora. Neither it nor the rationale becomes part of a
-scenario, so they are in no prompt, record or report.
+The column `canary` marks the data, so that they can be removed from training corpora. Neither it nor the rationale becomes part of a
+scenario, so prompts, records and reports contain neither.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ ANSWER_TYPES = ("exactMatch", CHOICE)
 SKIP = "skip"
 IMAGES = (SKIP, "keep")
 
-#: Columns that are read and have to be texts; `image` may be empty, or not there.
+#: Required columns, which contain texts. The column `image` is optional.
 COLUMNS = ("id", "question", "answer", "answer_type", "category")
 
 
 def load(file: Path, *, images: str = SKIP) -> Selection:
-    """The questions of a file, in its order; raises ConfigError with file and entry for whatever is wrong.
+    """Returns the questions of a file, in its order. Raises ConfigError with the file and the entry of an error.
 
-    With `images: skip` questions that show a picture are left out, with `keep` the picture is a part of the message.
+    With `images: skip`, questions with an image are left out. With `keep`, the image is a part of the message.
     """
     if images not in IMAGES:
-        raise ConfigError(f"dataset.options.images should be one of {', '.join(IMAGES)}, not {images!r}")
+        raise ConfigError(f"dataset.options.images must be one of {', '.join(IMAGES)}, not {images!r}")
     chosen: list[Scenario] = []
     left_out = 0
     for where, row in _rows(file):
@@ -45,14 +45,14 @@ def load(file: Path, *, images: str = SKIP) -> Selection:
 
 
 def _rows(file: Path) -> Iterator[tuple[str, Any]]:
-    """Each row with the words to name it by."""
+    """Yields (position, row). The position is a phrase for messages."""
     if file.suffix != ".parquet":
         yield from entries(file)
         return
     try:
         table = optional("pyarrow.parquet").read_table(file)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: is no parquet file that can be read: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{file}: is not a readable parquet file: {' '.join(str(error).split())}") from error
     rows: list[Json] = table.select([name for name in (*COLUMNS, "raw_subject", "image") if name in table.column_names]).to_pylist()
     for number, row in enumerate(rows, 1):
         yield f"{file}: row {number}", row
@@ -60,14 +60,14 @@ def _rows(file: Path) -> Iterator[tuple[str, Any]]:
 
 def _check(row: Any, where: str) -> None:
     if not isinstance(row, dict):
-        raise ConfigError(f"{where}: is a JSON {type(row).__name__}, should be an object")
+        raise ConfigError(f"{where}: is a JSON {type(row).__name__}, must be an object")
     for name in COLUMNS:
         if not isinstance(row.get(name), str) or not row[name].strip():
-            raise ConfigError(f"{where}: {name!r} should be a text that is not empty")
+            raise ConfigError(f"{where}: {name!r} must be a text that is not empty")
     if row["answer_type"] not in ANSWER_TYPES:
-        raise ConfigError(f"{where}: 'answer_type' should be one of {', '.join(ANSWER_TYPES)}, not {row['answer_type']!r}")
+        raise ConfigError(f"{where}: 'answer_type' must be one of {', '.join(ANSWER_TYPES)}, not {row['answer_type']!r}")
     if not isinstance(row.get("image") or "", str):
-        raise ConfigError(f"{where}: 'image' should be a URL or a data URI, or empty")
+        raise ConfigError(f"{where}: 'image' must be a URL or a data URI, or empty")
 
 
 def _scenario(row: Json) -> Scenario:
@@ -84,7 +84,7 @@ def _scenario(row: Json) -> Scenario:
 
 
 def _content(question: str, image: str | None) -> str | list[Json]:
-    """The content of a message in Chat Completions form."""
+    """Returns the content of a message in Chat Completions form."""
     if not image:
         return question
     return [{"type": "text", "text": question}, {"type": "image_url", "image_url": {"url": image}}]

@@ -13,15 +13,15 @@ from pytest_agentbench.lib.hub_client import one_line_errors, optional
 REPOSITORY, VARIABLE = "cais/hle", "HF_TOKEN"
 URL = f"https://huggingface.co/datasets/{REPOSITORY}"
 GATED = f"{REPOSITORY} is gated: accept its terms at {URL}, and set {VARIABLE} to a token of that account"
-MISSING = f"{GATED}; `agentbench download hle --revision main` then brings it"
+MISSING = f"{GATED}; then run `agentbench download hle --revision main`"
 FILE = "hle.parquet"
 SHARDS = re.compile(r"data/test(-\d+-of-\d+)?\.parquet")
 
 
 def download(revision: str, output: Path) -> list[Path]:
-    """Writes the one file of the data set into `output`, prints its sha256 and the commit, and returns it.
+    """Writes the data set to one file in `output`, prints its sha256 and the commit, and returns it.
 
-    Raises ConfigError where there is no token, and without the extra `hub`.
+    Raises ConfigError if there is no token, or if the extra `hub` is not installed.
     """
     hub, parquet = optional("huggingface_hub"), optional("pyarrow.parquet")
     token = os.environ.get(VARIABLE)

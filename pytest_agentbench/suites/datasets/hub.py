@@ -1,4 +1,4 @@
-"""Downloads the agent leaderboard from the Hugging Face hub at a pinned revision and writes it in the entry format."""
+"""Downloads the agent leaderboard from the Hugging Face hub at a pinned revision, and writes it in the format `agent-leaderboard`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.suites.datasets.heuristic_labels import LABEL_SOURCE, expected_calls
 
 REPOSITORY = "galileo-ai/agent-leaderboard-v2"
-REVISION = "80200b599f33def2d54580f7d8c3ce3cdf8ef270"  # the commit that is taken where no other revision is named
+REVISION = "80200b599f33def2d54580f7d8c3ce3cdf8ef270"  # default revision, a commit
 DOMAINS = ("banking", "healthcare", "insurance", "investment", "telecom")
 
-#: The source's configs, and the columns of each that the conversion reads. A config's splits are the domains.
+#: Config of the data set -> columns that the conversion reads. The splits of a config are the domains.
 COLUMNS: Mapping[str, Sequence[str]] = {
     "tools": ("title", "description", "type", "properties", "required", "response_schema"),
     "personas": ("name",),
@@ -30,7 +30,7 @@ DatasetRows = Mapping[str, Sequence[Json]]  # config -> rows
 
 
 class Snapshot(NamedTuple):
-    """The source at one commit."""
+    """The files of the data set at one commit."""
 
     commit: str
     files: tuple[str, ...]
@@ -39,8 +39,8 @@ class Snapshot(NamedTuple):
 def download(domains: Sequence[str], revision: str, output: Path, token: str | None = None) -> list[Path]:
     """Writes the domains below `output`, prints each file's sha256 and the commit, and returns the files.
 
-    `revision` is a commit, a tag or a branch. Raises ConfigError for an unknown domain, without the extra `hub`, without
-    network, and for a source whose layout is not the known one; then nothing is written.
+    `revision` is a commit, a tag or a branch. Raises ConfigError, before anything is written, for an unknown domain or layout of the
+    data set, without the extra `hub`, and without network.
     """
     _check(domains)
     snapshot = _snapshot(revision, token)
@@ -52,7 +52,10 @@ def download(domains: Sequence[str], revision: str, output: Path, token: str | N
 
 
 def documents(rows: Mapping[str, DatasetRows]) -> dict[str, Any]:
-    """Domain -> rows, as file -> JSON: the entries of each domain and of all of them, and the rows with their schemas decoded."""
+    """Returns file -> JSON for the rows of domains.
+
+    There is a file with the entries of each domain, one with all entries, and files with the original rows with decoded schemas.
+    """
     files: dict[str, Any] = {}
     everything: list[Json] = []
     for domain, source in rows.items():
@@ -68,7 +71,7 @@ def documents(rows: Mapping[str, DatasetRows]) -> dict[str, Any]:
 
 
 def check_columns(domain: str, rows: DatasetRows) -> None:
-    """Raises ConfigError unless every config has rows, and rows have the columns that the conversion reads."""
+    """Raises ConfigError if a config has no rows, or lacks a column that the conversion reads."""
     for config, columns in COLUMNS.items():
         if not rows[config]:
             raise ConfigError(f"{REPOSITORY}: {config}/{domain} has no rows")
@@ -77,7 +80,7 @@ def check_columns(domain: str, rows: DatasetRows) -> None:
 
 
 def decoded_tool(row: Json, domain: str) -> Json:
-    """A row of `tools` whose two schemas are objects instead of JSON text."""
+    """Returns a row of `tools` with its two schemas as objects instead of JSON text."""
     try:
         return {**row, **{name: json.loads(row[name]) for name in ("properties", "response_schema") if isinstance(row[name], str)}}
     except json.JSONDecodeError as error:
@@ -85,7 +88,7 @@ def decoded_tool(row: Json, domain: str) -> Json:
 
 
 def entry(domain: str, index: int, row: Json, personas: Sequence[Json], tools: Sequence[Json]) -> Json:
-    """A row of `adaptive_tool_use` as an entry, with all tools of the domain and heuristic labels."""
+    """Converts a row of `adaptive_tool_use` to an entry with all tools of the domain and heuristic labels."""
     goals, persona = list(row["user_goals"] or ()), row["persona_index"]
     return {
         "id": f"{domain}_scenario_{index:03d}",
@@ -106,13 +109,13 @@ def entry(domain: str, index: int, row: Json, personas: Sequence[Json], tools: S
 
 
 def parquet_files(files: Iterable[str], config: str, domain: str) -> list[str]:
-    """The files of a config's split, in shard order: `tools/banking-00000-of-00001.parquet`."""
+    """Returns the files of a config's split, in shard order: `tools/banking-00000-of-00001.parquet`."""
     pattern = re.compile(rf"{config}/{domain}(-\d+-of-\d+)?\.parquet")
     return sorted(name for name in files if pattern.fullmatch(name))
 
 
 def write(files: Mapping[str, Any], output: Path) -> list[Path]:
-    """Writes JSON files below a folder: all in a temporary one beside them first, so that a failure leaves none behind."""
+    """Writes JSON files below a folder. They are written to a temporary folder first, so that a failure leaves no files."""
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".incomplete-", dir=output) as folder:
         for name, content in files.items():
@@ -142,7 +145,7 @@ def _snapshot(revision: str, token: str | None) -> Snapshot:
 
 
 def _rows(snapshot: Snapshot, config: str, domain: str, token: str | None) -> list[Json]:
-    """All rows of a config's split, columns as the source orders them."""
+    """Returns all rows of a config's split, with the columns in the order of the data set."""
     hub, parquet = optional("huggingface_hub"), optional("pyarrow.parquet")
     files = parquet_files(snapshot.files, config, domain)
     if not files:

@@ -13,25 +13,25 @@ from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.suites.datasets import harbor
 from pytest_agentbench.suites.suite import TASK_FILE, Scenario
 
-#: Short names of the data sets; any other `owner/name` with task directories will do.
+#: Short names of data sets. Any other data set with task directories is named as `owner/name`.
 REPOSITORIES: Mapping[str, str] = {
     "tb-dev": "open-thoughts/OpenThoughts-TB-dev",
     "tblite": "open-thoughts/OpenThoughts-TBLite",
 }
 
-RECORD = "revision.json"  # in the folder: what was downloaded
-NAMED = 3  # tasks of a kind that are named
+RECORD = "revision.json"  # file in the folder with the repository and commit of the download
+NAMED = 3  # maximum number of tasks or folders that a message names
 
 
 class TaskFolder(NamedTuple):
-    """Task directories that are here."""
+    """A local folder of task directories."""
 
-    place: Path  # the folder that they are in
+    place: Path
     dataset: str  # name of the data set for reports
 
 
 class OpenThoughtsSnapshot(NamedTuple):
-    """A data set at one commit."""
+    """The files of a data set at one commit."""
 
     repository: str
     commit: str
@@ -39,30 +39,38 @@ class OpenThoughtsSnapshot(NamedTuple):
 
 
 def download(dataset: str, revision: str, output: Path | None = None, token: str | None = None) -> TaskFolder:
-    """Fetches a data set into a folder, prints what is in it, and returns the folder with its task directories.
+    """Downloads a data set into a folder, prints a summary, and returns the folder with its task directories.
 
-    `dataset` is a short name or `owner/name`, `revision` a commit, a tag or a branch. What was interrupted is gone on with when it is
-    called again; the folder is there only when all of it is. Raises ConfigError for an unknown name, without the extra `hub`, for a
-    repository without tasks and for a folder that holds something else; AgentbenchError without network.
+    An interrupted download resumes with the next call. The folder exists only after a complete download.
+
+    Args:
+        dataset: A short name or `owner/name`.
+        revision: A commit, a tag or a branch.
+        output: The folder; None: one under scenarios/openthoughts.
+        token: The token for the hub.
+
+    Raises:
+        ConfigError: The name is unknown, the extra `hub` is missing, the repository has no tasks, or the folder contains something else.
+        AgentbenchError: There is no network.
     """
     repository = _repository(dataset)
     folder = output or _usual_folder(dataset)
     snapshot = _snapshot(repository, revision, token)
-    place = folder / _place(snapshot)
+    place = folder / _tasks_folder(snapshot)
     if _is_new(folder, snapshot):
         _fetch(snapshot, folder, token)
     return _summary(snapshot, place)
 
 
 def local_tasks(dataset: str, output: Path | None = None) -> TaskFolder:
-    """Returns the tasks in a folder that was downloaded before, and prints a summary; raises ConfigError if there are none."""
+    """Returns the tasks in a folder that was downloaded before, and prints a summary. Raises ConfigError if there are none."""
     folder = output or _usual_folder(dataset)
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: there is no such folder; without --skip-download the data set is downloaded into it")
-    record = {"repository": _repository(dataset), "commit": "unknown", **_known(folder)}
+        raise ConfigError(f"{folder}: the folder does not exist; leave out --skip-download to download the data set into it")
+    record = {"repository": _repository(dataset), "commit": "unknown", **_read_record(folder)}
     files = tuple(str(each.relative_to(folder)) for each in sorted(folder.rglob(TASK_FILE)))
     snapshot = OpenThoughtsSnapshot(record["repository"], record["commit"], files)
-    return _summary(snapshot, folder / _place(snapshot))
+    return _summary(snapshot, folder / _tasks_folder(snapshot))
 
 
 def _usual_folder(dataset: str) -> Path:
@@ -82,30 +90,30 @@ def _snapshot(repository: str, revision: str, token: str | None) -> OpenThoughts
     return OpenThoughtsSnapshot(repository, info.sha, tuple(sibling.rfilename for sibling in info.siblings))
 
 
-def _place(snapshot: OpenThoughtsSnapshot) -> Path:
-    """The folder in the repository that has the task directories; raises ConfigError where there is none, or more than one."""
+def _tasks_folder(snapshot: OpenThoughtsSnapshot) -> Path:
+    """Returns the folder with the task directories in the repository. Raises ConfigError if there is none, or more than one."""
     places = sorted({Path(name).parent.parent for name in snapshot.files if Path(name).name == TASK_FILE and len(Path(name).parts) > 1})
     if len(places) != 1:
         what = (
             f"tasks in {len(places)} folders ({', '.join(map(str, places[:NAMED]))})" if places else f"no task directory (no */{TASK_FILE})"
         )
-        raise ConfigError(f"{snapshot.repository} at {snapshot.commit} has {what}; a data set of tasks has them in one folder")
+        raise ConfigError(f"{snapshot.repository} at {snapshot.commit} has {what}; a data set must have its tasks in one folder")
     return places[0]
 
 
 def _is_new(folder: Path, snapshot: OpenThoughtsSnapshot) -> bool:
-    """Whether it is not there yet; raises ConfigError where something else is."""
+    """Returns whether the snapshot must be downloaded. Raises ConfigError if the folder contains something else."""
     if not folder.exists():
         return True
-    known = _known(folder)
-    if known == _record(snapshot):
+    record = _read_record(folder)
+    if record == _record(snapshot):
         return False
-    what = f"{known['repository']} at {known['commit']}" if known else "something else"
-    raise ConfigError(f"{folder}: is there already, with {what}; remove it, or name another folder with --output")
+    what = f"{record['repository']} at {record['commit']}" if record else "something else"
+    raise ConfigError(f"{folder}: already exists and contains {what}; remove it, or name another folder with --output")
 
 
-def _known(folder: Path) -> Any:
-    """Returns the record that a download has left in its folder, or an empty one."""
+def _read_record(folder: Path) -> Any:
+    """Returns the record of the download in a folder, or an empty one."""
     record = folder / RECORD
     return read_json_file(record) if record.is_file() else {}
 
@@ -115,7 +123,7 @@ def _record(snapshot: OpenThoughtsSnapshot) -> dict[str, str]:
 
 
 def _fetch(snapshot: OpenThoughtsSnapshot, folder: Path, token: str | None) -> None:
-    """Into a folder beside it that takes its name when all is there; files that an interrupted call has left are not fetched again."""
+    """Downloads into a temporary folder, which is renamed when it is complete. Files of an interrupted call are not downloaded again."""
     hub = optional("huggingface_hub")
     unfinished = folder.with_name(f".{folder.name}-{snapshot.commit[:12]}")
     with one_line_errors(snapshot.repository, snapshot.commit):
@@ -127,11 +135,11 @@ def _fetch(snapshot: OpenThoughtsSnapshot, folder: Path, token: str | None) -> N
 
 
 def _summary(snapshot: OpenThoughtsSnapshot, place: Path) -> TaskFolder:
-    """Prints how many tasks there are and which of them cannot run, and returns their folder."""
+    """Prints the number of tasks and which of them are not supported, and returns their folder."""
     scenarios: Sequence[Scenario] = [*harbor.load(place)]
     print(f"{place}  {len(scenarios)} tasks  {snapshot.repository}  revision {snapshot.commit}")
     skipped = [each.id for each in scenarios if each.task and each.task.unsupported]
     if skipped:
         more = f" and {len(skipped) - NAMED} more" if len(skipped) > NAMED else ""
-        print(f"{len(skipped)} of them ask for what is not supported, and are skipped: {', '.join(skipped[:NAMED])}{more}")
+        print(f"skipped, because they need unsupported features: {len(skipped)} ({', '.join(skipped[:NAMED])}{more})")
     return TaskFolder(place, snapshot.repository.rpartition("/")[2])

@@ -1,4 +1,4 @@
-"""What a data format returns if it does more than list scenarios: it left entries out on purpose, or read an installed package."""
+"""Return types of data formats that left out entries on purpose, or that read an installed package."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pytest_agentbench.suites.suite import Scenario
 
 @dataclass(frozen=True)
 class Selection:
-    """The scenarios of a file, and what of it is none."""
+    """The scenarios of a file, and the numbers of entries that were left out."""
 
     scenarios: tuple[Scenario, ...]
-    left_out: Mapping[str, int]  # what they are, in the plural, -> how many
+    left_out: Mapping[str, int]  # kind of entries, a plural noun -> number
 
 
 @dataclass(frozen=True)
 class PackagedData:
-    """What was read, and of what: the bytes are known, so that nobody has to check them again."""
+    """The scenarios of an installed package. Its files have a known hash, so the scenarios need no checks."""
 
     package: str
     version: str
-    sha256: str  # of all files that were read, one after the other
+    sha256: str  # hash of all files that were read, in their order
     scenarios: tuple[Scenario, ...]
-    left_out: Mapping[str, int] = field(default_factory=dict)  # as in a Selection
+    left_out: Mapping[str, int] = field(default_factory=dict)  # kind of entries, a plural noun -> number

@@ -1,4 +1,4 @@
-"""A Harbor task's task.toml, checked: what it says becomes facts of a Task, and what it asks beyond them is named."""
+"""Reads and checks the task.toml of a Harbor task. Unsupported features are not errors here; `TaskToml` names them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import validate
 from pytest_agentbench.lib.json_file import read_text
 
-#: The newest schema whose keys are those of these tables.
+#: The newest version of the schema that these tables describe.
 NEWEST_SCHEMA = "1.4"
 
-#: Keys of older schemas that nothing reads any more: Harbor passes over them, too.
-FORGOTTEN = frozenset({"restart_environment"})
+#: Keys of older schemas that have no effect any more. Harbor ignores them, too.
+OBSOLETE_KEYS = frozenset({"restart_environment"})
 
-#: The values that Harbor takes from the host; a text around it is no template.
+#: A value that Harbor takes from a variable of the host. It must be the whole value: within other text it is not a template.
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([GMK])")
@@ -32,23 +32,23 @@ Network = Literal["public", "no-network", "allowlist"]
 
 
 class TomlTable(BaseModel):
-    """Base of all tables of a task.toml: types are what they are, and keys that are not known are kept to be named."""
+    """Base of all tables of a task.toml. Values are not converted to other types, and unknown keys are kept so that they can be named."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
 
 class Phase(TomlTable):
-    """What `[agent]` and `[verifier]` have in common."""
+    """Common keys of `[agent]` and `[verifier]`."""
 
-    user: str | None = None  # None: the image's own
-    network_mode: Network | None = None  # None: that of `[environment]`
+    user: str | None = None  # None: user of the image
+    network_mode: Network | None = None  # None: network mode of `[environment]`
     allowed_hosts: list[str] | None = None
 
     @field_validator("user", mode="before")
     @classmethod
     def _name_or_number(cls, user: Any) -> Any:
         if not isinstance(user, str | int) or isinstance(user, bool) or user == "":
-            raise ValueError("should be the name or the number of a user")
+            raise ValueError("must be the name or the number of a user")
         return str(user)
 
 
@@ -75,7 +75,7 @@ class VerifierTable(Phase):
 
 
 class EnvironmentTable(TomlTable):
-    """`[environment]`; `memory`, `storage` and `allow_internet` are what older schemas call three of its keys."""
+    """`[environment]`. The keys `memory`, `storage` and `allow_internet` of older schemas are converted."""
 
     build_timeout_sec: TaskSeconds = 600.0
     docker_image: str | None = None
@@ -96,7 +96,7 @@ class EnvironmentTable(TomlTable):
 
     @model_validator(mode="before")
     @classmethod
-    def _todays_keys(cls, data: Any) -> Any:
+    def _rename_old_keys(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         data = dict(data)
@@ -104,10 +104,10 @@ class EnvironmentTable(TomlTable):
             if old in data:
                 size = mebibytes(old, data.pop(old))
                 if data.setdefault(new, size) != size:
-                    raise ValueError(f"{old} and {new} say two different sizes; keep {new}")
+                    raise ValueError(f"{old} and {new} are different sizes; keep {new}")
         internet = data.pop("allow_internet", None)
         if internet not in (None, True, False):
-            raise ValueError(f"allow_internet should be true or false, not {internet!r}")
+            raise ValueError(f"allow_internet must be true or false, not {internet!r}")
         if internet is not None and data.get("allowed_hosts") is None:
             data.setdefault("network_mode", "public" if internet else "no-network")
         return data
@@ -116,7 +116,7 @@ class EnvironmentTable(TomlTable):
     @classmethod
     def _known_system(cls, system: Any) -> Any:
         if not isinstance(system, str) or system.lower() not in ("linux", "windows"):
-            raise ValueError("should be 'linux' or 'windows'")
+            raise ValueError("must be 'linux' or 'windows'")
         return system.lower()
 
 
@@ -127,7 +127,7 @@ class SolutionTable(TomlTable):
 
 
 class Artifact(TomlTable):
-    """An entry of `artifacts`; where Harbor puts it on the host (`destination`) does not matter here."""
+    """An entry of `artifacts`. The path on the host (`destination`) is not used."""
 
     source: str
     destination: str | None = None
@@ -136,7 +136,7 @@ class Artifact(TomlTable):
 
 
 class TaskToml(TomlTable):
-    """All of a task.toml. What only describes the task (`task`, `metadata`, `source`) may say anything."""
+    """A whole task.toml. The keys that only describe the task (`task`, `metadata`, `source`) may have any content."""
 
     schema_version: str = NEWEST_SCHEMA
     task: dict[str, Any] | None = None
@@ -152,7 +152,7 @@ class TaskToml(TomlTable):
 
     @model_validator(mode="before")
     @classmethod
-    def _todays_keys(cls, data: Any) -> Any:
+    def _rename_old_keys(cls, data: Any) -> Any:
         data = dict(data)
         if "version" in data:
             data.setdefault("schema_version", data.pop("version"))
@@ -168,7 +168,7 @@ class TaskToml(TomlTable):
     def _inside(cls, entries: list[Artifact]) -> list[Artifact]:
         for each in entries:
             if not each.source or ".." in Path(each.source).parts:
-                raise ValueError(f"a path without `..`, as the sandbox has it, not {each.source!r}")
+                raise ValueError(f"must be a path in the sandbox, without `..`, not {each.source!r}")
         return entries
 
     @property
@@ -177,14 +177,14 @@ class TaskToml(TomlTable):
 
     @property
     def network(self) -> str:
-        """Of the agent, which is that of the verifier where the task is supported."""
+        """The network mode of the agent. In supported tasks, the verifier has the same."""
         return self.agent.network_mode or self.environment.network_mode
 
-    def asks(self) -> Iterator[str]:
-        """What the task asks for that is not supported, each in a few words with its key."""
+    def unsupported_features(self) -> Iterator[str]:
+        """Yields a noun phrase with the key for each unsupported feature that the task needs."""
         environment, verifier = self.environment, self.verifier
         reasons: Mapping[str, Any] = {
-            f"the schema {self.schema_version} (schema_version), and {NEWEST_SCHEMA} is the newest that is known": self._is_of_tomorrow(),
+            f"the schema {self.schema_version} (schema_version; the newest known is {NEWEST_SCHEMA})": self._is_newer_schema(),
             "several steps ([[steps]])": self.steps,
             f"{environment.os.capitalize()} (environment.os)": environment.os != "linux",
             "GPUs (environment.gpus)": environment.gpus,
@@ -199,12 +199,12 @@ class TaskToml(TomlTable):
             "artifacts of another service (artifacts.service)": any(each.service not in (None, "main") for each in self.artifacts),
             "artifacts in part (artifacts.exclude)": self.separate_verifier and any(each.exclude for each in self.artifacts),
         }
-        yield from (words for words, asked in reasons.items() if asked)
+        yield from (words for words, is_needed in reasons.items() if is_needed)
         yield from (f"the host's variable {name} ({key})" for key, name in self._host_variables())
-        yield from (f"the key `{key}`, which this version does not know" for key in self._unknown_keys())
+        yield from (f"the unknown key `{key}`" for key in self._unknown_keys())
 
-    def _is_of_tomorrow(self) -> bool:
-        """Whether keys that are known may mean something else in its schema, which is newer, or of nobody knows which age."""
+    def _is_newer_schema(self) -> bool:
+        """Returns whether known keys may have another meaning in the task's schema, because it is newer or its version is not a number."""
         if not re.fullmatch(r"\d+(\.\d+)*", self.schema_version):
             return True
         return _numbers(self.schema_version) > _numbers(NEWEST_SCHEMA)
@@ -221,11 +221,11 @@ class TaskToml(TomlTable):
         tables = {"": self, "agent.": self.agent, "verifier.": self.verifier, "environment.": self.environment, "solution.": self.solution}
         artifacts = (("artifacts.", each) for each in self.artifacts)
         for place, table in (*tables.items(), *artifacts):
-            yield from (f"{place}{name}" for name in table.model_extra or () if name not in FORGOTTEN)
+            yield from (f"{place}{name}" for name in table.model_extra or () if name not in OBSOLETE_KEYS)
 
 
 def read_task_toml(file: Path) -> TaskToml:
-    """Raises ConfigError with file, key and what would work."""
+    """Reads and checks a task.toml. Raises ConfigError with the file, the key and what would work."""
     try:
         data = tomllib.loads(read_text(file))
     except tomllib.TOMLDecodeError as error:
@@ -234,7 +234,7 @@ def read_task_toml(file: Path) -> TaskToml:
 
 
 def without_host(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables with the default of each template, for a sandbox sees nothing of the host's."""
+    """Returns the variables with each template replaced by its default, because a sandbox has no access to variables of the host."""
     return {name: (match[2] or "") if (match := _TEMPLATE.fullmatch(value)) else value for name, value in env.items()}
 
 
@@ -243,8 +243,8 @@ def _numbers(version: str) -> list[int]:
 
 
 def mebibytes(key: str, size: Any) -> int:
-    """`2G`, `512M` or `1024K` of older schemas."""
+    """Converts a size of older schemas, such as `2G`, `512M` or `1024K`, to MiB."""
     match = _SIZE.fullmatch(size.strip().upper()) if isinstance(size, str) else None
     if match is None:
-        raise ValueError(f"{key} should be a text such as '2G' or '512M', not {size!r}")
+        raise ValueError(f"{key} must be a text such as '2G' or '512M', not {size!r}")
     return int(float(match[1]) * _MIB[match[2]])

@@ -158,7 +158,7 @@ def test_changed_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data that is not the package's own is not taken for it."""
     monkeypatch.setattr("pytest_agentbench.suites.datasets.bfcl.SHA256", "0" * 64)
 
-    with pytest.raises(ConfigError, match=r"is not the data of bfcl-eval 2026\.3\.23; `pip install --force-reinstall --no-deps"):
+    with pytest.raises(ConfigError, match=r"is not the data of bfcl-eval 2026\.3\.23; restore it with `pip install --force-reinstall"):
         load()
 
 

@@ -150,6 +150,6 @@ def test_what_a_missing_data_set_says(monkeypatch: pytest.MonkeyPatch, tmp_path:
     with pytest.raises(MissingData) as other:
         load()
 
-    said = f"{suite}: the data set is not installed: {command} brings it (2 MB, without the package's many dependencies)"
+    said = f"{suite}: the data set is not installed; install it with {command} (2 MB, without the package's many dependencies)"
     assert said == str(absent.value)
-    assert f"bfcl-eval 1.0 is installed, and this suite is made for 2026.3.23: {command}" == str(other.value)
+    assert f"bfcl-eval 1.0 is installed, but this suite needs 2026.3.23: {command}" == str(other.value)

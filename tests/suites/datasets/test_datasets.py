@@ -84,8 +84,8 @@ def test_another_reader_is_other_data(tmp_path: Path) -> None:
     [
         ("def load(file):\n    raise ValueError('no such column')", "'./reader.py:load' raised ValueError: no such column (reader.py:2)"),
         ("def load(file):\n    return 5", "'./reader.py:load' raised TypeError: 'int' object is not iterable"),
-        ("def load(file):\n    return [{}]", "data/shop.csv: its format should give each scenario as a Scenario, not as dict"),
-        ("def load(file):\n    return []", "data/shop.csv: no scenarios in it"),
+        ("def load(file):\n    return [{}]", "data/shop.csv: its format must give each scenario as a Scenario, not as dict"),
+        ("def load(file):\n    return []", "data/shop.csv: contains no scenarios"),
         (
             "def load():\n    return []",
             "suite.yaml: dataset: format ./reader.py:load reads an installed package; leave `file` ",
@@ -94,12 +94,12 @@ def test_another_reader_is_other_data(tmp_path: Path) -> None:
             "def load(file, tools_file, more):\n    return []",
             "dataset format './reader.py:load' should take (file), not (file, ",
         ),
-        ("load = 5", "suite.yaml: dataset format './reader.py:load' is a int, should be a function (file) -> scenarios"),
+        ("load = 5", "suite.yaml: dataset format './reader.py:load' is a int, must be a function (file) -> scenarios"),
         ("import nothing_of_that_name", "suite.yaml: dataset format './reader.py:load' cannot be loaded: ModuleNotFoundError: "),
-        (READER.replace("(STOCK,)", "[STOCK]"), "data/shop.csv: shop-0: tools should be a tuple of Tool, not [Tool("),
+        (READER.replace("(STOCK,)", "[STOCK]"), "data/shop.csv: shop-0: tools must be a tuple of Tool, not [Tool("),
         (
             READER.replace("yield Scenario(id,", "yield Scenario('',"),
-            "data/shop.csv: the id of a scenario should be a text",
+            "data/shop.csv: the id of a scenario must be a text",
         ),
         (
             READER.replace('{"tool": "find_item",', '{"tool": "find",'),

@@ -150,7 +150,7 @@ def test_a_half_finished_task_is_no_junk(tmp_path: Path) -> None:
     """One without its task.toml would be missing in silence."""
     write_task(tmp_path, without=("task.toml",))
 
-    with pytest.raises(ConfigError, match=r"hello: has an instruction\.md and no task\.toml, so it is no task yet"):
+    with pytest.raises(ConfigError, match=r"hello: has an instruction\.md but no task\.toml; add one"):
         list(load(tmp_path))
 
 
@@ -177,11 +177,11 @@ def test_a_half_finished_task_is_no_junk(tmp_path: Path) -> None:
             "artifacts in part (artifacts.exclude)",
         ),
         ('[environment]\nenv = {KEY = "${API_KEY}"}\n', "the host's variable API_KEY (environment.env)"),
-        ("[environment]\negress_proxy = true\n", "the key `environment.egress_proxy`, which this version does not know"),
-        ('schema_version = "1.5"\n', "the schema 1.5 (schema_version), and 1.4 is the newest that is known"),
-        ('schema_version = "1.10"\n', "the schema 1.10 (schema_version), and 1.4 is the newest that is known"),
-        ('version = "next"\n', "the schema next (schema_version), and 1.4 is the newest that is known"),
-        ("[simulated_user]\nmodel = 'x'\n", "the key `simulated_user`, which this version does not know"),
+        ("[environment]\negress_proxy = true\n", "the unknown key `environment.egress_proxy`"),
+        ('schema_version = "1.5"\n', "the schema 1.5 (schema_version; the newest known is 1.4)"),
+        ('schema_version = "1.10"\n', "the schema 1.10 (schema_version; the newest known is 1.4)"),
+        ('version = "next"\n', "the schema next (schema_version; the newest known is 1.4)"),
+        ("[simulated_user]\nmodel = 'x'\n", "the unknown key `simulated_user`"),
     ],
 )
 def test_what_is_not_supported(tmp_path: Path, text: str, words: str) -> None:
@@ -196,8 +196,8 @@ def test_what_is_not_supported(tmp_path: Path, text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ("environment/docker-compose.yaml", "services beside it (environment/docker-compose.yaml)"),
-        ("trajectory.json", "a conversation to go on with (trajectory.json)"),
+        ("environment/docker-compose.yaml", "additional services (environment/docker-compose.yaml)"),
+        ("trajectory.json", "a conversation to continue (trajectory.json)"),
     ],
 )
 def test_files_that_are_not_supported(tmp_path: Path, file: str, words: str) -> None:
@@ -216,25 +216,25 @@ def test_files_that_are_not_supported(tmp_path: Path, file: str, words: str) -> 
         ("[agent]\ntimeout_sec = -5.0\n", "agent.timeout_sec: must be greater than 0, not -5.0"),
         ("[agent]\ntimeout_sec = inf\n", "agent.timeout_sec: must be a finite number, not inf"),
         ('[agent]\ntimeout_sec = "900"\n', "agent.timeout_sec: must be a valid number, not '900'"),
-        ("[agent]\nuser = true\n", "agent.user: should be the name or the number of a user, not True"),
+        ("[agent]\nuser = true\n", "agent.user: must be the name or the number of a user, not True"),
         ("[verifier]\ntimeout_sec = nan\n", "verifier.timeout_sec: must be"),
         ("[verifier]\nenv = {N = 1}\n", "verifier.env.N: must be a valid string, not 1"),
         ('[verifier]\nenvironment_mode = "shared"\n[verifier.environment]\ncpus = 1\n', "exclude each other; leave one of them out"),
         ("[environment]\nmemory_mb = 0\n", "environment.memory_mb: must be greater than 0, not 0"),
         ("[environment]\nmemory_mb = true\n", "environment.memory_mb: must be a valid integer, not True"),
-        ("[environment]\nmemory = 2048\n", "environment: memory should be a text such as '2G' or '512M', not 2048"),
-        ('[environment]\nmemory = "2GB"\n', "environment: memory should be a text such as '2G' or '512M', not '2GB'"),
+        ("[environment]\nmemory = 2048\n", "environment: memory must be a text such as '2G' or '512M', not 2048"),
+        ('[environment]\nmemory = "2GB"\n', "environment: memory must be a text such as '2G' or '512M', not '2GB'"),
         (
             '[environment]\nstorage = "1G"\nstorage_mb = 10\n',
-            "environment: storage and storage_mb say two different sizes; keep storage_mb",
+            "environment: storage and storage_mb are different sizes; keep storage_mb",
         ),
-        ('[environment]\nallow_internet = "no"\n', "environment: allow_internet should be true or false, not 'no'"),
+        ('[environment]\nallow_internet = "no"\n', "environment: allow_internet must be true or false, not 'no'"),
         (
             '[environment]\nnetwork_mode = "none"\n',
             "environment.network_mode: must be 'public', 'no-network' or 'allowlist', not 'none'",
         ),
-        ('[environment]\nos = "beos"\n', "environment.os: should be 'linux' or 'windows', not 'beos'"),
-        ('artifacts = ["/app/../etc"]\n', "artifacts: a path without `..`, as the sandbox has it, not '/app/../etc'"),
+        ('[environment]\nos = "beos"\n', "environment.os: must be 'linux' or 'windows', not 'beos'"),
+        ('artifacts = ["/app/../etc"]\n', "artifacts: must be a path in the sandbox, without `..`, not '/app/../etc'"),
         ("environment = 5\n", "environment: must be"),
     ],
 )
@@ -252,8 +252,8 @@ def test_a_broken_task_toml(tmp_path: Path, text: str, sentence: str) -> None:
     ("name", "sentence"),
     [
         ("instruction.md", "hello/instruction.md: No such file or directory"),
-        ("environment/Dockerfile", "hello: there is no environment/Dockerfile, and task.toml has no environment.docker_image"),
-        ("tests/test.sh", "hello: there is no tests/test.sh"),
+        ("environment/Dockerfile", "hello: environment/Dockerfile does not exist, and task.toml has no environment.docker_image"),
+        ("tests/test.sh", "hello: tests/test.sh does not exist"),
     ],
 )
 def test_a_missing_file(tmp_path: Path, name: str, sentence: str) -> None:
@@ -269,7 +269,7 @@ def test_a_missing_file(tmp_path: Path, name: str, sentence: str) -> None:
 
 def test_an_empty_instruction(tmp_path: Path) -> None:
     """A canary alone asks for nothing either."""
-    with pytest.raises(ConfigError, match=r"instruction\.md: is empty; it should say what the agent is to do"):
+    with pytest.raises(ConfigError, match=r"instruction\.md: is empty; it must contain the instruction for the agent"):
         scenario(write_task(tmp_path, files={"instruction.md": "<!-- canary 1 -->\n\n"}))
 
 
@@ -340,23 +340,23 @@ def test_changed_files(tmp_path: Path) -> None:
     file.write_text(text)
     strict = load_suite(file)
     file.write_text(f"{text}sandbox: harbor:daytona\n")
-    with pytest.raises(ConfigError, match=r"verifier\.changed: in harbor:daytona no files are compared; say `allow`"):
+    with pytest.raises(ConfigError, match=r"verifier\.changed: harbor:daytona does not compare files; use `allow`"):
         load_suite(file)
 
     assert ["allow", "fail"] == [each.task.changed for found in (usual, strict) for each in found.scenarios if each.task]
 
 
 def test_private_addresses(tmp_path: Path) -> None:
-    """Ranges that a suite opens are known to its tasks; what is no range, and one for a sandbox that closes none, is refused."""
+    """A task gets the address ranges that its suite opens. Invalid ranges are refused, and so are ranges for a sandbox without them."""
     write_task(tmp_path / "tasks")
     file, head = tmp_path / "suite.yaml", "name: ours\ndataset: {format: harbor, file: tasks}\n"
     file.write_text(f"{head}private_addresses: [10.1.0.0/16, fd12::/64]\n")
     found = load_suite(file)
     file.write_text(f"{head}private_addresses: [10.1.0.1/16]\n")
-    with pytest.raises(ConfigError, match=r"suite\.yaml: private_addresses: 10\.1\.0\.1/16 has host bits set; should be .* 10\.1\.0\.0/16"):
+    with pytest.raises(ConfigError, match=r"suite\.yaml: private_addresses: 10\.1\.0\.1/16 has host bits set; must be .* 10\.1\.0\.0/16"):
         load_suite(file)
     file.write_text(f"{head}private_addresses: [10.1.0.0/16]\nsandbox: harbor:daytona\n")
-    with pytest.raises(ConfigError, match=r"suite\.yaml: private_addresses: are of the sandbox docker; harbor:daytona closes none"):
+    with pytest.raises(ConfigError, match=r"suite\.yaml: private_addresses: only the sandbox docker has them, harbor:daytona does not"):
         load_suite(file)
 
     assert [("10.1.0.0/16", "fd12::/64")] == [each.task.private_addresses for each in found.scenarios if each.task]
@@ -365,7 +365,7 @@ def test_private_addresses(tmp_path: Path) -> None:
 
 def test_no_folder(tmp_path: Path) -> None:
     """A folder that is not there, a tools file beside it and a folder for a format of files are one sentence each."""
-    with pytest.raises(ConfigError, match=r"tasks: there is no such folder of data; see the suite's README\.md"):
+    with pytest.raises(ConfigError, match=r"tasks: the data folder does not exist; see the suite's README\.md"):
         suite(tmp_path)
     write_task(tmp_path / "tasks")
     with pytest.raises(ConfigError, match="dataset: format harbor reads a folder; leave `tools` out"):
@@ -379,5 +379,5 @@ def test_no_tasks(tmp_path: Path) -> None:
     """A folder without one is no data."""
     (tmp_path / "tasks").mkdir()
 
-    with pytest.raises(ConfigError, match="tasks: no scenarios in it"):
+    with pytest.raises(ConfigError, match="tasks: contains no scenarios"):
         suite(tmp_path)

@@ -83,7 +83,7 @@ def test_parquet(tmp_path: Path) -> None:
 
     assert load(jsonl(tmp_path, row("a"), row("b", PICTURE)), images="keep") == load(tmp_path / "hle.parquet", images="keep")
     (tmp_path / "broken.parquet").write_bytes(b"no parquet")
-    with pytest.raises(ConfigError, match=r"broken\.parquet: is no parquet file that can be read: "):
+    with pytest.raises(ConfigError, match=r"broken\.parquet: is not a readable parquet file: "):
         load(tmp_path / "broken.parquet")
 
 
@@ -98,11 +98,11 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (row("a", answer_type="essay"), "hle.jsonl:1: 'answer_type' should be one of exactMatch, multipleChoice, not 'essay'"),
-        (row("a", answer=" "), "hle.jsonl:1: 'answer' should be a text that is not empty"),
-        (row(""), "hle.jsonl:1: 'id' should be a text that is not empty"),
-        ({**row("a"), "image": 3}, "hle.jsonl:1: 'image' should be a URL or a data URI, or empty"),
-        ([], "hle.jsonl:1: is a JSON list, should be an object"),
+        (row("a", answer_type="essay"), "hle.jsonl:1: 'answer_type' must be one of exactMatch, multipleChoice, not 'essay'"),
+        (row("a", answer=" "), "hle.jsonl:1: 'answer' must be a text that is not empty"),
+        (row(""), "hle.jsonl:1: 'id' must be a text that is not empty"),
+        ({**row("a"), "image": 3}, "hle.jsonl:1: 'image' must be a URL or a data URI, or empty"),
+        ([], "hle.jsonl:1: is a JSON list, must be an object"),
     ],
 )
 def test_what_is_no_row(tmp_path: Path, wrong: object, message: str) -> None:
@@ -117,7 +117,7 @@ def test_what_is_no_row(tmp_path: Path, wrong: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("{images: maybe}", "dataset.options.images should be one of skip, keep, not 'maybe'"),
+        ("{images: maybe}", "dataset.options.images must be one of skip, keep, not 'maybe'"),
         ("{pictures: keep}", "dataset format 'hle': no option 'pictures'; known: images"),
     ],
 )
@@ -136,7 +136,7 @@ def test_data_that_is_not_here(tmp_path: Path) -> None:
     with pytest.raises(MissingData) as caught:
         suite(tmp_path)
 
-    for words in ("hle.jsonl is not there", URL, VARIABLE, "`agentbench download hle --revision main`"):
+    for words in ("hle.jsonl does not exist", URL, VARIABLE, "`agentbench download hle --revision main`"):
         assert words in str(caught.value)
 
 

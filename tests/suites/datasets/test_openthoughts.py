@@ -53,7 +53,7 @@ def test_a_download(hub: Hub, tmp_path: Path) -> None:
     assert 0 == done.returncode, done.stderr
     assert [
         f"scenarios/openthoughts/tb-dev  3 tasks  {REPOSITORY}  revision {COMMIT}",
-        "1 of them ask for what is not supported, and are skipped: train",
+        "skipped, because they need unsupported features: 1 (train)",
         f"now run: pytest -m openthoughts --agentbench-set dataset.file={folder} --agentbench-set dataset.name=OpenThoughts-TB-dev",
     ] == done.stdout.splitlines()
     assert {"repository": REPOSITORY, "commit": COMMIT} == json.loads((folder / "revision.json").read_text())
@@ -90,10 +90,10 @@ def test_another_revision_takes_no_place(hub: Hub, tmp_path: Path) -> None:
     folder.mkdir()
     done = from_hub(hub, tmp_path, "--output", "mine")
 
-    said = "agentbench: mine: is there already, with something else; remove it, or name another folder with --output\n"
+    said = "agentbench: mine: already exists and contains something else; remove it, or name another folder with --output\n"
     assert (4, said) == (done.returncode, done.stderr)
     (folder / "revision.json").write_text(json.dumps({"repository": REPOSITORY, "commit": "older"}))
-    assert f"mine: is there already, with {REPOSITORY} at older; " in from_hub(hub, tmp_path, "--output", "mine").stderr
+    assert f"mine: already exists and contains {REPOSITORY} at older; " in from_hub(hub, tmp_path, "--output", "mine").stderr
 
 
 @pytest.mark.slow
