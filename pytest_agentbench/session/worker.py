@@ -95,7 +95,6 @@ class Worker:
 
     @cached_property
     def suites(self) -> Mapping[str, WorkerSuite | UnavailableSuite]:
-        """Suites by folder."""
         return self.input.every_suite
 
     @cached_property
@@ -383,7 +382,6 @@ def wants_rollout(item: pytest.Item) -> bool:
 
 
 def has_key(item: pytest.Item) -> bool:
-    """Returns whether a test is parametrized with a rollout key."""
     return KEY in getattr(getattr(item, "callspec", None), "params", ())
 
 
