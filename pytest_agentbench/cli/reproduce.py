@@ -53,13 +53,15 @@ def add(commands: Any) -> None:
 
 def _add_what(command: Any) -> None:
     command.add_argument("--suite", default=SUITE, metavar="SUITE", help=f"the suite's folder (default: {SUITE})")
-    command.add_argument("--variant", metavar="NAME", help=f"of the suite (default: {VARIANT} of {SUITE}, of another suite its own agent)")
+    command.add_argument(
+        "--variant", metavar="NAME", help=f"variant of the suite (default: {VARIANT} for {SUITE}, the suite's own agent for others)"
+    )
     command.add_argument(
         "--methods",
         type=option(_methods),
         default=_methods(METHODS),
         metavar="NAME=BACKEND",
-        help=f"the first is the baseline ({METHODS})",
+        help=f"methods and their backends; the first is the baseline (default: {METHODS})",
     )
     command.add_argument(
         "--concurrency", type=option(counts), default=(24, 32, 40, 48), metavar="N,N", help="rollouts in flight (default: 24,32,40,48)"
@@ -72,16 +74,22 @@ def _add_when(command: Any) -> None:
         type=option(positive_time),
         default=9000.0,
         metavar="TIME",
-        help="no rollout begins after it (default: 150m)",
+        help="no rollout starts after this time (default: 150m)",
     )
     command.add_argument(
         "--window",
         type=option(window),
         default=(600.0, 7800.0),
         metavar="START:END",
-        help="after the first call (default: 10m:130m)",
+        help="the measured time, counted from the first call (default: 10m:130m)",
     )
-    command.add_argument("--sample-interval", type=option(interval), default=2.0, metavar="TIME", help="of metrics (default: 2s)")
+    command.add_argument(
+        "--sample-interval",
+        type=option(interval),
+        default=2.0,
+        metavar="TIME",
+        help="time between two samples of the metrics (default: 2s)",
+    )
 
 
 def _methods(text: str) -> dict[str, str]:

@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
         "--kv-blocks", type=option(counts), default=(), metavar="N,N", help="KV blocks of each worker (default: as in the run)"
     )
     command.add_argument(
-        "--router", type=option(routers), default=(), metavar="R,R", help=f"of {', '.join(ROUTERS)} (default: as in the run)"
+        "--router", type=option(routers), default=(), metavar="R,R", help=f"one or more of: {', '.join(ROUTERS)} (default: as in the run)"
     )
     command.add_argument(
         "--original",
