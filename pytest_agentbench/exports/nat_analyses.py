@@ -265,7 +265,7 @@ def _interval(values: Sequence[float]) -> Json:
 
 
 def _figures(n: int = 0, center: float = 0, intervals: Json | None = None, tails: Json | None = None) -> Json:
-    """What nobody knows is 0, as the toolkit has it."""
+    """Unknown values are 0, as in the toolkit."""
     return {"n": n, "mean": center, **dict.fromkeys(INTERVALS, (0, 0)), **(intervals or {}), **(tails or _tails(()))}
 
 

@@ -142,7 +142,7 @@ def _call(place: RolloutPlace, attempt: Attempt, call: LLMCall, category: str) -
 def _slice(
     place: RolloutPlace, attempt: Attempt, stamps: tuple[int | None, int | None], name: str, category: str, facts: Json
 ) -> Iterator[TraceSlice]:
-    """One slice, or none where nobody took the times."""
+    """Yields one slice, or none if the times are unknown."""
     start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in stamps)
     if start is not None and end is not None:
         yield TraceSlice(start, max(start, end), name, category, {name: value for name, value in facts.items() if value is not None})

@@ -49,7 +49,7 @@ def read_text(file: Path) -> str:
 
 
 def json_in(file: Path, text: str, line: int | None = None, pairs: Pairs | None = None) -> Any:
-    """Parses the text of a file, or of one of its lines. Raises ConfigError with file, line and column."""
+    """Parses the text of a file, or of one of its lines. Raises ConfigError with the file, and the line and column if known."""
     try:
         return bounded_json(text, pairs)
     except json.JSONDecodeError as error:

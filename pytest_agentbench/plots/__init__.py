@@ -73,7 +73,7 @@ def main_score(chosen: ChosenRuns) -> str:
 
 
 def left_out(chosen: ChosenRuns, score: str | None) -> str:
-    """Returns a sentence about runs without points, because none of their rollouts has the score. Empty if there are none."""
+    """Returns a sentence about suites without points, because none of their rollouts has the score. Empty if there are none."""
     from pytest_agentbench.plots.points import unscored
 
     score = score or main_score(chosen)

@@ -96,7 +96,7 @@ def legend(figure: Figure, axis: Axes, title: str | None = None) -> None:
 
 
 def figures(axis: Axes, text: str) -> None:
-    """Writes figures above a picture, where they cover no data."""
+    """Writes numbers above a picture, where they cover no data."""
     axis.set_title(text, loc="right", fontsize=12)
 
 

@@ -70,7 +70,7 @@ class Points:
     measures: Mapping[str, NDArray[np.float64]]  # ttft and itl in ms, tps in 1/s, total_tokens, llm_calls, total_duration in s
     color_by: str  # name of the column or setting that colours stand for
     colours: NDArray[Any]  # its values: numbers or names
-    calls: Mapping[str, NDArray[np.float64]]  # ttft, itl and tps of all calls of these rollouts
+    calls: Mapping[str, NDArray[np.float64]]  # ttft, itl and tps of the successful calls of these rollouts
     keys: Sequence[PointKey]  # the rollout of each row
     calls_of: Sequence[int]  # index of the rollout's row, for each call
 

@@ -52,7 +52,7 @@ def _shared(name: str, value: object) -> tuple[str, object]:
 
 
 def rollout_section(rollout: Rollout) -> str:
-    """Returns status, scores, expected and actual tools, the last messages and the log of a rollout."""
+    """Returns status, scores, drafts, time split, earlier attempts, tools or verifier result, last messages and log of a rollout."""
     status = f"{rollout.status} ({rollout.reason})" if rollout.reason else rollout.status
     rows = [("status", f"{status}, {len(rollout.calls)} LLM calls, {rollout.duration_s:.2f} s")]
     rows += [(name, f"{score!r}  {score.explanation}") for name, score in rollout.scores.items()]

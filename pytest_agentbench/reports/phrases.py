@@ -93,7 +93,7 @@ MEANS_MAY_MOVE = "Short rollouts end first, so the means may still change. Inter
 
 
 def measure(value: Measure) -> str:
-    """`11.3 ms, median (95 % interval 9.6 to 10.9); p90 12.0 ms`."""
+    """`10.3 ms, median (95 % interval 9.6 to 10.9); p90 12.0 ms`."""
     known = ", ".join(filter(None, (" ".join(filter(None, (figure(value), unit_of(value)))), value.statistic)))
     return "; ".join(filter(None, (known + (f" ({text})" if (text := interval(value)) else ""), value.about)))
 
@@ -293,7 +293,7 @@ def files(directory: str) -> Text:
 
 
 def imported(run: Run) -> str:
-    """Returns which tool made the results of an imported run, and where they were read."""
+    """Returns which tool made the results of an imported run, and where and when they were read. Empty for other runs."""
     origin = run.imported
     return f"by {origin.tool}, from {origin.path}, read {origin.at}" if origin else ""
 

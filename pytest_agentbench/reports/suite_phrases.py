@@ -135,7 +135,7 @@ def agent_errors(suite: SuiteResult) -> str:
 
 
 def passes(value: Passes, of: Scale) -> str:
-    """`0.812 [0.771, 0.853] of the trials, those with tsq >= 0.5; pass@3 0.9 [0.8, 1.0], pass^3 0.5 [0.4, 0.6]; 95 % intervals`."""
+    """`0.812 [0.771, 0.853] of the trials, those with tsq >= 0.5; pass@3 0.900 [0.800, 1.000], ...; 95 % intervals`."""
     first = f"{phrases.mean(value.pass_all[0])} of the trials, those with {value.score} {of.sign} {value.floor:g}"
     last = ((False, value.pass_at[-1]), (True, value.pass_all[-1]))
     rates = [f"{PassRate(every, each.k).name} {phrases.mean(each)}" for every, each in last if each.k > 1]

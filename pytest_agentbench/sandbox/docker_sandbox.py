@@ -161,7 +161,7 @@ class DockerSandbox:
     """A sandbox in a container. `start` creates the container, and `end` removes it."""
 
     def __init__(self, run: str, key: RolloutKey, task: Task, seconds: float, on_end: Callable[[], None] = _do_nothing) -> None:
-        """The container ends by itself `seconds` after its start. `on_end` is called when it was removed."""
+        """The container ends by itself `seconds` after its start. `on_end` is called by `end`, even if the container cannot be removed."""
         self._run, self._key, self._task, self._seconds, self._on_end = run, key, task, seconds, on_end
         self._what = f"the sandbox of {key}"
         self.kind = KIND

@@ -153,8 +153,9 @@ def names_in(tests: Path) -> frozenset[str]:
 def verifier_changes(changes: Sequence[Change], names: Collection[str], is_folder: Callable[[str], bool]) -> tuple[str, ...]:
     """Returns the changed paths that a verifier may use, sorted. `names` are the words in its files.
 
-    Modified and deleted files count in all folders of programs and libraries. Added files count if they have the name of a program or
-    module in `names`, or if Python, pytest or the loader reads them automatically.
+    Any change counts of a system setting such as /etc/passwd, and of a file that Python, pytest or the loader reads automatically.
+    Other modified and deleted files count in the folders of programs and libraries. Other added files count if they are a program in
+    `names` or _USUAL, or a module in `names`. Modified folders and compiled modules (`__pycache__`) do not count.
     """
     above = {str(parent) for each in changes for parent in PurePosixPath(each.path).parents}
     paths = []

@@ -305,7 +305,7 @@ async def _workdir(sandbox: Sandbox, task: Task) -> str | None:
 async def _read_output(sandbox: Sandbox, name: str, user: int) -> bytes | None:
     """Returns a file that the verifier wrote, or None if it does not exist.
 
-    Raises TamperedOutput if it is not a regular file, is too large, or belongs to another user.
+    Raises TamperedOutput if it is not a regular file, is too large, or belongs to neither this user nor root.
     """
     try:
         file = await sandbox.get(f"{LOGS}/{name}")

@@ -48,7 +48,7 @@ class CannedSource:
     """The tool source of a rollout with canned answers. Calls of other tools go to the wrapped source.
 
     Whether a call gets an injected error depends only on scenario, trial, tool and the number of calls of that tool. A repeated run thus
-    has the same errors at the same calls, in all variants.
+    has the same errors at the same calls, in all variants with the same error rates.
     """
 
     def __init__(

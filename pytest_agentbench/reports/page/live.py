@@ -58,9 +58,10 @@ class LiveRun:
             return page(self.directory.name, self._records.html(self._phase()), [RunData(index, ())], [], live=True)
 
     def news(self, generation: str, state: str, after: int) -> str:
-        """Returns JSON with the rows after the first `after` ones and the state of the run, or `{}` if the page is up to date.
+        """Returns JSON with the next rows (at most AT_ONCE) and the state of the run, or `{}` if the page is up to date.
 
-        Rows are counted from 0 for each generation, which changes when a session starts or ends. Raises OSError and ConfigError.
+        `generation` and `state` are from the last answer that the page got; `after` is the number of rows that it has. If a session
+        has started or ended since, the generation is new, and the rows are sent from the first one. Raises OSError and ConfigError.
         """
         with self._lock:
             self._reload()
