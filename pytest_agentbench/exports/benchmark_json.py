@@ -37,7 +37,7 @@ def _about(run: Run) -> Json:
 
 
 def _benchmarks(tables: Tables, run: str) -> Iterator[Json]:
-    """Those of a run's scenarios; those of judges and of other endpoints are left out, as in all timings."""
+    """Returns the benchmarks of a run's scenarios. Calls of judges and to other endpoints are left out, as in all timings."""
     calls, rollouts = (_measured(table, run) for table in (tables.calls, tables.rollouts))
     agents = calls.where(calls["measured"])
     columns = [(agents, f"{name}_mean_ms", f"{name}_mean") for name in registry.latencies("event")]

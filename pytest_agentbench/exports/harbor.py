@@ -109,9 +109,10 @@ def _scales(trials: Sequence[HarborTrial], scores: Sequence[str]) -> dict[str, S
 
 
 def _means(trials: Sequence[HarborTrial], variant: str, result: Json, scores: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """(score, Harbor's own mean of it) under a variant, where the job has one mean of all its trials.
+    """Yields (score, Harbor's own mean of it) under a variant, if the job has one mean of all its trials.
 
-    Of a single reward Harbor calls the mean `mean`; of several, older versions give that of `reward`, later ones each by its name.
+    Harbor calls the mean of a single reward `mean`. For several rewards, older versions give the mean of `reward`, later ones each mean
+    by its name.
     """
     names = {trial.statistics for trial in trials if trial.variant == variant and trial.result}
     counted = dig(result, "stats", "evals", *names) if len(names) == 1 else None

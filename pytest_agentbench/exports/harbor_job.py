@@ -154,7 +154,7 @@ def _count(job: HarborJob, rollout: Rollout, name: str, rewards: Json) -> None:
 
 
 def _configuration(job: HarborJob, run: Run, group: str) -> Json:
-    """As much of a job's configuration as a run knows."""
+    """Returns the configuration of a job, as far as a run knows it."""
     return {
         "job_name": job.folder.name,
         "n_concurrent_trials": run.concurrency_of(group) or 1,

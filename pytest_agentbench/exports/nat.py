@@ -130,7 +130,7 @@ def _entries(job: Path, items: Mapping[str, Json], notes: list[str]) -> list[Nat
         return rows
     entries = [NatEntry(id) for id in items]
     if len(rows) != len(entries):
-        notes.append(f"{ANSWERS} has no ids and {len(rows)} texts for {len(entries)} scores, so nobody knows whose answers they are")
+        notes.append(f"{ANSWERS} has no ids and {len(rows)} texts for {len(entries)} scores, so the answers cannot be assigned")
         return entries
     notes.append(f"{ANSWERS} has no ids (structure.disable): the n-th answer is taken for that of the n-th score")
     for entry, row in zip(entries, rows, strict=True):
@@ -190,7 +190,7 @@ def _joined(job: Path, entries: Sequence[NatEntry], notes: list[str]) -> dict[in
             if wrong
             else f"example_number {max(events)} is beyond the {len(entries)} entries"
         )
-        notes.append(f"events are left out, because nobody knows whose they are: {why}")
+        notes.append(f"events are left out, because they cannot be assigned: {why}")
         return {}
     notes.append(f"events are joined to ids by position, which their tools confirm for {len(both)} of {len(entries)} entries")
     if borrowed := [number for number in names_by_number if names_by_number[number] and not fits.get(number)]:

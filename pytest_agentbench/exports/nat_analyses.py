@@ -187,7 +187,7 @@ def _spikes_of(levels: Levels, spiked: NDArray[np.bool_], starts: NDArray[np.flo
 
 
 def _average(tokens: Sequence[int], spikes: NDArray[np.float64]) -> float:
-    """Of calls that have tokens, once for each spike that they are in."""
+    """Returns the mean number of tokens of calls in spikes. A call counts once for each of its spikes, if it has tokens."""
     counts = np.array(tokens, np.float64)
     weights = np.where(counts > 0, spikes, 0)
     return float((counts * weights).sum() / weights.sum()) if weights.sum() else 0.0
@@ -256,7 +256,7 @@ class Optimization:
 
 
 def _interval(values: Sequence[float]) -> Json:
-    """Of a mean: z times the standard error. Of one value all is that value."""
+    """Returns a mean with its interval, z times the standard error. With a single value, all figures are that value."""
     center = mean(values)
     if center is None:
         return _figures()

@@ -119,7 +119,7 @@ class Heading(NamedTuple):
 
     @classmethod
     def of(cls, name: str, run: Run, group: str) -> Heading:
-        """That of a suite of a run."""
+        """Returns the heading of a suite of a run."""
         suite = run.suites.get(group)
         return cls(name, run.started_at, f"{suite.folder}/suite.yaml" if suite and suite.folder else "unknown")
 

@@ -208,7 +208,7 @@ def _examples(job: NatJob, origin: Origin) -> Iterator[tuple[int, RolloutPlace]]
 
 
 def _entry(id: str, rollout: Rollout) -> Json:
-    """Of ANSWERS, with what the data set has of it."""
+    """Returns an entry of ANSWERS, with the fields of the data set."""
     questions = [message.get("content") for message in rollout.messages if message.get("role") == "user"]
     return {
         "id": id,

@@ -141,7 +141,7 @@ def _add(examples: dict[int, Example], row: dict[str, str]) -> None:
     example = examples.setdefault(int(float(row["example_number"])), Example())
     example.first, example.last = min(example.first, at), max(example.last, at)
     if kind.startswith(("LLM_", "TOOL_")) and not uuid:
-        raise ValueError(f"an event {kind} has no UUID, so nobody knows which call it belongs to")
+        raise ValueError(f"an event {kind} has no UUID, so its call is unknown")
     if kind.startswith("LLM_"):
         _add_llm(example.llm_events.setdefault(uuid, CallEvents()), kind, at, row)
     elif kind == "TOOL_START":
@@ -214,7 +214,7 @@ def tool_inputs(file: Path) -> Iterator[tuple[str, object]]:
                 yield str(dig(step, "payload", "UUID")), dig(step, "payload", "data", "input")
 
 
-TOKEN = "…"  # the text of an event with output: what it was nobody kept
+TOKEN = "…"  # the text of an event with output, because the real text is not recorded
 WORKFLOW = "<workflow>"
 
 
@@ -305,7 +305,7 @@ def _texts(place: RolloutPlace) -> dict[int, str]:
 
 
 def _id(place: RolloutPlace, *parts: object) -> str:
-    """The same for the same thing, whenever it is exported."""
+    """Returns an id that is the same at every export."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(map(str, (place.origin.run, *place.rollout.key, *parts)))))
 
 

@@ -45,7 +45,10 @@ def histogram(axis: Axes, points: Points, measure: str) -> None:
 
 
 def edges(values: NDArray[np.float64], measure: str) -> NDArray[np.float64]:
-    """Returns the edges of the bins. TTFT has bins of 5 ms if no value exceeds 500 ms. Numbers of LLM calls have a bin each if their range is small."""
+    """Returns the edges of the bins.
+
+    TTFT has bins of 5 ms if no value exceeds 500 ms. Numbers of LLM calls have a bin each if their range is small.
+    """
     if measure == "ttft" and values.max() <= TTFT_END:
         return np.arange(0.0, (values.max() // TTFT_BIN + 2) * TTFT_BIN, TTFT_BIN)
     if measure == "llm_calls" and np.ptp(values) < BINS[measure]:

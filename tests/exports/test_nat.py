@@ -164,7 +164,7 @@ def test_events_of_nobody(tmp_path: Path, rows: list[Json], why: str) -> None:
     rollouts, run = imported(write_job(tmp_path / "job", ["Hello."], [item("a", 1.0, ["tools__ask"])], rows))
 
     assert ((), (), 0) == (rollouts[0].calls, rollouts[0].tool_calls, rollouts[0].ended_ns)
-    assert f"nobody knows whose they are: {why}" in notes(run)
+    assert f"they cannot be assigned: {why}" in notes(run)
 
 
 def test_borrowed_tools(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_answers_of_nobody(tmp_path: Path) -> None:
     rollouts, run = imported(write_job(tmp_path / "job", ["Hello."], [item("a", 1.0), item("b", 1.0)]))
 
     assert [("", "ok"), ("", "ok")] == [(each.answer, each.status) for each in rollouts]
-    assert "1 texts for 2 scores, so nobody knows whose answers they are" in notes(run)
+    assert "1 texts for 2 scores, so the answers cannot be assigned" in notes(run)
 
 
 def test_calls_are_paired_by_uuid(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ HEADER = "event_type,event_timestamp,example_number,UUID\n"
         (f"{HEADER}LLM_START,nan,0,a\n", ":2: 'nan' is no time in seconds"),
         (f"{HEADER}LLM_START,1,,a\n", ":2: could not convert string to float: ''"),
         (f"{HEADER}LLM_START,1\n", ":2: fewer columns than the header has"),
-        (f"{HEADER}LLM_START,1,0,\n", ":2: an event LLM_START has no UUID, so nobody knows which call it belongs to"),
+        (f"{HEADER}LLM_START,1,0,\n", ":2: an event LLM_START has no UUID, so its call is unknown"),
     ],
 )
 def test_a_broken_csv(tmp_path: Path, text: str, why: str) -> None:
