@@ -386,7 +386,7 @@ def test_arms_that_are_variants(project: Project) -> None:
     assert [1.0] * 3 == [arm["goodput"]["attainment"] for arm in run["ab"]["arms"]]
 
     result = project.run("--agentbench-ab=variant:default,variant:warm")
-    result.stdout.fnmatch_lines(["*suite.yaml: no variant 'warm' for the arm variant:warm; known: default"])
+    result.stdout.fnmatch_lines(["*suite.yaml: the arm variant:warm: no variant 'warm'; known: default"])
 
 
 @pytest.mark.parametrize(

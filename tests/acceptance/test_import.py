@@ -51,7 +51,7 @@ def test_an_import_is_a_run(job: Path, capsys: Capture) -> None:
     shown = capsys.readouterr().out
     report = Path("reports/nat-job_1/report.md").read_text()
     assert notes and all(note in shown and markdown.prose(note) in report for note in notes)
-    assert re.search(r"^stopwatch .*the toolkit stamped events in the agent's own process", shown, re.MULTILINE)
+    assert re.search(r"^timing quality .*the toolkit stamped events in the agent's own process", shown, re.MULTILINE)
     assert "warn" == read_run(Path("reports/nat-job_1")).stopwatch.verdict
     assert 0 == main(["show", "nat-job_1", "--as", "nat"])
     assert "Total LLM Calls" in capsys.readouterr().out

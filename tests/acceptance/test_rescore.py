@@ -123,7 +123,7 @@ def test_one_scorer(shop: Project, capsys: Capture) -> None:
         assert {"tsq", "judged", "exact_match"} <= {*rollout.scores}
     assert 4 == main(["rescore", "--scorer", "exact_mach"])
     assert (
-        "agentbench: no scorer 'exact_mach' (did you mean 'exact'?); known: action_completion, completeness, exact, "
+        "agentbench: no scorer 'exact_mach' (did you mean 'exact_match'?); known: action_completion, completeness, exact, "
         in capsys.readouterr().err
     )
 

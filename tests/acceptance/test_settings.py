@@ -184,7 +184,7 @@ def test_an_unknown_variant(project: Project) -> None:
 
     result = project.run("--agentbench-variants=warm", "scenarios/shop")
 
-    result.stdout.fnmatch_lines(["*scenarios/shop/suite.yaml: no variant 'warm'; known: default, hot, cold, or `all`"])
+    result.stdout.fnmatch_lines(["*scenarios/shop/suite.yaml: no variant 'warm'; known: cold, default, hot, or `all`"])
     assert result.ret not in (pytest.ExitCode.OK, pytest.ExitCode.INTERNAL_ERROR)
 
 

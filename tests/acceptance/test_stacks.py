@@ -379,7 +379,7 @@ def test_ended_by_somebody_else(small: Project, stacks: Path) -> None:
         session.clean_up()
 
     assert 6 == status
-    assert "the backend 'small' is gone: it was stopped: pid " in session.output
+    assert "the backend 'small' is gone: it was stopped: requested by pid " in session.output
 
 
 @pytest.mark.parametrize("test", [PASSES, WHERE], ids=["rollouts", "by-hand"])

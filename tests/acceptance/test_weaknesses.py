@@ -62,4 +62,4 @@ def test_unknown_keys_are_errors(project: Project) -> None:
     result = project.run("scenarios")
 
     result.stdout.fnmatch_lines(["*agent: unknown key 'recursion_limit'; known keys of react: *max_tool_calls*"])
-    result.stdout.fnmatch_lines(["*scorer 'tsq': unknown option 'verbose'; known: none*"])
+    result.stdout.fnmatch_lines(["*scorer 'tsq': no option 'verbose'; known: none*"])

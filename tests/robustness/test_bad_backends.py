@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
         (
             "kind: embedded\nttft: 40\n",
             (),
-            "*backends/embedded.yaml: unknown key 'ttft'; known keys: request_fields, context_length, name, model,*",
+            "*backends/embedded.yaml: unknown key 'ttft' (did you mean 'ttft_ms'?); known keys: request_fields, context_length, name, model,*",
         ),
         ("kind: embedded\nport: [1\n", (), "*backends/embedded.yaml:3: not valid YAML: *"),
         ("kind: embedded\njitter: 2\n", (), "*backends/embedded.yaml: jitter: must be less than or equal to 1, not 2"),
@@ -104,7 +104,10 @@ def test_a_port_that_is_taken(project: Project, way: tuple[str, ...]) -> None:
     ("script", "sentence"),
     [
         (None, "*backends/embedded.script.yaml: No such file or directory"),
-        ("- text: hello\n- txet: hello\n", "*backends/embedded.script.yaml: rule 2: unknown key 'txet'; known keys: *"),
+        (
+            "- text: hello\n- txet: hello\n",
+            "*backends/embedded.script.yaml: rule 2: unknown key 'txet' (did you mean 'text'?); known keys: *",
+        ),
         ("- text: [\n", "*backends/embedded.script.yaml:2: not valid YAML: *"),
     ],
 )

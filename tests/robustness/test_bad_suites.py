@@ -77,7 +77,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     ),
     "no_such_option": (
         in_yaml(agent={"kind": "tool_calling", "turns": 3}),
-        "agent: unknown key 'turns'; known keys of tool_calling: kind,",
+        "agent: unknown key 'turns' (did you mean 'max_turns'?); known keys of tool_calling: kind,",
     ),
     "no_such_scorer": (
         in_yaml(scorers=["tqs"], thresholds={}),

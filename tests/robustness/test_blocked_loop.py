@@ -80,7 +80,7 @@ def test_a_blocking_agent(project: Project, block: str, way: tuple[str, ...]) ->
     assert ("here is shop-1\n", ()) == (rollouts["shop-1"].log, rollouts["shop-1"].earlier_attempts)
     assert 3 == len(project.rollouts)
     assert 1 == result.stdout.str().count(
-        f"agentbench: shop[shop-1]: the agent blocks the event loop, and with it all rollouts: {place}; take"
+        f"agentbench: shop[shop-1]: the agent blocks the event loop, and with it all rollouts: {place}; use"
     )
 
 

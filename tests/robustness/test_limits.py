@@ -28,10 +28,10 @@ threading.Thread.start = refuse
 
 
 #: Threads of the controller without which nothing can be measured.
-NEEDED = ("pool", "pool-words", "cpu", "sampler", "backend", "watch-backend", "watch-pool", "watch-tap")
+NEEDED = ("pool", "pool-pipe", "cpu", "sampler", "backend", "watch-backend", "watch-pool", "watch-tap")
 
 
-@family("name", {each: [f"agentbench-{each}"] for each in NEEDED}, "pool-words")
+@family("name", {each: [f"agentbench-{each}"] for each in NEEDED}, "pool-pipe")
 def test_a_thread_that_cannot_start(project: Project, name: str, way: tuple[str, ...]) -> None:
     """Where the controller cannot do its part the tests that wait for it are told, instead of waiting for ever."""
     project.suite(scenarios=3)
