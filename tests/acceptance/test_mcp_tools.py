@@ -126,7 +126,7 @@ def test_a_server_that_does_not_fit(project: Project) -> None:
     result.assert_outcomes(errors=1)
     said = re.sub(r"\s", "", result.stdout.str())
     assert (
-        "shop/suite.yaml:tools:theMCPserver`pythonserver.py`:thedatahaveatool'return_item'(didyoumean'find_item'?);known:find_item,give_back,order_item"
+        "shop/suite.yaml:tools:theMCPserver`pythonserver.py`:thedatahaveatool'return_item'(didyoumean'order_item'?);known:find_item,give_back,order_item"
         in said
     )
     assert not (project.root / "reports").exists()
