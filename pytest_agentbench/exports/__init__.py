@@ -1,4 +1,4 @@
-"""Reads results of other tools as runs, and writes runs as files of other tools. A tool is a module here and a line in TOOLS or EXPORTS.
+"""Reads results of other tools as runs, and writes runs as files of other tools. Each has a module here and a line in TOOLS or EXPORTS.
 
 No values are invented: a value that a tool or a run did not record stays unknown.
 """
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 class Source:
     """The content of a result directory of another tool."""
 
-    suite: str  # a name for what was run; `--suite` gives another
+    suite: str  # name of the suite; `--suite` overrides it
     scores: Sequence[str]  # under the tool's own names, the main one first
     rollouts: Iterator[Rollout]  # one at a time, in the order of their scenarios
-    stopwatch: str  # who took the times, and how far they go: one sentence
-    planned: int  # rollouts that the tool was to do, as far as it says
-    notes: list[str]  # sentences on what is missing or doubtful; complete when the rollouts were read
+    stopwatch: str  # sentence on who measured the times, and what they cover
+    planned: int  # number of planned rollouts, as far as the tool reports it
+    notes: list[str]  # sentences on missing or doubtful data; complete after the rollouts were read
     dataset: str = ""  # the data file that the tool names
     agents: Mapping[str, Json] = field(default_factory=lambda: {"default": {}})  # variant -> settings
     model: str | None = None
-    concurrency: int | None = None  # asked for
+    concurrency: int | None = None  # requested concurrency
     facts: Json = field(default_factory=dict)  # totals that belong to no rollout
     means: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # variant -> score -> the mean that the tool gives
-    scales: Mapping[str, Scale] = field(default_factory=dict)  # score -> its scale, of those that the tool's results tell
-    averages: str = ""  # what the tool averages otherwise than a run does: half a sentence
+    scales: Mapping[str, Scale] = field(default_factory=dict)  # score -> its scale, if the tool's results show it
+    averages: str = ""  # half a sentence on how the tool's means differ from a run's
 
 
 #: `read(path) -> Source`; raises ConfigError with the file and what is wrong with it.
@@ -46,7 +46,7 @@ TOOLS: Mapping[str, str] = {
     "harbor": "pytest_agentbench.exports.harbor:read",
 }
 
-#: Tool -> what finds the results in a directory that may hold several, each of which is a run: `results(path) -> [path, ...]`.
+#: Tool -> function that finds the results in a directory that may hold several. Each result is a run: `results(path) -> [path, ...]`.
 SEVERAL: Mapping[str, str] = {"nat": "pytest_agentbench.exports.nat:jobs"}
 
 #: Formats in the order of the help.
@@ -62,8 +62,8 @@ EXPORTS: Mapping[str, str] = {
 }
 
 
-#: `write(chosen, directory) -> None`: puts its files into a directory that is there and empty. Raises ConfigError for runs of which the
-#: tool could make nothing.
+#: `write(chosen, directory) -> None`: writes its files to an existing, empty directory. Raises ConfigError for runs that the tool could
+#: not use.
 Writer = Callable[["ChosenRuns", Path], None]
 
 

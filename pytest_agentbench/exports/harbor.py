@@ -17,13 +17,15 @@ from pytest_agentbench.records import EVALUABLE, SHARE, Json, Rollout, Scale, Sc
 RESULT, CONFIG = "result.json", "config.json"
 PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")
 
-#: Exceptions that say by themselves how a trial ended -> status, and what to say before them.
+#: Exceptions that determine the status of a trial by themselves -> status, and prefix of the reason.
 ENDS = {"CancelledError": ("cancelled", ""), "AgentTimeoutError": ("limit", "time: ")}
 
-#: What is not the agent's fault, though it is raised while the agent runs.
+#: Exceptions that are not the agent's fault, although they are raised while the agent runs.
 NOT_THE_AGENT = frozenset({"ApiUsageLimitError", "AgentAuthenticationError", "ModelNotFoundError"})
 
-STOPWATCH = "Harbor stamps the phases of a trial, not its calls: a rollout's time is its agent_execution, and calls have tokens only"
+STOPWATCH = (
+    "Harbor records times of a trial's phases, not of its calls: a rollout's time is its agent_execution, and calls have tokens only"
+)
 AVERAGES = (
     "Harbor counts every trial without a reward as 0, and takes all trials alike; "
     "a run leaves out what was not the agent's fault, and takes a scenario's trials first"
@@ -41,7 +43,7 @@ class HarborTrial:
 
     folder: Path
     config: Json
-    result: Json | None  # None: the trial was killed before it could write it
+    result: Json | None  # None: the trial was killed before it wrote its result
     variant: str = "default"
 
     @property
@@ -101,7 +103,7 @@ def read(path: Path) -> Source:
 
 
 def _scales(trials: Sequence[HarborTrial], scores: Sequence[str]) -> dict[str, Scale]:
-    """Returns the scale of each reward. By Harbor's convention it lies between 0 and 1; one of which a trial is beyond that has none."""
+    """Returns the scale of each reward. By Harbor's convention it lies between 0 and 1; a reward with a value outside has no scale."""
     values = {score: [trial.rewards[score] for trial in trials if score in trial.rewards] for score in scores}
     return {
         score: SHARE for score, each in values.items() if all(isinstance(value, int | float) and SHARE.contains(value) for value in each)
@@ -126,15 +128,15 @@ def _means(trials: Sequence[HarborTrial], variant: str, result: Json, scores: Se
 
 
 def _dataset(datasets: Sequence[Json]) -> Path:
-    """The only data set of a job, by its path or name."""
+    """Returns the path or name of a job's data set. Empty if there is not exactly one."""
     return Path(str(dig(datasets[0], "path") or dig(datasets[0], "name") or "")) if len(datasets) == 1 else Path()
 
 
 def _trials(path: Path) -> Sequence[HarborTrial]:
-    """Trials by task, then by when they began; a variant is an agent with its model where a job has several."""
+    """Returns the trials by task, variant and start. If a job has several agents or models, each pair of them is a variant."""
     folders = sorted(file.parent for file in path.glob(f"*/{CONFIG}"))
     if not folders:
-        raise ConfigError(f"{path}: no trial in it, which is a directory with {CONFIG}; name the directory of a job")
+        raise ConfigError(f"{path}: no trial in it, which is a directory with {CONFIG}; pass the directory of a job")
     found = [HarborTrial(each, read_object(each / CONFIG), _result(each / RESULT)) for each in folders]
     names = {str(trial.agent) for trial in found if trial.result}
     if len(names) > 1:
@@ -207,9 +209,9 @@ def _scores(trial: HarborTrial) -> dict[str, Score]:
 
 
 def outcome(trial: HarborTrial) -> tuple[str, str]:
-    """(status, reason): who is to blame for an exception follows from the phase in which it was raised.
+    """Returns (status, reason). The phase in which an exception was raised decides whether it is the agent's fault.
 
-    An agent that ran out of time, or whose program failed, is graded all the same; where it has a reward the reward counts.
+    An agent that ran out of time, or whose program failed, is graded too. If it has a reward, the reward counts.
     """
     if trial.result is None:
         return "cancelled", f"there is no {RESULT}: the trial was killed"

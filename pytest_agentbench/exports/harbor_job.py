@@ -1,4 +1,4 @@
-"""Job directories of Harbor: a trial for each rollout, with its result, its reward, and its trajectory in ATIF."""
+"""Writes job directories of Harbor: a trial for each rollout, with its result, its reward, and its trajectory in ATIF."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.tables import places
 
-#: Status -> what Harbor calls such an end, and the last phase that began.
+#: Status -> exception in Harbor's result, and the last phase that began.
 EXCEPTIONS = {
     "limit": ("AgentTimeoutError", "agent_execution"),
     "agent_error": ("AgentError", "agent_execution"),
@@ -27,19 +27,19 @@ EXCEPTIONS = {
 
 @dataclass
 class HarborJob:
-    """The trials of a suite of a run, as its result counts them."""
+    """The job of a suite of a run, with the counts for its result."""
 
     folder: Path
     agent: Json
     rewards: defaultdict[str, defaultdict[float, list[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     exceptions: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    names: FileNames = field(default_factory=FileNames)  # of scenarios
+    names: FileNames = field(default_factory=FileNames)  # directory names of scenarios
     trials: int = 0
     graded: int = 0
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """A job for each suite of each run."""
+    """Writes a job for each suite of each run."""
     for origin in chosen.origins:
         run = chosen.run_of(origin)
         jobs: dict[str, HarborJob] = {}
@@ -55,7 +55,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 
 
 def _agent(run: Run, group: str) -> Json:
-    """Who worked, as a trajectory and a trial name it."""
+    """Returns the agent's name, version and model, as trajectories and trials have them."""
     kind = run.suites[group].agent.get("kind", "unknown") if group in run.suites else "unknown"
     agent = {
         "name": str(kind),
@@ -87,9 +87,9 @@ def _asked(job: HarborJob) -> Json:
 
 
 def _reward(score: str, run: Run, rollout: Rollout) -> str:
-    """The main score is Harbor's `reward`; one that was imported from Harbor has its own name again.
+    """Returns Harbor's name of a score: `reward` for the main score, the original name for one that was imported from Harbor.
 
-    A reward is better the higher it is, so a main score of which less is better keeps its name.
+    Higher rewards are better, so a main score for which lower is better keeps its name.
     """
     suite = run.suites.get(rollout.key.group)
     main = suite.scorers[0] if suite and suite.scorers else next(iter(rollout.scores))
@@ -132,7 +132,7 @@ def _trial_result(job: HarborJob, place: RolloutPlace, name: str, rewards: Json)
 
 
 def _phases(times: Json, last: str) -> Json:
-    """The phases of a trial as far as it came: the agent's has the rollout's times, and those around it take none."""
+    """Returns the phases of a trial; those it did not reach are None. The agent's has the rollout's times, the others take no time."""
     begun = PHASES[: PHASES.index(last) + 1]
     start, end = times["started_at"], times["finished_at"]
     moments = {"agent_execution": times, "verifier": {"started_at": end, "finished_at": end}}
@@ -164,7 +164,7 @@ def _configuration(job: HarborJob, run: Run, group: str) -> Json:
 
 
 def _result(job: HarborJob, run: Run, group: str) -> Json:
-    """What a job counts. Its mean is Harbor's: a trial without a reward is 0, and all trials are alike."""
+    """Returns the result of a job. Its mean is Harbor's: a trial without a reward counts as 0, and all trials have equal weight."""
     errors = sum(map(len, job.exceptions.values()))
     counted = {
         "n_trials": job.graded,

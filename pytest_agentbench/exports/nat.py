@@ -46,7 +46,7 @@ class NatEntry:
     expected: tuple[Json, ...] = ()
     called: list[str] | None = None  # tools that an evaluator saw
     scores: dict[str, Score] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)  # score -> why it is none
+    errors: dict[str, str] = field(default_factory=dict)  # score -> reason why it is missing
 
 
 def read(path: Path) -> Source:
@@ -124,7 +124,7 @@ def _average(file: Path) -> float | None:
 
 
 def _entries(job: Path, items: Mapping[str, Json], notes: list[str]) -> list[NatEntry]:
-    """The entries in the order of the data set, with ids, questions and answers."""
+    """Returns the entries in the order of the data set, with ids, questions and answers."""
     rows = list(map(_row, json_items(job / ANSWERS))) if (job / ANSWERS).is_file() else []
     if rows and all(row.id for row in rows):
         return rows
@@ -139,7 +139,7 @@ def _entries(job: Path, items: Mapping[str, Json], notes: list[str]) -> list[Nat
 
 
 def _row(row: Any) -> NatEntry:
-    """An entry of workflow_output.json: an object with an id or, without structure, only the answer's text."""
+    """Returns an entry of workflow_output.json, which is an object with an id or, without structure, only the answer's text."""
     if not isinstance(row, dict):
         return NatEntry("", str(row or ""))
     labels = row.get("expected_tool_calls")
@@ -155,7 +155,7 @@ def _score(entries: Sequence[NatEntry], name: str, items: Mapping[str, Json], no
         reasoning, score = item.get("reasoning"), item["score"]
         error = item.get("error") or dig(reasoning, "error")
         if error or isinstance(score, bool) or not isinstance(score, int | float) or not is_score(score):
-            entry.errors[f"nat_{name}"] = str(error or f"{score!r} is no score")
+            entry.errors[f"nat_{name}"] = str(error or f"{score!r} is not a score")
             failed += 1
             continue
         parts = (
@@ -171,7 +171,9 @@ def _score(entries: Sequence[NatEntry], name: str, items: Mapping[str, Json], no
             f"{name}: {failed} of {len(entries)} items are errors, which the toolkit's average counts as 0.0; here they are no scores"
         )
     if strangers := [id for id in items if id not in {entry.id for entry in entries}]:
-        notes.append(f"{name}: {len(strangers)} items are of ids that {ANSWERS} does not have, such as {strangers[0]!r}; left out")
+        notes.append(
+            f"{name}: {len(strangers)} items have ids that {ANSWERS} does not contain, such as {strangers[0]!r}; they are left out"
+        )
 
 
 def _joined(job: Path, entries: Sequence[NatEntry], notes: list[str]) -> dict[int, Example]:

@@ -1,4 +1,4 @@
-"""Analyses of the NeMo Agent Toolkit, by its definitions: workflow_profiling_report.txt and inference_optimization.json."""
+"""Computes two analyses by the NeMo Agent Toolkit's definitions: workflow_profiling_report.txt and inference_optimization.json."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.stats.quantiles import percentile
 from pytest_agentbench.tables.prompts import prompts
 
-KINDS = {"LLM": "unknown_llm", "TOOL": "unknown_tool"}  # of calls, with what one without a name is called
+KINDS = {"LLM": "unknown_llm", "TOOL": "unknown_tool"}  # kind of call -> name of a call without a name
 QUANTILES = (50, 90, 95, 99)
 TOP = 5
 GAP = "\n\n\n"  # before each analysis
@@ -29,15 +29,15 @@ GAP = "\n\n\n"  # before each analysis
 
 @dataclass
 class Node:
-    """A call; nanoseconds since 1970."""
+    """A call in the tree of an example's calls. Times are nanoseconds since 1970."""
 
     id: str
     kind: str
     name: str
     start: int
-    end: int  # its start until its end is known
+    end: int  # equal to `start` until the end is known
     depth: int
-    parent: int | None  # its place among the nodes of the example
+    parent: int | None  # index in the nodes of the example
     prompt_tokens: int = 0
     total_tokens: int = 0
     below: list[tuple[int, int]] = field(default_factory=list)  # spans of its children
@@ -48,19 +48,19 @@ class Node:
 
     @property
     def own(self) -> int:
-        """What no child covers."""
+        """Nanoseconds that no child covers."""
         clamped = ((max(self.start, start), min(self.end, end)) for start, end in self.below)
         return max(0, self.duration - total_ns(at_least(clamped, 1)))
 
 
 class NatReport:
-    """The calls of a job's examples."""
+    """The calls of a job's examples, for workflow_profiling_report.txt."""
 
     def __init__(self) -> None:
         self._examples: dict[int, list[Node]] = {}
 
     def add(self, example: int, events: Sequence[ProfilerEvent]) -> None:
-        """The events of an example, in the order of time."""
+        """Adds the events of an example, which must be in order of time."""
         self._examples[example] = _nodes(events)
 
     def text(self) -> str:
@@ -69,7 +69,7 @@ class NatReport:
 
 
 def _nodes(events: Sequence[ProfilerEvent]) -> list[Node]:
-    """The calls of an example in the order of their starts, which is that of their tree from top to bottom."""
+    """Returns the calls of an example in order of their starts, which is also the order of their tree from top to bottom."""
     nodes: list[Node] = []
     stack: list[int] = []
     started: dict[str, int] = {}
@@ -99,7 +99,7 @@ def _all(examples: Sequence[Sequence[Node]]) -> Iterator[Node]:
 
 
 def _levels(nodes: Sequence[Node]) -> tuple[Levels, NDArray[np.float64], NDArray[np.float64]]:
-    """How many calls were under way, and their starts and ends in nanoseconds after the first start."""
+    """Returns the number of running calls over time, and the starts and ends of calls in nanoseconds after the first start."""
     began = min((node.start for node in nodes), default=0)
     starts = np.array([node.start - began for node in nodes], np.float64)
     ends = starts + np.array([node.duration for node in nodes], np.float64)
@@ -132,7 +132,7 @@ def _nested(examples: Sequence[Sequence[Node]]) -> Iterator[str]:
 
 
 def _subtrees(nodes: Sequence[Node]) -> list[int]:
-    """Own time with that of all calls below; a parent stands before its children."""
+    """Returns each call's own time plus that of all calls below it. A parent must precede its children."""
     totals = [node.own for node in nodes]
     for place in range(len(nodes) - 1, -1, -1):
         if (parent := nodes[place].parent) is not None:
@@ -179,7 +179,7 @@ def _spikes(nodes: Sequence[Node]) -> Iterator[str]:
 
 
 def _spikes_of(levels: Levels, spiked: NDArray[np.bool_], starts: NDArray[np.float64], ends: NDArray[np.float64]) -> NDArray[np.float64]:
-    """In how many spikes each call is; they begin and end where calls do."""
+    """Returns the number of spikes that each call is in. Spikes begin and end when calls do."""
     before = np.concatenate([np.zeros(1), np.cumsum(spiked, dtype=np.float64)])
     first, last = (before[np.searchsorted(levels.times, times)] for times in (starts, ends))
     inside: NDArray[np.float64] = last - first
@@ -197,19 +197,19 @@ def _s(nanoseconds: float) -> str:
     return f"{nanoseconds / 1e9:.2f}"
 
 
-FREQUENT = 0.5  # of a model's calls
+FREQUENT = 0.5  # share of a model's calls that must have a prefix
 INTERVALS = {"ninetieth_interval": 1.645, "ninety_fifth_interval": 1.96, "ninety_ninth_interval": 2.576}
 TAILS = (90, 95, 99)
 
 
 class Optimization:
-    """What is kept of a job's examples."""
+    """The data of a job's examples that inference_optimization.json needs."""
 
     def __init__(self) -> None:
-        self._spans: list[tuple[float, float]] = []  # of each example, seconds
+        self._spans: list[tuple[float, float]] = []  # start and end of each example, seconds
         self._latencies: list[float] = []
         self._prompts = PromptTrees()
-        self._new_words: defaultdict[str, list[int]] = defaultdict(list)  # model -> of each call but the first of an example
+        self._new_words: defaultdict[str, list[int]] = defaultdict(list)  # model -> new words of each call but an example's first
         self._requests = 0
 
     def add_prompts(self, rollout: Rollout) -> None:
@@ -218,7 +218,7 @@ class Optimization:
             self._new_words[model].append(count)
 
     def add_events(self, events: Sequence[ProfilerEvent]) -> None:
-        """The events of an example, in the order of time."""
+        """Adds the events of an example, which must be in order of time."""
         self._requests += 1
         times = [float(seconds(event.at)) for event in events]
         if times:
@@ -246,7 +246,7 @@ class Optimization:
         }
 
     def _throughput(self) -> Json:
-        """Requests per second of the time from the first event to the last; its error is that of a count."""
+        """Returns the requests per second between the first event and the last. The standard error is that of a count."""
         window = max(end for _, end in self._spans) - min(start for start, _ in self._spans) if self._spans else 0.0
         if window <= 0 or self._requests < 2:
             return _figures()
@@ -287,9 +287,9 @@ def _prefix(prefix: str, count: int, total: int) -> Json:
 
 
 def _common(tree: PromptTree, least: float) -> Iterator[tuple[str, int]]:
-    """(beginning, calls) of the longest ones that so many calls have, to the letter."""
+    """Yields (prefix, number of calls) of the longest prefixes that at least `least` calls have, compared letter by letter."""
     calls, children = tree.counts()[0], tree.children()
-    places = [("", [(0, 0)])]  # a beginning, and where in which nodes it goes on
+    places = [("", [(0, 0)])]  # prefix, and the (node, letters used) where it continues
     while places:
         begun, parts = places.pop()
         onward: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -302,7 +302,7 @@ def _common(tree: PromptTree, least: float) -> Iterator[tuple[str, int]]:
 
 
 def _onward(tree: PromptTree, children: Sequence[Sequence[int]], part: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Where the next letters after a part are."""
+    """Yields the (node, letters used) where the next letters after a part are."""
     node, used = part
     if used < len(tree.texts[node]):
         yield part
@@ -311,8 +311,8 @@ def _onward(tree: PromptTree, children: Sequence[Sequence[int]], part: tuple[int
 
 
 def _new_words(rollout: Rollout) -> Iterator[tuple[str, int]]:
-    """(model, words of a prompt that the one before it of that model in its example has not)."""
-    words: dict[str, set[str]] = {}  # model -> of its last prompt
+    """Yields (model, number of words in a prompt that the model's previous prompt in the rollout does not contain)."""
+    words: dict[str, set[str]] = {}  # model -> words of its last prompt
     ends: dict[str, int] = {}
     for attempt in rollout.attempts:
         text, calls, known = prompts(rollout, attempt)

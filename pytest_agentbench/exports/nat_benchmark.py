@@ -1,4 +1,4 @@
-"""What scripts of the NeMo Agent Toolkit's example make of several jobs: a CSV, a report, and analyses of the throughput."""
+"""Writes the files that scripts of the NeMo Agent Toolkit's example make of several jobs: a CSV, a report, and analyses of throughput."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_agentbench.runs.run_file import Run
 
 
 def add_events(throughput: Throughput, example: int, events: Iterable[ProfilerEvent]) -> None:
-    """Adds the calls of an example, whose events are in the order of time."""
+    """Adds the calls of an example, whose events must be in order of time."""
     timed = [(float(seconds(event.at)), event) for event in events if event.kind.startswith("LLM_")]
     tokens = [at for at, event in timed if event.kind == "LLM_NEW_TOKEN"]
     number, start = 0, None
@@ -28,7 +28,7 @@ def add_events(throughput: Throughput, example: int, events: Iterable[ProfilerEv
 
 
 def write_calls(throughput: Throughput, job: Path, *, exact: bool) -> None:
-    """Writes CALLS, `exact` as CsvFile has it, and GAPS."""
+    """Writes CALLS and GAPS. `exact` is passed to CsvFile for CALLS."""
     write_rows(job / CALLS, CALL_COLUMNS, throughput.calls, exact=exact)
     write_rows(job / GAPS, GAP_COLUMNS, ((gap,) for gap in throughput.gaps))
 
@@ -43,7 +43,7 @@ THROUGHPUT_SECTIONS = (
 
 
 def analysis(throughput: Throughput) -> str:
-    """The text of `analysis_<concurrency>.txt`, under the labels by which scripts find its numbers."""
+    """Returns the text of `analysis_<concurrency>.txt`, with the labels by which scripts find its numbers."""
     figures = throughput.figures()
     lines = [
         f"Total LLM Calls: {figures['total_llm_calls']}",
@@ -65,13 +65,13 @@ def analysis(throughput: Throughput) -> str:
 
 
 def rounded(value: float | None) -> str:
-    """Two digits behind the point, as scripts have it; nothing for nothing."""
+    """Returns a value with two decimal places, as in the scripts, or an empty text for None."""
     return "" if value is None else f"{value:.2f}"
 
 
 WHOLE_NUMBERS = ("concurrency", "total_llm_calls", "total_tokens")
 
-#: Sections of a level in the report: title with what follows it, then lines of (label, column, unit).
+#: Sections of a concurrency level in the report: title, then lines of (label, column, unit).
 SECTIONS: Sequence[tuple[str, Sequence[tuple[str, str, str]]]] = (
     (
         "**Dataset Overview:**",
@@ -111,10 +111,10 @@ SUMMARY = (
 
 
 class Heading(NamedTuple):
-    """What a benchmark is of."""
+    """The first lines of a benchmark's report."""
 
     name: str
-    date: str  # ISO 8601, when it began
+    date: str  # start of the run, ISO 8601
     configuration: str  # the file with its settings
 
     @classmethod
@@ -125,7 +125,7 @@ class Heading(NamedTuple):
 
 
 def write_benchmark(heading: Heading, measured: Sequence[tuple[int | None, Throughput]], folder: Path) -> None:
-    """A row, and an analysis, for each concurrency and what was measured with it."""
+    """Writes the report, and a CSV row and an analysis for each (concurrency, throughput)."""
     folder.mkdir(parents=True)
     rows: list[Json] = []
     used: set[str] = set()
@@ -141,7 +141,7 @@ def write_benchmark(heading: Heading, measured: Sequence[tuple[int | None, Throu
 
 
 def _report(heading: Heading, rows: Sequence[Json]) -> Iterator[str]:
-    """benchmark_report.md as the script lays it out: what it is of, the table that the script prints, and a section for each row."""
+    """Yields the lines of benchmark_report.md in the script's layout: heading, the table that the script prints, a section for each row."""
     yield "# Dynamo Concurrency Benchmark Report"
     yield ""
     yield f"**Benchmark Name:** {heading.name}  "
@@ -163,7 +163,7 @@ def _report(heading: Heading, rows: Sequence[Json]) -> Iterator[str]:
 
 
 def _shown(row: Json, column: str, unit: str) -> str:
-    """A figure as the CSV has it, with its unit, of tokens with a comma for thousands; `N/A` where there is none."""
+    """Returns a figure as in the CSV, with its unit, or `N/A` if it is missing. `total_tokens` has commas for thousands."""
     value = _cell(column, row[column])
     if value in ("", None):
         return "N/A"
@@ -171,7 +171,7 @@ def _shown(row: Json, column: str, unit: str) -> str:
 
 
 def _names(name: str) -> Iterator[str]:
-    """A name, and those for others of it."""
+    """Yields a name, then the name with numbers from 2 on."""
     yield name
     yield from (f"{name}_{number}" for number in range(2, 10_000))
 

@@ -1,4 +1,4 @@
-"""Directories of the NeMo Agent Toolkit: a job of `nat eval` for each suite of a run, and the benchmark over jobs of several runs."""
+"""Writes directories of the NeMo Agent Toolkit: a `nat eval` job for each suite of a run, and benchmarks over jobs of several runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CONCURRENCY = "eval.general.max_concurrency"
 
 
 def write_configuration(folder: Path, run: Run, group: str, evaluators: Iterable[str], trials: int) -> None:
-    """CONFIG_GIVEN, CONFIG and METADATA of a suite of a run."""
+    """Writes CONFIG_GIVEN, CONFIG and METADATA of a suite of a run."""
     effective, overrides = _configuration(run, group, evaluators), _overrides(run, group)
     given = copy.deepcopy(effective)
     for path in overrides:
@@ -68,7 +68,7 @@ def _configuration(run: Run, group: str, evaluators: Iterable[str]) -> Json:
 
 
 def _overrides(run: Run, group: str) -> dict[str, Any]:
-    """Path in the configuration -> the value that --agentbench-set, or the arm, gave it; of other settings the toolkit has no place."""
+    """Returns path -> value of the settings that --agentbench-set or the arm changed, if the toolkit has a place for them."""
     changes, arm = dict(run.settings.changes), run.arm_of(group)
     if arm and arm.path:
         changes[arm.path] = arm.setting
@@ -77,7 +77,7 @@ def _overrides(run: Run, group: str) -> dict[str, Any]:
 
 
 def _leave_out(configuration: Json, path: str) -> None:
-    """Removes what is at a path, where it is there: what stood there before is not recorded."""
+    """Removes the value at a path, if there is one. The value before the override is not recorded."""
     *above, last = path.split(".")
     inside: Any = configuration
     for name in above:
@@ -107,25 +107,25 @@ def _metadata(run: Run, group: str, overrides: Mapping[str, Any], trials: int) -
     }
 
 
-#: Our scores of tools -> what the toolkit calls that evaluator; others keep their names.
+#: Score of tool calls -> name of the toolkit's evaluator. Other scores keep their names.
 EVALUATORS = {"tsq": MAIN}
 
 
 @dataclass
 class NatJob:
-    """A suite of a run."""
+    """The job of a suite of a run, while it is collected."""
 
     group: str
     folder: Path
     positions: Mapping[RolloutKey, int]
-    entries: dict[int, Json] = field(default_factory=dict)  # by position: of ANSWERS
-    items: defaultdict[str, dict[int, Json]] = field(default_factory=lambda: defaultdict(dict))  # evaluator -> by position
+    entries: dict[int, Json] = field(default_factory=dict)  # position -> entry of ANSWERS
+    items: defaultdict[str, dict[int, Json]] = field(default_factory=lambda: defaultdict(dict))  # evaluator -> position -> item
     optimization: Optimization = field(default_factory=Optimization)
     report: NatReport = field(default_factory=NatReport)
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """All jobs, and a benchmark for each suite."""
+    """Writes all jobs, and a benchmark for each suite."""
     rows: defaultdict[str, list[tuple[int | None, Throughput]]] = defaultdict(list)
     headings: dict[str, Heading] = {}
     for origin in chosen.origins:
@@ -145,18 +145,18 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 
 
 def _benchmark(run: Run, group: str) -> str:
-    """What a job is a row of: arms that differ in concurrency are rows of one benchmark, as runs are that do."""
+    """Returns the name of the job's benchmark. Arms that differ in concurrency are rows of one benchmark, like such runs."""
     arm = run.arm_of(group)
     return group.removesuffix(f"-{arm.name}") if arm and arm.concurrency is not None else group
 
 
 def _experiment(run: Run, group: str) -> str:
-    """What a job is of: the name that the user gave the run, with that of the suite where it has several, or else the suite's alone."""
+    """Returns the name of the run, with that of the suite if the run has several. If the run has no name, that of the suite."""
     return "-".join(filter(None, (run.name, group if len(run.suites) > 1 or not run.name else "")))
 
 
 def _positions(chosen: ChosenRuns, origin: Origin) -> dict[str, dict[RolloutKey, int]]:
-    """Group -> rollout -> its position: by id, in which numbers count as such, then by trial. The toolkit's plots join by it."""
+    """Returns group -> rollout -> position, by id (numbers by value), then by trial. The toolkit's plots join files by position."""
     rollouts = chosen.tables.rollouts
     own = rollouts.where((rollouts["run"] == origin.run) & (rollouts["kind"] == "scenario"))
     names = zip(*(own[name] for name in RolloutKey._fields), strict=True)
@@ -168,7 +168,7 @@ def _positions(chosen: ChosenRuns, origin: Origin) -> dict[str, dict[RolloutKey,
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """So that `shop-10` stands behind `shop-9`."""
+    """Returns a sort key that puts `shop-10` after `shop-9`."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
@@ -194,7 +194,7 @@ def _write_job(job: NatJob, origin: Origin, run: Run, *, exact: bool) -> Through
 
 
 def _examples(job: NatJob, origin: Origin) -> Iterator[tuple[int, RolloutPlace]]:
-    """The rollouts of a job, each once its entry and its items are noted."""
+    """Yields the rollouts of a job with their positions, each after its entry and items were added to the job."""
     for place in places(origin):
         rollout = place.rollout
         if rollout.kind == "scenario" and rollout.key in job.positions:
@@ -222,9 +222,9 @@ def _entry(id: str, rollout: Rollout) -> Json:
 
 
 def _items(id: str, place: RolloutPlace) -> Iterator[tuple[str, Json]]:
-    """What evaluators say of a rollout. A score that is missing is an error with the score 0.0, as the toolkit has it.
+    """Yields (evaluator, item) of a rollout. A missing score is an error with the score 0.0, as in the toolkit.
 
-    If lower scores are better, 0.0 would be a good one: then it has the worst score, or none if there is no worst.
+    If lower scores are better, 0.0 would be a good score. Then the item has the worst score of the scale, or None if there is no worst.
     """
     rollout = place.rollout
     for name, score in rollout.scores.items():
@@ -238,7 +238,7 @@ def _items(id: str, place: RolloutPlace) -> Iterator[tuple[str, Json]]:
 
 
 def _accuracies(rollout: Rollout) -> Json:
-    """The two parts of the toolkit's evaluator of tools, by its own arithmetic; `tsq` is its score with all weight on the first."""
+    """Returns the two parts of the toolkit's evaluator of tools, computed as there. `tsq` is its score with all weight on the first."""
     parts = nat_score(nat_calls(rollout), rollout.expected).parts
     return {"tool_selection_accuracy": parts["tool_accuracy"], "parameter_usage_accuracy": parts["parameter_accuracy"]}
 

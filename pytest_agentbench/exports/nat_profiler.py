@@ -1,4 +1,4 @@
-"""The files of the NeMo Agent Toolkit's profiler: its events read as calls and tools, and written as a run would have fed it."""
+"""Reads events of the NeMo Agent Toolkit's profiler as LLM and tool calls, and writes the profiler's files for a run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ CONFIG, CONFIG_GIVEN, METADATA = "config_effective.yml", "config_original.yml", 
 CALLS, GAPS = "tokens_per_second_analysis.csv", "inter_token_latency_distribution.csv"
 OPTIMIZATION, REPORT = "inference_optimization.json", "workflow_profiling_report.txt"
 
-EVALUATOR_ENDING = "_output.json"  # behind an evaluator's name
+EVALUATOR_ENDING = "_output.json"  # suffix of an evaluator's file, after its name
 NOT_EVALUATORS = frozenset({ANSWERS, "workflow_output_atif.json"})
-MAIN = "tool_selection_quality"  # the evaluator of tools
+MAIN = "tool_selection_quality"  # name of the evaluator of tool calls
 FRAMEWORK = "langchain"
 
 #: Columns of EVENTS.
@@ -61,14 +61,14 @@ BENCHMARK_COLUMNS = (
 
 NEEDED = ("event_type", "event_timestamp", "example_number", "UUID")
 OPTIONAL = ("prompt_tokens", "completion_tokens", "llm_new_token", "llm_name", "tool_name")
-EMPTY = frozenset({"", "None"})  # what the text of a token event without text looks like
+EMPTY = frozenset({"", "None"})  # values of llm_new_token in events without text
 
 
 @dataclass
 class CallEvents:
     """The events of one LLM call."""
 
-    started: int | None = None  # nanoseconds since 1970, as all here
+    started: int | None = None  # nanoseconds since 1970, like all times here
     ended: int | None = None
     model: str = ""
     prompt_tokens: int | None = None
@@ -105,15 +105,15 @@ class Example:
         return tuple(_call(each, start) for start, each in sorted(started, key=lambda pair: pair[0]))
 
     def tool_calls(self, inputs: dict[str, object]) -> tuple[ToolCall, ...]:
-        """The tools used; `inputs` are those of the traces, by UUID."""
+        """Returns the tool calls in order of time. `inputs` are their inputs from the traces, by UUID."""
         turns = sorted(each.started for each in self.llm_events.values() if each.started is not None)
         calls = sorted(self.tool_events.items(), key=lambda pair: pair[1].started)
         return tuple(_tool_call(each, sum(turn <= each.started for turn in turns), inputs.get(uuid)) for uuid, each in calls)
 
 
 def read_events(file: Path) -> dict[int, Example]:
-    """Position in the data set -> its events; raises ConfigError with file and line of a fault."""
-    csv.field_size_limit(sys.maxsize)  # prompts are fields, and as long as they like
+    """Returns position in the data set -> its events. Raises ConfigError with file and line of an error."""
+    csv.field_size_limit(sys.maxsize)  # prompts are fields, and have no maximum length
     examples: dict[int, Example] = {}
     with file.open(encoding="utf-8-sig", newline="") as lines:
         rows = csv.reader(lines)
@@ -163,7 +163,7 @@ def _add_llm(call: CallEvents, kind: str, at: int, row: dict[str, str]) -> None:
 
 
 def _count(row: dict[str, str], name: str) -> int | None:
-    """A count of tokens. The toolkit writes 0 where the server did not say."""
+    """Returns a count of tokens. None for 0, which the toolkit writes if the server reported no count."""
     return int(float(row.get(name) or 0)) or None
 
 
@@ -192,11 +192,14 @@ def _tool_call(call: ToolEvents, turn: int, text: object) -> ToolCall:
 
 
 def understood(arguments: object) -> Json | None:
-    """The arguments of a tool: the toolkit writes the text that Python makes of them, and stubs wrap them in `input_params`."""
+    """Returns the arguments of a tool call, or None if they cannot be parsed.
+
+    The toolkit writes them as the text of a Python literal, and stubs wrap them in `input_params`.
+    """
     if isinstance(arguments, str):
         try:
             arguments = ast.literal_eval(arguments)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):  # whatever a model may write
+        except (ValueError, SyntaxError, MemoryError, RecursionError):  # a model can write anything
             return None
     if not isinstance(arguments, dict):
         return None
@@ -205,7 +208,7 @@ def understood(arguments: object) -> Json | None:
 
 
 def tool_inputs(file: Path) -> Iterator[tuple[str, object]]:
-    """(UUID, what the tool was given) of every TOOL_START in `all_requests_profiler_traces.json`, one request in memory at a time."""
+    """Yields (UUID, input) of every TOOL_START in `all_requests_profiler_traces.json`. Holds one request in memory at a time."""
     for request in json_items(file):
         if not isinstance(request, dict):
             raise ConfigError(f"{file}: must be an array of objects")
@@ -224,7 +227,7 @@ class ProfilerEvent(NamedTuple):
     at: int  # nanoseconds since 1970
     kind: str  # LLM_START, TOOL_END, ...
     id: str
-    name: str = ""  # of the model or the tool
+    name: str = ""  # name of the model or the tool
     tokens: Mapping[str, int] = MappingProxyType({})
     given: object = None
     made: object = None
@@ -232,12 +235,12 @@ class ProfilerEvent(NamedTuple):
 
 
 def write_profile(examples: Iterator[tuple[int, RolloutPlace]], job: Path, *, exact: bool) -> Iterator[tuple[int, list[ProfilerEvent]]]:
-    """Writes EVENTS and TRACES of rollouts, each with its position in the data set; gives the events of each, by time.
+    """Writes EVENTS and TRACES of rollouts. Yields the position of each in the data set, with its events by time.
 
-    TRACES has them in the order of their positions, as the toolkit has it. They end in another one, so a file holds what is to be ordered.
-    `exact` is that of the CsvFile.
+    TRACES is sorted by position, as in the toolkit. The rollouts come in another order, so a temporary file holds the traces until the end.
+    `exact` is passed to CsvFile.
     """
-    places: dict[int, tuple[int, int]] = {}  # position -> where its trace begins and how long it is
+    places: dict[int, tuple[int, int]] = {}  # position -> offset and length of its trace, bytes
     with tempfile.TemporaryFile() as unordered:
         with CsvFile(job / EVENTS, EVENT_COLUMNS, exact=exact) as table:
             for number, place in examples:
@@ -251,7 +254,7 @@ def write_profile(examples: Iterator[tuple[int, RolloutPlace]], job: Path, *, ex
 
 
 def _write_traces(unordered: IO[bytes], places: Sequence[tuple[int, int]], file: Path) -> None:
-    """A JSON array of the parts of a file."""
+    """Writes parts of a file, given as (offset, length), as a JSON array."""
     with file.open("wb") as traces:
         traces.write(b"[")
         for number, (start, length) in enumerate(places):
@@ -261,7 +264,7 @@ def _write_traces(unordered: IO[bytes], places: Sequence[tuple[int, int]], file:
 
 
 def events_of(place: RolloutPlace) -> Iterator[ProfilerEvent]:
-    """What happened in a rollout whose times are known, unordered."""
+    """Yields the events of a rollout, unordered. Yields none if its times are unknown."""
     rollout, calendar = place.rollout, place.origin.calendar
     start, end = (calendar.epoch_ns(rollout.session, stamp) for stamp in (rollout.started_ns, rollout.ended_ns))
     if start is None or end is None:
@@ -282,7 +285,7 @@ def events_of(place: RolloutPlace) -> Iterator[ProfilerEvent]:
 
 
 def _call_events(place: RolloutPlace, attempt: Attempt, number: int, call: LLMCall, text: str | None) -> Iterator[ProfilerEvent]:
-    """The events of a call. One that failed has no end, as the toolkit would have it."""
+    """Yields the events of a call. A failed call has no end, as in the toolkit."""
     calendar, id = place.origin.calendar, _id(place, "call", attempt.attempt, number)
     begun, ended = (calendar.epoch_ns(attempt.session, stamp) for stamp in (called_ns(call), call.ended_ns))
     if begun is None or ended is None:
@@ -298,7 +301,7 @@ def _call_events(place: RolloutPlace, attempt: Attempt, number: int, call: LLMCa
 
 
 def _texts(place: RolloutPlace) -> dict[int, str]:
-    """Call -> what the model said, where the transcript has a message of it for each call that went well."""
+    """Returns call -> text of the model. Empty unless the transcript has one assistant message for each successful call."""
     good = [number for number, call in enumerate(place.rollout.calls) if call.error_kind is None]
     answers = [str(message.get("content") or "") for message in place.rollout.messages if message.get("role") == "assistant"]
     return dict(zip(good, answers, strict=True)) if len(good) == len(answers) else {}
@@ -310,12 +313,12 @@ def _id(place: RolloutPlace, *parts: object) -> str:
 
 
 def seconds(at: int) -> str:
-    """Nanoseconds as seconds, without a loss."""
+    """Returns nanoseconds as seconds, without rounding."""
     return f"{at // 10**9}.{at % 10**9:09}"
 
 
 def _row(event: ProfilerEvent, number: int) -> list[object]:
-    """The columns of EVENTS."""
+    """Returns an event as a row of EVENTS."""
     whole = event.kind.startswith("LLM_")
     values: Json = {
         "event_type": event.kind,
@@ -334,7 +337,7 @@ def _row(event: ProfilerEvent, number: int) -> list[object]:
 
 
 def _step(event: ProfilerEvent) -> Json:
-    """A step of TRACES."""
+    """Returns an event as a step of TRACES."""
     usage = {"token_usage": {**dict(event.tokens), "reasoning_tokens": 0}, "num_llm_calls": 1, "seconds_between_calls": 0}
     return {
         "parent_id": "root",
