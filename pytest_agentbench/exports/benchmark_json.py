@@ -17,8 +17,8 @@ from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.tables import Tables
 
-VERSION = "5.1.0"  # of pytest-benchmark, whose form it is
-FENCE = 1.5  # interquartile ranges beyond which it calls a value an outlier
+VERSION = "5.1.0"  # version of pytest-benchmark whose file format this is
+FENCE = 1.5  # interquartile ranges beyond a quartile from which on pytest-benchmark calls a value an outlier
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
@@ -37,7 +37,7 @@ def _about(run: Run) -> Json:
 
 
 def _benchmarks(tables: Tables, run: str) -> Iterator[Json]:
-    """Those of a run's scenarios; those of judges and of other endpoints are left out, as in all timings."""
+    """Returns the benchmarks of a run's scenarios. Calls of judges and to other endpoints are left out, as in all timings."""
     calls, rollouts = (_measured(table, run) for table in (tables.calls, tables.rollouts))
     agents = calls.where(calls["measured"])
     columns = [(agents, f"{name}_mean_ms", f"{name}_mean") for name in registry.latencies("event")]
