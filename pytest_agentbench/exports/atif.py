@@ -145,7 +145,7 @@ def _calls(place: RolloutPlace) -> Sequence[LLMCall]:
 
 
 def _results(messages: Sequence[Json], number: int) -> Iterator[Json]:
-    """The results of tools that follow a message."""
+    """Yields the tool results that directly follow a message."""
     for message in messages[number + 1 :]:
         if message.get("role") != "tool":
             return
@@ -177,7 +177,7 @@ def _tool_call(number: int, call: Json) -> Json:
 
 
 def _measured(place: RolloutPlace, call: LLMCall) -> Json:
-    """When a call was made, what it cost, and how long it took; durations in milliseconds, under the names of run.json."""
+    """Returns timestamp, model, tokens and durations of a call. Durations are in milliseconds and have the names of run.json."""
     values = {metric.key: metric.of_call(call) for metric in registry.METRICS if metric.level == "call" and metric.of_call}
     durations = {name: value / 1e6 for name, value in values.items() if value is not None}
     tokens = {"prompt_tokens": call.prompt_tokens, "completion_tokens": call.completion_tokens, "cached_tokens": call.cached_tokens}
@@ -187,7 +187,7 @@ def _measured(place: RolloutPlace, call: LLMCall) -> Json:
 
 
 def iso(at: int) -> str:
-    """Nanoseconds since 1970 as ISO 8601, to the microsecond."""
+    """Converts nanoseconds since 1970 to ISO 8601, with microseconds."""
     seconds, rest = divmod(at, 10**9)
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000).isoformat()
 

@@ -17,8 +17,8 @@ from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.tables import Tables
 
-VERSION = "5.1.0"  # of pytest-benchmark, whose form it is
-FENCE = 1.5  # interquartile ranges beyond which it calls a value an outlier
+VERSION = "5.1.0"  # version of pytest-benchmark whose file format this is
+FENCE = 1.5  # interquartile ranges beyond a quartile from which on pytest-benchmark calls a value an outlier
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:

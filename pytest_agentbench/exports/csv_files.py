@@ -1,6 +1,6 @@
-"""CSV as RFC 4180 has it: a file for each table, and `columns.csv`, which says what every column is.
+"""CSV files by RFC 4180: one for each table, and `columns.csv`, which describes every column.
 
-Texts come from servers and data sets, and a spreadsheet takes some for formulas: these get an apostrophe, unless a file is to be exact.
+Texts come from servers and data sets, and a spreadsheet may run some as formulas. These get an apostrophe, unless a file is to be exact.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from pytest_agentbench.metrics.columns import FrameTable
 
 COLUMNS = ("table", "column", "unit", "is")
 
-#: How texts begin that spreadsheets take for formulas, by OWASP's page on CSV injection.
+#: First characters of texts that spreadsheets treat as formulas, from OWASP's page on CSV injection.
 _FORMULA = re.compile("[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]")
 _NUMBER = re.compile(r"[+-](?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
 
 
 def inert(value: Any) -> Any:
-    """Returns a cell that is no formula: a text that begins like one gets an apostrophe. Numbers stay, also those written as texts."""
+    """Returns a value that is not a formula: a text that begins like one gets an apostrophe. Numbers do not change, even as texts."""
     if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value):
         return f"'{value}"
     return value
 
 
 class CsvFile:
-    """A CSV file that is being written, row by row. The halves of a character, which are in no file, become escapes."""
+    """A CSV file that is being written, row by row. Unpaired surrogates, which UTF-8 cannot encode, become escapes."""
 
     def __init__(self, path: Path, header: Sequence[str], *, exact: bool = False) -> None:
-        """`exact`: texts that spreadsheets take for formulas are written as they are."""
+        """`exact`: texts that spreadsheets treat as formulas are written unchanged."""
         self._exact = exact
         self._stream = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
-        self._writer = csv.writer(self._stream, lineterminator="\r\n")  # a cell with either of the two is quoted only if this has both
+        # csv quotes a cell with \r or \n only if the line terminator contains that character.
+        self._writer = csv.writer(self._stream, lineterminator="\r\n")
         self.write(header)
 
     def write(self, row: Sequence[Any]) -> None:
-        """A row; a value that is None is empty."""
+        """Writes a row. None becomes an empty cell."""
         self._writer.writerow(row if self._exact else [*map(inert, row)])
 
     def __enter__(self) -> Self:
@@ -58,7 +59,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 
 
 def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]], *, exact: bool = False) -> None:
-    """Writes a whole CSV file; `exact` as CsvFile has it."""
+    """Writes a whole CSV file. `exact` is passed to CsvFile."""
     with CsvFile(path, header, exact=exact) as file:
         for row in rows:
             file.write(row)

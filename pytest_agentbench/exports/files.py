@@ -40,7 +40,7 @@ def read_object(file: Path, *needed: str) -> Json:
 
 
 def json_items(file: Path, size: int = 1 << 20) -> Iterator[Any]:
-    """The elements of a JSON array, one at a time: a file of gigabytes takes the memory of its largest element, a few times.
+    """Yields the elements of a JSON array, one at a time. The memory used is a few times the largest element, however large the file is.
 
     Raises ConfigError if the file does not contain an array, or is truncated. `size` is the number of characters to read at a time.
     """
@@ -55,10 +55,10 @@ def json_items(file: Path, size: int = 1 << 20) -> Iterator[Any]:
                 if element is not None:
                     value, at = element
                     yield value
-                elif more := stream.read(max(size, len(text) - at)):  # as much again, so that no text is looked at too often
+                elif more := stream.read(max(size, len(text) - at)):  # doubles the text: a long element is parsed seldom
                     text, at = text[at:] + more, 0
                 else:
-                    raise ConfigError(f"{file}: its array is cut off, or is no JSON, at {text[at : at + 40]!r}")
+                    raise ConfigError(f"{file}: its array is truncated or not valid JSON at {text[at : at + 40]!r}")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from error
 
@@ -86,13 +86,13 @@ def _element(text: str, at: int) -> tuple[Any, int] | None:
 
 
 def epoch_ns(seconds: str) -> int:
-    """Converts seconds since 1970, a text so that no digit is lost, to nanoseconds. Raises ValueError."""
+    """Converts seconds since 1970 to nanoseconds. They are a text, so that no digit is lost. Raises ValueError if it is not a number."""
     try:
         value = Decimal(seconds)
     except InvalidOperation as error:
-        raise ValueError(f"{seconds!r} is no time in seconds") from error
+        raise ValueError(f"{seconds!r} is not a time in seconds") from error
     if not value.is_finite():
-        raise ValueError(f"{seconds!r} is no time in seconds")
+        raise ValueError(f"{seconds!r} is not a time in seconds")
     return round(value * 10**9)
 
 
@@ -103,7 +103,7 @@ def iso_ns(text: Any, file: Path) -> int | None:
     try:
         moment = datetime.fromisoformat(text)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{file}: {text!r} is no ISO 8601 time") from error
+        raise ConfigError(f"{file}: {text!r} is not an ISO 8601 time") from error
     return round(Decimal(str(moment.timestamp())) * 10**9)
 
 
@@ -138,7 +138,7 @@ class ChosenRuns:
     """The runs to write for another tool."""
 
     def __init__(self, directories: Sequence[Path], *, exact: bool = False) -> None:
-        """`exact`: no text of a CSV file is changed so that spreadsheets take it for text. Raises ConfigError as `origins` does."""
+        """`exact`: texts of CSV files that look like formulas get no apostrophe. Raises ConfigError as `origins` does."""
         self.exact = exact
         self.origins: Sequence[Origin] = origins(directories)
 
@@ -153,7 +153,7 @@ class ChosenRuns:
 
     @staticmethod
     def in_turns(origin: Origin, run: Run, by: Literal["arm", "group"]) -> dict[str, tuple[Origin, Slice]]:
-        """Returns each arm or group of a run with arms: the run by a calendar of its own turns, and its rollouts; nothing of other runs."""
+        """Returns arm or group -> (the run with a calendar of its own blocks, its rollouts). Empty if the run has no arms."""
         if not run.ab:
             return {}
         part = read_frame(origin, events=False).scenarios()

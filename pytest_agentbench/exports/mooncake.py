@@ -1,7 +1,7 @@
-"""Agentic Mooncake traces, as `python -m dynamo.replay` of Dynamo 1.4 reads them: of each call what it waited for, and its prompt's blocks.
+"""Agentic Mooncake traces for `python -m dynamo.replay` of Dynamo 1.4. Each call has its prompt's blocks and the call that it waited for.
 
-A tokenizer is not at hand, so a block of a prompt is a stretch of the transcript's characters: two calls have the same first blocks where
-their transcripts begin alike. What a transcript does not have, tools and template, counts as the same for all rollouts of a suite.
+No tokenizer is available, so a block of a prompt is a fixed number of the transcript's characters. Two calls share their first blocks if
+their transcripts begin alike. Tools and template are not in a transcript; they count as equal for all rollouts of a suite.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_agentbench.tables import places
 from pytest_agentbench.tables.prompts import prompts
 
 BLOCK = 64  # tokens, for `--trace-block-size`
-CHARACTERS = 4  # of a token: what English has
+CHARACTERS = 4  # characters per token, as in English
 
 
 class SentCall(NamedTuple):
@@ -34,7 +34,7 @@ class SentCall(NamedTuple):
     start: int
     end: int
     call: LLMCall
-    text: str  # its prompt, as far as the transcript tells
+    text: str  # the part of the prompt that the transcript contains
 
 
 @dataclass
@@ -52,7 +52,7 @@ class BlockNumbers:
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """A trace for each run; raises ConfigError for one without a timed call."""
+    """Writes a trace for each run. Raises ConfigError if a run has no timed call."""
     calls = chosen.tables.calls
     for origin in chosen.origins:
         sent = calls.where((calls["run"] == origin.run) & calls["measured"] & (calls["kind"] == "scenario"))["sent_s"]
@@ -68,7 +68,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 
 
 def _rows(place: RolloutPlace, blocks: BlockNumbers, began: int) -> Iterator[Json]:
-    """The calls of a rollout; each attempt is a session."""
+    """Yields the calls of a rollout. Each attempt is a session."""
     for attempt in place.rollout.attempts:
         timed = sorted(timed_calls(place, attempt), key=lambda call: call.start)
         shared = _shared(timed)
@@ -87,7 +87,7 @@ def _rows(place: RolloutPlace, blocks: BlockNumbers, began: int) -> Iterator[Jso
 def timed_calls(place: RolloutPlace, attempt: Attempt) -> Iterator[SentCall]:
     """Yields the calls of an attempt whose times are known."""
     text, calls, ends = prompts(place.rollout, attempt)
-    first = ends[0] if ends else 0  # characters of which every prompt has more
+    first = ends[0] if ends else 0  # characters that every prompt contains
     for number, call in enumerate(calls):
         start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in (call.sent_ns, call.ended_ns))
         if start is not None and end is not None:
@@ -96,7 +96,7 @@ def timed_calls(place: RolloutPlace, attempt: Attempt) -> Iterator[SentCall]:
 
 
 def _length(call: SentCall) -> int:
-    """Tokens of a prompt: the server's count, or else an estimate."""
+    """Returns the tokens of a prompt: the server's count, or else an estimate."""
     return call.call.prompt_tokens or max(1, len(call.text) // CHARACTERS)
 
 
@@ -106,19 +106,19 @@ def _stretches(text: str) -> list[str]:
 
 
 def _shared(timed: Sequence[SentCall]) -> int:
-    """How many blocks stand before the transcript: those that the first prompt has beyond it."""
+    """Returns how many blocks precede the transcript: the length of the first prompt minus that of its transcript, at least 0."""
     return max(0, math.ceil(_length(timed[0]) / BLOCK) - len(_stretches(timed[0].text))) if timed else 0
 
 
 def _names(group: str, call: SentCall, shared: int) -> list[str]:
-    """What a prompt's blocks are called: by the suite, by what stands in them, and where that is unknown by the call."""
+    """Returns the names of a prompt's blocks. Shared ones are named by the suite, others by their text, or by the call if it is unknown."""
     count = math.ceil(_length(call) / BLOCK)
     names = [*(f"{group} {number}" for number in range(shared)), *_stretches(call.text)][:count]
     return [*names, *(f"{call.id} {number}" for number in range(len(names), count))]
 
 
 def _when(place: RolloutPlace, call: SentCall, earlier: Sequence[SentCall], began: int) -> Json:
-    """When a call began: at a time or, where one of its session had ended before, so long after that."""
+    """Returns when a call began: the delay after the last call of its session that had ended, or a timestamp if none had."""
     ended = [each for each in earlier if each.end <= call.start]
     if not ended:
         return {"timestamp": max(0.0, call.start / 1e6 - began)}
@@ -128,7 +128,7 @@ def _when(place: RolloutPlace, call: SentCall, earlier: Sequence[SentCall], bega
 
 
 def _tool_ns(place: RolloutPlace, start: int, end: int) -> int:
-    """Returns how long tools ran in a gap between calls, nanoseconds."""
+    """Returns how many nanoseconds tools ran in a gap between calls. Overlapping tools count once."""
     rollout, calendar = place.rollout, place.origin.calendar
     spans = (tuple(calendar.epoch_ns(rollout.session, stamp) for stamp in (tool.started_ns, tool.ended_ns)) for tool in rollout.tool_calls)
     total, covered = 0, start

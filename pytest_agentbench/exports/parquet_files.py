@@ -1,4 +1,4 @@
-"""Parquet: a file for each table, whose columns have their units and meanings as metadata. It needs pyarrow."""
+"""Parquet files, one for each table. Units and meanings of columns are metadata. Needs pyarrow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Chrome's trace events, which ui.perfetto.dev shows: who did what when, in slots as many as rollouts were in flight.
+"""Chrome trace events for ui.perfetto.dev: a timeline of attempts, with as many slots as rollouts were in flight.
 
-A slot is a thread of the trace. In it an attempt has a slice, and calls, tools and programs have theirs inside; what ran beside another
-one within an attempt has a thread of its own below the slot, for slices of a thread have to lie within each other.
+A slot is a thread of the trace. It contains the slices of attempts, and within these the slices of calls, tools and programs. Slices of a
+thread must be nested, so slices that overlap within an attempt get additional threads below the slot.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from pytest_agentbench.tables import places
 from pytest_agentbench.tables.run_tables import rows_of_samples
 
 FILE = "trace.json"
-SUMS = ("_bucket", "_sum", "_count", "_total", "_created")  # ends of series that only grow, and would hide all others
+SUMS = ("_bucket", "_sum", "_count", "_total", "_created")  # suffixes of series that only grow, and would hide all others
 
 
 class TraceSlice(NamedTuple):
-    """Something that took its time; nanoseconds since 1970."""
+    """A period with a name. Times are in nanoseconds since 1970."""
 
     start: int
     end: int
     name: str
     category: str  # attempt | call | a role | tool | program
     facts: Json
-    parts: Sequence[tuple[str, int, int]] = ()  # name, start and end of what it consists of, one after the other
+    parts: Sequence[tuple[str, int, int]] = ()  # consecutive phases: name, start, end
 
 
 @dataclass
 class Thread:
-    """Slices that are open, as a thread of the trace has them."""
+    """A thread of the trace, with the slices that are open in it."""
 
     open: list[TraceSlice] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ class Thread:
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """One file for all runs: a process of the trace is a run, and each begins at 0."""
+    """Writes one file for all runs. Each run is a process of the trace, and begins at 0."""
     with (directory / FILE).open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[')
         separator = "\n"
@@ -85,7 +85,7 @@ def _events(origin: Origin, process: int) -> Iterator[Json]:
 
 
 def _attempts(place: RolloutPlace) -> Iterator[tuple[tuple[RolloutKey, int], TraceSlice]]:
-    """The attempts of a rollout that have times."""
+    """Yields the attempts of a rollout whose times are known."""
     for attempt in place.rollout.attempts:
         start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in (attempt.started_ns, attempt.ended_ns))
         if start is not None and end is not None:
@@ -108,7 +108,7 @@ def _slots(spans: dict[tuple[RolloutKey, int], TraceSlice]) -> dict[tuple[Rollou
 
 
 def _within(place: RolloutPlace, number: int) -> Iterator[TraceSlice]:
-    """What happened in an attempt, as far as its times are known. Tools and programs are known of the last one."""
+    """Yields the timed calls, tools and programs of an attempt. Tools and programs are known only for the last attempt."""
     rollout = place.rollout
     attempt = next(each for each in rollout.attempts if each.attempt == number)
     for call in (*attempt.calls, *attempt.other_calls):
@@ -123,7 +123,7 @@ def _within(place: RolloutPlace, number: int) -> Iterator[TraceSlice]:
 
 
 def _call(place: RolloutPlace, attempt: Attempt, call: LLMCall, category: str) -> Iterator[TraceSlice]:
-    """A call from when the tap had it, with what it waited for."""
+    """Yields a call as a slice that begins when the tap received it. Its parts are queue, first token and decoding."""
     facts = {
         "error_kind": call.error_kind,
         "finish_reason": call.finish_reason,
@@ -149,7 +149,7 @@ def _slice(
 
 
 def _side_by_side(whole: TraceSlice, inner: Iterator[TraceSlice]) -> Iterator[tuple[int, TraceSlice]]:
-    """(thread, slice) of an attempt and of what happened in it: thread 0 is the attempt's own."""
+    """Yields (thread, slice) for an attempt and the slices in it. Thread 0 contains the attempt itself."""
     threads = [Thread()]
     for slice in (whole, *sorted(inner, key=lambda each: (each.start, -each.end))):
         number = next((number for number, thread in enumerate(threads) if thread.takes(slice)), len(threads))
@@ -159,7 +159,7 @@ def _side_by_side(whole: TraceSlice, inner: Iterator[TraceSlice]) -> Iterator[tu
 
 
 def _complete(slice: TraceSlice, began: int) -> Iterator[Json]:
-    """The events of a slice and of its parts; microseconds."""
+    """Yields the events of a slice and of its parts. Their times are in microseconds."""
     times = {"ts": (slice.start - began) / 1e3, "dur": (slice.end - slice.start) / 1e3}
     yield {"ph": "X", "name": slice.name, "cat": slice.category, **times, "args": slice.facts}
     for name, start, end in slice.parts:
@@ -167,7 +167,7 @@ def _complete(slice: TraceSlice, began: int) -> Iterator[Json]:
 
 
 def _counters(origin: Origin, process: int, began: int) -> Iterator[Json]:
-    """What services and GPUs told, but for what only grows."""
+    """Yields the samples of services and GPUs, except series that only grow."""
     for row in rows_of_samples(origin.run, origin.directory):
         if row.value is not None and math.isfinite(row.value) and not row.series.endswith(SUMS):
             name = f"{row.service} {row.replica} {row.series} {row.labels}".strip()

@@ -39,7 +39,7 @@ def task(rollout: Rollout, run: Run) -> Json:
 
 
 def is_correct(rollout: Rollout, run: Run) -> bool:
-    """Whether the main score reaches the floor from which on a rollout passes; without one, whether it is whole."""
+    """Returns whether the main score reaches the threshold of a pass or, if the suite has none, the best possible score."""
     suite = run.suites.get(rollout.key.group)
     main = suite.main_score if suite and suite.scorers else next(iter(rollout.scores), "")
     scale = suite.scales[main] if suite and suite.scorers else UNDECLARED
@@ -127,7 +127,7 @@ def read(path: Path) -> Source:
 
 
 def _tasks(path: Path, notes: list[str]) -> Sequence[tuple[int, Path]]:
-    """(trial, file) of the tasks of a run: objects with the keys of one. Others, such as configurations, are passed over."""
+    """Returns (trial, file) for each task of a run. JSON files without the keys of a task, such as configurations, are skipped."""
     runs: dict[Path, list[tuple[int, Path]]] = {}
     for file in sorted(path.rglob("*.json")):
         if not any(part.startswith(("step_", "answer_cache")) for part in file.relative_to(path).parts[:-1]) and _is_task(file):
@@ -145,7 +145,7 @@ def _tasks(path: Path, notes: list[str]) -> Sequence[tuple[int, Path]]:
 
 
 def _is_task(file: Path) -> bool:
-    data = read_json_file(file)  # a file torn by a kill is an error: its task would be missing without a word
+    data = read_json_file(file)  # a truncated file is an error: its task must not go missing silently
     return isinstance(data, dict) and all(key in data for key in NEEDED)
 
 
@@ -174,9 +174,9 @@ def _rollouts(tasks: Sequence[tuple[int, Path]]) -> Iterator[Rollout]:
 
 
 def outcome(task: Json) -> tuple[str, str]:
-    """(status, reason). A task ends by its tool `answer`, by the error of a tool, or when its rounds are used up.
+    """Returns (status, reason). A task ends by its tool `answer`, by the error of a tool, or when its rounds are used up.
 
-    Every round in which the model answered leaves an entry in `all_tool_calls`, so a task without any met no model.
+    Every round in which the model answered leaves an entry in `all_tool_calls`. If there is none, the model never answered.
     """
     if task["status"] == "error":
         return "infra_error", f"a tool failed: {task.get('error_type') or 'no error_type was recorded'}"
@@ -188,7 +188,7 @@ def outcome(task: Json) -> tuple[str, str]:
 
 
 def _tool_calls(rounds: Sequence[object]) -> Iterator[ToolCall]:
-    """The calls of every round: `[[{name, arguments}]]`, or a text about calls that were not valid."""
+    """Yields the calls of every round: `[[{name, arguments}]]`, or a text about an invalid call."""
     for turn, made in enumerate(rounds, 1):
         for each in made if isinstance(made, list) else ():
             if isinstance(each, list) and each and isinstance(each[0], dict):
@@ -198,7 +198,7 @@ def _tool_calls(rounds: Sequence[object]) -> Iterator[ToolCall]:
 
 
 def _answer(turns: Json, file: Path) -> str:
-    """The prediction. What the file calls `answer` is the label."""
+    """Returns the prediction (`pred`). The key `answer` of the file is the label."""
     given = [response for turn in turns for response in members(turns, turn, file) if dig(response, "tool") == "answer"]
     return str(dig(given[-1], "pred") or "") if given else ""
 
@@ -220,7 +220,7 @@ def _concurrency(logs: Sequence[Path], ids: set[str], notes: list[str]) -> int |
 
 
 def _usage(files: Sequence[Path], notes: list[str]) -> Json:
-    """Totals of the token counts, which name no task, and the model."""
+    """Returns the model and the totals of the token counts, which cannot be assigned to tasks."""
     if not files:
         return {}
     totals = dict.fromkeys(("calls", "prompt_tokens", "completion_tokens", "cached_tokens"), 0)

@@ -1,4 +1,4 @@
-"""Directories of the HLE evaluation of ToolOrchestra: a file for each task, and what its samplers and summaries write beside them."""
+"""Writes directories like the HLE evaluation of ToolOrchestra: a file for each task, time series of samples, and summaries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SERIES: Mapping[str, str] = {  # column -> series of vLLM
     "num_requests_waiting": "vllm:num_requests_waiting",
     **{f"{name}_{part}": f"vllm:{name}_{part}" for name in LATENCIES for part in ("sum", "count")},
 }
-MEANS = ("kv_cache_usage_perc",)  # of replicas their mean counts, of all others their sum
+MEANS = ("kv_cache_usage_perc",)  # columns that are means over replicas; all others are sums
 DELTAS: Mapping[str, str] = {
     "delta_hits": "hits_total",
     "delta_queries": "queries_total",
@@ -57,7 +57,7 @@ GPU_COLUMNS = ("ts_iso", "ts_unix", "gpu_index", "sm_util", "mem_util", "mem_use
 
 
 def cache_rows(origin: Origin) -> Iterator[Json]:
-    """A row for each round of looks at which one of the series is known. What a server told stays until it tells something else."""
+    """Yields a row for each round of samples, once a series is known. A value is kept until the server reports another one."""
     columns = {series: column for column, series in SERIES.items()}
     last_values: dict[tuple[str, int, str, str], float] = {}
     before: Json = {}
@@ -76,7 +76,7 @@ def cache_rows(origin: Origin) -> Iterator[Json]:
 
 
 def _in_turns(origin: Origin) -> Iterator[tuple[int, SampleRow]]:
-    """(turn, what was told in it): between two turns others asked the servers, and what they had is in no difference."""
+    """Yields (block, sample). Samples between two blocks are left out, because other arms used the servers then."""
     for row in rows_of_samples(origin.run, origin.directory):
         if (time := origin.calendar.in_block(row.at)) is not None:
             yield time.block, row._replace(at=time.at)
@@ -90,7 +90,7 @@ def _totals(last_values: Mapping[tuple[str, int, str, str], float], columns: Map
 
 
 def _row(at: float, totals: Mapping[str, float], before: Json) -> Json:
-    """The columns of a look; differences are to the one before, and at least 0, for a server that was started again counts anew."""
+    """Returns a row. Differences are to the row before, and at least 0, because a restarted server counts from 0."""
     deltas = {
         delta: max(0.0, totals[name] - before[name]) for delta, name in DELTAS.items() if name in totals and before.get(name) is not None
     }
@@ -124,7 +124,7 @@ def _gpu_row(labels: str, rows: Sequence[SampleRow]) -> Json:
 
 
 def window_metrics(rows: Sequence[Json], measured: float) -> Json:
-    """What the server's counters say of a window of so many measured seconds; null for what it did not tell."""
+    """Returns the server's metrics in a window. Unknown values are null. `measured` is the measured part of the window, seconds."""
     hits, queries, preempted = (_sum(rows, name) for name in ("delta_hits", "delta_queries", "delta_preemptions"))
     means = {name: _ratio(_sum(rows, f"delta_{name}_sum"), _sum(rows, f"delta_{name}_count")) for name in LATENCIES}
     return {
@@ -161,12 +161,12 @@ def _ratio(amount: float | None, whole: float | None) -> float | None:
     return amount / whole if amount is not None and whole else None
 
 
-WINDOW: Offsets = (600, 7800)  # the evaluation's own, for runs that have none
-FOLDER = "hle_local_"  # how the name of a run's directory begins: the evaluation's README reads `evaluation/outputs/hle_local_*`
+WINDOW: Offsets = (600, 7800)  # seconds, the window of the evaluation; used if a run has none
+FOLDER = "hle_local_"  # prefix of a run's directory; the evaluation's README reads `evaluation/outputs/hle_local_*`
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """A directory for each run, or for each of its arms; tasks of later trials have directories of their own within it."""
+    """Writes a directory for each run, or for each of its arms. Tasks of later trials have subdirectories."""
     for origin in chosen.origins:
         run = chosen.run_of(origin)
         arms = chosen.in_turns(origin, run, "arm")
@@ -177,7 +177,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 
 
 def write_run(folder: Path, origin: Origin, run: Run, arm: str = "", *, exact: bool) -> None:
-    """Writes all files of a run, or of one of its arms, by the calendar of the origin; `exact` is that of the CSV files."""
+    """Writes all files of a run, or of one of its arms, by the calendar of the origin. `exact` is passed to CsvFile."""
     folder.mkdir(exist_ok=True)
     own = (place for place in places(origin) if not arm or arm_of(place.rollout.variant) == arm)
     steps, ends, usage = _write_tasks(own, run, folder)
@@ -190,12 +190,12 @@ def write_run(folder: Path, origin: Origin, run: Run, arm: str = "", *, exact: b
 
 
 def _cell(value: object) -> object:
-    """A missing value is `nan`, as the samplers write it."""
+    """Returns a value for a CSV file: `nan` if it is missing, as in the files of the samplers."""
     return "nan" if value is None else value
 
 
 def _write_tasks(rollouts: Iterable[RolloutPlace], run: Run, folder: Path) -> tuple[list[float], list[float], list[Json]]:
-    """Writes a file for each rollout of a scenario; gives when steps ended, when tasks did, and the usage of their calls."""
+    """Writes a file for each rollout of a scenario. Returns the ends of steps, the ends of tasks, and the usage of calls, sorted."""
     names, steps, ends, usage = FileNames(), list[float](), list[float](), list[Json]()
     for place in rollouts:
         rollout = place.rollout
@@ -220,7 +220,7 @@ def _steps(place: RolloutPlace) -> Iterator[float]:
 
 
 def _usage(place: RolloutPlace) -> Iterator[Json]:
-    """A record for each good call of an agent whose tokens and time are known."""
+    """Yields a record for each successful call of an agent whose tokens and time are known."""
     rollout = place.rollout
     for row in call_columns.rows(place):
         call, ended, prompt = row.call, row.epoch_s(row.call.ended_ns), row.call.prompt_tokens
@@ -275,7 +275,7 @@ def _summaries(
             "ok": True,
             **began,
             "windows": windows,
-            "steps": {**step_summary, "steps_per_sec": counted["rate"]},  # where the evaluation's own snippet looks for it
+            "steps": {**step_summary, "steps_per_sec": counted["rate"]},  # the key that the evaluation's own snippet reads
             "paths": paths,
         },
     }
@@ -316,7 +316,7 @@ def _window(span: tuple[float, float], last: float, usage: Sequence[Json], sampl
 
 
 def _per_second(moments: Sequence[float], span: tuple[float, float], last: float) -> Mapping[str, Any]:
-    """Counts moments in a window, and divides by its measured part; the rate is 0 without one, as in the evaluation."""
+    """Returns the number and rate of moments in a window. The rate is per measured second; 0 if none was measured, as in the evaluation."""
     start, end = span
     count = sum(start <= moment <= end for moment in moments)
     measured = max(0.0, min(end, last) - start)

@@ -25,7 +25,7 @@ LINK = re.compile(r"\[([^\[\]]+)\]\([^()]+\)")
 
 PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
-#: What `agentbench schema` shows -> the records of the file, and what a line or a file of it is.
+#: Argument of `agentbench schema` -> (record types of the file, description of the file or of a line).
 FILES: dict[str, tuple[tuple[type, ...], str]] = {
     "run": ((Run,), "run.json of a run directory"),
     "rollout": ((Rollout,), "a line of rollouts.jsonl"),
@@ -33,7 +33,7 @@ FILES: dict[str, tuple[tuple[type, ...], str]] = {
     "trend": ((Trend,), "trend.json, as `agentbench trend` writes it"),
 }
 
-#: Keys that a line has beside those of its record.
+#: Keys that a line has in addition to those of its record.
 BESIDE = {
     Rollout: ("crc", str, "[checksum](resume.md#what-survives): CRC-32 of the rest of the line, from behind its comma to the last brace")
 }
@@ -46,7 +46,7 @@ class Key(NamedTuple):
     kind: Any
     doc: str
     required: bool = True
-    open: bool = False  # it stands for all keys that are not named
+    open: bool = False  # stands for all keys without an entry of their own
 
 
 def keys_of(kind: type) -> list[Key]:
@@ -57,22 +57,22 @@ def keys_of(kind: type) -> list[Key]:
         return [Key("value", float, ""), Key("parts", dict[str, float], "numbers that it is made of"), Key("explanation", str, "")]
     if dataclasses.is_dataclass(kind):
         return [*first, *(Key(each.name, each.kind, docs[each.name], open=each.open) for each in parts_of(kind))]
-    extras = typing.get_type_hints(kind, include_extras=True)  # of a TypedDict, or of a tuple whose places have names
+    extras = typing.get_type_hints(kind, include_extras=True)  # for a TypedDict or a NamedTuple
     return [Key(name, each, docs[name], typing.get_origin(extras[name]) is not NotRequired) for name, each in hints.items()]
 
 
 def is_record(kind: Any) -> bool:
-    """Whether a type is an object with keys of its own, or a list whose places have names."""
+    """Returns whether a type is an object with keys of its own, or a NamedTuple."""
     return kind is Score or dataclasses.is_dataclass(kind) or typing.is_typeddict(kind) or is_row(kind)
 
 
 def is_row(kind: Any) -> bool:
-    """Whether a type is a list whose places have names."""
+    """Returns whether a type is a NamedTuple."""
     return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
 def records_of(kind: Any, seen: dict[type, None] | None = None) -> dict[type, None]:
-    """All records within a type, in the order in which a reader meets them."""
+    """Returns all record types within a type, in the order of their first use."""
     seen = {} if seen is None else seen
     if kind not in seen and kind is not Ellipsis:
         if is_record(kind):
@@ -83,7 +83,7 @@ def records_of(kind: Any, seen: dict[type, None] | None = None) -> dict[type, No
 
 
 def schema_of(name: str) -> Json:
-    """The JSON Schema of a file's record, or of its lines."""
+    """Returns the JSON Schema of a file, or of its lines."""
     kinds, about = FILES[name]
     named: dict[type, None] = {}
     for kind in kinds:
@@ -141,7 +141,7 @@ def _elements(places: list[Json]) -> Json:
 
 
 def docs_of(kind: type) -> dict[str, str]:
-    """Field -> the comment behind it, or in the lines above it. A field without a comment has that of a base class."""
+    """Returns field -> its comment, trailing or in the lines above. A field without a comment gets the one of its base class."""
     docs: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         if "__annotations__" in vars(each) and each.__module__.startswith("pytest_agentbench"):

@@ -1,4 +1,4 @@
-"""JSON Schemas of suite.yaml and of backends' YAMLs, from the models, and from the comments of fields that are options."""
+"""Builds JSON Schemas of suite.yaml and of backend YAMLs from pydantic models and from the field comments of option dataclasses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pytest_agentbench.tools.factory import TOOL_KINDS
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
-#: Kind -> model of a backend's YAML.
+#: Backend kind -> model of its YAML.
 BACKENDS: Mapping[str, type[BaseModel]] = {name: load_object("backend kind", name, KINDS, Path()) for name in KINDS}
 
 #: Keys that are resolved before a model sees them, as (JSON Schema, description).
@@ -50,10 +50,10 @@ BESIDE: Mapping[type, Mapping[str, tuple[Json, str]]] = {
     },
 }
 
-#: What `load_backend` gives a key that a backend's YAML does not have, although its model requires it.
+#: Key that a model requires but `load_backend` fills in if the YAML lacks it -> the value that it gets.
 FILLED_IN = {"name": "the file's name"}
 
-#: Description of the key `kind`, and what it says if the kind may be an import path as well.
+#: Descriptions of the key `kind`: for built-in kinds only, and if an import path is allowed too.
 KIND_DOC = "The kind, which decides the other keys."
 OWN_KIND_DOC = "The kind, which decides the other keys: a built-in name, or an import path such as `./agent.py:Planner`."
 
@@ -61,16 +61,16 @@ UPGRADE_DOC = "Whether calls that do not stream [travel as streams](suites.md#th
 
 
 class SettingsKey(typing.NamedTuple):
-    """A key of an agent or of a kind of tools, which are dataclasses."""
+    """One option of an agent or of a kind of tools: a field of its dataclass."""
 
     name: str
     hint: Any
     doc: str
-    default: Any  # dataclasses.MISSING: it is required
+    default: Any  # dataclasses.MISSING if the key is required
 
 
 def options_of(kind: type) -> list[SettingsKey]:
-    """The options of a dataclass. The description of a number says which numbers are allowed."""
+    """Returns the options of a dataclass. The description of a number says which numbers are allowed."""
     docs, hints = docs_of(kind), typing.get_type_hints(kind, include_extras=True)
     found = []
     for each in dataclasses.fields(kind):
@@ -83,7 +83,7 @@ def options_of(kind: type) -> list[SettingsKey]:
 
 
 def suite_schema() -> Json:
-    """The JSON Schema of a suite.yaml."""
+    """Returns the JSON Schema of suite.yaml."""
     schema = _schema_of({"suite": SuiteSpec})
     known = schema["$defs"] | {kind.__name__: _agent_schema(kind) for kind in agents().values()}
     known |= {kind.__name__: _options_schema(kind, {}) for kind in tools().values()}
@@ -101,7 +101,7 @@ def suite_schema() -> Json:
 
 
 def backend_schema() -> Json:
-    """The JSON Schema of a backend's YAML. What `load_backend` fills in, the name of the file as `name` for one, is not required."""
+    """Returns the JSON Schema of a backend's YAML. Keys that `load_backend` fills in (FILLED_IN) are not required."""
     schema = _schema_of(BACKENDS)
     known = schema["$defs"]
     for kind in BACKENDS.values():
@@ -124,12 +124,12 @@ def backend_schema() -> Json:
 
 
 def agents() -> dict[str, type]:
-    """Kind -> class of each built-in agent."""
+    """Returns kind -> class for each built-in agent."""
     return {name: load_agent(name, Path()) for name in AGENTS}
 
 
 def tools() -> dict[str, type]:
-    """Kind -> class of each kind of tools."""
+    """Returns kind -> class for each kind of tools."""
     return {name: load_object("kind of tools", name, TOOL_KINDS, Path()) for name in TOOL_KINDS}
 
 
@@ -140,9 +140,9 @@ def _schema_of(models: Mapping[str, type[BaseModel]]) -> Json:
 
 
 def _plain(schema: Any) -> Any:
-    """A schema of pydantic's without titles that repeat names, without links, and without defaults that say nothing.
+    """Returns a schema of pydantic without titles, links and empty defaults.
 
-    Names that do not fit the pattern of a mapping's keys are errors, as they are for pydantic.
+    Names that do not match the pattern of a mapping's keys are errors, as they are for pydantic.
     """
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
@@ -163,7 +163,7 @@ def _says_nothing(default: Any) -> bool:
 
 
 def _replace(model: Json, name: str, schema: Json) -> None:
-    """Puts another schema in the place of a key's, whose description stays."""
+    """Replaces the schema of a key, but keeps its description."""
     model["properties"][name] = {**schema, "description": model["properties"][name]["description"]}
 
 
@@ -180,12 +180,12 @@ def _is_kind(name: str, *, required: bool) -> Json:
 
 
 def _kinds(kinds: Mapping[str, str], default: str | None, other: str | None) -> Json:
-    """Settings whose `kind` decides the other keys.
+    """Returns the schema of settings whose `kind` decides the other keys.
 
     Args:
         kinds: Kind -> name of the definition of its settings.
-        default: The kind of settings without a `kind`, if they have one.
-        other: What other kinds contain, if there are others; nothing is known of their keys.
+        default: The kind of settings without the key `kind`, or None if no kind is assumed for them.
+        other: Pattern of other kinds, whose keys are unknown, or None if only `kinds` are allowed.
     """
     names: Json = {"enum": [*kinds]}
     kind = names if other is None else {"anyOf": [names, {"type": "string", "pattern": other}]}
@@ -209,7 +209,7 @@ def _agent_schema(kind: type) -> Json:
 
 
 def _options_schema(kind: type, more: Json) -> Json:
-    """The JSON Schema of settings that are options of a dataclass."""
+    """Returns the JSON Schema of settings that are options of a dataclass."""
     options = {each.name: _described(_hint_schema(each.hint), each.doc) for each in options_of(kind)}
     if "truncation_retry" in options:
         options["truncation_retry"] = {**_options_schema(TruncationRetry, {}), "description": options["truncation_retry"]["description"]}

@@ -97,9 +97,9 @@ def test_times() -> None:
     assert iso_ns("2026-11-21T10:00:00.25Z", here) == iso_ns("2026-11-21T12:00:00.25+02:00", here) == 1795255200250000000
     assert iso_ns(None, here) is None
     for wrong in ("inf", "NaN", "", "now"):
-        with pytest.raises(ValueError, match="no time in seconds"):
+        with pytest.raises(ValueError, match="not a time in seconds"):
             epoch_ns(wrong)
-    with pytest.raises(ConfigError, match=r"result.json: 'noon' is no ISO 8601 time"):
+    with pytest.raises(ConfigError, match=r"result.json: 'noon' is not an ISO 8601 time"):
         iso_ns("noon", here)
 
 

@@ -231,7 +231,7 @@ def test_trajectories(tmp_path: Path) -> None:
     [
         ({"schema_version": "ATOF-v1"}, "schema_version is 'ATOF-v1', must be ATIF-..."),
         ({"steps": {}}, "steps must be an array of objects"),
-        ({"steps": [{"source": "agent", "timestamp": "noon"}]}, "'noon' is no ISO 8601 time"),
+        ({"steps": [{"source": "agent", "timestamp": "noon"}]}, "'noon' is not an ISO 8601 time"),
     ],
 )
 def test_a_broken_trajectory(tmp_path: Path, change: Json, why: str) -> None:

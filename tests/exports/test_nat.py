@@ -230,8 +230,8 @@ HEADER = "event_type,event_timestamp,example_number,UUID\n"
     ("text", "why"),
     [
         ("", ": no column 'event_type'; is it the profiler's standardized_data_all.csv?"),
-        (f"{HEADER}LLM_START,soon,0,a\n", ":2: 'soon' is no time in seconds"),
-        (f"{HEADER}LLM_START,nan,0,a\n", ":2: 'nan' is no time in seconds"),
+        (f"{HEADER}LLM_START,soon,0,a\n", ":2: 'soon' is not a time in seconds"),
+        (f"{HEADER}LLM_START,nan,0,a\n", ":2: 'nan' is not a time in seconds"),
         (f"{HEADER}LLM_START,1,,a\n", ":2: could not convert string to float: ''"),
         (f"{HEADER}LLM_START,1\n", ":2: fewer columns than the header has"),
         (f"{HEADER}LLM_START,1,0,\n", ":2: an event LLM_START has no UUID, so its call is unknown"),
