@@ -31,8 +31,10 @@ pytestmark = pytest.mark.slow
         (
             "kind: embedded\nttft: 40\n",
             (),
-            "*backends/embedded.yaml: unknown key 'ttft' (did you mean 'ttft_ms'?); "
-            "known keys: request_fields, context_length, name, model,*",
+            (
+                "*backends/embedded.yaml: unknown key 'ttft' (did you mean 'ttft_ms'?); "
+                "known keys: request_fields, context_length, name, model,*"
+            ),
         ),
         ("kind: embedded\nport: [1\n", (), "*backends/embedded.yaml:3: not valid YAML: *"),
         ("kind: embedded\njitter: 2\n", (), "*backends/embedded.yaml: jitter: must be less than or equal to 1, not 2"),
