@@ -48,8 +48,8 @@ clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/pip.stamp:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "agentbench needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 5))' || \
+	  { echo "agentbench needs Python 3.11.5 or newer; $(PYTHON) is older. Try: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	touch $@

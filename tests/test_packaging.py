@@ -95,7 +95,7 @@ def test_contents(wheel: Path) -> None:
     assert {"pytest_agentbench", info} == {name.partition("/")[0] for name in names}
     assert {"pytest_agentbench/py.typed", "pytest_agentbench/plugin.py", f"{info}/licenses/LICENSE"} <= set(names)
     assert [] == [name for name in names if "__pycache__" in name or "rollouts.jsonl" in name]
-    assert "Requires-Python: >=3.11" in metadata
+    assert "Requires-Python: >=3.11.5" in metadata
     assert "# pytest-agentbench" in metadata
     assert "agentbench = pytest_agentbench.plugin" in entry_points
     assert "agentbench = pytest_agentbench.cli:main" in entry_points
