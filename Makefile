@@ -49,7 +49,7 @@ clean:
 
 $(VENV)/pip.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 5))' || \
-	  { echo "agentbench needs Python 3.11.5 or newer; $(PYTHON) is older. Try: make PYTHON=python3.11"; exit 1; }
+	  { echo "agentbench needs Python 3.11.5 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	touch $@
