@@ -39,7 +39,7 @@ _NAMES = frozenset(
     """.split()  # noqa: SIM905 - a list would be fifty lines
 )
 _LABELS = frozenset({"expected", "chunks"})  # keys whose values are never changed
-_FOREIGN = frozenset({"arguments", "env", "headers", "options", "facts", "server"})  # keys of objects whose own keys are not ours
+_FOREIGN = frozenset({"arguments", "env", "headers", "options", "facts", "server", "value"})  # keys of objects whose own keys are not ours
 
 #: A string in a JSON text, with the colon after it if it is a key, or a bracket.
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*+")(\s*+:)?|[\[\]{}]', re.DOTALL)

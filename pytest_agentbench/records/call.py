@@ -46,7 +46,7 @@ class Access:
     """The permission to call a model through the tap. Each permission has its own token."""
 
     upgrade: bool | None = None  # whether the tap requests a stream for calls without streaming; None: the call decides
-    keep: bool = False  # whether the records of the calls contain the text of the answers
+    keep: bool = False  # whether the pool can request the texts of the answers before the permission ends
     role: str = ""  # role that makes the calls; empty for the agent itself
     model: str = ""  # model name to send in requests; empty for the model of the role
     calls: int | None = None  # the greatest number of calls, after which calls are refused; None if there is no limit
@@ -126,6 +126,16 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
+class KeptCall:
+    """The ids under which messages.jsonl contains the request and the reply of a call."""
+
+    request: str = ""  # id of the form: the request without its messages and other large parts; empty if the request was not kept
+    prompt: str = ""  # id of the last message of the prompt, with all messages before it; empty if the request has no messages
+    reply: str = ""  # id of the complete answer, as without streaming; empty if there is none, or if it was not kept
+    missing: str = ""  # why nothing was kept: `limit` if the tap had reached its limit; empty otherwise
+
+
+@dataclass(frozen=True)
 class LLMCall:
     """One LLM request of a rollout, recorded by the tap.
 
@@ -160,7 +170,7 @@ class LLMCall:
     repeats: int = 0  # idle connections that the backend had closed when the request was to be sent; it was sent once
     response_id: str | None = None  # id of the answer, which is also in the logs of the server; None if it contains none
     server: Json | None = None  # data of the server: `worker_id` and `timing` of Dynamo, or `timing` of ThunderAgent; None if it sends none
-    said: Json | None = None  # answer: `text`, and `tool_calls` as {id, name, arguments}; None if it is not kept
+    kept: KeptCall | None = None  # [request and reply](conversations.md); None if the session does not keep those of this call
 
     @property
     def measured(self) -> bool:

@@ -207,7 +207,10 @@ class PlanMade(ControllerQuestion[PlanTaken]):
 
 @dataclass(frozen=True)
 class RolloutFinished(ControllerQuestion[RecordLine]):
-    """Sent when a rollout has ended. The body is the line of its record. The controller redacts the line and writes it to the journal."""
+    """Sent when a rollout has ended. The body has the line of its record, and then the lines for messages.jsonl to which it refers.
+
+    The controller redacts them and writes them to the journal and to messages.jsonl.
+    """
 
     key: RolloutKey
     kind: str  # as in Rollout
@@ -339,6 +342,7 @@ class PoolSettings:
     time_limit: float | None  # seconds in which rollouts of this session may begin; None: no limit
     budget: float | None  # time limit of a rollout in seconds; None: the limit of its suite
     sizes: Sizes
+    keep: str  # requests and replies that are kept for messages.jsonl: `all`, `calls` or `none`
 
 
 @dataclass(frozen=True)

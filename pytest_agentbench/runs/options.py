@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_agentbench.lib.foreign import USUAL
+from pytest_agentbench.lib.kept_values import ALL, CALLS, NONE
 from pytest_agentbench.lib.options import LoginUrl, one_of, seconds
 from pytest_agentbench.runs.option import (
     READ,
@@ -245,6 +246,14 @@ class RunOptions:
     )
     reports: str = option(  # name of the reports directory, without its parents
         "directory for run directories", "DIR", "reports", read=folder, empty=READ, absent=""
+    )
+    keep: str = option(  # requests and replies that messages.jsonl contains: `all`, `calls` or `none`
+        "requests and replies in messages.jsonl: `all`, `calls` (those of the agent itself, without tools), or `none`",
+        "WHAT",
+        ALL,
+        read=one_of((ALL, CALLS, NONE)).read,
+        empty=READ,
+        absent=NONE,
     )
     inline: bool = option(  # whether rollouts ran in the process of their tests
         "run each rollout in the test's own call stack, without budgets; --pdb implies it; not with -n", read=bool, absent=False

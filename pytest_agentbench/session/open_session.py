@@ -231,6 +231,7 @@ def _pool_settings(setup: Setup, directory: Path, session: int) -> PoolSettings:
         time_limit=settings.time_limit,
         budget=settings.budgets["rollout"],
         sizes=codec.read(Sizes, settings.sizes),
+        keep=settings.keep,
     )
 
 

@@ -15,6 +15,7 @@ from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.records import EVALUABLE, RolloutKey
 from pytest_agentbench.rollouts.protocol import RolloutFinished
 from pytest_agentbench.runs.journal import EarlierWork, Journal
+from pytest_agentbench.runs.message_file import MessageFile, with_changed_ids
 from pytest_agentbench.runs.sessions import with_earlier
 
 DURATIONS = "durations.json"  # File beside the run directories with the last duration of each rollout; the longest ones run first
@@ -28,6 +29,7 @@ class RunRecorder:
 
     def __init__(self, directory: Path, redact: Callable[[str], str], on_finished: Callable[[bytes], None]) -> None:
         self.journal = Journal(directory)
+        self.messages = MessageFile(directory, redact)
         self.path = self.journal.path
         self._redact, self._on_finished = redact, on_finished
         self.backend_needed = threading.Event()  # Set when a selected test needs the backend
@@ -63,16 +65,18 @@ class RunRecorder:
     def rollouts_begin(self) -> None:
         self.began = time.monotonic()
 
-    def finished(self, summary: RolloutFinished, line: bytes) -> bytes:
-        """Writes a rollout to the journal and returns the written line.
+    def finished(self, summary: RolloutFinished, body: bytes) -> bytes:
+        """Writes a rollout to the journal, and what its calls refer to to messages.jsonl. Returns the line in the journal.
 
         A record that a new pool sends again, because the old one died before it got the answer, is not written twice.
         """
         key = summary.key
+        line, *messages = body.split(b"\n")
         digest = hashlib.blake2b(line, digest_size=8).digest()
         if self._digests.get(key) == digest:
             return self.journal.line(key)
-        line = self._redact(line.decode()).encode()
+        changed = self.messages.add(messages)
+        line = with_changed_ids(self._redact(line.decode()).encode(), changed)
         if key in self.stored.again:
             line = with_earlier(line, self._earlier_line(key))
             self.ran_again.add(key)

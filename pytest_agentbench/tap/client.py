@@ -38,7 +38,7 @@ class TapControl:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._pending: deque[asyncio.Future[FromTap]] = deque()  # includes those whose callers were cancelled
+        self._pending: deque[asyncio.Future[tuple[FromTap, bytes]]] = deque()  # includes those whose callers were cancelled
         self._loss: str | None = None
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
@@ -50,16 +50,20 @@ class TapControl:
 
     async def ask(self, question: ToTap, kind: type[Answer]) -> Answer:
         """Sends a question and returns the tap's answer, which is a `kind`. Raises InfraError if the tap refuses or is lost."""
+        return (await self.ask_for_body(question, kind))[0]
+
+    async def ask_for_body(self, question: ToTap, kind: type[Answer]) -> tuple[Answer, bytes]:
+        """Does what `ask` does, and also returns the body of the answer."""
         if self._loss is not None:
             raise InfraError(self._loss)
-        reply: asyncio.Future[FromTap] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[tuple[FromTap, bytes]] = asyncio.get_running_loop().create_future()
         self._pending.append(reply)
         self._writer.write(wire.pack(question))
-        answer = await reply
+        answer, body = await reply
         if isinstance(answer, TapRefusal):
             raise InfraError(f"the tap refused: {answer.reason}")
         assert isinstance(answer, kind)
-        return answer
+        return answer, body
 
     @property
     def is_lost(self) -> bool:
@@ -73,11 +77,11 @@ class TapControl:
     async def _listen(self) -> None:
         try:
             while True:
-                header, _ = await wire.read(self._reader)
+                header, body = await wire.read(self._reader)
                 answer = _read(header)
                 reply = self._pending.popleft()
                 if not reply.done():
-                    reply.set_result(answer)
+                    reply.set_result((answer, body))
         except OtherVersion as error:
             self._end(str(error))
         except (EOFError, OSError, ValueError) as error:
@@ -129,10 +133,11 @@ class Taps:
         replies = [reply for answer in await self._ask(TakeReplies(id), KeptReplies) for reply in answer.replies]
         return [reply.said for reply in sorted(replies, key=lambda reply: reply.received_ns)]
 
-    async def close(self, id: str) -> tuple[LLMCall, ...]:
-        """Closes an address. Returns its calls in the order in which they arrived."""
-        calls = [call for answer in await self._ask(CloseAddress(id), AddressCalls) for call in answer.calls]
-        return tuple(sorted(calls, key=lambda call: call.received_ns))
+    async def close(self, id: str) -> tuple[tuple[LLMCall, ...], list[bytes]]:
+        """Closes an address. Returns its calls in the order in which they arrived, and the lines for messages.jsonl."""
+        answers = await asyncio.gather(*(control.ask_for_body(CloseAddress(id), AddressCalls) for control in self._controls))
+        calls = sorted((call for answer, _ in answers for call in answer.calls), key=lambda call: call.received_ns)
+        return tuple(calls), [line for _, body in answers for line in body.split(b"\n") if line]
 
     def upstream(self, endpoint: Endpoint) -> UpstreamFacts:
         """Returns an endpoint as it is sent to each tap, with an equal share of the endpoint's rate limit."""

@@ -10,9 +10,10 @@ from typing import Protocol
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.metrics.blame import context_is_full
-from pytest_agentbench.records import LLMCall
+from pytest_agentbench.records import Json, KeptCall, LLMCall
 from pytest_agentbench.tap.answers import BackendAnswer
 from pytest_agentbench.tap.budgets import BudgetTimer
+from pytest_agentbench.tap.conversations import ConversationKeeper
 from pytest_agentbench.tap.cpu_turns import FairQueue
 from pytest_agentbench.tap.dialects import Dialect
 from pytest_agentbench.tap.dialects.reader import AnswerReader, DialectReader, error_message
@@ -97,12 +98,20 @@ class Exchange:
     """
 
     def __init__(
-        self, agent: CallerConnection, request: Request, budgets: Budgets, labels: Headers, keep: bool = False, key_advice: str = ""
+        self,
+        agent: CallerConnection,
+        request: Request,
+        budgets: Budgets,
+        labels: Headers,
+        keep: bool = False,
+        keeper: ConversationKeeper | None = None,
+        key_advice: str = "",
     ) -> None:
         self.agent, self.request, self.budgets = agent, request, budgets
         self.key_advice = key_advice  # advice for the error message if the backend rejects the API key
         self.labels = labels  # headers for the backend, except those that the agent sent itself
-        self.keep = keep  # whether the record includes the text of the answer
+        self.keep = keep  # whether `output` is set
+        self.keeper = keeper  # keeps the request and the reply; None if they are not kept
         self.held_ns = 0  # nanoseconds that a rate limit delayed the request
         self.repeats = 0  # idle connections that were skipped because the backend had closed them
         self.backend_body = BackendBody(request.body)  # body as sent to the backend
@@ -113,6 +122,7 @@ class Exchange:
         self.completed_ns: int | None = None  # time at which the answer was complete, monotonic nanoseconds
         self.over = False
         self.record: LLMCall | None = None
+        self.output: Json | None = None  # text and tool calls of a complete answer, as `DialectReader.output`; None without `keep`
         self._usage_filter: WithoutUsage | None = None
         self._timer = BudgetTimer(self, budgets)
 
@@ -202,10 +212,15 @@ class Exchange:
             else:
                 self._end_answer(broken, message, is_complete)
         if self.request.dialect is not None:
-            self.record = self._record(self.request.dialect, reader, ended, kind, message)
+            if self.keep and kind is None and isinstance(reader, DialectReader):
+                self.output = reader.output()
+            kept = None
+            if self.keeper is not None:
+                kept = self.keeper.call(self.request, self.backend_body.original, self._reply(whole, kind))
+            self.record = self._record(self.request.dialect, reader, ended, kind, message, kept)
         self.agent.exchange_ended(self)
         # Exchanges are kept until their rollout ends, so release what only this one needed.
-        self.answer, self.request.body, self.backend_body = None, b"", self.backend_body._replace(body=b"")
+        self.answer, self.request.body, self.backend_body = None, b"", self.backend_body._replace(body=b"", original=None)
 
     def _has_fault(self) -> bool:
         """Returns whether the part of the answer that has arrived has a fault."""
@@ -243,6 +258,17 @@ class Exchange:
         """Returns the answer as if it had not been streamed. Some backends do not stream although requested."""
         return answer.reader.assemble() if answer.reader.chunks else answer.body
 
+    def _reply(self, whole: bytes, kind: str | None) -> bytes:
+        """Returns the JSON text of the complete answer, or of an error response of the backend. Empty if there is neither."""
+        if self.answer is None or (kind is not None and self.status in (None, 200)):
+            return b""
+        if whole or self.answer.reader.chunks:
+            return whole or self.answer.reader.assemble()
+        try:
+            return json_text.dumps(json_text.loads(self.answer.body))
+        except ValueError:  # An error response may be any text.
+            return json_text.dumps(self.answer.body.decode("utf-8", "replace"))
+
     def _send_complete_answer(self, whole: bytes, kind: str | None, message: str, is_refused: bool) -> None:
         """Answers an agent that waits for a complete answer: with the answer, the backend's error response, or the tap's own error."""
         headers = end_to_end(self.headers, REPLACED)
@@ -272,7 +298,9 @@ class Exchange:
         status = 504 if kind in TIMEOUTS else 502
         self.agent.answer(status, error_body(status, message, kind))
 
-    def _record(self, dialect: Dialect, reader: AnswerReader, ended: int, kind: str | None, message: str) -> LLMCall:
+    def _record(
+        self, dialect: Dialect, reader: AnswerReader, ended: int, kind: str | None, message: str, kept: KeptCall | None
+    ) -> LLMCall:
         return LLMCall(
             received_ns=self.request.received_ns,
             sent_ns=self.sent_ns,
@@ -300,7 +328,7 @@ class Exchange:
             repeats=self.repeats,
             response_id=reader.response_id,
             server=reader.server,
-            said=reader.output() if self.keep and kind is None and isinstance(reader, DialectReader) else None,
+            kept=kept,
         )
 
 

@@ -99,7 +99,8 @@ class OpenAddress:
     id: str  # unique among all addresses that this tap has had
     upgrade: bool | None = None  # whether to stream calls from the backend; None: each call decides; False: usage is not requested, either
     label: Label = NO_LABEL  # headers and fields that the tap adds to each request
-    keep: bool = False  # whether the records of calls include the text of the answers
+    keep: bool = False  # whether `TakeReplies` returns the texts of the answers
+    kept: str = "none"  # requests and replies that are kept for messages.jsonl: `all`, `calls` (without tools and other large parts) or `none`
     elsewhere: UpstreamFacts | None = None  # server for the calls; None: the one of `PointAt`
     salt: str = ""  # text that is put before each system prompt
     calls: int | None = None  # number of LLM calls that are allowed; None: no limit
@@ -138,10 +139,10 @@ class TapDone:
 
 @dataclass(frozen=True)
 class KeptReply:
-    """The text of one answer."""
+    """The text and the tool calls of one answer."""
 
     received_ns: int  # time at which the request was received, as in `LLMCall`
-    said: Json  # text and tool calls, as in `LLMCall.said`
+    said: Json  # `text`, and `tool_calls` as {id, name, arguments}
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,10 @@ class KeptReplies:
 
 @dataclass(frozen=True)
 class AddressCalls:
-    """Answers `CloseAddress`: all calls that were made under the address, in the order in which they arrived."""
+    """Answers `CloseAddress`: all calls that were made under the address, in the order in which they arrived.
+
+    The body of the frame contains the lines for messages.jsonl to which the calls refer.
+    """
 
     calls: tuple[LLMCall, ...]
 

@@ -12,11 +12,13 @@ from weakref import WeakValueDictionary
 
 from pytest_agentbench.lib import json_text, messages, wire
 from pytest_agentbench.lib.introductions import Introductions
+from pytest_agentbench.lib.kept_values import NONE
 from pytest_agentbench.metrics.blame import LIMIT
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap import http_messages
 from pytest_agentbench.tap.agents import UNKNOWN_ADDRESS, AgentConnection, Refusal
 from pytest_agentbench.tap.budgets import Account
+from pytest_agentbench.tap.conversations import ConversationKeeper, KeptBytes
 from pytest_agentbench.tap.cpu_turns import FairQueue
 from pytest_agentbench.tap.exchange import Exchange
 from pytest_agentbench.tap.http_messages import Headers, Request, encode_headers
@@ -53,6 +55,7 @@ class Caller:
     headers: Headers  # labels that each request gets unless it has a header of that name
     upstream: Upstream | None  # backend for its calls; None: the backend of `PointAt`
     accounts: tuple[Account, ...]  # accounts of its role and its rollout, if these have limits
+    keeper: ConversationKeeper | None  # keeps requests and replies; None if they are not kept
     exchanges: list[Exchange] = field(default_factory=list)
     refused: list[LLMCall] = field(default_factory=list)  # records of requests that were not forwarded
 
@@ -84,6 +87,7 @@ class Relay:
         self.closed: OrderedDict[str, None] = OrderedDict()
         self.unidentified: dict[AgentConnection, None] = {}  # connections that have not yet named the address of a rollout, oldest first
         self.rewriting: set[asyncio.Task[None]] = set()
+        self.kept = KeptBytes()
         self.accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()  # accounts of rollouts that have an open address
 
     def knows(self, id: str) -> bool:
@@ -109,7 +113,7 @@ class Relay:
         caller = self.open[id]
         address, upstream = caller.address, caller.upstream or self.upstream
         assert upstream is not None
-        exchange = Exchange(agent, request, self.budgets, caller.headers, address.keep, upstream.key_advice)
+        exchange = Exchange(agent, request, self.budgets, caller.headers, address.keep, caller.keeper, upstream.key_advice)
         caller.exchanges.append(exchange)
         dialect = request.dialect
         if dialect is None:
@@ -141,9 +145,9 @@ class Relay:
             known = await self.introductions.hello(reader, writer) is not None
             while known:
                 header, _ = await wire.read(reader)
-                answer = messages.header(self._reply(header))
+                answer, body = self._reply(header)
                 # A fast encoder, because the answer may be large and delays calls.
-                writer.write(wire.framed(answer, dumps=json_text.dumps))
+                writer.write(wire.framed(messages.header(answer), body, dumps=json_text.dumps))
                 await writer.drain()
         except (EOFError, OSError, ValueError):
             pass  # The pool has disconnected, or the client is not the pool.
@@ -152,13 +156,16 @@ class Relay:
         finally:
             writer.close()
 
-    def _reply(self, header: Any) -> FromTap:
+    def _reply(self, header: Any) -> tuple[FromTap, bytes]:
         try:
-            return self.answer(TO_TAP.read(header))
+            question = TO_TAP.read(header)
+            if isinstance(question, CloseAddress):
+                return self._close(question.id)
+            return self.answer(question), b""
         except ValueError as error:
-            return TapRefusal(str(error))
+            return TapRefusal(str(error)), b""
 
-    def answer(self, question: ToTap) -> FromTap:
+    def answer(self, question: PointAt | OpenAddress | TakeReplies | GetTapStats) -> FromTap:
         """Carries out a message of the pool and returns the answer. Raises ValueError with a sentence if that is not possible."""
         match question:
             case PointAt(facts):
@@ -172,12 +179,8 @@ class Relay:
                     raise ValueError("an address with this id was opened before")
                 self.open[id] = self._caller(question)
                 return TapDone()
-            case CloseAddress(id) | TakeReplies(id) if id not in self.open:
-                raise ValueError("no address with this id is open")
-            case CloseAddress(id):
-                return AddressCalls(self._close(id))
             case TakeReplies(id):
-                return KeptReplies(_replies(self.open[id].exchanges))
+                return KeptReplies(_replies(self._opened(id).exchanges))
             case GetTapStats():
                 running = sum(not exchange.over for caller in self.open.values() for exchange in caller.exchanges)
                 return TapStats(running, len(self.open), self.upstream.clock.steps if self.upstream else 0)
@@ -190,7 +193,13 @@ class Relay:
         except ValueError as error:
             raise ValueError(f"the labels of the calls are not valid: {error}") from error
         upstream = None if address.elsewhere is None else self._other_upstream(address.elsewhere)
-        return Caller(address, headers, upstream, self._accounts(address))
+        keeper = None if address.kept == NONE else ConversationKeeper(self.kept, address.kept)
+        return Caller(address, headers, upstream, self._accounts(address), keeper)
+
+    def _opened(self, id: str) -> Caller:
+        if id not in self.open:
+            raise ValueError("no address with this id is open")
+        return self.open[id]
 
     def _accounts(self, address: OpenAddress) -> tuple[Account, ...]:
         """Returns the accounts that count the calls of an address."""
@@ -209,19 +218,21 @@ class Relay:
             self.other_upstreams.append(known)
         return known
 
-    def _close(self, id: str) -> tuple[LLMCall, ...]:
-        """Closes an address and aborts its calls in flight. Returns all of its calls in the order in which they arrived."""
+    def _close(self, id: str) -> tuple[AddressCalls, bytes]:
+        """Closes an address and aborts its calls in flight. Returns all of its calls, and the lines for messages.jsonl."""
+        caller = self._opened(id)
         self.closed[id] = None
         if len(self.closed) > MOST_CLOSED:
             self.closed.popitem(last=False)
-        caller = self.open.pop(id)
+        del self.open[id]
         _break_off(caller.exchanges)
         records = [*caller.refused, *(exchange.record for exchange in caller.exchanges if exchange.record is not None)]
         role, elsewhere = caller.address.role, caller.address.elsewhere
         if role or elsewhere:
             endpoint = elsewhere.url if elsewhere else ""
             records = [dataclasses.replace(record, role=role, endpoint=endpoint) for record in records]
-        return tuple(sorted(records, key=lambda record: record.received_ns))
+        calls = tuple(sorted(records, key=lambda record: record.received_ns))
+        return AddressCalls(calls), caller.keeper.end() if caller.keeper else b""
 
 
 def _replies(exchanges: Sequence[Exchange]) -> tuple[KeptReply, ...]:
@@ -229,9 +240,9 @@ def _replies(exchanges: Sequence[Exchange]) -> tuple[KeptReply, ...]:
     _break_off(exchanges)
     replies = []
     for exchange in exchanges:
-        if exchange.record is not None and exchange.record.said is not None:
-            replies.append(KeptReply(exchange.record.received_ns, exchange.record.said))
-            exchange.record = dataclasses.replace(exchange.record, said=None)
+        if exchange.output is not None:
+            replies.append(KeptReply(exchange.request.received_ns, exchange.output))
+            exchange.output = None
     return tuple(replies)
 
 

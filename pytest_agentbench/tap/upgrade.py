@@ -33,6 +33,7 @@ class BackendBody(NamedTuple):
     streamed: bool = False  # whether the agent requested a stream
     upgraded: bool = False  # whether only the tap requested a stream
     hides_usage: bool = False  # whether only the tap requested the usage of the stream
+    original: Json | None = None  # parsed body of the agent; None if it is not a JSON object, or was parsed in another process
 
 
 class BodyChanges(NamedTuple):
@@ -59,9 +60,11 @@ def apply_changes(route: str, body: bytes, changes: BodyChanges) -> BackendBody:
         request = dialect.salted(request, changes.salt)
     if not streamed:
         stream = dialect.as_stream(request) if changes.upgrade else None
-        return BackendBody(stream or _changed(request, original) or body, model, upgraded=stream is not None)
+        changed = stream or _changed(request, original) or body
+        return BackendBody(changed, model, upgraded=stream is not None, original=original)
     with_usage = dialect.with_usage(request) if changes.usage or changes.usage_once else None
-    return BackendBody(with_usage or _changed(request, original) or body, model, streamed=True, hides_usage=with_usage is not None)
+    changed = with_usage or _changed(request, original) or body
+    return BackendBody(changed, model, streamed=True, hides_usage=with_usage is not None, original=original)
 
 
 async def apply_in_subprocess(route: str, body: bytes, changes: BodyChanges) -> BackendBody:
@@ -87,8 +90,8 @@ def _changed(request: Json, original: Json) -> bytes | None:
 def main() -> None:
     question, _, body = sys.stdin.buffer.read().partition(b"\n")
     head = json_text.loads(question)
-    changed, *facts = apply_changes(head["route"], body, BodyChanges(*head["changes"]))
-    sys.stdout.buffer.write(json_text.dumps(dict(zip(BackendBody._fields[1:], facts, strict=True))) + b"\n")
+    changed, *facts, _ = apply_changes(head["route"], body, BodyChanges(*head["changes"]))
+    sys.stdout.buffer.write(json_text.dumps(dict(zip(BackendBody._fields[1:-1], facts, strict=True))) + b"\n")
     sys.stdout.buffer.write(b"" if changed is body else changed)
 
 

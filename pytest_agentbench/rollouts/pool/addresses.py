@@ -14,6 +14,7 @@ import aiohttp
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.kept_values import ALL, CALLS, NONE
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import ModelFacts, missing_key
 from pytest_agentbench.metrics.terms import TokenPrices
@@ -78,12 +79,15 @@ class Addresses:
         self.taps: Taps | None = None
         self.endpoint: Endpoint | None = None
         self.salt = ""  # text before the system prompts of agents
+        self.keep = ALL  # what is kept of the calls: `all`, `calls` or `none`, as in --agentbench-keep
         self.left_calls: Mapping[RolloutKey, Sequence[LLMCall]] = {}  # calls of attempts that were in flight when an earlier pool died
         self._url = ""
         self._count = 0
         self._announcers: dict[str, Announcer] = {}  # URL of an endpoint -> its announcer
         self._models = SessionModels()
         self._announcer_of: dict[str, Announcer] = {}  # token -> announcer that has labelled it
+        self._rollouts: dict[str, RolloutKey] = {}  # token of an open address -> its rollout
+        self._lines: defaultdict[RolloutKey, list[bytes]] = defaultdict(list)  # lines for messages.jsonl of rollouts without a record
 
     async def connect(self, taps: TapPorts) -> None:
         """Connects to the present taps. Raises OSError."""
@@ -139,6 +143,7 @@ class Addresses:
         self._count += 1
         token = token_of(f"{self._pool}.{self._count}", self._secret)
         address = _address(token, access, facts, facts.get("prices") if other else self.endpoint.prices)
+        self._rollouts[token] = key
         announcer, label = self.announcer_at(self.endpoint), NO_LABEL
         if other is None:
             self._announcer_of[token] = announcer
@@ -149,7 +154,8 @@ class Addresses:
         try:
             upstream = None if other is None else self.taps.upstream(other)
             salt = "" if access.role == JUDGE else self.salt
-            await self.taps.open(replace(address, label=label, elsewhere=upstream, salt=salt))
+            kept = NONE if access.role and self.keep == CALLS else self.keep
+            await self.taps.open(replace(address, label=label, elsewhere=upstream, salt=salt, kept=kept))
         except InfraError:
             self._closed(token)
             raise
@@ -174,14 +180,20 @@ class Addresses:
         """
         calls: tuple[LLMCall, ...] = ()
         try:
-            calls = await self._connected_taps().close(token)
+            calls, lines = await self._connected_taps().close(token)
+            self._lines[self._rollouts[token]] += lines
             if token in self._announcer_of:
                 calls = await self._announcer_of[token].complete(token, calls)
         finally:
             self._closed(token, calls)
         return calls
 
+    def take_lines(self, key: RolloutKey) -> list[bytes]:
+        """Returns the lines for messages.jsonl to which the calls of a rollout refer, and keeps them no longer."""
+        return self._lines.pop(key, [])
+
     def _closed(self, token: str, calls: Sequence[LLMCall] = ()) -> None:
+        self._rollouts.pop(token, None)
         announcer = self._announcer_of.pop(token, None)
         unreleased = announcer is not None and announcer.end(token, calls)
         self._tell(AddressClosed(number_of(token), len(calls), unreleased, self.tally))
@@ -201,6 +213,7 @@ class Addresses:
         calls: defaultdict[RolloutKey, list[LLMCall]] = defaultdict(list)
         for address in left.addresses.values():
             token = token_of(address.number, self._secret)
+            self._rollouts[token] = address.key
             if address.label is not None and (announcer := self._announcers.get(address.label.url)) is not None:
                 announcer.adopt(token, address.label.id)
                 self._announcer_of[token] = announcer

@@ -81,6 +81,7 @@ class Pool:
         self.addresses = Addresses(
             settings.run, config.number, config.token, self.link.tell, lambda: self.scheduler.broken, self.state.tally
         )
+        self.addresses.keep = settings.keep
         self.runner = Runner(settings, self.addresses, self.outages, self.link, self, self.state)
         self.retries = RetryPolicy(settings.scheduling.retries, self.state.failed, self.link.tell)
         self.scheduler = Scheduler(self.runner.run, self.record, settings.scheduling, self.retries)
@@ -276,7 +277,8 @@ class Pool:
         scores = {name: float(score) for name, score in rollout.scores.items()}
         calls = sum(len(attempt.calls) + len(attempt.other_calls) for attempt in rollout.attempts)
         finished = protocol.RolloutFinished(rollout.key, rollout.kind, rollout.status, scores, tokens, calls, rollout.duration_s)
-        _, written = await self.link.ask(finished, line)
+        body = b"\n".join((line, *self.addresses.take_lines(rollout.key)))
+        _, written = await self.link.ask(finished, body)
         return written
 
     async def _test(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

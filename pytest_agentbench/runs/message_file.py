@@ -1,0 +1,208 @@
+"""messages.jsonl, beside the journal of a run: the requests and replies of its calls, each distinct value once.
+
+Calls in the journal refer to its lines by their ids (`KeptCall`). An id is a hash of the redacted value, so equal values have equal ids in
+all runs, and nobody can test guesses of a secret against an id. The prompts of a run form a tree: a node is a message, and the node with
+the messages before it. So the file grows with the number of messages, and not with the sizes of all requests.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.kept_values import LARGEST_VALUE, OMITTED, STYLES, NodeLine, ValueLine, node_id, parsed, value_id
+from pytest_agentbench.records import Json, LLMCall
+from pytest_agentbench.runs.journal import opened, sealed
+
+FILE = "messages.jsonl"
+LARGEST_FILE = 1_000_000_000  # bytes; later values are not written
+
+
+class MessageFile:
+    """The open messages.jsonl of a run: redacts lines and appends those that the file does not have yet.
+
+    Each line begins with a CRC-32, as lines of the journal do. Each call of `add` writes its lines at once, before the record that refers to
+    them, so a record never refers to lines that were lost when the session was killed. Nothing is written beyond LARGEST_FILE bytes.
+
+    Not thread-safe. The lock of the journal makes sure that one session writes at a time.
+    """
+
+    def __init__(self, directory: Path, redact: Callable[[str], str], most: int = LARGEST_FILE) -> None:
+        """Opens the file, reads the ids in it, and removes an incomplete last line. The file is created with the first line."""
+        self.path = directory / FILE
+        self._redact, self._most = redact, most
+        self._known: set[str] = set()  # ids in the file
+        self._changed: dict[str, str] = {}  # id of a value or node before redaction -> id in the file
+        self.size = 0  # bytes of the file
+        if self.path.exists():
+            places = message_places(self.path)
+            self._known.update(places)
+            self.size = max((start + size for start, size in places.values()), default=-1) + 1
+            os.truncate(self.path, self.size)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether values were left out because the file would become too large."""
+        return self.size >= self._most
+
+    def add(self, lines: Iterable[bytes]) -> Mapping[str, str]:
+        """Appends lines without newlines, as `lib/kept_values` defines them. Returns the ids that redaction changed: before -> after.
+
+        Raises OSError if the disk is full. The file then ends with a complete line.
+        """
+        written, changed = bytearray(), {}
+        for line in lines:
+            record = parsed(line)
+            known = self._changed.get(record.id)
+            if known is None and record.id not in self._known:
+                known = self._append(record, written)
+            if known is not None:
+                changed[record.id] = known
+        self._write(bytes(written))
+        return changed
+
+    def _append(self, record: ValueLine | NodeLine, written: bytearray) -> str | None:
+        """Adds the redacted line to `written`, unless the file has it. Returns its id if that is another one."""
+        redacted = self._redacted(record)
+        if redacted.id != record.id:
+            self._changed[record.id] = redacted.id
+        if redacted.id not in self._known and self.size + len(written) < self._most:
+            self._known.add(redacted.id)
+            written += sealed(redacted.written()) + b"\n"
+        return redacted.id if redacted.id != record.id else None
+
+    def _redacted(self, record: ValueLine | NodeLine) -> ValueLine | NodeLine:
+        if isinstance(record, NodeLine):
+            before, message = (self._changed.get(each, each) for each in (record.before, record.message))
+            return record if (before, message) == record[1:] else NodeLine(node_id(before, message), before, message)
+        clean = self._redact(record.written().decode())
+        found = parsed(clean.encode())
+        assert isinstance(found, ValueLine)
+        return record if found.text == record.text else ValueLine(value_id(record.id[0], found.text), found.text)
+
+    def _write(self, data: bytes) -> None:
+        if not data:
+            return
+        with self.path.open("ab", buffering=0) as file:
+            if file.write(data) != len(data):
+                file.truncate(self.size)
+                raise OSError(errno.ENOSPC, "no space left for messages", str(self.path))
+        self.size += len(data)
+
+
+def with_changed_ids(line: bytes, changed: Mapping[str, str]) -> bytes:
+    """Returns the line of a record with other ids of values and nodes."""
+    if not changed:
+        return line
+    ids = b"|".join(re.escape(id.encode()) for id in changed)
+    return re.sub(rb'"(' + ids + rb')"', lambda found: b'"%b"' % changed[found[1].decode()].encode(), line)
+
+
+def message_places(path: Path) -> dict[str, tuple[int, int]]:
+    """Returns the offset and the size in bytes of each line of messages.jsonl, by id. Damaged and incomplete lines are left out."""
+    places: dict[str, tuple[int, int]] = {}
+    start = 0
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                try:
+                    places[parsed(opened(line[:-1])).id] = start, len(line) - 1
+                except ValueError:
+                    pass  # A damaged value is missing for those who ask for it.
+            start += len(line)
+    return places
+
+
+class NotKept(LookupError):
+    """A request or a reply that messages.jsonl does not contain, with the reason."""
+
+
+class Messages:
+    """Reads messages.jsonl of a run. The index is in memory, and values are read when they are needed."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises ConfigError if the run has no messages.jsonl."""
+        self.path = directory / FILE
+        if not self.path.is_file():
+            raise ConfigError(f"{directory} has no {FILE}; runs have one unless they are made with --agentbench-keep=none")
+        self._places = message_places(self.path)
+        self._nodes: dict[str, NodeLine] = {}
+        with self.path.open("rb") as file:
+            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self._places else b""
+
+    def prompt(self, call: LLMCall) -> list[Any]:
+        """Returns the messages of a request, as the agent sent them. Raises NotKept."""
+        return [self._value(node.message) for node in reversed([*self._nodes_before(self._id(call, "prompt"))])]
+
+    def reply(self, call: LLMCall) -> Any:
+        """Returns the complete answer of a call as the backend would have sent it without streaming, parsed. Raises NotKept."""
+        return self._value(self._id(call, "reply"))
+
+    def form(self, call: LLMCall) -> Json:
+        """Returns the request without its messages: `path`, `headers`, `written`, `body` and `parts` (field -> its value). Raises NotKept."""
+        form: Json = self._value(self._id(call, "request"))
+        return {**form, "parts": {name: self._value(id) for name, id in form.get("parts", {}).items() if id}}
+
+    def body(self, call: LLMCall) -> bytes:
+        """Returns the body of a request, written as the agent wrote it. Raises NotKept.
+
+        `is_exact` says whether it has the same bytes.
+        """
+        form = self.form(call)
+        if "text" in form:
+            return str(form["text"]).encode("latin-1", "replace")
+        body = {**form["body"], **form["parts"]}
+        if "listed" in form:
+            body[form["listed"]] = self.prompt(call)
+        elif "joined" in form:
+            body[form["joined"]] = "".join(self.prompt(call))
+        return STYLES[form["written"] or "orjson"](body)
+
+    def is_exact(self, call: LLMCall) -> bool:
+        """Returns whether `body` returns the bytes that the agent sent: nothing is missing or redacted, and the checksum fits."""
+        try:
+            return zlib.crc32(self.body(call)) == call.request_crc
+        except (NotKept, ValueError):
+            return False
+
+    def _id(self, call: LLMCall, name: str) -> str:
+        if call.kept is None:
+            raise NotKept("the session kept no requests and replies of this call (--agentbench-keep)")
+        if call.kept.missing:
+            raise NotKept("the tap had no memory left for requests and replies; run fewer rollouts at a time")
+        id: str = getattr(call.kept, name)
+        if not id:
+            raise NotKept(f"the call has no {name}")
+        return id
+
+    def _line(self, id: str) -> ValueLine | NodeLine:
+        if id not in self._places:
+            raise NotKept(f"{self.path} does not contain {id}: it is damaged, or had reached its largest size ({LARGEST_FILE:,} bytes)")
+        start, size = self._places[id]
+        return parsed(opened(self._data[start : start + size]))
+
+    def _value(self, id: str) -> Any:
+        line = self._line(id)
+        assert isinstance(line, ValueLine)
+        value = json_text.loads(line.text)
+        if isinstance(value, dict) and value.keys() == {OMITTED}:
+            raise NotKept(f"a value of {value[OMITTED]:,} bytes was too large to be kept (at most {LARGEST_VALUE:,})")
+        return value
+
+    def _nodes_before(self, id: str) -> Iterator[NodeLine]:
+        """Yields a node and all nodes before it, the last message first."""
+        while id:
+            if id not in self._nodes:
+                line = self._line(id)
+                assert isinstance(line, NodeLine)
+                self._nodes[id] = line
+            yield self._nodes[id]
+            id = self._nodes[id].before

@@ -1,0 +1,143 @@
+"""What agents and models say to each other, kept for messages.jsonl: each distinct value once for each address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.kept_values import (
+    ALL,
+    FORM,
+    LARGEST_VALUE,
+    MESSAGE,
+    OMITTED,
+    PART,
+    REPLY,
+    NodeLine,
+    ValueLine,
+    node_id,
+    style_of,
+    value_id,
+)
+from pytest_agentbench.records import Json, KeptCall
+from pytest_agentbench.tap.http_messages import Request
+
+#: Keys of a request that grow with each turn, in all APIs: a list of messages, or the text of a prompt.
+GROWING = ("messages", "input", "prompt")
+
+#: Headers that are kept. All others are not needed to send a request again, and may contain secrets.
+HEADERS = frozenset((b"accept", b"content-type", b"anthropic-version", b"anthropic-beta", b"openai-beta"))
+
+SMALL = 120  # bytes of JSON up to which a value stays in the form of its request
+MOST_KEPT = 256_000_000  # bytes that a tap keeps for all open addresses
+
+
+
+class KeptBytes:
+    """The size of everything that a tap keeps at a time."""
+
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        self.now, self.most = 0, most
+
+
+class ConversationKeeper:
+    """Keeps the requests and replies of one address until it is closed.
+
+    Messages are compared with those of the call before, so only new ones are serialised and hashed. Nothing is kept once the tap has
+    reached its limit (`KeptBytes`); the calls then say so.
+    """
+
+    def __init__(self, kept: KeptBytes, level: str = ALL) -> None:
+        self.lines: list[bytes] = []  # lines for messages.jsonl, each after those that it refers to
+        self._kept, self._with_parts = kept, level == ALL
+        self._size = 0  # bytes of `lines`
+        self._ids: set[str] = set()
+        self._messages: list[Any] = []  # messages of the call before
+        self._nodes: list[str] = []  # their nodes
+        self._style = ""  # how the last request was written
+
+    def call(self, request: Request, body: Json | None, reply: bytes) -> KeptCall:
+        """Keeps a call. `body` is the parsed body of the request, or None if it was not parsed; an empty `reply` means that there is none."""
+        if self._kept.now > self._kept.most:
+            return KeptCall(missing="limit")
+        form: Json = {"path": request.path, "headers": _kept_headers(request)}
+        node = ""
+        parsed = json_text.json_object(request.body) if body is None else body
+        if parsed is None:
+            form["text"] = request.body.decode("latin-1")
+        else:
+            self._style = style_of(parsed, request.body, self._style)
+            node = self._fill(form, parsed)
+        return KeptCall(self._value(FORM, form), node, self._text(REPLY, reply) if reply else "")
+
+    def end(self) -> bytes:
+        """Returns all lines, and keeps them no longer."""
+        self._kept.now -= self._size
+        self._size = 0
+        lines, self.lines = self.lines, []
+        return b"\n".join(lines)
+
+    def _fill(self, form: Json, body: Json) -> str:
+        """Adds the body to the form of its request, with nulls where its messages and parts were. Returns the node of the last message."""
+        kept, parts, node = dict(body), {}, ""
+        growing = next((name for name in GROWING if name in body), None)
+        for name, value in body.items():
+            if name == growing and (messages := self._pieces(value)):
+                form["joined" if isinstance(value, str) else "listed"] = name
+                kept[name], node = None, self._chain(messages)
+            elif isinstance(value, list | dict | str) and len(text := _dumps(value)) > SMALL:
+                kept[name], parts[name] = None, self._text(PART, text) if self._with_parts else ""
+        form |= {"written": self._style, "body": kept, "parts": parts}
+        return node
+
+    def _pieces(self, value: Any) -> list[Any]:
+        """Returns the messages in the growing part of a request. A text that begins with the text before it has that text's pieces first."""
+        if not isinstance(value, str):
+            return value if isinstance(value, list) else []
+        before = self._messages if all(isinstance(each, str) for each in self._messages) else []
+        start = "".join(before)
+        return [*before, *([value[len(start) :]] if value != start else [])] if value.startswith(start) else [value]
+
+    def _chain(self, messages: list[Any]) -> str:
+        """Returns the node of the last message."""
+        same = 0
+        for old, new in zip(self._messages, messages, strict=False):
+            if old != new:
+                break
+            same += 1
+        nodes = self._nodes[:same]
+        for message in messages[same:]:
+            before, id = nodes[-1] if nodes else "", self._value(MESSAGE, message)
+            nodes.append(node_id(before, id))
+            self._add(nodes[-1], NodeLine(nodes[-1], before, id).written())
+        self._messages, self._nodes = messages, nodes
+        return nodes[-1]
+
+    def _value(self, kind: str, value: Any) -> str:
+        return self._text(kind, _dumps(value))
+
+    def _text(self, kind: str, text: bytes) -> str:
+        if len(text) > LARGEST_VALUE:
+            text = _dumps({OMITTED: len(text)})
+        id = value_id(kind, text)
+        if id not in self._ids:
+            self._add(id, ValueLine(id, text).written())
+        return id
+
+    def _add(self, id: str, line: bytes) -> None:
+        if id not in self._ids:
+            self._ids.add(id)
+            self.lines.append(line)
+            self._size += len(line)
+            self._kept.now += len(line)
+
+
+def _dumps(value: Any) -> bytes:
+    try:
+        return json_text.dumps(value)
+    except ValueError:
+        return b'"(a value that is nested too deeply)"'
+
+
+def _kept_headers(request: Request) -> dict[str, str]:
+    return {name.lower().decode(): value.decode("latin-1") for name, value in request.headers if name.lower() in HEADERS}
