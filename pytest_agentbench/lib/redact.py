@@ -39,7 +39,8 @@ _NAMES = frozenset(
     """.split()  # noqa: SIM905 - a list would be fifty lines
 )
 _LABELS = frozenset({"expected", "chunks"})  # keys whose values are never changed
-_FOREIGN = frozenset({"arguments", "env", "headers", "options", "facts", "server", "value"})  # keys of objects whose own keys are not ours
+_FOREIGN = frozenset({"arguments", "env", "headers", "options", "facts", "server"})  # keys of objects whose own keys are not ours
+_VALUE = "value"  # key of what agents and models sent, in lines of messages.jsonl
 
 #: A string in a JSON text, with the colon after it if it is a key, or a bracket.
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*+")(\s*+:)?|[\[\]{}]', re.DOTALL)
@@ -66,6 +67,7 @@ class _Kind(Enum):
     NAME = "names; the values of an object in it are free text again"
     LABEL = "part of the data set, with everything in it"
     FOREIGN = "free text with everything in it, whatever the keys are"
+    KEPT = "free text with everything in it, also the keys"
     PASSWORD = "a text whose key is `password`"
 
 
@@ -108,7 +110,7 @@ class Redactor:
         ]
 
     def __call__(self, text: str) -> str:
-        """Redacts a record or run.json. It stays valid: names, labels, numbers and the keys of objects are not changed."""
+        """Redacts a record or run.json. It stays valid: names, labels, numbers, and keys of objects that are ours are not changed."""
         secrets = sorted(start for start, _ in _all_places(text, self._in_records))
         return "".join(self._parts(text, iter(secrets))) if secrets else text
 
@@ -143,7 +145,7 @@ class Redactor:
             start, end = token.span()
             own = value
             if colon is not None:
-                own, value = _Kind.LABEL if here is _Kind.LABEL else _Kind.NAME, _kind(quoted[1:-1], here)
+                own, value = here if here in (_Kind.LABEL, _Kind.KEPT) else _Kind.NAME, _kind(quoted[1:-1], here)
             if secret < end:
                 yield text[at:start]
                 yield self._string(quoted, own) + (colon or "")
@@ -169,10 +171,12 @@ def _kind(key: str, here: _Kind) -> _Kind:
     """Returns the kind of the value of a key, in an object of the kind `here`."""
     if here is _Kind.LABEL:
         return here
-    if key in _LABELS:
-        return _Kind.LABEL
     if key.lower() == "password":
         return _Kind.PASSWORD
+    if here is _Kind.KEPT or key == _VALUE:
+        return _Kind.KEPT
+    if key in _LABELS:
+        return _Kind.LABEL
     return _Kind.FOREIGN if _Kind.FOREIGN is here or key in _FOREIGN else _Kind.NAME if key in _NAMES else _Kind.TEXT
 
 

@@ -8,11 +8,11 @@ the messages before it. So the file grows with the number of messages, and not w
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ LARGEST_FILE = 1_000_000_000  # bytes; later values are not written
 class MessageFile:
     """The open messages.jsonl of a run: redacts lines and appends those that the file does not have yet.
 
-    Each line begins with a CRC-32, as lines of the journal do. Each call of `add` writes its lines at once, before the record that refers to
-    them, so a record never refers to lines that were lost when the session was killed. Nothing is written beyond LARGEST_FILE bytes.
+    Each line begins with a CRC-32, as lines of the journal do. Lines are written before the record that refers to them, so that a session
+    that is killed leaves no record with missing lines. Beyond LARGEST_FILE bytes, nothing is written.
 
     Not thread-safe. The lock of the journal makes sure that one session writes at a time.
     """
@@ -43,9 +43,10 @@ class MessageFile:
         self._changed: dict[str, str] = {}  # id of a value or node before redaction -> id in the file
         self.size = 0  # bytes of the file
         if self.path.exists():
-            places = message_places(self.path)
-            self._known.update(places)
-            self.size = max((start + size for start, size in places.values()), default=-1) + 1
+            index = _Index(self.path)
+            index.update()
+            self._known.update(index.places)
+            self.size = index.end
             os.truncate(self.path, self.size)
 
     @property
@@ -106,19 +107,24 @@ def with_changed_ids(line: bytes, changed: Mapping[str, str]) -> bytes:
     return re.sub(rb'"(' + ids + rb')"', lambda found: b'"%b"' % changed[found[1].decode()].encode(), line)
 
 
-def message_places(path: Path) -> dict[str, tuple[int, int]]:
-    """Returns the offset and the size in bytes of each line of messages.jsonl, by id. Damaged and incomplete lines are left out."""
-    places: dict[str, tuple[int, int]] = {}
-    start = 0
-    with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                try:
-                    places[parsed(opened(line[:-1])).id] = start, len(line) - 1
-                except ValueError:
-                    pass  # A damaged value is missing for those who ask for it.
-            start += len(line)
-    return places
+class _Index:
+    """The offset and the size in bytes of each line of messages.jsonl, by id. Damaged and incomplete lines are left out."""
+
+    def __init__(self, path: Path) -> None:
+        self.places: dict[str, tuple[int, int]] = {}
+        self.end = 0  # offset after the last complete line that was read
+        self._path = path
+
+    def update(self) -> None:
+        """Reads the lines that were added since the last call."""
+        with self._path.open("rb") as file:
+            file.seek(self.end)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                with suppress(ValueError):  # A damaged value is missing for those who need it.
+                    self.places[parsed(opened(line[:-1])).id] = self.end, len(line) - 1
+                self.end += len(line)
 
 
 class NotKept(LookupError):
@@ -126,17 +132,16 @@ class NotKept(LookupError):
 
 
 class Messages:
-    """Reads messages.jsonl of a run. The index is in memory, and values are read when they are needed."""
+    """Reads messages.jsonl of a run, also while a session writes it. Only the index is in memory; values are read when they are needed."""
 
     def __init__(self, directory: Path) -> None:
         """Raises ConfigError if the run has no messages.jsonl."""
         self.path = directory / FILE
         if not self.path.is_file():
             raise ConfigError(f"{directory} has no {FILE}; runs have one unless they are made with --agentbench-keep=none")
-        self._places = message_places(self.path)
+        self._index = _Index(self.path)
+        self._index.update()
         self._nodes: dict[str, NodeLine] = {}
-        with self.path.open("rb") as file:
-            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self._places else b""
 
     def prompt(self, call: LLMCall) -> list[Any]:
         """Returns the messages of a request, as the agent sent them. Raises NotKept."""
@@ -147,7 +152,7 @@ class Messages:
         return self._value(self._id(call, "reply"))
 
     def form(self, call: LLMCall) -> Json:
-        """Returns the request without its messages: `path`, `headers`, `written`, `body` and `parts` (field -> its value). Raises NotKept."""
+        """Returns a request without its messages: `path`, `headers`, `written`, `body` and `parts` (field -> value). Raises NotKept."""
         form: Json = self._value(self._id(call, "request"))
         return {**form, "parts": {name: self._value(id) for name, id in form.get("parts", {}).items() if id}}
 
@@ -184,10 +189,14 @@ class Messages:
         return id
 
     def _line(self, id: str) -> ValueLine | NodeLine:
-        if id not in self._places:
+        if id not in self._index.places:
+            self._index.update()
+        if id not in self._index.places:
             raise NotKept(f"{self.path} does not contain {id}: it is damaged, or had reached its largest size ({LARGEST_FILE:,} bytes)")
-        start, size = self._places[id]
-        return parsed(opened(self._data[start : start + size]))
+        start, size = self._index.places[id]
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return parsed(opened(file.read(size)))
 
     def _value(self, id: str) -> Any:
         line = self._line(id)

@@ -32,7 +32,6 @@ SMALL = 120  # bytes of JSON up to which a value stays in the form of its reques
 MOST_KEPT = 256_000_000  # bytes that a tap keeps for all open addresses
 
 
-
 class KeptBytes:
     """The size of everything that a tap keeps at a time."""
 
@@ -57,7 +56,7 @@ class ConversationKeeper:
         self._style = ""  # how the last request was written
 
     def call(self, request: Request, body: Json | None, reply: bytes) -> KeptCall:
-        """Keeps a call. `body` is the parsed body of the request, or None if it was not parsed; an empty `reply` means that there is none."""
+        """Keeps a call. `body` is the parsed body of the request, or None if it was not parsed; `reply` is empty if there is none."""
         if self._kept.now > self._kept.most:
             return KeptCall(missing="limit")
         form: Json = {"path": request.path, "headers": _kept_headers(request)}
@@ -91,7 +90,7 @@ class ConversationKeeper:
         return node
 
     def _pieces(self, value: Any) -> list[Any]:
-        """Returns the messages in the growing part of a request. A text that begins with the text before it has that text's pieces first."""
+        """Returns the messages in the growing part of a request. A text prompt that continues the one before it has its pieces first."""
         if not isinstance(value, str):
             return value if isinstance(value, list) else []
         before = self._messages if all(isinstance(each, str) for each in self._messages) else []

@@ -298,9 +298,7 @@ class Exchange:
         status = 504 if kind in TIMEOUTS else 502
         self.agent.answer(status, error_body(status, message, kind))
 
-    def _record(
-        self, dialect: Dialect, reader: AnswerReader, ended: int, kind: str | None, message: str, kept: KeptCall | None
-    ) -> LLMCall:
+    def _record(self, dialect: Dialect, reader: AnswerReader, ended: int, kind: str | None, message: str, kept: KeptCall | None) -> LLMCall:
         return LLMCall(
             received_ns=self.request.received_ns,
             sent_ns=self.sent_ns,

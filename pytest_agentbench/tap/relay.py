@@ -38,7 +38,6 @@ from pytest_agentbench.tap.protocol import (
     TapDone,
     TapRefusal,
     TapStats,
-    ToTap,
     UpstreamFacts,
 )
 from pytest_agentbench.tap.upgrade import LARGE, BodyChanges, apply_changes, apply_in_subprocess

@@ -58,7 +58,7 @@ def test_a_baseline_is_the_evidence_written_down(known: RunFacts, every: list[Tr
 
 def rollout(**keys: Any) -> Rollout:
     chunks = (Chunk(130 * MS, "content"), Chunk(150 * MS, "content"), Chunk(210 * MS, "content"))
-    call = LLMCall(0, 100 * MS, 220 * MS, chunks, completion_tokens=5, said={"text": "SAID"})
+    call = LLMCall(0, 100 * MS, 220 * MS, chunks, completion_tokens=5)
     return Rollout(
         "shop",
         "s-1",
@@ -113,7 +113,7 @@ def test_no_text_is_in_a_baseline(tmp_path: Path) -> None:
     """Prompts, answers, arguments, logs and errors are not in a baseline file."""
     lines = write_baseline(Evidence.of(RunFacts("r"), [trial_of(rollout())]), "shop", tmp_path / "shop.jsonl").read_text()
 
-    assert [] == [text for text in ("SAID", "FAULT", "ARGUMENT", "ANSWER", "MESSAGE", "WHY", "SCORER", "LOG") if text in lines]
+    assert [] == [text for text in ("FAULT", "ARGUMENT", "ANSWER", "MESSAGE", "WHY", "SCORER", "LOG") if text in lines]
 
 
 stamps = st.lists(st.integers(1, 400), max_size=4).map(sorted)

@@ -116,7 +116,7 @@ async def test_how_large_a_program_is(tmp_path: Path, options: Json) -> None:
                 for base, asked in ((router.url, body), (f"http://127.0.0.1:{ports.port}/r/{id}/v1", {**body, "program_id": ""})):
                     async with session.post(f"{base}/chat/completions", json={"model": router.model, **asked}) as answer:
                         await answer.read()
-            (call,) = await taps.close(id)
+            (call,), _ = await taps.close(id)
             known = programs(router)
             taps.disconnect()
     finally:

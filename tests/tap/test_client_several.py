@@ -59,7 +59,7 @@ async def test_calls_of_both_come_back_together(two: Two) -> None:
         got = await ask_one_by_one(two.port, "r1", CONNECTIONS)
         got += await asyncio.gather(*(ask_status(two.port, "r1") for _ in range(CONNECTIONS)))
         own = [len((await control.ask(CloseAddress("r2"), AddressCalls)).calls) for control in two.controls]
-        calls = await two.taps.close("r1")
+        calls, _ = await two.taps.close("r1")
 
     assert [200] * CONNECTIONS * 2 == got
     assert [0, 0] == own
@@ -90,7 +90,7 @@ async def test_a_closed_token_is_closed_everywhere(two: Two) -> None:
     async with backend(answering(said())) as url:
         await two.taps.point_at(Endpoint(url, "m"))
         await two.taps.open(OpenAddress("r", upgrade=True))
-        assert () == await two.taps.close("r")
+        assert ((), []) == await two.taps.close("r")
 
         assert {410} == set(await ask_one_by_one(two.port, "r", CONNECTIONS))
 

@@ -46,7 +46,7 @@ async def said_of(tap: Tap, id: str) -> list[Json]:
     ids=["streamed", "upgraded", "whole"],
 )
 async def test_answers_are_kept(tap: Tap, upgrade: bool, body: bytes | None, answer: bytes) -> None:
-    """However an answer is sent, its text is returned once, and is then removed from the records."""
+    """However an answer is sent, its text is returned once."""
     id = await tap.open(upgrade, keep=True)
     async with backend(answering(answer, said())) as url, agent(tap.port) as caller:
         await tap.point_at(url)
@@ -56,18 +56,7 @@ async def test_answers_are_kept(tap: Tap, upgrade: bool, body: bytes | None, ans
     (call,) = await tap.close(id)
 
     assert ([FOUND], []) == (first, second)
-    assert (None, None) == (call.said, call.error_kind)
-
-
-async def test_what_nobody_asked_for_is_in_the_record(tap: Tap) -> None:
-    """A text that was kept but not returned is in the record of the call."""
-    id = await tap.open(keep=True)
-    async with backend(answering(CALLING)) as url, agent(tap.port) as caller:
-        await tap.point_at(url)
-        await caller.ask(request(id))
-    (call,) = await tap.close(id)
-
-    assert FOUND == call.said
+    assert (None, None) == (call.kept, call.error_kind)
 
 
 async def test_nothing_is_kept_unasked(tap: Tap) -> None:
@@ -77,9 +66,6 @@ async def test_nothing_is_kept_unasked(tap: Tap) -> None:
         await tap.point_at(url)
         await caller.ask(request(id))
         assert [] == await said_of(tap, id)
-    (call,) = await tap.close(id)
-
-    assert None is call.said
 
 
 async def test_a_history_is_no_answer(tap: Tap) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_agentbench.lib import codec, json_text
 from pytest_agentbench.lib.messages import Messages, header
 from pytest_agentbench.metrics.terms import TokenPrices
-from pytest_agentbench.records import Chunk, LLMCall
+from pytest_agentbench.records import Chunk, KeptCall, LLMCall
 from pytest_agentbench.tap.protocol import (
     FROM_TAP,
     TO_TAP,
@@ -52,7 +52,7 @@ CALLS = st.builds(
     role=NAMES,
     retry_after_s=st.none() | SECONDS,
     server=st.none() | JSON,
-    said=st.none() | JSON,
+    kept=st.none() | st.builds(KeptCall, NAMES, NAMES, NAMES, NAMES),
 )
 TO = st.one_of(
     st.builds(PointAt, UPSTREAMS),

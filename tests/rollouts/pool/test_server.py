@@ -168,6 +168,7 @@ def pool_settings(suite: Suite, **changes: Any) -> PoolSettings:
         time_limit=None,
         budget=None,
         sizes=Sizes(),
+        keep="none",
     )
     return dataclasses.replace(usual, **changes)
 
