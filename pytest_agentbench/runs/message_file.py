@@ -8,8 +8,10 @@ the messages before it. So the file grows with the number of messages, and not w
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
+import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -39,6 +41,7 @@ class MessageFile:
         """Opens the file, reads the ids in it, and removes an incomplete last line. The file is created with the first line."""
         self.path = directory / FILE
         self._redact, self._most = redact, most
+        self._file: io.FileIO | None = None  # opened with the first line that is written
         self._known: set[str] = set()  # ids in the file
         self._changed: dict[str, str] = {}  # id of a value or node before redaction -> id in the file
         self.size = 0  # bytes of the file
@@ -59,26 +62,21 @@ class MessageFile:
 
         Raises OSError if the disk is full. The file then ends with a complete line.
         """
-        written, changed = bytearray(), {}
+        new: dict[str, bytes] = {}
+        changed: dict[str, str] = {}
         for line in lines:
             record = parsed(line)
-            known = self._changed.get(record.id)
-            if known is None and record.id not in self._known:
-                known = self._append(record, written)
-            if known is not None:
-                changed[record.id] = known
-        self._write(bytes(written))
+            id = self._changed.get(record.id, record.id)
+            if id == record.id and id not in self._known and id not in new:
+                clean = self._redacted(record)
+                id = clean.id
+                if id not in self._known and not self.is_full:
+                    new[id] = sealed(clean.written()) + b"\n"
+            if id != record.id:
+                self._changed[record.id] = changed[record.id] = id
+        self._write(b"".join(new.values()))
+        self._known.update(new)
         return changed
-
-    def _append(self, record: ValueLine | NodeLine, written: bytearray) -> str | None:
-        """Adds the redacted line to `written`, unless the file has it. Returns its id if that is another one."""
-        redacted = self._redacted(record)
-        if redacted.id != record.id:
-            self._changed[record.id] = redacted.id
-        if redacted.id not in self._known and self.size + len(written) < self._most:
-            self._known.add(redacted.id)
-            written += sealed(redacted.written()) + b"\n"
-        return redacted.id if redacted.id != record.id else None
 
     def _redacted(self, record: ValueLine | NodeLine) -> ValueLine | NodeLine:
         if isinstance(record, NodeLine):
@@ -92,11 +90,25 @@ class MessageFile:
     def _write(self, data: bytes) -> None:
         if not data:
             return
-        with self.path.open("ab", buffering=0) as file:
-            if file.write(data) != len(data):
-                file.truncate(self.size)
-                raise OSError(errno.ENOSPC, "no space left for messages", str(self.path))
+        if self._file is None:
+            self._file = io.FileIO(self.path, "a+")
+        if self._file.write(data) != len(data):
+            self._file.truncate(self.size)
+            raise OSError(errno.ENOSPC, "no space left for messages", str(self.path))
         self.size += len(data)
+
+    def restore_file(self) -> None:
+        """Writes the file again if it was deleted during the session. Raises FileExistsError if it exists."""
+        if self._file is not None:
+            self._file.seek(0)
+            with self.path.open("xb") as file:
+                shutil.copyfileobj(self._file, file)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None
 
 
 def with_changed_ids(line: bytes, changed: Mapping[str, str]) -> bytes:
@@ -131,7 +143,7 @@ class NotKept(LookupError):
     """A request or a reply that messages.jsonl does not contain, with the reason."""
 
 
-class Messages:
+class Conversations:
     """Reads messages.jsonl of a run, also while a session writes it. Only the index is in memory; values are read when they are needed."""
 
     def __init__(self, directory: Path) -> None:

@@ -23,8 +23,10 @@ from pytest_agentbench.errors import MissingError
 from pytest_agentbench.gate.exit_status import FAILED, INTERRUPTED, USAGE_ERROR
 from pytest_agentbench.lib import codec, options
 from pytest_agentbench.lib.foreign import one_line
+from pytest_agentbench.lib.kept_values import ALL, CALLS
 from pytest_agentbench.rollouts.worker_protocol import PoolAddress, WorkerInput
 from pytest_agentbench.runs.journal import summarize_damage
+from pytest_agentbench.runs.message_file import FILE as MESSAGES
 from pytest_agentbench.session.discovery import worker_suite
 from pytest_agentbench.session.pytest_reports import BELOW, QUARANTINED, Causes, Outcomes, WorkflowCommands, escape_report, mark_crash
 from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, RERUNS_ADVICE, Settings, advise, reruns_requested
@@ -63,6 +65,8 @@ def _header_lines(setup: Setup, opened: OpenSession | None, workers: Workers) ->
         yield from suite.notes
     if opened is not None:
         yield f"{setup.concurrency} rollouts in flight, run directory {setup.shown(opened.directory)}"
+        if settings.keep in KEEPS:
+            yield KEEPS[settings.keep]
         yield from opened.redactor.advice
     if workers.sentence:
         yield workers.sentence
@@ -70,6 +74,13 @@ def _header_lines(setup: Setup, opened: OpenSession | None, workers: Workers) ->
         yield from setup.gate.warnings(setup.discovered.compiled, settings.limit, settings.rounds)
     if opened is not None and opened.number > 1:
         yield from _resume_lines(opened)
+
+
+#: Value of --agentbench-keep -> the line of the header that says what is written.
+KEEPS = {
+    ALL: f"keeping all requests and replies in {MESSAGES} (--agentbench-keep)",
+    CALLS: f"keeping requests and replies of agents, without tools, in {MESSAGES} (--agentbench-keep)",
+}
 
 
 def _resume_lines(opened: OpenSession) -> Iterator[str]:

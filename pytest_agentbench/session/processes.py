@@ -27,6 +27,7 @@ from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess
 from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, PrepareBlock, RolloutsPlanned, RolloutTally
+from pytest_agentbench.runs.message_file import FILE as MESSAGES
 from pytest_agentbench.session.gate import Rounds
 from pytest_agentbench.session.images_and_arms import ArmSwitcher, TaskImages
 from pytest_agentbench.session.recorder import RunRecorder
@@ -344,7 +345,10 @@ class Services:
                     return self._plan(question), b""
                 case protocol.RolloutFinished():
                     self._parts.log.mark_over(question.key)
+                    had_space = not self.recorder.messages.is_full
                     line = self.recorder.finished(question, body)
+                    if had_space and self.recorder.messages.is_full:
+                        self.notices.put(f"{MESSAGES} has reached its largest size; it gets no further requests and replies")
                     self._parts.ended(question.key, question.calls, question.kind)
                     return protocol.RecordLine(), line
                 case protocol.GetRecord(key):

@@ -89,6 +89,16 @@ class RunRecorder:
         self._on_finished(line)
         return line
 
+    def close(self) -> None:
+        """Closes both files."""
+        self.messages.close()
+        self.journal.close()
+
+    def restore_files(self) -> None:
+        """Writes both files again after they were deleted during the session. Raises FileExistsError if one exists."""
+        self.messages.restore_file()
+        self.journal.restore_file()
+
     @property
     def kept(self) -> dict[RolloutKey, str]:
         """Status of each rollout of this run that does not run again, earlier sessions included."""

@@ -39,6 +39,7 @@ from pytest_agentbench.runs.directory import PRIVATE, name_of
 from pytest_agentbench.runs.identity import SuiteSetup, run_identity, suite_setup, unknown_environment
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.message_file import FILE as MESSAGES
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import model_names, models_of
 from pytest_agentbench.runs.results import ArmFacts, ArmsCompared, Cache, PlannedSuite
@@ -190,8 +191,8 @@ def gather(opened: OpenSession) -> SessionFindings:
         services.finish()
     if not opened.directory.is_dir():
         put_back(opened)
-    with losses.step(f"{JOURNAL} may be incomplete on the disk"):
-        opened.recorder.journal.close()
+    with losses.step(f"{JOURNAL} or {MESSAGES} may be incomplete on the disk"):
+        opened.recorder.close()
     shown = ShownRollouts(pass_thresholds_of(setup.discovered.compiled), setup.config.get_verbosity())
     needs_trials = setup.gate is not None or bool(setup.settings.ab)
     mains = main_scores(setup.discovered.compiled)
@@ -217,9 +218,9 @@ def put_back(opened: OpenSession) -> None:
     """Creates the run directory again after it was removed during the session, and writes the journal and session lines into it."""
     directory = opened.directory
     removed = FileNotFoundError(f"run directory {directory.name} was removed during the session")
-    opened.losses.add(f"logs and samples are lost, {JOURNAL} is not", removed)
+    opened.losses.add(f"logs and samples are lost, {JOURNAL} and {MESSAGES} are not", removed)
     directory.mkdir(PRIVATE, parents=True)
-    opened.recorder.journal.restore_file()
+    opened.recorder.restore_files()
     for session in opened.sessions:
         append_session(directory, session, opened.hooks.redacted)
 

@@ -100,9 +100,7 @@ class OpenAddress:
     upgrade: bool | None = None  # whether to stream calls from the backend; None: each call decides; False: usage is not requested, either
     label: Label = NO_LABEL  # headers and fields that the tap adds to each request
     keep: bool = False  # whether `TakeReplies` returns the texts of the answers
-    kept: str = (
-        "none"  # what is kept for messages.jsonl: `all`, `calls` (without tools and other large parts) or `none`
-    )
+    kept: str = "none"  # what is kept for messages.jsonl: `all`, `calls` (without tools and other large parts) or `none`
     elsewhere: UpstreamFacts | None = None  # server for the calls; None: the one of `PointAt`
     salt: str = ""  # text that is put before each system prompt
     calls: int | None = None  # number of LLM calls that are allowed; None: no limit

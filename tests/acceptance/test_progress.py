@@ -157,4 +157,4 @@ def test_a_line_of_a_log(tmp_path: Path) -> None:
     assert "agentbench 30 of 100 rollouts done · 1 test failed · 60 s · about 7 min to go" == log_line(recorder, 1, 1060.0)
     recorder.done = 100
     assert "agentbench 100 of 100 rollouts done · 2 tests failed · 2 min" == log_line(recorder, 2, 1120.0)
-    recorder.journal.close()
+    recorder.close()

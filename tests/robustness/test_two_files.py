@@ -101,7 +101,7 @@ def services(directory: Path, session: int, settings: PoolSettings, project: Pro
             yield pool
     finally:
         running.finish()
-        recorder.journal.close()
+        recorder.close()
         log.close()
 
 

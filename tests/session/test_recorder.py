@@ -36,7 +36,7 @@ class HushedRecorder:
 def recorder(tmp_path: Path) -> Iterator[HushedRecorder]:
     recorder = HushedRecorder(tmp_path)
     yield recorder
-    recorder.inner.journal.close()
+    recorder.inner.close()
 
 
 def test_records_are_redacted_first(recorder: HushedRecorder, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pytest_agentbench.lib.kept_values import STYLES
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.records import Json, KeptCall, LLMCall
-from pytest_agentbench.runs.message_file import MessageFile, Messages, NotKept
+from pytest_agentbench.runs.message_file import Conversations, MessageFile, NotKept
 from pytest_agentbench.tap import conversations
 from pytest_agentbench.tap.conversations import ConversationKeeper, KeptBytes
 from pytest_agentbench.tap.http_messages import Request
@@ -25,11 +25,11 @@ HISTORY = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content"
 REFUSAL = response(b'{"error": {"message": "no such model"}}', status=404)
 
 
-async def read_back(tap: Tap, id: str, folder: Path) -> tuple[list[LLMCall], Messages]:
+async def read_back(tap: Tap, id: str, folder: Path) -> tuple[list[LLMCall], Conversations]:
     """Closes an address. Returns its calls, and messages.jsonl with what they refer to."""
     answer, body = await tap.control.ask_for_body(CloseAddress(id), AddressCalls)
     MessageFile(folder, str).add(body.split(b"\n"))
-    return [*answer.calls], Messages(folder)
+    return [*answer.calls], Conversations(folder)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -150,8 +150,8 @@ def test_a_large_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     MessageFile(tmp_path, str).add(keeper.end().split(b"\n"))
 
     with pytest.raises(NotKept, match="a value of 1,028 bytes was too large"):
-        Messages(tmp_path).prompt(call)
-    assert not Messages(tmp_path).is_exact(call)
+        Conversations(tmp_path).prompt(call)
+    assert not Conversations(tmp_path).is_exact(call)
 
 
 def test_growth() -> None:
@@ -169,7 +169,9 @@ def test_growth() -> None:
 
 def test_growth_of_a_text_prompt(tmp_path: Path) -> None:
     """A text prompt that continues the one before it is kept in pieces, and read back as one text."""
-    keeper, prompts, calls = ConversationKeeper(KeptBytes()), [], []
+    keeper = ConversationKeeper(KeptBytes())
+    prompts: list[str] = []
+    calls = []
     for turn in range(20):
         prompts.append("".join(prompts[-1:]) + f"{turn:04}" + "x" * 996)
         body = {"prompt": prompts[-1]}
@@ -179,7 +181,7 @@ def test_growth_of_a_text_prompt(tmp_path: Path) -> None:
     MessageFile(tmp_path, str).add(lines.split(b"\n"))
 
     assert len(lines) < 30_000
-    assert prompts == [orjson.loads(Messages(tmp_path).body(call))["prompt"] for call in calls]
+    assert prompts == [orjson.loads(Conversations(tmp_path).body(call))["prompt"] for call in calls]
 
 
 SECRET = "tr0ub4dor-and-3"
@@ -205,7 +207,7 @@ def test_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clean = keep(keeper, messages=HISTORY)
     changed = file.add(keeper.end().split(b"\n"))
     written = KeptCall(*(changed.get(id, id) for id in (kept.request, kept.prompt, kept.reply)))
-    messages, call = Messages(tmp_path), LLMCall(0, 0, 1, kept=written, request_crc=0)
+    messages, call = Conversations(tmp_path), LLMCall(0, 0, 1, kept=written, request_crc=0)
 
     assert SECRET not in file.path.read_text()
     assert os.environ["DEPLOY_TOKEN"] == SECRET

@@ -1,0 +1,154 @@
+"""messages.jsonl: what a session appends, what a later session finds, and what is left after a damage or a full disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.kept_values import NodeLine, ValueLine, node_id, value_id
+from pytest_agentbench.records import KeptCall, LLMCall
+from pytest_agentbench.runs.journal import opened
+from pytest_agentbench.runs.message_file import FILE, Conversations, MessageFile, NotKept, with_changed_ids
+
+
+def lines(*contents: str) -> tuple[list[bytes], str]:
+    """Returns the lines of a conversation, and the id of its last node."""
+    made, node = [], ""
+    for content in contents:
+        text = json.dumps({"role": "user", "content": content}).encode()
+        message = value_id("m", text)
+        line = NodeLine(node_id(node, message), node, message)
+        made += [ValueLine(message, text).written(), line.written()]
+        node = line.id
+    return made, node
+
+
+def call(prompt: str) -> LLMCall:
+    return LLMCall(0, 0, 1, kept=KeptCall("", prompt))
+
+
+def contents(directory: Path, prompt: str) -> list[str]:
+    return [message["content"] for message in Conversations(directory).prompt(call(prompt))]
+
+
+def redacted(text: str) -> str:
+    return text.replace("hush", "[redacted]")
+
+
+def test_each_value_once(tmp_path: Path) -> None:
+    """A value or node is written once, also if a later session has it again, and every id is the hash of what its line contains."""
+    made, node = lines("one", "two", "one")
+    for _ in range(2):
+        file = MessageFile(tmp_path, str)
+        assert [{}, {}] == [file.add(made), file.add(made)]
+
+    written = [json.loads(opened(line)) for line in file.path.read_bytes().splitlines()]
+    assert ["m", "n", "m", "n", "n"] == [line["id"][0] for line in written]
+    assert {line["id"] for line in written if "value" in line} == {
+        value_id("m", json.dumps(line["value"]).encode()) for line in written if "value" in line
+    }
+    assert ["one", "two", "one"] == contents(tmp_path, node)
+
+
+def test_secrets_change_ids(tmp_path: Path) -> None:
+    """The ids of redacted values, and of all nodes after them, are those of the redacted texts. Records get the new ids."""
+    made, node = lines("one", "it is hush", "two")
+    _, clean = lines("one", "it is [redacted]", "two")
+
+    changed = MessageFile(tmp_path, redacted).add(made)
+
+    assert clean == changed[node]
+    assert (3, 3) == (len(changed), len(set(changed.values())))
+    assert b'{"a":"%b","b":"n1"}' % clean.encode() == with_changed_ids(b'{"a":"%b","b":"n1"}' % node.encode(), changed)
+    assert ["one", "it is [redacted]", "two"] == contents(tmp_path, clean)
+    assert changed == MessageFile(tmp_path, redacted).add(made)
+
+
+def test_a_line_that_was_cut(tmp_path: Path) -> None:
+    """A session that was killed leaves an incomplete line. The next session removes it, and writes it when it is needed again."""
+    made, node = lines("one", "two")
+    MessageFile(tmp_path, str).add(made)
+    path = tmp_path / FILE
+    path.write_bytes(path.read_bytes()[:-5])
+
+    with pytest.raises(NotKept, match=f"does not contain {node}"):
+        contents(tmp_path, node)
+    MessageFile(tmp_path, str).add(made)
+
+    assert ["one", "two"] == contents(tmp_path, node)
+    assert len(made) == len(path.read_bytes().splitlines())
+
+
+def test_a_damaged_line(tmp_path: Path) -> None:
+    """A changed byte makes only the conversations with that message unreadable."""
+    made, node = lines("one", "two")
+    MessageFile(tmp_path, str).add([*made, *lines("other")[0]])
+    path = tmp_path / FILE
+    path.write_bytes(path.read_bytes().replace(b"two", b"twO"))
+
+    with pytest.raises(NotKept, match="it is damaged, or"):
+        contents(tmp_path, node)
+    assert ["other"] == contents(tmp_path, lines("other")[1])
+
+
+def test_the_largest_file(tmp_path: Path) -> None:
+    """A file that has reached its limit gets nothing more, and says so. The reader names the limit."""
+    file = MessageFile(tmp_path, str, most=400)
+    first, second = lines("one"), lines("x" * 400)
+    file.add(first[0])
+    file.add(second[0])
+    assert file.is_full
+    size = file.size
+    file.add(lines("three")[0])
+
+    assert size == file.path.stat().st_size
+    assert ["one"] == contents(tmp_path, first[1])
+    with pytest.raises(NotKept, match="had reached its largest size"):
+        contents(tmp_path, lines("three")[1])
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the disk is full, the error names the file, and a value that was not written is written later."""
+    made, node = lines("one", "two")
+    file = MessageFile(tmp_path, str)
+    file.path = Path("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        file.add(made)
+    file.close()
+    file.path = tmp_path / FILE
+
+    file.add(made)
+
+    assert ["one", "two"] == contents(tmp_path, node)
+
+
+def test_a_reader_sees_what_is_added(tmp_path: Path) -> None:
+    """Values that a session writes after the file was opened are found."""
+    file = MessageFile(tmp_path, str)
+    file.add(lines("one")[0])
+    messages = Conversations(tmp_path)
+    made, node = lines("one", "two")
+    file.add(made)
+
+    assert 2 == len(messages.prompt(call(node)))
+
+
+def test_without_a_file(tmp_path: Path) -> None:
+    """A run without the file is refused with the option that would have made it."""
+    with pytest.raises(ConfigError, match="--agentbench-keep=none"):
+        Conversations(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kept", "why"),
+    [(None, "the session kept no requests"), (KeptCall(missing="limit"), "no memory left"), (KeptCall("f1"), "the call has no reply")],
+)
+def test_reasons(tmp_path: Path, kept: KeptCall | None, why: str) -> None:
+    """What was not kept is refused with the reason."""
+    MessageFile(tmp_path, str).add(lines("one")[0])
+
+    with pytest.raises(NotKept, match=why):
+        Conversations(tmp_path).reply(LLMCall(0, 0, 1, kept=kept))
