@@ -16,7 +16,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import json_text
@@ -109,6 +110,12 @@ class MessageFile:
             os.fsync(self._file.fileno())
             self._file.close()
             self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
 
 
 def with_changed_ids(line: bytes, changed: Mapping[str, str]) -> bytes:

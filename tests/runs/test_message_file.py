@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -34,15 +37,22 @@ def contents(directory: Path, prompt: str) -> list[str]:
     return [message["content"] for message in Conversations(directory).prompt(call(prompt))]
 
 
+@pytest.fixture
+def open_file() -> Iterator[Callable[..., MessageFile]]:
+    """Returns a function that opens messages.jsonl as a session does. The files are closed at the end of the test."""
+    with ExitStack() as files:
+        yield lambda *arguments, **options: files.enter_context(MessageFile(*arguments, **options))
+
+
 def redacted(text: str) -> str:
     return text.replace("hush", "[redacted]")
 
 
-def test_each_value_once(tmp_path: Path) -> None:
+def test_each_value_once(open_file: Callable[..., MessageFile], tmp_path: Path) -> None:
     """A value or node is written once, also if a later session has it again, and every id is the hash of what its line contains."""
     made, node = lines("one", "two", "one")
     for _ in range(2):
-        file = MessageFile(tmp_path, str)
+        file = open_file(tmp_path, str)
         assert [{}, {}] == [file.add(made), file.add(made)]
 
     written = [json.loads(opened(line)) for line in file.path.read_bytes().splitlines()]
@@ -53,39 +63,39 @@ def test_each_value_once(tmp_path: Path) -> None:
     assert ["one", "two", "one"] == contents(tmp_path, node)
 
 
-def test_secrets_change_ids(tmp_path: Path) -> None:
+def test_secrets_change_ids(open_file: Callable[..., MessageFile], tmp_path: Path) -> None:
     """The ids of redacted values, and of all nodes after them, are those of the redacted texts. Records get the new ids."""
     made, node = lines("one", "it is hush", "two")
     _, clean = lines("one", "it is [redacted]", "two")
 
-    changed = MessageFile(tmp_path, redacted).add(made)
+    changed = open_file(tmp_path, redacted).add(made)
 
     assert clean == changed[node]
     assert (3, 3) == (len(changed), len(set(changed.values())))
     assert b'{"a":"%b","b":"n1"}' % clean.encode() == with_changed_ids(b'{"a":"%b","b":"n1"}' % node.encode(), changed)
     assert ["one", "it is [redacted]", "two"] == contents(tmp_path, clean)
-    assert changed == MessageFile(tmp_path, redacted).add(made)
+    assert changed == open_file(tmp_path, redacted).add(made)
 
 
-def test_a_line_that_was_cut(tmp_path: Path) -> None:
+def test_a_line_that_was_cut(open_file: Callable[..., MessageFile], tmp_path: Path) -> None:
     """A session that was killed leaves an incomplete line. The next session removes it, and writes it when it is needed again."""
     made, node = lines("one", "two")
-    MessageFile(tmp_path, str).add(made)
+    open_file(tmp_path, str).add(made)
     path = tmp_path / FILE
     path.write_bytes(path.read_bytes()[:-5])
 
     with pytest.raises(NotKept, match=f"does not contain {node}"):
         contents(tmp_path, node)
-    MessageFile(tmp_path, str).add(made)
+    open_file(tmp_path, str).add(made)
 
     assert ["one", "two"] == contents(tmp_path, node)
     assert len(made) == len(path.read_bytes().splitlines())
 
 
-def test_a_damaged_line(tmp_path: Path) -> None:
+def test_a_damaged_line(open_file: Callable[..., MessageFile], tmp_path: Path) -> None:
     """A changed byte makes only the conversations with that message unreadable."""
     made, node = lines("one", "two")
-    MessageFile(tmp_path, str).add([*made, *lines("other")[0]])
+    open_file(tmp_path, str).add([*made, *lines("other")[0]])
     path = tmp_path / FILE
     path.write_bytes(path.read_bytes().replace(b"two", b"twO"))
 
@@ -94,9 +104,9 @@ def test_a_damaged_line(tmp_path: Path) -> None:
     assert ["other"] == contents(tmp_path, lines("other")[1])
 
 
-def test_the_largest_file(tmp_path: Path) -> None:
+def test_the_largest_file(open_file: Callable[..., MessageFile], tmp_path: Path) -> None:
     """A file that has reached its limit gets nothing more, and says so. The reader names the limit."""
-    file = MessageFile(tmp_path, str, most=400)
+    file = open_file(tmp_path, str, most=400)
     first, second = lines("one"), lines("x" * 400)
     file.add(first[0])
     file.add(second[0])
@@ -110,24 +120,26 @@ def test_the_largest_file(tmp_path: Path) -> None:
         contents(tmp_path, lines("three")[1])
 
 
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the disk is full, the error names the file, and a value that was not written is written later."""
+def test_a_full_disk(open_file: Callable[..., MessageFile], tmp_path: Path) -> None:
+    """If there is no space for all lines, none of them stays in the file. They are written when there is space again."""
     made, node = lines("one", "two")
-    file = MessageFile(tmp_path, str)
-    file.path = Path("/dev/full")
-    with pytest.raises(OSError, match="No space left"):
-        file.add(made)
-    file.close()
-    file.path = tmp_path / FILE
+    file, (_, most) = open_file(tmp_path, str), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
+    try:
+        with pytest.raises(OSError, match="no space left for messages"):
+            file.add(made)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert 0 == file.path.stat().st_size
 
     file.add(made)
 
     assert ["one", "two"] == contents(tmp_path, node)
 
 
-def test_a_reader_sees_what_is_added(tmp_path: Path) -> None:
+def test_a_reader_sees_what_is_added(open_file: Callable[..., MessageFile], tmp_path: Path) -> None:
     """Values that a session writes after the file was opened are found."""
-    file = MessageFile(tmp_path, str)
+    file = open_file(tmp_path, str)
     file.add(lines("one")[0])
     messages = Conversations(tmp_path)
     made, node = lines("one", "two")
@@ -146,9 +158,9 @@ def test_without_a_file(tmp_path: Path) -> None:
     ("kept", "why"),
     [(None, "the session kept no requests"), (KeptCall(missing="limit"), "no memory left"), (KeptCall("f1"), "the call has no reply")],
 )
-def test_reasons(tmp_path: Path, kept: KeptCall | None, why: str) -> None:
+def test_reasons(open_file: Callable[..., MessageFile], tmp_path: Path, kept: KeptCall | None, why: str) -> None:
     """What was not kept is refused with the reason."""
-    MessageFile(tmp_path, str).add(lines("one")[0])
+    open_file(tmp_path, str).add(lines("one")[0])
 
     with pytest.raises(NotKept, match=why):
         Conversations(tmp_path).reply(LLMCall(0, 0, 1, kept=kept))

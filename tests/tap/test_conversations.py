@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,16 @@ HISTORY = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content"
 REFUSAL = response(b'{"error": {"message": "no such model"}}', status=404)
 
 
+def write(folder: Path, lines: bytes, redact: Callable[[str], str] = str) -> Mapping[str, str]:
+    """Writes lines of the tap to messages.jsonl. Returns the ids that redaction changed."""
+    with MessageFile(folder, redact) as file:
+        return file.add(lines.split(b"\n"))
+
+
 async def read_back(tap: Tap, id: str, folder: Path) -> tuple[list[LLMCall], Conversations]:
     """Closes an address. Returns its calls, and messages.jsonl with what they refer to."""
     answer, body = await tap.control.ask_for_body(CloseAddress(id), AddressCalls)
-    MessageFile(folder, str).add(body.split(b"\n"))
+    write(folder, body)
     return [*answer.calls], Conversations(folder)
 
 
@@ -147,7 +154,7 @@ def test_a_large_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversations, "LARGEST_VALUE", 1000)
     keeper = ConversationKeeper(KeptBytes())
     call = LLMCall(0, 0, 1, kept=keep(keeper, messages=[{"role": "user", "content": "x" * 1000}]))
-    MessageFile(tmp_path, str).add(keeper.end().split(b"\n"))
+    write(tmp_path, keeper.end())
 
     with pytest.raises(NotKept, match="a value of 1,028 bytes was too large"):
         Conversations(tmp_path).prompt(call)
@@ -178,7 +185,7 @@ def test_growth_of_a_text_prompt(tmp_path: Path) -> None:
         sent = orjson.dumps(body)
         calls.append(LLMCall(0, 0, 1, kept=keeper.call(Request(b"POST", "/completions", [], sent), body, b"")))
     lines = keeper.end()
-    MessageFile(tmp_path, str).add(lines.split(b"\n"))
+    write(tmp_path, lines)
 
     assert len(lines) < 30_000
     assert prompts == [orjson.loads(Conversations(tmp_path).body(call))["prompt"] for call in calls]
@@ -201,15 +208,15 @@ PLACES: Json = {
 def test_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The value of a secret variable is nowhere in the file, wherever a request or a reply has it. The request is then not exact."""
     monkeypatch.setenv("DEPLOY_TOKEN", SECRET)
-    keeper, file = ConversationKeeper(KeptBytes()), MessageFile(tmp_path, Redactor())
+    keeper = ConversationKeeper(KeptBytes())
     sent = Request(b"POST", f"/chat/completions?key={SECRET}", [(b"accept", SECRET.encode())], orjson.dumps(PLACES))
     kept = keeper.call(sent, PLACES, orjson.dumps({"choices": [{"message": {"content": SECRET}, "finish_reason": SECRET}]}))
     clean = keep(keeper, messages=HISTORY)
-    changed = file.add(keeper.end().split(b"\n"))
+    changed = write(tmp_path, keeper.end(), Redactor())
     written = KeptCall(*(changed.get(id, id) for id in (kept.request, kept.prompt, kept.reply)))
     messages, call = Conversations(tmp_path), LLMCall(0, 0, 1, kept=written, request_crc=0)
 
-    assert SECRET not in file.path.read_text()
+    assert SECRET not in (tmp_path / "messages.jsonl").read_text()
     assert os.environ["DEPLOY_TOKEN"] == SECRET
     assert "it is [redacted]" == messages.prompt(call)[0]["content"]
     assert not messages.is_exact(call)
