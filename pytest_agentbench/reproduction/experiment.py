@@ -152,7 +152,7 @@ def write_cell(cell: Cell, chosen: ChosenRuns, draft: Path) -> None:
     [origin] = chosen.origins
     write_run(draft, origin, chosen.run_of(origin), exact=chosen.exact)
     if not _read(draft / "steps_summary.json")["ok"]:
-        raise ConfigError(f"{origin.directory}: no agent call was answered, so there is no window")
+        raise ConfigError(f"{origin.directory}: no agent call was answered, so there is no window; its report.md shows why")
     (draft / RESULTS_FILE).write_text(json.dumps({**vars(cell), "run": origin.run}, indent=2) + "\n", encoding="utf-8")
 
 

@@ -99,7 +99,7 @@ def _suite(request: pytest.FixtureRequest) -> SuiteInfo:
 
 
 def _ask_pool(request: pytest.FixtureRequest, question: PoolQuestion[PoolAnswer_co]) -> PoolAnswer_co:
-    """Returns the pool's answer to a question. Ends the test if there is none."""
+    """Returns the pool's answer to a question. If the pool has no answer, ends the test as an ERROR or a SKIP."""
     try:
         return _worker(request).pool.ask(question)[0]
     except (InfraError, MissingError) as error:
@@ -123,7 +123,7 @@ class SuiteFixtures:
     def pytest_sessionstart(self) -> None:
         """Registers the fixtures for all tests if the rootdir is a suite's folder.
 
-        It has to happen before pytest registers the fixtures of the rootdir's conftest.py, so that those can override these.
+        They are registered before those of the rootdir's conftest.py, so that a conftest.py can override them.
         """
         if self._root_is_in_suite:
             self._worker.config.pluginmanager.register(fixture_plugin(), "agentbench-fixtures")

@@ -101,7 +101,7 @@ def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequenc
         raise pytest.UsageError("--agentbench-inline runs rollouts in this process and cannot be used with -n; leave out one of them")
     if settings.inline and (settings.ab or settings.cache != CARRY):
         raise pytest.UsageError(
-            f"--{PREFIX}-inline runs each rollout in its test, but --{PREFIX}-ab and --{PREFIX}-cache need blocks of rollouts; leave it out"
+            f"--{PREFIX}-inline runs each rollout in its test, but --{PREFIX}-ab and --{PREFIX}-cache need blocks; leave out one of them"
         )
     if settings.rounds and (settings.ab or settings.inline):
         other = "--agentbench-ab" if settings.ab else "--agentbench-inline"
