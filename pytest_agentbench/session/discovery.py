@@ -157,7 +157,7 @@ def is_left_out(name: str, marks: str, suites: Collection[str]) -> bool:
 
 
 def discover(heads: Sequence[SuiteHead], options: Mapping[str, CompileOptions], *, insists: bool) -> DiscoveredSuites:
-    """Compiles the suites. An error in one suite makes its own tests fail and does not affect the others.
+    """Compiles the suites and returns them. An error in one suite makes its own tests fail and does not affect the others.
 
     `options` has the options of each suite by its name. Tests of a suite whose data are not on this machine are skipped, or fail if
     `insists` is set.
@@ -174,7 +174,7 @@ def discover(heads: Sequence[SuiteHead], options: Mapping[str, CompileOptions], 
 
 
 def merged_thresholds(compiled: CompiledSuite, backend: Mapping[str, Mapping[str, float]], chosen: Mapping[str, float]) -> dict[str, float]:
-    """Returns the thresholds in force. Those of the command line override those of backend.yaml, which override those of suite.yaml.
+    """Returns the thresholds in force. The command line overrides backend.yaml, which overrides suite.yaml.
 
     Raises ConfigError for a score that the suite does not measure, and for a threshold that every score, or no score, would reach.
     """

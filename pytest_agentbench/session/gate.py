@@ -168,7 +168,7 @@ def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate 
     if explicit and groups and not any(group in explicit.groups for _, _, group in groups):
         known, here = ", ".join(explicit.groups) or "nothing", ", ".join(group for _, _, group in groups)
         raise ConfigError(
-            f"the baseline {settings.baseline} has results of {known}, but this session has {here}; name a baseline of one of these"
+            f"the baseline {settings.baseline} has results of {known}, but this session has {here}; name a baseline of these suites"
         )
     suite_rules: list[SuiteRule] = []
     baselines: dict[str, Evidence] = {}

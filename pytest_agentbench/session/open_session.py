@@ -159,7 +159,7 @@ class OpenRun(NamedTuple):
 
 
 def open_run(setup: Setup, hooks: Hooks) -> OpenRun:
-    """Creates the run directory, or opens the one to resume, and adds this session to it.
+    """Creates the run directory, or opens the one to resume, and adds this session to it. Returns the open run.
 
     Raises ConfigError if the run cannot be resumed, and OSError if the directory cannot be written.
     """

@@ -51,7 +51,7 @@ def add_progress(config: pytest.Config, controller: Controller) -> None:
 
 
 class Notes:
-    """Prints warnings about models of the backend after the first test, when the backend has started."""
+    """A pytest plugin that prints warnings about the backend's models. It does so after the first test, when the backend has started."""
 
     def __init__(self, reporter: Any, controller: Controller) -> None:
         self._reporter, self._controller = reporter, controller
@@ -69,7 +69,7 @@ class Notes:
 
 
 class StatusLines:
-    """Prints notices of the services at once, one line each, even if no test has finished yet."""
+    """A pytest plugin that prints notices of the services at once, one line each, even if no test has finished yet."""
 
     def __init__(self, reporter: Any, controller: Controller) -> None:
         self._reporter, self._controller = reporter, controller

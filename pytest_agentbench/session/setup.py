@@ -219,7 +219,7 @@ def _refuse_misspelt_suites(config: pytest.Config) -> None:
 
 
 def find_suites(config: pytest.Config, settings: Settings) -> DiscoveredSuites:
-    """Loads and compiles the suites that belong to the command line's paths, and registers their markers."""
+    """Loads and returns the suites that belong to the command line's paths, and registers their markers."""
     folders = suite_folders(config.args, config.rootpath, config.getini("norecursedirs"))
     _refuse_misspelt_suites(config)
     if not folders:
@@ -233,7 +233,7 @@ def find_suites(config: pytest.Config, settings: Settings) -> DiscoveredSuites:
 
 
 def _compile(config: pytest.Config, settings: Settings, heads: Sequence[SuiteHead]) -> DiscoveredSuites:
-    """Compiles the suites.
+    """Compiles the suites and returns them, including those that do not run.
 
     Options that change a suite (agent, setting, variant or arm) apply only to suites whose tests run, because others may not have that
     agent, setting, variant or arm.
@@ -260,7 +260,7 @@ def _left_out(config: pytest.Config, names: Collection[str]) -> set[str]:
 
 
 def make_setup(config: pytest.Config, settings: Settings, concurrency: int, discovered: DiscoveredSuites, started_at: datetime) -> Setup:
-    """Chooses backend and gate, and checks the suites against the backend. Raises pytest.UsageError if the options are invalid."""
+    """Returns the setup: chooses backend and gate, and checks suites against the backend. Raises pytest.UsageError for invalid options."""
     from pytest_agentbench.session.gate import make_gate
     from pytest_agentbench.session.roles import playable_suites
 
@@ -324,7 +324,7 @@ def _shown(path: Path) -> str:
 
 
 def make_backend(config: pytest.Config, settings: Settings) -> Backend:
-    """Makes the backend with the first hook that accepts its name (one per arm if the arms differ in it).
+    """Returns the backend from the first hook that accepts its name, or a backend for each arm if the arms differ in it.
 
     Raises ConfigError if no hook accepts the name.
     """

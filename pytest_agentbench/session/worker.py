@@ -326,7 +326,7 @@ class Worker:
                 excuse(report, BELOW, "below its threshold, the gate decides", error)
 
     def _quarantined(self, item: pytest.Item) -> str:
-        """Returns end and reason of the quarantine of a test's scenario; empty if it is not in quarantine or the test reads no rollout."""
+        """Returns end and reason of the quarantine of a test's scenario, or an empty text if the test reads no rollout in quarantine."""
         suite = self.suite_of(item.path) if wants_rollout(item) else None
         return suite.info.quarantined.get(rollout_key(item).scenario, "") if isinstance(suite, WorkerSuite) else ""
 
