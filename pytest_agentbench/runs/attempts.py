@@ -302,7 +302,7 @@ class AttemptLog:
     - Each entry reaches the operating system at once, so a process that is killed loses no complete entry. fsync is never called:
       after a power failure, rollouts without a record run again, and their lost attempts are not counted.
     - An incomplete last line, left by a killed session, is removed when the log is opened.
-    - If an entry cannot be written, the user gets one warning and the session continues. Its state stays complete.
+    - If an entry cannot be written, the user gets one warning and the session continues. The state in memory stays complete.
     """
 
     def __init__(self, directory: Path, session: int, redact: Callable[[str], str], notify: Callable[[str], None]) -> None:

@@ -174,8 +174,8 @@ def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate 
     baselines: dict[str, Evidence] = {}
     typed = {id(each): rules for each, rules in zip(compiled, command_line_rules(settings.gate, compiled), strict=True)}
     for each, _, group in groups:
-        asked = rules_of(each, typed[id(each)], settings.thresholds)
-        rules = [(any_part, rule) for any_part, rule in asked if (rule.of == RUN and rule.kind in QUESTION_KINDS) or not settings.ab]
+        candidates = rules_of(each, typed[id(each)], settings.thresholds)
+        rules = [(any_part, rule) for any_part, rule in candidates if (rule.of == RUN and rule.kind in QUESTION_KINDS) or not settings.ab]
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
             rules.append((True, _default_rule(each.suite)))
         about = each.suite.deterministic, _pass_threshold(each)

@@ -125,7 +125,7 @@ class Progress:
 
 
 class ProgressLine:
-    """A text file in front of the terminal's that erases the progress line before each write.
+    """A text file that replaces the terminal's and erases the progress line before each write.
 
     It draws through its own file descriptor, because pytest redirects the original one while it captures a test's output.
     """

@@ -23,7 +23,7 @@ DURATIONS = "durations.json"  # File beside the run directories with the last du
 class RunRecorder:
     """Writes the rollouts of a session to the journal, and has the counts that progress and the summary need.
 
-    The controller calls it for messages of the pool. `on_finished` is called in that thread with each record as it was written.
+    The controller calls it in the thread that reads the pool's messages. The same thread calls `on_finished` with each written record.
     """
 
     def __init__(self, directory: Path, redact: Callable[[str], str], on_finished: Callable[[bytes], None]) -> None:

@@ -139,8 +139,8 @@ def suggest_options(parser: pytest.Parser, args: Sequence[str]) -> None:
     """Adds to pytest's message about unknown arguments which options of this plugin were probably meant."""
     flags = [option.flag for option in OPTIONS]
     for name in (word.partition("=")[0] for word in takewhile("--".__ne__, args)):
-        if name.startswith(f"--{PREFIX}") and name not in flags and (meant := did_you_mean(name, flags)):
-            parser.extra_info[name] = f"there is no such option{meant}"
+        if name.startswith(f"--{PREFIX}") and name not in flags and (hint := did_you_mean(name, flags)):
+            parser.extra_info[name] = f"there is no such option{hint}"
 
 
 RERUNS_ADVICE = (

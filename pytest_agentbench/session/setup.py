@@ -214,8 +214,8 @@ def _refuse_misspelt_suites(config: pytest.Config) -> None:
         from pytest_agentbench.suites.folder import meant_suite
 
         for path in map(_shown, missing):
-            if meant := meant_suite(Path(path)):
-                raise pytest.UsageError(f"file or directory not found: {path}{meant}")
+            if hint := meant_suite(Path(path)):
+                raise pytest.UsageError(f"file or directory not found: {path}{hint}")
 
 
 def find_suites(config: pytest.Config, settings: Settings) -> DiscoveredSuites:
