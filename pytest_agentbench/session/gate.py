@@ -47,7 +47,7 @@ class Gate:
 
     @property
     def compared(self) -> set[str]:
-        """Groups (suite or `suite-variant`) with scores that are compared with a baseline. Their thresholds for scenarios fail no session."""
+        """Groups (suite or `suite-variant`) whose scores are compared with a baseline. Their scenario thresholds fail no session."""
         groups = {each.group for each in self.rules if each.rule.versus and each.rule.kind == "score"}
         return {group for group in groups if group in self.baselines and group in self.baselines[group].groups} if self.decides else set()
 
