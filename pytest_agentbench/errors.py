@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 
 class AgentbenchError(Exception):
-    """Base class of the errors that this package raises on purpose: unless a subclass differs, a correct request could not be done."""
+    """Base class of the errors that this package raises on purpose. A command that ends with one has its `exit_status`."""
 
     exit_status = 1
 
@@ -61,7 +61,7 @@ class RolloutError(AgentbenchError):
 
 
 class InfraError(RolloutError):
-    """Backend, network or judge failed, so it is not the agent's fault. The pool retries the rollout."""
+    """Backend, network or judge failed, which is not the agent's fault. The pool retries the rollout."""
 
     status = "infra_error"
 
@@ -113,7 +113,7 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def suggestion(name: str, meanings: Mapping[str, object]) -> str:
-    """Returns ` (did you mean ...?)` with the meaning of the key that resembles a misspelt name; otherwise an empty text."""
+    """Returns ` (did you mean 'X'?)`, where X is the value in `meanings` whose key resembles a misspelt name. Empty if no key does."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, meanings, n=1)

@@ -78,7 +78,7 @@ def register_controller(config: pytest.Config) -> None:
 
 
 def worker_input(text: str | None) -> WorkerInput:
-    """Parses the input that the controller sent to this worker. It is empty if the controller does not use this plugin."""
+    """Returns the controller's input for this worker, parsed. None stands for a controller without this plugin and gives an empty input."""
     from pytest_agentbench.lib import codec
     from pytest_agentbench.rollouts.worker_protocol import WorkerInput
 
@@ -95,7 +95,7 @@ def register_worker(config: pytest.Config, source: Controller | WorkerInput) -> 
 
 
 def xdist_workers(config: pytest.Config) -> list[str]:
-    """Returns the --tx spec of each xdist worker of this session; empty if tests run in this process."""
+    """Returns the --tx spec of each xdist worker of this session, or an empty list if tests run in this process."""
     if config.getoption("dist", "no") == "no" or config.getoption("collectonly", False):
         return []
     workers: list[str] = []

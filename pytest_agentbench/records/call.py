@@ -93,7 +93,7 @@ ERROR_KINDS = {
 
 
 class Chunk(NamedTuple):
-    """One event of a streamed answer, when it arrived at the tap."""
+    """One event of a streamed answer, with the time at which it arrived at the tap."""
 
     at_ns: int  # arrival, monotonic nanoseconds
     kind: str  # content of the event: role | content | reasoning | tool_call | finish | usage | other

@@ -34,7 +34,7 @@ class Cell:
         return f"{self.method}-c{self.concurrency}"
 
     def folder(self, run: str) -> str:
-        """Returns the name of the folder of its files. The original's plot script reads method and concurrency from it."""
+        """Returns the name of the folder with the cell's files. The published plot script reads method and concurrency from the name."""
         return f"hle_paper_{self.method}_c{self.concurrency}_rep1_{run}"
 
 
@@ -148,11 +148,11 @@ class MeasuredCell:
 
 
 def write_cell(cell: Cell, chosen: ChosenRuns, draft: Path) -> None:
-    """Writes a cell's files, in the format of the original. Raises ConfigError if no call of the run was answered."""
+    """Writes a cell's files, in the format of the published experiment. Raises ConfigError if no call of the run was answered."""
     [origin] = chosen.origins
     write_run(draft, origin, chosen.run_of(origin), exact=chosen.exact)
     if not _read(draft / "steps_summary.json")["ok"]:
-        raise ConfigError(f"{origin.directory}: no agent call was answered, so there is no window")
+        raise ConfigError(f"{origin.directory}: no agent call was answered, so there is no window; its report.md shows why")
     (draft / RESULTS_FILE).write_text(json.dumps({**vars(cell), "run": origin.run}, indent=2) + "\n", encoding="utf-8")
 
 

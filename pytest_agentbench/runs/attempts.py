@@ -41,7 +41,7 @@ class RolloutTally:
 
 @dataclass(frozen=True)
 class OpenLabel:
-    """The label of a rollout that has not been released yet."""
+    """A label (the id by which a stack knows a rollout) that has not been released yet."""
 
     id: str  # id by which the stack knows the rollout
     url: str  # URL of the endpoint that gets the release
@@ -49,28 +49,28 @@ class OpenLabel:
 
 @dataclass(frozen=True)
 class RolloutsPlanned:
-    """Written when a test process has sent the rollouts that the tests of the session need."""
+    """An entry: written when a test process has sent the rollouts that the tests of the session need."""
 
     keys: tuple[RolloutKey, ...]  # planned rollouts, each once per test that needs it
 
 
 @dataclass(frozen=True)
 class RolloutRead:
-    """Sent by the pool when a test gets its rollout. The next pool need not run it for that test."""
+    """An entry: sent by the pool when a test gets its rollout. The next pool need not run the rollout for that test."""
 
     key: RolloutKey
 
 
 @dataclass(frozen=True)
 class RoundAdded:
-    """Written when a round of additional trials starts, and without keys when it has ended. No test needs these rollouts."""
+    """An entry: written when a round of additional trials starts, and without keys when it has ended. No test needs these rollouts."""
 
     keys: tuple[RolloutKey, ...]
 
 
 @dataclass(frozen=True)
 class AttemptBegun:
-    """Sent by the pool when an attempt begins. Its rollout is in flight from then on, and a suspect if a process of the session dies."""
+    """An entry: sent by the pool when an attempt begins. From then on the rollout is in flight, and a suspect if a process dies."""
 
     key: RolloutKey
     began_ns: int  # start, monotonic nanoseconds
@@ -78,7 +78,7 @@ class AttemptBegun:
 
 @dataclass(frozen=True)
 class AttemptFailed:
-    """Sent by the pool when an attempt has failed and will be repeated. The next pool continues with the following attempt."""
+    """An entry: sent by the pool when an attempt has failed and will be repeated. The next pool continues with the following attempt."""
 
     key: RolloutKey
     attempt: Attempt
@@ -87,7 +87,7 @@ class AttemptFailed:
 
 @dataclass(frozen=True)
 class AddressOpened:
-    """Sent by the pool before it opens an address at the taps. If the pool dies, the next one closes the address."""
+    """An entry: sent by the pool before it opens an address at the taps. If the pool dies, the next one closes the address."""
 
     number: str  # the part of the address's token before the dash
     key: RolloutKey  # rollout that makes calls at this address
@@ -98,7 +98,7 @@ class AddressOpened:
 
 @dataclass(frozen=True)
 class AddressClosed:
-    """Sent by the pool when it has closed an address at the taps. If it dies before `LabelReleased`, the next pool releases the label."""
+    """An entry: sent by the pool when it has closed an address. If it dies before `LabelReleased`, the next pool releases the label."""
 
     number: str  # number of the address
     calls: int  # LLM calls that the taps have reported
@@ -108,7 +108,7 @@ class AddressClosed:
 
 @dataclass(frozen=True)
 class LabelReleased:
-    """Sent by the pool when it has released a label, so the stack knows that the rollout has ended."""
+    """An entry: sent by the pool when it has released a label, so the stack knows that the rollout has ended."""
 
     id: str  # id of the label
     tally: RolloutTally
@@ -116,28 +116,28 @@ class LabelReleased:
 
 @dataclass(frozen=True)
 class RunAlone:
-    """Sent to the pool after a process of the session has died. From then on, each of these rollouts runs alone."""
+    """An entry: sent to the pool after a process of the session has died. From then on, each of these rollouts runs alone."""
 
     keys: tuple[RolloutKey, ...]
 
 
 @dataclass(frozen=True)
 class EndRollout:
-    """Ends a rollout with this record, because it caused repeated deaths of a process or blocked the pool. Later pools read the entry."""
+    """An entry: ends a rollout with this record, because the rollout caused repeated deaths of a process or blocked the pool."""
 
     rollout: Rollout  # record; if `ended_ns` is 0 it has only key, status, reason and log, otherwise only calls of judges may be missing
 
 
 @dataclass(frozen=True)
 class PoolDied:
-    """Written when a pool has died. Attempts that were in flight were interrupted."""
+    """An entry: written when a pool has died. Attempts that were in flight were interrupted."""
 
     why: str  # reason of the death
 
 
 @dataclass(frozen=True)
 class PrepareBlock:
-    """Sent by the pool before a block of rollouts. The controller prepares the arm, which may take minutes, and then answers."""
+    """An entry: sent by the pool before a block of rollouts. The controller prepares the arm, which may take minutes, and then answers."""
 
     arm: str
     rollouts: int  # rollouts in the block
@@ -302,7 +302,7 @@ class AttemptLog:
     - Each entry reaches the operating system at once, so a process that is killed loses no complete entry. fsync is never called:
       after a power failure, rollouts without a record run again, and their lost attempts are not counted.
     - An incomplete last line, left by a killed session, is removed when the log is opened.
-    - If an entry cannot be written, the user gets one warning and the session continues. Its state stays complete.
+    - If an entry cannot be written, the user gets one warning and the session continues. The state in memory stays complete.
     """
 
     def __init__(self, directory: Path, session: int, redact: Callable[[str], str], notify: Callable[[str], None]) -> None:
@@ -331,7 +331,7 @@ class AttemptLog:
                 os.ftruncate(self._file.fileno(), self.size)
                 if not self._has_warned:
                     self._has_warned = True
-                    self._notify(f"{self.path} cannot be written: {error}; if the pool dies, it is not known which attempts it had begun")
+                    self._notify(f"{self.path} cannot be written: {error}; if the pool dies, the next one will not know what it ran")
 
     @property
     def in_flight(self) -> set[RolloutKey]:

@@ -64,7 +64,7 @@ def plan_suite(
         variant: Name of the variant.
         thresholds: Name of a score -> threshold in force.
         quarantined: Scenario -> number of its `tests` that ran, and of those that `passed`.
-        population: Scores whose intervals are for the population, because a rule asks that question.
+        population: Scores with a rule `of population`. Their intervals are for all scenarios of this kind, not only for the suite.
     """
     facts = _facts_of(suite, variant, thresholds, quarantined)
     questions = {scenario.id: question(scenario.messages) for scenario in suite.scenarios}
@@ -78,7 +78,7 @@ def build_suite(planned: PlannedSuite, tally: SuiteTally, part: Slice, prices: T
     passes = _pass_counts(tally, pass_threshold)
     retried = facts.scorers if tally.retried else ()
     scores = {name: _score_summary(tally, name, facts.scales[name], _question(name, population)) for name in facts.scorers}
-    terms = Terms(prices=prices, score=_worth(main, scores[facts.main_score]), passed=sum(passed for passed, _ in passes.values()))
+    terms = Terms(prices=prices, score=_rising_mean(main, scores[facts.main_score]), passed=sum(passed for passed, _ in passes.values()))
     return SuiteResult(
         **facts.facts(),
         rollouts={status: tally.statuses[status] for status in STATUSES},
@@ -138,7 +138,7 @@ def _question(score: str, population: Collection[str]) -> str:
 def _score_summary(tally: SuiteTally, name: str, scale: Scale, of: str) -> Means:
     """Returns two means: over all measured rollouts, where an agent error counts as the worst value, and over the evaluable ones.
 
-    If the scale has no worst value, both means are over the evaluable ones.
+    If the scale has no worst value, both means are over the evaluable ones. `of` is the question of the intervals: suite or population.
     """
     evaluable = tally.scores.get(name, {})
     everything = {scenario: list(values) for scenario, values in evaluable.items()}
@@ -156,7 +156,7 @@ def _retried_summary(tally: SuiteTally, name: str, scale: Scale, of: str) -> Ret
 def _mean(
     values: Mapping[str, Sequence[float]], clusters: Mapping[str, str | None], limits: tuple[float, float] | None, of: str
 ) -> Mean | None:
-    """Returns a mean with its interval, or None if there are no values."""
+    """Returns a mean with its interval for the suite or the population (`of`), or None if there are no values."""
     return Mean(*_facts(scenarios_interval(values, clusters, limits=limits, of=of), of)) if values else None
 
 
@@ -171,7 +171,7 @@ def pass_threshold_of(scores: Sequence[str], thresholds: Mapping[str, float], sc
     return PassThreshold(main, thresholds[main], scale_in(scales, main).falling) if main in thresholds else None
 
 
-def _worth(scale: Scale, main: Means) -> float | None:
+def _rising_mean(scale: Scale, main: Means) -> float | None:
     """Returns the mean of the main score for efficiency metrics. None if there is no mean, or if lower values are better."""
     return main.mean.value if not scale.falling and main.mean else None
 
@@ -237,7 +237,7 @@ class RunReader:
 
     @cached_property
     def frame(self) -> Frame:
-        """The frame with all rollouts. Use it after the last `add`."""
+        """All rollouts as a frame (tables of rollouts, calls and attempts). Read it after the last `add`."""
         return self._frame.frame()
 
 
@@ -266,7 +266,7 @@ def prices_of(backend: BackendUse, variant: str) -> TokenPrices | None:
 
 
 def _with_roles(planned: PlannedSuite, backend: BackendUse) -> PlannedSuite:
-    """Returns the suite with its roles, some of which the backend's YAML may replace."""
+    """Returns the plan of a suite with the roles in force. Roles in the backend's YAML replace those of suite.yaml."""
     return replace(planned, roles={**planned.roles, **backend.described(planned.facts.variant).get("roles", {})})
 
 

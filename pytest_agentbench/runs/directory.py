@@ -53,7 +53,7 @@ def directory_with(file: str, name: str, reports: Path, reason: str) -> Path:
         if (directory / file).is_file():
             return directory
     if path.is_dir():
-        raise ConfigError(f"{name} has no {file}: {reason}")
+        raise ConfigError(f"{name} has no {file}: {reason}; name another run")
     known = sorted(path.parent.name for path in reports.glob(f"*/{file}"))
     raise ConfigError(f"{unknown_name('run', name, known)} (in {reports})")
 
@@ -68,7 +68,7 @@ def named_directory(reports: Path, name: str, ending: str = "") -> Path:
         except FileExistsError:
             continue
         return directory
-    raise FileExistsError(f"{reports}/{name}{ending} and 998 numbered directories of that name already exist")
+    raise FileExistsError(f"{reports}/{name}{ending} and 998 numbered directories of that name already exist; remove some")
 
 
 def keep_out_of_git(reports: Path) -> None:

@@ -63,7 +63,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class JournalIndex:
-    """The index of a journal."""
+    """The result of scanning a journal: where the last record of each rollout is, and what is damaged."""
 
     entries: dict[RolloutKey, Entry] = field(default_factory=dict)  # rollout -> its last record
     repeated: int = 0  # number of earlier records of rollouts that ran again

@@ -60,7 +60,7 @@ class Option:
 
 
 def option(help: str, metavar: str | None = None, default: str = "", *, name: str = "", absent: Any = None, **how: Any) -> Any:
-    """Declares a field with one option. `name` is the name of the field by default; `absent` is the value without a command line."""
+    """Declares a field with one option, named like the field unless `name` is set. `absent` is the value if no command line is parsed."""
     return _field({"": Option(help, metavar, default, name=name, **how)}, absent)
 
 
@@ -70,12 +70,12 @@ def required(help: str, metavar: str, default: str = "", **how: Any) -> Any:
 
 
 def same_option(field: Any, read: Callable[[str], Any]) -> Any:
-    """Declares a field that parses the text of another field's option in a different way. That option needs a `name`."""
+    """Declares a field that parses the text of another field's option in a different way. The other option needs a `name`."""
     return _field({"": dataclasses.replace(field.metadata[""], read=read)}, None)
 
 
 def option_group(prefix: str, **options: Option) -> Any:
-    """Declares a field with the values of several options `<prefix>-<key>` by key. It is empty without a command line."""
+    """Declares a field with the values of several options `<prefix>-<key>` by key. It is empty if no command line is parsed."""
     return _field({key: dataclasses.replace(each, name=f"{prefix}-{key.replace('_', '-')}") for key, each in options.items()}, {})
 
 

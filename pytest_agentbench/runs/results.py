@@ -122,7 +122,7 @@ class ScenarioScores:
 
 @dataclass(frozen=True)
 class ScorerFailure:
-    """A cause of missing scores."""
+    """A reason for which a scorer failed, with the rollouts that have no score because of it."""
 
     score: str  # name of the score
     error: str  # error in the first scenario: exception, message, and `(file:line)` of the last frame in user code
@@ -132,7 +132,7 @@ class ScorerFailure:
 
 @dataclass(frozen=True)
 class UnmeasuredRollout:
-    """A rollout that is not evaluable."""
+    """A rollout that is not evaluable: its status is neither `ok` nor `limit`."""
 
     id: str  # id of the test
     status: str  # [status](metrics.md#status) of the rollout
@@ -174,7 +174,7 @@ class PlannedSuite:
     facts: SuiteFacts
     questions: Mapping[str, str] = field(default_factory=dict)  # scenario -> question of the user; for others it is taken from rollouts
     roles: Mapping[str, Json] = field(default_factory=dict)  # role -> its settings in `suite.yaml`, prices included
-    population: tuple[str, ...] = ()  # scores whose intervals are for the population, because a rule asks that question
+    population: tuple[str, ...] = ()  # scores with a rule `of population`, so that their intervals are for the population
 
 
 @dataclass(frozen=True)

@@ -289,7 +289,7 @@ def _of_another_schema(path: Path, data: Json) -> str:
     """Returns a message about a run.json of another schema."""
     schema, command = data.get("schema"), data.get("command")
     if not isinstance(schema, str) or not schema.startswith(SCHEMA.partition("/")[0]):
-        return f"{path} is not a run of schema {SCHEMA}"
+        return f"{path} is not a run of schema {SCHEMA}; name another run"
     again = shlex.join(map(str, command)) if isinstance(command, list) and command else "pytest"
     return f"{path} has schema {schema}, but this version reads only {SCHEMA}; run `{again}` again"
 

@@ -186,7 +186,7 @@ def refusals(
 
 
 def _changes(kept: Mapping[RolloutKey, Entry], contents: ContentHashes) -> dict[tuple[str, ...], HashChange]:
-    """Returns (part, and the names that it belongs to) -> the first rollout with that change."""
+    """Returns the first rollout with each change. A key is the changed part, such as `agent`, and its suite, group or scenario."""
     every: dict[tuple[str, ...], HashChange] = {}
     for key, entry in kept.items():
         if entry.content != (today := contents.of(key)):

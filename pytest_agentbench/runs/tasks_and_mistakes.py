@@ -55,7 +55,7 @@ class TasksSummary:
 
 @dataclass
 class _Work:
-    """The values of the verified trials of one task."""
+    """The values of one task's verified trials, from which its TaskResult is computed."""
 
     rewards: list[float] = field(default_factory=list)
     commands: list[int] = field(default_factory=list)
@@ -141,7 +141,7 @@ def _tokens(rollout: Rollout) -> int | None:
 
 
 def _end(rollout: Rollout) -> str:
-    """Returns the status. For `limit` the name of the limit is added, with which the reason begins."""
+    """Returns the status of a rollout, for `limit` with the name of the limit, which begins the reason: `limit: time`."""
     return f"limit: {rollout.reason.partition(':')[0]}" if rollout.status == "limit" else rollout.status
 
 

@@ -161,7 +161,7 @@ class Controller:
 
     @pytest.hookimpl(trylast=True)
     def pytest_agentbench_make_backend(self, name: str, changes: Sequence[tuple[str, Any]]) -> Backend:
-        """Loads a backend.yaml or a URL, if no other plugin made the backend."""
+        """Returns the backend of a backend.yaml or a URL. Called only if no other plugin returned a backend."""
         from pytest_agentbench.backends.spec import SessionTerms, load_backend
 
         settings = self.settings
@@ -236,14 +236,14 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, report: pytest.TestReport) -> None:
-        """Turns the test that a crashed worker was running from a failure into an ERROR, because it judged nothing. Called by xdist."""
+        """Reports the test that a crashed worker was running as an ERROR, because that test judged nothing. Called by xdist."""
         file = self.config.rootpath / report.location[0]
         if self.setup is not None and any(folder in file.parents for folder in self.setup.discovered.folders):
             mark_crash(report)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Explains the limit if a plugin cannot start a thread, and fails the waiting tests with that reason."""
+        """Ends the session with a usage error if memory, threads or open files run out. Waiting tests fail with the same reason."""
         if self.opened is None:
             return (yield)
         try:
@@ -255,7 +255,7 @@ class Controller:
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # Runs inside the terminal reporter's wrapper, which prints the results.
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
-        """Ends the services and reads the journal, in parallel with the end of xdist's workers: both take a while."""
+        """Ends the services and reads the journal. With xdist a thread does this while the workers end, because both take a while."""
         if self.opened is None:
             return (yield)
         from pytest_agentbench.session.finish import Finish
@@ -302,9 +302,9 @@ class Controller:
         finish.close(sys.exception())
 
 
-STACK = "it applies to stacks, and this backend is not a stack"
-GATE = "it applies to gates, and this session has no rule and no baseline"
-POOL = "it applies to rollouts in the pool, and --agentbench-inline runs them in the tests"
+STACK = "it applies to stacks, and this backend is not a stack; leave it out"
+GATE = "it applies to gates, and this session has no rule and no baseline; leave it out, or add --agentbench-gate"
+POOL = "it applies to rollouts in the pool, and --agentbench-inline runs them in the tests; leave it out"
 
 #: Option -> the context that it needs to have an effect.
 CONTEXTS = {
@@ -316,11 +316,11 @@ CONTEXTS = {
     **dict.fromkeys(("budget-connect", "budget-first-token", "budget-idle", "budget-call"), POOL),
 }
 
-READ_VARIABLES = f"it reads {', '.join(sorted(options.READ))}; set options on the command line or in the ini file"
+READ_VARIABLES = f"known variables: {', '.join(sorted(options.READ))}; set options on the command line or in the ini file"
 
 
 class Mistakes:
-    """A pytest plugin in the controller that warns about options without effect.
+    """A pytest plugin in the controller that warns about options and environment variables without effect.
 
     It also sets the exit status of a usage error if the only errors are suites that cannot be loaded.
     """

@@ -52,7 +52,7 @@ class DiscoveredSuites:
 
 
 def unavailable_suite(folder: Path, reason: str, *, skip: bool = False) -> UnavailableSuite:
-    """Returns an entry for a suite that does not run. `skip` means that its tests are skipped, because the reason is not an error."""
+    """Returns the description of a suite that does not run. Its tests are skipped if `skip` is set, and otherwise fail with the reason."""
     return UnavailableSuite(folder.name, marks=True, reason=reason, skip=skip)
 
 
@@ -83,7 +83,7 @@ def argument_path(arg: str) -> Path:
 
 
 def suite_folders(args: Sequence[str], root: Path, skipped: Sequence[str]) -> list[Path]:
-    """Returns the folders that contain a suite.yaml and are named by, below or above pytest's arguments.
+    """Returns the folders with a suite.yaml: those that pytest's arguments name, and those above or below a named path.
 
     `skipped` has patterns of folder names that are not searched.
     """
@@ -141,7 +141,7 @@ class SuiteHead:
         return self.text is not None and self.text.keys.get("only_when_named") is True
 
     def not_named(self, args: Sequence[str], marks: str) -> str:
-        """Returns why the suite does not run because the command line does not name it, or an empty text. `marks` is the -m expression."""
+        """Returns why the suite is skipped, or an empty text. With `only_when_named` its path must be in `args` or its name in `marks`."""
         paths = map(argument_path, args)
         named = re.search(rf"\b{re.escape(self.name)}\b", marks) or any(self.folder in (each, *each.parents) for each in paths)
         if not self.only_when_named or named:
@@ -157,7 +157,7 @@ def is_left_out(name: str, marks: str, suites: Collection[str]) -> bool:
 
 
 def discover(heads: Sequence[SuiteHead], options: Mapping[str, CompileOptions], *, insists: bool) -> DiscoveredSuites:
-    """Compiles the suites. An error in one suite makes its own tests fail and does not affect the others.
+    """Compiles the suites and returns them. An error in one suite makes its own tests fail and does not affect the others.
 
     `options` has the options of each suite by its name. Tests of a suite whose data are not on this machine are skipped, or fail if
     `insists` is set.
@@ -174,7 +174,7 @@ def discover(heads: Sequence[SuiteHead], options: Mapping[str, CompileOptions], 
 
 
 def merged_thresholds(compiled: CompiledSuite, backend: Mapping[str, Mapping[str, float]], chosen: Mapping[str, float]) -> dict[str, float]:
-    """Returns the thresholds in force. Those of the command line override those of backend.yaml, which override those of suite.yaml.
+    """Returns the thresholds in force. The command line overrides backend.yaml, which overrides suite.yaml.
 
     Raises ConfigError for a score that the suite does not measure, and for a threshold that every score, or no score, would reach.
     """
@@ -185,8 +185,8 @@ def merged_thresholds(compiled: CompiledSuite, backend: Mapping[str, Mapping[str
     for name in merged:
         if name.removesuffix(".mean") not in suite.score_names:
             raise ConfigError(
-                f"threshold {name!r}: suite {suite.name!r} does not measure it; "
-                f"it measures: {', '.join(suite.score_names)} (and <score>.mean)"
+                f"threshold {name!r}: suite {suite.name!r} does not measure this score; "
+                f"name one of {', '.join(suite.score_names)} (or <score>.mean)"
             )
     for fault in threshold_faults(suite, merged):
         raise ConfigError(f"suite {suite.name!r}: {fault}")

@@ -45,8 +45,9 @@ APPENDED = "summary"
 
 
 class Finish:
-    """Decides the exit status of a session and writes its run and reports. Only `Mistakes` also sets an exit status, if no rollout was
-    planned.
+    """Decides the exit status of a session, and writes run.json and the reports.
+
+    Only one other class sets an exit status: `Mistakes` (session/controller.py), if no rollout was planned.
 
     1. `end` is called in pytest_sessionfinish. It computes `run` from the journal, or discards the run directory of an empty session.
     2. `close` is called as the last step of pytest, even if that has failed. It redacts the logs and writes run.json and the reports.
@@ -85,7 +86,7 @@ class Finish:
         if session is None:  # pytest failed before the end of the tests.
             with losses.step("services did not stop cleanly"):
                 self._opened.services.finish()
-        with losses.step("logs may still contain secrets"):
+        with losses.step("logs may still contain secrets (`agentbench scrub` tries again)"):
             self._scrub()
         if session is not None:
             if isinstance(error, Exception) and not isinstance(error, pytest.UsageError):  # pytest prints a UsageError itself.
@@ -134,7 +135,7 @@ class Finish:
         return exit_status(ending, self._opened.setup.settings.inconclusive)
 
     def _count_losses(self, session: pytest.Session) -> None:
-        """Updates exit status and verdict with the steps that have failed so far."""
+        """Updates the session's exit status, and exit status, verdict and failed steps of `run`."""
         losses = self._opened.losses.sentences
         if losses:
             session.exitstatus = with_shutdown_errors(int(session.exitstatus))
@@ -191,7 +192,7 @@ class Finish:
 
 
 def annotate(config: pytest.Config, run: Run) -> None:
-    """Prints the annotations of a run. GitHub reads them from the output of a step."""
+    """Prints the annotations of a run as workflow commands, which GitHub reads from the output of a CI step."""
     if terminal := config.pluginmanager.get_plugin("terminalreporter"):
         for line in commands(run, Path(os.environ.get("GITHUB_WORKSPACE") or config.rootpath)):
             terminal.write_line(line)

@@ -32,7 +32,7 @@ def _rollout_key(request: pytest.FixtureRequest) -> RolloutKey:
 def rollout(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Rollout:
     """The finished rollout of this test's scenario: tool calls, answer, scores, timings (`rollout.score("tsq")`).
 
-    The test runs once per scenario of its suite. Tests that share a rollout read the same one; it ran once.
+    The test runs once per scenario, variant and trial of its suite. A rollout runs only once, even if several tests read it.
     """
     return _worker(request).rollout(request.node)
 
@@ -46,7 +46,7 @@ def scenario(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Scenar
 
 
 def thresholds(request: pytest.FixtureRequest) -> dict[str, float]:
-    """The thresholds in force, by score. --agentbench-threshold overrides those of the backend, which override those of suite.yaml."""
+    """The thresholds in force, by score. --agentbench-threshold overrides the backend's thresholds, which override those of suite.yaml."""
     return dict(_suite(request).thresholds)
 
 
@@ -57,7 +57,7 @@ def suite(request: pytest.FixtureRequest) -> SuiteInfo:
 
 
 def backend(request: pytest.FixtureRequest) -> Endpoint:
-    """The endpoint of the stack under test: `backend.url` (ends in /v1) and `backend.model`. Waits until it is ready.
+    """The endpoint of the stack under test: `backend.url` (ends in /v1) and `backend.model`. Waits until the stack is ready.
 
     Calls made to this URL are not timed and not recorded; use `llm` for calls that are.
     """
@@ -99,7 +99,7 @@ def _suite(request: pytest.FixtureRequest) -> SuiteInfo:
 
 
 def _ask_pool(request: pytest.FixtureRequest, question: PoolQuestion[PoolAnswer_co]) -> PoolAnswer_co:
-    """Returns the pool's answer to a question. Ends the test if there is none."""
+    """Returns the pool's answer to a question. If the pool has no answer, ends the test as an ERROR or a SKIP."""
     try:
         return _worker(request).pool.ask(question)[0]
     except (InfraError, MissingError) as error:
@@ -123,7 +123,7 @@ class SuiteFixtures:
     def pytest_sessionstart(self) -> None:
         """Registers the fixtures for all tests if the rootdir is a suite's folder.
 
-        It has to happen before pytest registers the fixtures of the rootdir's conftest.py, so that those can override these.
+        They are registered before those of the rootdir's conftest.py, so that a conftest.py can override them.
         """
         if self._root_is_in_suite:
             self._worker.config.pluginmanager.register(fixture_plugin(), "agentbench-fixtures")

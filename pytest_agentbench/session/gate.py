@@ -1,6 +1,6 @@
 """The gate of a session: which rules apply to which suites, the baselines, and the effect on tests.
 
-Also the trial rounds of `--agentbench-trials=auto`, which end when the verdict stands.
+It also contains the trial rounds of `--agentbench-trials=auto`, which are added until more trials would not change the verdict.
 """
 
 from __future__ import annotations
@@ -47,12 +47,15 @@ class Gate:
 
     @property
     def compared(self) -> set[str]:
-        """Groups whose scores are compared with a baseline. A scenario of theirs below its threshold does not fail the session."""
+        """Groups (suite or `suite-variant`) whose scores are compared with a baseline. Their scenario thresholds fail no session."""
         groups = {each.group for each in self.rules if each.rule.versus and each.rule.kind == "score"}
         return {group for group in groups if group in self.baselines and group in self.baselines[group].groups} if self.decides else set()
 
     def judge(self, run: Run, trials: Sequence[Trial], tests_below: int) -> GateResult | None:
-        """Returns the result of the gate for a run, or None if no suite with rules ran (unless `insists` is set)."""
+        """Returns the result of the gate for a run, or None if no suite with rules ran (unless `insists` is set).
+
+        `trials` has the scores of its rollouts. `tests_below` is the number of tests below a threshold that did not fail.
+        """
         evidence = Evidence.of(RunFacts.of(run), trials)
         ran = [each for each in self.rules if each.group in run.suites]
         if not ran and not self.insists:
@@ -74,7 +77,7 @@ class Gate:
         return [each for each in self.rules if each.may_decide_early]
 
     def look(self, run: Evidence) -> InterimLook:
-        """Judges a run before its last trial round. The verdict stands if a rule has failed, or if more trials cannot change any rule."""
+        """Judges a run after a trial round. The verdict stands if a rule has failed, or if more trials cannot change any rule's verdict."""
         rounds = run.facts.rounds
         judged = judge_rules([each for each in self.interim_rules if each.group in run.groups], run, self.baselines)
         verdict = session_verdict(judged)
@@ -82,7 +85,7 @@ class Gate:
         return InterimLook(rounds, verdict, stands, tuple(map(rule_result, judged)))
 
     def population(self, group: str) -> set[str]:
-        """Returns the scores of a group that have a rule `of population`."""
+        """Returns the scores of a group that have a rule `of population`: about all scenarios of this kind, not only those of the suite."""
         return {each.rule.metric for each in self.rules if each.group == group and each.rule.of == POPULATION}
 
     def warnings(self, compiled: Sequence[CompiledSuite], limit: int | None, rounds: int | None = None) -> Iterator[str]:
@@ -122,7 +125,7 @@ class Gate:
         return ""
 
     def _noise(self, suite_rule: SuiteRule, width: float) -> tuple[float | None, int]:
-        """Returns the variance of a trial (in squares of `width`) and the trials per scenario of the baseline; None and 0 if unknown."""
+        """Returns the variance of the baseline's trials of a scenario / `width`² (None if unknown), and its fewest trials of a scenario."""
         base = self.baselines.get(suite_rule.group)
         known = samples(base.groups.get(suite_rule.group, ()), suite_rule.rule.metric, suite_rule.scale) if base else {}
         scores = {name: each.scores for name, each in known.items() if each.scores}
@@ -164,13 +167,15 @@ def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate 
     groups = [*_groups(compiled)]
     if explicit and groups and not any(group in explicit.groups for _, _, group in groups):
         known, here = ", ".join(explicit.groups) or "nothing", ", ".join(group for _, _, group in groups)
-        raise ConfigError(f"the baseline {settings.baseline} has results of {known}, but this session has {here}")
+        raise ConfigError(
+            f"the baseline {settings.baseline} has results of {known}, but this session has {here}; name a baseline of these suites"
+        )
     suite_rules: list[SuiteRule] = []
     baselines: dict[str, Evidence] = {}
     typed = {id(each): rules for each, rules in zip(compiled, command_line_rules(settings.gate, compiled), strict=True)}
     for each, _, group in groups:
-        asked = rules_of(each, typed[id(each)], settings.thresholds)
-        rules = [(any_part, rule) for any_part, rule in asked if (rule.of == RUN and rule.kind in QUESTION_KINDS) or not settings.ab]
+        candidates = rules_of(each, typed[id(each)], settings.thresholds)
+        rules = [(any_part, rule) for any_part, rule in candidates if (rule.of == RUN and rule.kind in QUESTION_KINDS) or not settings.ab]
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
             rules.append((True, _default_rule(each.suite)))
         about = each.suite.deterministic, _pass_threshold(each)
@@ -193,7 +198,7 @@ def judge_again(run: Run, directory: Path, compiled: Sequence[CompiledSuite], op
     """
     gate = make_gate(compiled, options)
     if gate and any(base.facts.run == run.id for base in gate.baselines.values()):
-        raise ConfigError(f"the run {run.id} is its own baseline; name another one with --baseline")
+        raise ConfigError(f"the run {run.id} is its own baseline; name another run with --baseline")
     evidence = read_evidence(directory)
     trials = [trial for trials in evidence.groups.values() for trial in trials]
     below = run.gate.tests_below if run.gate else 0
@@ -260,7 +265,7 @@ def _default_rule(suite: Suite) -> Rule:
 
 
 def _groups(compiled: Sequence[CompiledSuite]) -> Iterator[tuple[CompiledSuite, str, str]]:
-    """Yields (suite, variant, name of both) for each variant that this session may run."""
+    """Yields (suite, variant, group: name of both) for each variant that this session may run."""
     for each in compiled:
         yield from ((each, variant, RolloutKey(each.name, "", variant).group) for variant in each.variants)
 
@@ -298,8 +303,10 @@ class Rounds:
     """The trial rounds of a session (`--agentbench-trials=auto`); a pytest plugin in the controller.
 
     Tests read the first round. `planned` adds the second one at once, because the first interim look comes after it. After each
-    further round `round_finished` judges the run, and adds another round unless the verdict stands. Pytest's test loop ends only when
-    the rounds are over. `planned` is called in the thread of the pool connection, `round_finished` in a thread of its own.
+    further round `round_finished` judges the run, and adds another round unless the verdict stands (more trials would not change it).
+    Pytest's test loop ends only when the rounds are over.
+
+    `planned` is called in the thread of the pool connection, `round_finished` in a thread of its own.
     """
 
     def __init__(self, gate: Gate, most: int, suites: Mapping[str, Suite], directory: Path, notices: queue.SimpleQueue[str]) -> None:
@@ -312,7 +319,7 @@ class Rounds:
         self._finished = threading.Event()
 
     def planned(self, keys: Sequence[RolloutKey]) -> list[RolloutKey]:
-        """Takes the rollouts of the first round and returns those of the second one, which needs no interim look."""
+        """Takes the rollouts of the first round and returns those of the second one. No interim look is between the two."""
         self._first = [*dict.fromkeys(keys)]
         return self._round(FIRST_LOOK)
 

@@ -26,7 +26,7 @@ PARALLEL_BUILDS = 2  # images built at the same time
 
 
 class TaskImages:
-    """Builds the images of the tasks of one session."""
+    """Builds the container images of a session's tasks, and removes sandboxes that are left at the end."""
 
     def __init__(self, tasks: Mapping[tuple[str, str], Task], run: str, say: Callable[[str], None]) -> None:
         """`tasks` are by suite and scenario. `run` is the label of their sandboxes. `say` is called with sentences for the user."""
@@ -36,7 +36,7 @@ class TaskImages:
         self.status = ""  # Current build step; empty if nothing is being built
 
     def make(self) -> None:
-        """Builds the missing images of all planned tasks with a Docker sandbox. `unbuilt` gets those that fail."""
+        """Builds the missing images of all planned tasks with a Docker sandbox. Images that fail are in `unbuilt`, with the reason."""
         tasks = [self.tasks[place] for key in self.planned if (place := (key.suite, key.scenario)) in self.tasks]
         images = {image_of(task): task for task in tasks if task.sandbox == DOCKER and not (task.unsupported or task.broken)}
         began = time.monotonic()
@@ -66,7 +66,7 @@ class TaskImages:
                 self._say(sentence)
 
     def _make(self, task: Task) -> bool:
-        """Returns whether the image was missing and has been built."""
+        """Builds the image of a task if it is missing. Returns whether it was built."""
         try:
             return make_image(task, self._show)
         except InfraError as error:
@@ -84,7 +84,7 @@ class TaskImages:
 
 
 class ArmSwitcher:
-    """Prepares the backend for each block of a session, and records what was measured of each.
+    """Prepares the backend for each block (rollouts of one arm in a row), and records the cache hits and the duration of each block.
 
     The pool announces each block, one at a time. `begin` switches to the block's arm and empties the cache if the policy is `cold`.
     `measure` starts the measurement and `close` ends it.
@@ -99,7 +99,7 @@ class ArmSwitcher:
         self._salted: dict[str, str] = {}  # arm whose cache cannot be reset -> reason
 
     def begin(self, endpoint: Endpoint, arm: str, rollouts: int) -> tuple[Turn | NoTurn, bool]:
-        """Prepares an arm for a block. Returns the answer for the pool, and whether the arm was started for it.
+        """Prepares an arm for a block. Returns the answer for the pool, and whether the arm was started for this block.
 
         `endpoint` is the session's endpoint, for a session with one backend.
         """
@@ -117,7 +117,7 @@ class ArmSwitcher:
         return Turn(endpoint, block.salt), swapped
 
     def measure(self, primed: int | None) -> None:
-        """Starts the measurement of the block. `primed` is the number of rollouts whose first call was made before it."""
+        """Starts the measurement of the block. `primed` is the number of rollouts whose first call was made before the measurement."""
         self.blocks[-1] = replace(self.blocks[-1], primed=primed)
         self._before, self._is_open, self._began = self._counters(), True, time.monotonic()
 
@@ -131,7 +131,7 @@ class ArmSwitcher:
 
     @property
     def why_salted(self) -> dict[str, str]:
-        """Arm -> reason why its cache could not be reset."""
+        """Arm whose prompts get a salt, because its cache could not be reset -> reason."""
         return dict(self._salted)
 
     def facts(self, failure: str) -> ArmFacts:

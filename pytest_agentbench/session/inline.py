@@ -22,7 +22,7 @@ from pytest_agentbench.suites.suite import Suite
 
 
 class PooledTap:
-    """Opens and closes addresses of the tap through the pool. The methods raise the errors of `PoolConnection.ask`."""
+    """Opens and closes addresses of the tap for an agent in a test process through the pool. Raises the errors of `PoolConnection.ask`."""
 
     def __init__(self, pool: PoolConnection) -> None:
         self._pool = pool
@@ -46,7 +46,7 @@ class PooledTap:
 
 
 def run_inline(pool: PoolConnection, recorder: RunRecorder, suites: Mapping[str, Suite], key: RolloutKey, sizes: Sizes) -> Rollout:
-    """Runs one rollout in this process, without budgets and retries, and records it. A rollout that has already run is read instead."""
+    """Runs one rollout in this process, without budgets and retries, and returns its record. Only reads the record if it exists."""
     try:
         return rollout_of(recorder.recorded(key))
     except KeyError:

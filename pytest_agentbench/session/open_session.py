@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Hooks:
-    """Calls the hooks of `hookspecs` that apply to a running session and to its end."""
+    """Calls the hooks of `hookspecs` while a session runs and when it ends."""
 
     def __init__(self, config: pytest.Config, redactor: Redactor) -> None:
         self._config, self._redactor = config, redactor
@@ -117,8 +117,8 @@ def open_session(setup: Setup) -> OpenSession:
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
     except OSError as error:
-        why = f"reports cannot be written to {setup.settings.reports_directory}: {error.strerror}; see --agentbench-reports"
-        raise pytest.UsageError(why) from error
+        why = f"reports cannot be written to {setup.settings.reports_directory}: {error.strerror}"
+        raise pytest.UsageError(f"{why}; name another directory with --agentbench-reports") from error
     surroundings = _read_environment(setup.config.rootpath)
     notices: queue.SimpleQueue[str] = queue.SimpleQueue()
     rounds = _make_rounds(setup, run.directory, notices)
@@ -159,7 +159,7 @@ class OpenRun(NamedTuple):
 
 
 def open_run(setup: Setup, hooks: Hooks) -> OpenRun:
-    """Creates the run directory, or opens the one to resume, and adds this session to it.
+    """Creates the run directory, or opens the one to resume, and adds this session to it. Returns the open run.
 
     Raises ConfigError if the run cannot be resumed, and OSError if the directory cannot be written.
     """
@@ -195,7 +195,7 @@ def _make_rounds(setup: Setup, directory: Path, notices: queue.SimpleQueue[str])
 
 
 def _read_environment(root: Path) -> Future[Environment]:
-    """Starts reading the environment in a thread. The code may change before the session ends, so it is read now."""
+    """Starts a thread that reads facts about code and machine. It starts now, because the code may change before the session ends."""
     executor = ThreadPoolExecutor(1, "agentbench-environment")
     surroundings = executor.submit(environment, root)
     executor.shutdown(wait=False)
@@ -242,6 +242,6 @@ def _block_settings(setup: Setup) -> BlockSettings:
 
 
 def _budgets(settings: Settings) -> Budgets:
-    """Returns the time limits for parts of a call. An inline session has none, because a debugger may stop it."""
+    """Returns the time limits for parts of an LLM call. An inline session has no limits, because a debugger may stop the agent."""
     calls = {name: seconds for name, seconds in settings.budgets.items() if name != "rollout"}
     return Budgets() if settings.inline else Budgets(**calls)

@@ -21,7 +21,7 @@ class PoolLost(InfraError):
 class PoolConnection:
     """Sends the questions of one test process to the pool. It connects when the first question is sent, and stays connected.
 
-    If a pool dies before it has answered, the controller starts another one on the same port, which gets the question again.
+    If a pool dies before it has answered, the controller starts another one on the same port, and the question is sent again.
     """
 
     def __init__(self, address: PoolAddress, failure: Callable[[], str]) -> None:
@@ -53,7 +53,7 @@ class PoolConnection:
         return answer, content
 
     def _exchanged(self, question: PoolQuestion[PoolAnswer_co], body: bytes) -> wire.Packet:
-        """Returns the packet that answers a question. Raises OSError if no connection is possible, or if POOLS pools died over it."""
+        """Returns the packet that answers a question. Raises OSError if no connection is possible, or if POOLS pools died in succession."""
         for _ in range(POOLS):
             if self._socket is None:
                 self._socket = wire.connect(self._address.port, self._address.token, "test")

@@ -40,7 +40,7 @@ P = ParamSpec("P")
 
 
 def _fails_waiting_tests(work: Callable[Concatenate[Services, P], None]) -> Callable[Concatenate[Services, P], None]:
-    """Decorates a method that runs in its own thread. If it fails, for example without memory, waiting tests fail instead of waiting on."""
+    """Decorates a method that runs in its own thread. If it fails, for example for lack of memory, waiting tests fail with the reason."""
 
     @functools.wraps(work)
     def watched(services: Services, /, *arguments: P.args, **named: P.kwargs) -> None:
@@ -93,7 +93,7 @@ class Services:
 
         `directory` is the folder for logs and samples, and `taps` the number of tap processes. `notices` gets sentences that the user
         should see at once. If the machine lacks something that the backend needs, tests fail if `insists` is set, and are skipped
-        otherwise. `sample_interval` is the time between two samples of metrics in seconds; None leaves it to the backend.
+        otherwise. `sample_interval` is the time between two samples of metrics in seconds; if it is None, the backend decides.
         """
         self.backend, self.directory, self.recorder = backend, directory, recorder
         self.insists, self.arm_switcher, self.rounds, self.images = insists, arm_switcher, rounds, images
@@ -126,12 +126,12 @@ class Services:
 
     @property
     def interruptions(self) -> Json:
-        """The number of deaths of each part, and of attempts that were repeated because of them."""
+        """The number of deaths of each process, and of attempts that were repeated because of a death."""
         return {"deaths": dict(self._parts.deaths.counts), "attempts": self._parts.log.state.interruptions}
 
     @property
     def boot_status(self) -> str:
-        """The step that the backend's boot waits for, or the image that is being built; empty if there is nothing to wait for."""
+        """The step that the backend's boot waits for, or the image that is being built. Empty if nothing is waited for."""
         return "" if self.failure else self.images.status or ("" if self.endpoint else self.backend.status)
 
     def fail(self, reason: str) -> None:
@@ -155,7 +155,7 @@ class Services:
         self._parts.break_down(error)
 
     def check_backend(self) -> None:
-        """Has the backend check whether it still answers, and tells the user if it does not."""
+        """Checks whether the backend still answers, and tells the user if it does not."""
         if problem := self.backend.look():
             self.notices.put(self._redactor.plain(f"the backend {self.backend.name!r} does not answer: {problem}"))
 
@@ -219,7 +219,7 @@ class Services:
 
     @_fails_waiting_tests
     def _start(self) -> None:
-        """Starts everything at the same time. If anything fails, waiting tests get the reason."""
+        """Starts backend, taps and pool and builds images, all at the same time. If one of these fails, waiting tests get the reason."""
         try:
             booting = daemon(self._start_backend, name="backend")
             self._parts.start()
@@ -320,7 +320,7 @@ class Services:
         self.recorder.added(len(keys), len(self.recorder.kept.keys() & set(keys)))
 
     def on_message(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
-        """Handles a message of the pool: carries out notes and answers questions."""
+        """Handles a message of the pool: a note, which needs no answer, or a question, which is answered."""
         match message:
             case PrepareBlock(arm, rollouts):  # In a thread: an arm may take minutes to load, and tests need records meanwhile.
                 daemon(self._prepare_block, pool, arm, rollouts, name="turn")

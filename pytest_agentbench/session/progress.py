@@ -51,7 +51,7 @@ def add_progress(config: pytest.Config, controller: Controller) -> None:
 
 
 class Notes:
-    """Prints warnings about models of the backend after the first test, when the backend has started."""
+    """A pytest plugin that prints warnings about the backend's models. It does so after the first test, when the backend has started."""
 
     def __init__(self, reporter: Any, controller: Controller) -> None:
         self._reporter, self._controller = reporter, controller
@@ -69,7 +69,7 @@ class Notes:
 
 
 class StatusLines:
-    """Prints notices of the services at once, one line each, even if no test has finished yet."""
+    """A pytest plugin that prints notices of the services at once, one line each, even if no test has finished yet."""
 
     def __init__(self, reporter: Any, controller: Controller) -> None:
         self._reporter, self._controller = reporter, controller
@@ -125,7 +125,7 @@ class Progress:
 
 
 class ProgressLine:
-    """A text file in front of the terminal's that erases the progress line before each write.
+    """A text file that replaces the terminal's and erases the progress line before each write.
 
     It draws through its own file descriptor, because pytest redirects the original one while it captures a test's output.
     """
@@ -201,12 +201,12 @@ class Heartbeat:
 
 
 def pause(age: float, every: float) -> float:
-    """Returns the seconds until the next line of a log. They grow with its age: ten hours have a hundred lines, not a thousand."""
+    """Returns the seconds until the next line of a log. Pauses grow with the log's age: ten hours have a hundred lines, not a thousand."""
     return max(every, min(age / INITIAL_LINES, LONGEST_PAUSE))
 
 
 def session_line(opened: OpenSession | None, rollouts_line: Callable[[RunRecorder], str]) -> str:
-    """Returns the line about the boot or about the rollouts; empty if neither has begun."""
+    """Returns the line about the boot or about the rollouts, or an empty text if neither has begun."""
     if opened is None:
         return ""
     if opened.services.boot_status:
@@ -241,7 +241,7 @@ def log_line(recorder: RunRecorder, failed_tests: int, now: float) -> str:
 
 
 def expected_seconds_left(recorder: RunRecorder, now: float) -> float | None:
-    """Returns the seconds until all rollouts are finished, at the speed so far; None before the first one of this session."""
+    """Returns the seconds until all rollouts are finished, at the speed so far, or None if this session has not finished any."""
     ran = recorder.done - recorder.reused
     return (recorder.planned_keys - recorder.done) * (now - recorder.began) / ran if ran > 0 else None
 

@@ -119,7 +119,7 @@ class Causes:
             report.sections = []
 
     def summarize(self, report: pytest.TestReport) -> None:
-        """Shortens a cause to one line for pytest's short summary, which in CI repeats all of it. The failure's section stays complete."""
+        """Shortens a cause to one line for pytest's short summary, which prints whole messages in CI. The test's section stays complete."""
         crash = getattr(report.longrepr, "reprcrash", None)
         if hasattr(report, UNMEASURED) and crash is not None:
             crash.message = brief(crash.message)

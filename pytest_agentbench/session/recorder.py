@@ -24,7 +24,7 @@ DURATIONS = "durations.json"  # File beside the run directories with the last du
 class RunRecorder:
     """Writes the rollouts of a session to the journal, and has the counts that progress and the summary need.
 
-    The controller calls it for messages of the pool. `on_finished` is called in that thread with each record as it was written.
+    The controller calls it in the thread that reads the pool's messages. The same thread calls `on_finished` with each written record.
     """
 
     def __init__(self, directory: Path, redact: Callable[[str], str], on_finished: Callable[[bytes], None]) -> None:
@@ -48,7 +48,7 @@ class RunRecorder:
         self.durations: dict[str, float] = {}  # rollout -> seconds
 
     def planned(self, keys: int, stored: int, selected: Mapping[str, int]) -> None:
-        """Sets the number of planned rollouts, of which `stored` were recorded by earlier sessions."""
+        """Sets the number of planned rollouts, of which `stored` were recorded by earlier sessions. `selected`: group -> selected tests."""
         self.planned_keys, self.reused, self.selected, self.began = keys, stored, selected, time.monotonic()
         self.done += stored
         if keys > stored:
@@ -109,7 +109,7 @@ class RunRecorder:
         try:
             return self.journal.line(key)
         except ValueError as error:
-            raise ValueError(f"the record of {key} in {self.path} is damaged: {error}; with --agentbench-resume it runs again") from error
+            raise ValueError(f"the record of {key} in {self.path} is damaged: {error}; run it again with --agentbench-resume") from error
 
     def _earlier_line(self, key: RolloutKey) -> bytes:
         """Returns the line that an earlier session wrote, or an empty line if it was damaged since this session started."""

@@ -1,4 +1,7 @@
-"""Checks whether a suite's agents can run with the backend, before anything boots: roles, their API keys, and context length."""
+"""Checks whether a suite's agents can run with the backend, before anything boots: context length, roles and their API keys.
+
+A role is another model that an agent asks, such as a judge.
+"""
 
 from __future__ import annotations
 

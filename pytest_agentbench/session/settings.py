@@ -101,7 +101,7 @@ def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequenc
         raise pytest.UsageError("--agentbench-inline runs rollouts in this process and cannot be used with -n; leave out one of them")
     if settings.inline and (settings.ab or settings.cache != CARRY):
         raise pytest.UsageError(
-            f"--{PREFIX}-inline runs each rollout in its test, but --{PREFIX}-ab and --{PREFIX}-cache need blocks of rollouts; leave it out"
+            f"--{PREFIX}-inline runs each rollout in its test, but --{PREFIX}-ab and --{PREFIX}-cache need blocks; leave out one of them"
         )
     if settings.rounds and (settings.ab or settings.inline):
         other = "--agentbench-ab" if settings.ab else "--agentbench-inline"
@@ -139,8 +139,8 @@ def suggest_options(parser: pytest.Parser, args: Sequence[str]) -> None:
     """Adds to pytest's message about unknown arguments which options of this plugin were probably meant."""
     flags = [option.flag for option in OPTIONS]
     for name in (word.partition("=")[0] for word in takewhile("--".__ne__, args)):
-        if name.startswith(f"--{PREFIX}") and name not in flags and (meant := did_you_mean(name, flags)):
-            parser.extra_info[name] = f"there is no such option{meant}"
+        if name.startswith(f"--{PREFIX}") and name not in flags and (hint := did_you_mean(name, flags)):
+            parser.extra_info[name] = f"there is no such option{hint}"
 
 
 RERUNS_ADVICE = (

@@ -86,7 +86,7 @@ def remember_declared_markers(config: pytest.Config) -> None:
 
 
 def reserved_marks(config: pytest.Config) -> frozenset[str]:
-    """Returns the names of markers that have a meaning: those of pytest, and of each plugin and conftest.py of this session."""
+    """Returns the marker names that a suite must not have: those of pytest, and of each plugin and conftest.py of this session."""
     lines = set(config.getini("markers")) - {*config.stash.get(DECLARED, ())}
     return MARKS | {line.partition(":")[0].partition("(")[0].strip() for line in lines}
 
@@ -104,7 +104,7 @@ def refuse_reserved_names(suites: DiscoveredSuites, marks: Collection[str]) -> D
     for each in suites.compiled:
         if each.name in marks:
             where = f"{each.folder / SUITE_FILE}: name: {each.name!r} is a mark that pytest or a plugin acts upon"
-            sentence = f"{where}, and a suite's name marks its tests; take another one, such as {each.name}_suite"
+            sentence = f"{where}, and a suite's name marks its tests; take another name, such as {each.name}_suite"
             unavailable[each.folder] = dataclasses.replace(unavailable_suite(each.folder, sentence), marks=False)
     return DiscoveredSuites([each for each in suites.compiled if each.name not in marks], unavailable)
 
@@ -114,7 +114,8 @@ def refuse_duplicate_names(compiled: Sequence[CompiledSuite]) -> None:
     folders: dict[str, Path] = {}
     for each in compiled:
         if (other := folders.setdefault(each.name, each.folder)) != each.folder:
-            raise pytest.UsageError(f"two suites are named {each.name!r}: {other / 'suite.yaml'} and {each.folder / 'suite.yaml'}")
+            files = f"{other / 'suite.yaml'} and {each.folder / 'suite.yaml'}"
+            raise pytest.UsageError(f"two suites are named {each.name!r}: {files}; rename one of them")
 
 
 #: Bytes of address space that a session needs after its suites are loaded, for threads and reports.
@@ -168,7 +169,7 @@ class Setup:
 
     @property
     def identity(self) -> Json:
-        """The identity of the backend, the cache policy, and the concurrency of each arm if arms differ in it."""
+        """What a resumed run must not change: backend, cache policy, and the concurrency of each arm if arms differ in it."""
         policy, own = self.settings.cache, concurrencies(self.settings.ab)
         return {**self.backend.identity, **({} if policy == CARRY else {"prefix_cache": policy}), **({"concurrency": own} if own else {})}
 
@@ -207,18 +208,18 @@ class Setup:
 
 
 def _refuse_misspelt_suites(config: pytest.Config) -> None:
-    """Raises pytest.UsageError for a path that does not exist and is almost that of a suite. Others are left to pytest."""
+    """Raises pytest.UsageError for a path that does not exist and is almost that of a suite. Pytest reports other missing paths."""
     missing = [] if config.getoption("pyargs") else [path for path in map(argument_path, config.args) if not path.exists()]
     if missing:
         from pytest_agentbench.suites.folder import meant_suite
 
         for path in map(_shown, missing):
-            if meant := meant_suite(Path(path)):
-                raise pytest.UsageError(f"file or directory not found: {path}{meant}")
+            if hint := meant_suite(Path(path)):
+                raise pytest.UsageError(f"file or directory not found: {path}{hint}")
 
 
 def find_suites(config: pytest.Config, settings: Settings) -> DiscoveredSuites:
-    """Loads and compiles the suites that belong to the command line's paths, and registers their markers."""
+    """Loads and returns the suites that belong to the command line's paths, and registers their markers."""
     folders = suite_folders(config.args, config.rootpath, config.getini("norecursedirs"))
     _refuse_misspelt_suites(config)
     if not folders:
@@ -232,7 +233,7 @@ def find_suites(config: pytest.Config, settings: Settings) -> DiscoveredSuites:
 
 
 def _compile(config: pytest.Config, settings: Settings, heads: Sequence[SuiteHead]) -> DiscoveredSuites:
-    """Compiles the suites.
+    """Compiles the suites and returns them, including those that do not run.
 
     Options that change a suite (agent, setting, variant or arm) apply only to suites whose tests run, because others may not have that
     agent, setting, variant or arm.
@@ -259,7 +260,7 @@ def _left_out(config: pytest.Config, names: Collection[str]) -> set[str]:
 
 
 def make_setup(config: pytest.Config, settings: Settings, concurrency: int, discovered: DiscoveredSuites, started_at: datetime) -> Setup:
-    """Chooses backend and gate, and checks the suites against the backend. Raises pytest.UsageError if the options are invalid."""
+    """Returns the setup: chooses backend and gate, and checks suites against the backend. Raises pytest.UsageError for invalid options."""
     from pytest_agentbench.session.gate import make_gate
     from pytest_agentbench.session.roles import playable_suites
 
@@ -288,7 +289,7 @@ class Workers(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The header line about the workers; empty without a reason."""
+        """The header line about the workers, or an empty text if `reason` is empty."""
         count = len(self.specs)
         return f"{count} xdist worker{' starts' if count == 1 else 's start'}: {self.reason}" if self.reason else ""
 
@@ -323,7 +324,7 @@ def _shown(path: Path) -> str:
 
 
 def make_backend(config: pytest.Config, settings: Settings) -> Backend:
-    """Makes the backend with the first hook that accepts its name (one per arm if the arms differ in it).
+    """Returns the backend from the first hook that accepts its name, or a backend for each arm if the arms differ in it.
 
     Raises ConfigError if no hook accepts the name.
     """

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 class MainScore(NamedTuple):
-    """The first score of a suite."""
+    """The main score of a suite, which is its first one."""
 
     name: str
     scale: Scale
@@ -90,7 +90,7 @@ def read_rollouts(
     with_trials: bool = False,
     also: Callable[[Rollout], None] = lambda _: None,
 ) -> JournalContents:
-    """Reads the journal once, with one rollout in memory at a time.
+    """Reads the journal once and returns the collected data. Only one rollout is in memory at a time.
 
     Args:
         directory: The run's directory.
@@ -170,7 +170,7 @@ class ShownRollouts:
         self._pack(lambda page: page.add(rollout))
 
     def add_frame(self, frame: Frame) -> None:
-        """Adds the distributions of all rollouts."""
+        """Adds the distributions of all rollouts to the page."""
         self._pack(lambda page: page.distributions.add(frame))
 
     def _pack(self, step: Callable[[PackedRollouts], None]) -> None:
@@ -182,7 +182,7 @@ class ShownRollouts:
 
 
 def gather(opened: OpenSession) -> SessionFindings:
-    """Ends the services and reads the journal. May run in a thread, because it calls no hooks."""
+    """Ends the services, reads the journal and returns the findings. May run in a thread, because it calls no hooks."""
     setup, services, losses = opened.setup, opened.services, opened.losses
     # Import numpy while the services end. If no thread can be started, it is imported later.
     with suppress(RuntimeError):
@@ -244,7 +244,7 @@ def conclude(opened: OpenSession, tests: Outcomes, findings: SessionFindings, *,
 
 
 def _plans_of(opened: OpenSession, tests: Outcomes, read: RunReader) -> Iterator[PlannedSuite]:
-    """Yields each suite and variant that has selected tests or records."""
+    """Yields the plan of each suite and variant that has selected tests or records."""
     gate = opened.setup.gate
     for compiled, variant, name in groups(opened.setup.discovered.compiled):
         if name in opened.recorder.selected or read.suites[name].statuses:
@@ -343,7 +343,7 @@ def main_scores(compiled: Sequence[CompiledSuite]) -> dict[str, MainScore]:
 
 
 def groups(compiled: Sequence[CompiledSuite]) -> Iterator[tuple[CompiledSuite, str, str]]:
-    """Yields (suite, variant, name of both) for each variant that may have run. An earlier session may have run other variants."""
+    """Yields (suite, variant, group: name of both) for each variant that may have run. An earlier session may have run other variants."""
     for each in compiled:
         for variant in dict.fromkeys((*each.variants, "default", *each.suite.variants)):
             yield each, variant, RolloutKey(each.name, "", variant).group

@@ -101,7 +101,7 @@ class Worker:
     def pool(self) -> PoolConnection:
         """The connection to the pool. If there is no pool, reading it fails the test."""
         if self.input.pool is None:
-            pytest.fail("no backend was started: no suite of this session can be loaded", pytrace=False)
+            pytest.fail("no backend was started: no suite of this session can be loaded; see the collection errors", pytrace=False)
         return PoolConnection(self.input.pool, self._failure)
 
     def suite_of(self, path: Path) -> WorkerSuite | UnavailableSuite | None:
@@ -254,7 +254,7 @@ class Worker:
             self._stop_reason = one_line(brief(answer.shared_cause or reason))
 
     def _read(self, item: pytest.Item, line: bytes, shared_cause: str | None) -> str:
-        """Parses a line of the journal, stores the rollout in the item's stash, and returns its reason."""
+        """Parses a line of the journal, stores the rollout in the item's stash, and returns the rollout's reason."""
         try:
             rollout = rollout_of(line)
         except ValueError as error:
@@ -326,7 +326,7 @@ class Worker:
                 excuse(report, BELOW, "below its threshold, the gate decides", error)
 
     def _quarantined(self, item: pytest.Item) -> str:
-        """Returns end and reason of the quarantine of a test's scenario; empty if it is not in quarantine or the test reads no rollout."""
+        """Returns end and reason of the quarantine of a test's scenario, or an empty text if the test reads no rollout in quarantine."""
         suite = self.suite_of(item.path) if wants_rollout(item) else None
         return suite.info.quarantined.get(rollout_key(item).scenario, "") if isinstance(suite, WorkerSuite) else ""
 
@@ -343,7 +343,7 @@ class Worker:
 
 
 def reads_thresholds(item: pytest.Item) -> bool:
-    """Returns whether a test reads `rollout` and `thresholds`. Its failure means a low score, not a broken rule for every scenario."""
+    """Returns whether a test uses the fixtures `rollout` and `thresholds`, so that its failure means a score below its threshold."""
     return wants_rollout(item) and "thresholds" in getattr(item, "fixturenames", ())
 
 

@@ -89,7 +89,7 @@ def test_the_suite_is_not_needed(gated: Project, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("before", "--baseline", "before"), "the run {id} is its own baseline; name another one with --baseline"),
+        (("before", "--baseline", "before"), "the run {id} is its own baseline; name another run with --baseline"),
         (("before", "--gate", "tqs >= 0.5"), "gate rule 'tqs >= 0.5': no metric 'tqs' (did you mean 'tsq.mean'?); known: "),
         (("nightly",), "no run 'nightly'; known: "),
     ],

@@ -20,7 +20,7 @@ def test_no_false_green(project: Project, way: tuple[str, ...], name: str) -> No
 
     assert pytest.ExitCode.USAGE_ERROR == result.ret
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([f"*scenarios/{name}/suite.yaml: name: '{name}' is a mark that *; take another one, such as {name}_suite"])
+    result.stdout.fnmatch_lines([f"*scenarios/{name}/suite.yaml: name: '{name}' is a mark that *; take another name, such as {name}_suite"])
     assert not (project.root / "reports").exists()
 
 

@@ -103,7 +103,7 @@ def test_two_suites_of_one_name_are_refused(project: Project) -> None:
     result = project.run("scenarios")
 
     assert pytest.ExitCode.USAGE_ERROR == result.ret
-    result.stderr.fnmatch_lines(["ERROR: two suites are named 'shop': *kiosk/suite.yaml and *shop/suite.yaml"])
+    result.stderr.fnmatch_lines(["ERROR: two suites are named 'shop': *kiosk/suite.yaml and *shop/suite.yaml; rename one of them"])
     assert not (project.root / "reports").exists()
 
 

@@ -150,7 +150,9 @@ def test_variables_that_nothing_reads(project: Project, monkeypatch: pytest.Monk
     result = project.run("scenarios/shop")
 
     result.assert_outcomes(passed=1, warnings=1)
-    result.stdout.fnmatch_lines(["*the environment variable AGENTBENCH_BAKEND is set, but agentbench does not read it; it reads *_ENVS, *"])
+    result.stdout.fnmatch_lines(
+        ["*the environment variable AGENTBENCH_BAKEND is set, but agentbench does not read it; known variables: *_ENVS, *"]
+    )
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def test_the_backends_thresholds_win_over_the_suites(project: Project) -> None:
 @pytest.mark.parametrize(
     ("threshold", "sentence"),
     [
-        ("speed=1", "ERROR: threshold 'speed': suite 'shop' does not measure it; it measures: tsq (and <score>.mean)"),
+        ("speed=1", "ERROR: threshold 'speed': suite 'shop' does not measure this score; name one of tsq (or <score>.mean)"),
         ("tsq", "ERROR: --agentbench-threshold tsq: must be NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7"),
         ("tsq=high", "ERROR: --agentbench-threshold tsq=high: must be NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7"),
         ("tsq=nan", "ERROR: --agentbench-threshold tsq=nan: must be NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7"),

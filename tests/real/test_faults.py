@@ -210,7 +210,7 @@ def test_a_disk_that_is_full_from_the_start(session: Session, stacks: Path, smal
 
     assert pytest.ExitCode.USAGE_ERROR == background.ended(120)
     assert [] == left(stacks)
-    assert f"reports cannot be written to {small_disk}: No space left on device; see --agentbench-reports" in background.output
+    assert f"reports cannot be written to {small_disk}: No space left on device; name another directory" in background.output
     assert "INTERNALERROR" not in background.output
 
 

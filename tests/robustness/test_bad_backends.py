@@ -44,7 +44,11 @@ pytestmark = pytest.mark.slow
             (),
             "*backends/embedded.yaml: url: must start with http:// or https://, not 'localhost:8000'",
         ),
-        ("kind: embedded\nthresholds: {shop: {bleu: 1}}\n", (), "threshold 'bleu': suite 'shop' does not measure it; it measures: tsq*"),
+        (
+            "kind: embedded\nthresholds: {shop: {bleu: 1}}\n",
+            (),
+            "threshold 'bleu': suite 'shop' does not measure this score; name one *",
+        ),
     ],
 )
 def test_a_wrong_description_is_a_usage_error(project: Project, yaml: str | None, arguments: tuple[str, ...], sentence: str) -> None:

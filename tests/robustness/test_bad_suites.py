@@ -106,7 +106,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "no_schema": (with_tool(properties={"item": {"type": "text"}}), "the parameters of tool 'find_item' are not a JSON schema"),
     "xfail": (nothing, "xfail/suite.yaml: name: 'xfail' is a mark that pytest or a plugin acts upon, and a suite's name marks its tests;"),
     "skip": (nothing, "skip/suite.yaml: name: 'skip' is a mark that pytest or a plugin acts upon"),
-    "parametrize": (nothing, "take another one, such as parametrize_suite"),
+    "parametrize": (nothing, "take another name, such as parametrize_suite"),
     "asyncio": (nothing, "asyncio/suite.yaml: name: 'asyncio' is a mark that"),
     "timeout": (nothing, "timeout/suite.yaml: name: 'timeout' is a mark that"),
     "usefixtures": (nothing, "usefixtures/suite.yaml: name: 'usefixtures' is a mark that"),
@@ -191,4 +191,4 @@ def test_two_suites_of_one_name(project: Project) -> None:
     result = project.run("scenarios")
 
     assert 4 == result.ret
-    result.stderr.fnmatch_lines(["ERROR: two suites are named 'shop': *scenarios/shop/suite.yaml and *scenarios/store/suite.yaml"])
+    result.stderr.fnmatch_lines(["ERROR: two suites are named 'shop': *shop/suite.yaml and *store/suite.yaml; rename one of them"])

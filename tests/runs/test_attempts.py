@@ -273,7 +273,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     known, sentence = done.stdout.splitlines()
     assert 5 == int(known)
     assert sentence.startswith(f"{tmp_path / FILE} cannot be written: ")
-    assert sentence.endswith("; if the pool dies, it is not known which attempts it had begun")
+    assert sentence.endswith("; if the pool dies, the next one will not know what it ran")
     assert (3, []) == (len(read(tmp_path).interrupted), read(tmp_path).damaged)
     assert (tmp_path / FILE).read_bytes().endswith(b"\n")
 

@@ -207,4 +207,4 @@ def test_thresholds_nobody_measures(backend: dict[str, dict[str, float]], chosen
     with pytest.raises(ConfigError) as caught:
         merged_thresholds(shop(scorers=("tsq", "calls")), backend, chosen)
 
-    assert "threshold 'tqs.mean': suite 'shop' does not measure it; it measures: tsq, calls (and <score>.mean)" == str(caught.value)
+    assert "threshold 'tqs.mean': suite 'shop' does not measure this score; name one of tsq, calls (or <score>.mean)" == str(caught.value)
