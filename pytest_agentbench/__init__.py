@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.reports.view import RunView
     from pytest_agentbench.rollouts.checks import SuiteDraft
     from pytest_agentbench.runs.journal import read_journal
+    from pytest_agentbench.runs.message_file import Conversations, NotKept
     from pytest_agentbench.runs.run_file import Run
     from pytest_agentbench.scorers.declaration import scorer
     from pytest_agentbench.scorers.tsq import tsq
@@ -38,6 +39,7 @@ __all__ = [
     "Chunk",
     "Code",
     "Column",
+    "Conversations",
     "Endpoint",
     "Fact",
     "Form",
@@ -46,6 +48,7 @@ __all__ = [
     "Level",
     "LimitReached",
     "Measure",
+    "NotKept",
     "Note",
     "Rollout",
     "Run",
@@ -86,6 +89,7 @@ _MODULES = {
     "Chunk": "records",
     "Code": "reports.document",
     "Column": "reports.document",
+    "Conversations": "runs.message_file",
     "Endpoint": "records",
     "Fact": "reports.document",
     "Form": "llm.judge",
@@ -94,6 +98,7 @@ _MODULES = {
     "Level": "reports.document",
     "LimitReached": "errors",
     "Measure": "reports.document",
+    "NotKept": "runs.message_file",
     "Note": "reports.document",
     "Rollout": "records",
     "Run": "runs.run_file",

@@ -94,10 +94,14 @@ class ScorerFailed(NoScore):
         self.outcome, self.cause = rollout, cause
 
 
+MOST_LISTED = 40  # known names in a message at most
+
+
 def unknown_name(what: str, name: str, known: Iterable[object]) -> str:
     """Returns a message about a misspelt name: `no scorer 'tqs' (did you mean 'tsq'?); known: nat_compat, tsq`."""
     names = sorted(map(str, known))
-    return f"no {what} {name!r}{did_you_mean(name, names)}; known: {', '.join(names) or 'none'}"
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return f"no {what} {name!r}{did_you_mean(name, names)}; known: {', '.join(names[:MOST_LISTED]) or 'none'}{more}"
 
 
 def unknown_key(key: str, known: Iterable[str], owner: str = "") -> str:

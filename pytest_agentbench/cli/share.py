@@ -33,6 +33,7 @@ def add(commands: Any) -> None:
     share.takes_run()
     share.add_argument("--output", type=Path, metavar="FILE", help="the archive (default: NAME-OF-THE-RUN.tar.gz in this directory)")
     share.add_argument("--without-suites", action="store_true", help="leave out the suites; the run can then not be scored again")
+    share.add_argument("--without-messages", action="store_true", help="leave out messages.jsonl, the requests and replies of LLM calls")
     share.takes_reports()
     share.set_defaults(run=run_share)
 
@@ -55,7 +56,7 @@ def run_share(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as draft:
         folder = Path(draft, source.name)
         folder.mkdir()
-        copy_record(run, source, folder, redactor)
+        copy_record(run, source, folder, redactor, with_messages=not options.without_messages)
         copy_suites(suites, folder / SUITES, redactor)
         (folder / "README.md").write_text(_readme(run, folder, suites), encoding="utf-8")
         (folder / SUMS).write_text("".join(_sums(folder)), encoding="utf-8")
@@ -65,7 +66,8 @@ def run_share(options: argparse.Namespace) -> None:
         except OSError as error:
             target.unlink(missing_ok=True)
             raise ConfigError(f"{target} cannot be written: {error.strerror or error}; name another file with --output FILE") from error
-    print(f"wrote {target} ({target.stat().st_size / 1e6:.1f} MB): the run {source.name} with {_suites_text(suites)}")
+        messages = _messages_text(folder)
+    print(f"wrote {target} ({target.stat().st_size / 1e6:.1f} MB): the run {source.name} with {_suites_text(suites)}{messages}")
 
 
 def loaded_suites(run: Run) -> dict[str, Suite]:
@@ -80,17 +82,19 @@ def loaded_suites(run: Run) -> dict[str, Suite]:
     return {suite_of(group, run.suites[group].variant): each.suite for group, each in groups.items()}
 
 
-def copy_record(run: Run, source: Path, folder: Path, redactor: Redactor) -> None:
-    """Writes record, samples, sessions and logs of a run, redacted once more, and makes the reports from them again."""
+def copy_record(run: Run, source: Path, folder: Path, redactor: Redactor, *, with_messages: bool) -> None:
+    """Writes record, messages, samples, sessions and logs of a run, redacted once more, and makes the reports from them again."""
     from pytest_agentbench.backends.telemetry import samples
     from pytest_agentbench.lib.redact import scrub
     from pytest_agentbench.reports import write_reports
-    from pytest_agentbench.runs import journal, sessions
+    from pytest_agentbench.runs import journal, message_file, sessions
     from pytest_agentbench.runs.run_file import redacted, write_run
 
+    changed = message_file.copy_messages(source, folder, redactor) if with_messages else {}
     with (folder / journal.FILE).open("xb") as lines:
         for rollout in journal.read_journal(source):
-            lines.write(journal.sealed(redactor(journal.record_line(rollout).decode()).encode()) + b"\n")
+            line = redactor(journal.record_line(rollout).decode()).encode()
+            lines.write(journal.sealed(message_file.with_changed_ids(line, changed)) + b"\n")
     for file in sorted([*source.rglob(samples.FILE), *source.rglob(sessions.SESSIONS_FILE), *source.rglob("*.log")]):
         copy = folder / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -131,6 +135,12 @@ def _readme(run: Run, folder: Path, suites: dict[str, Suite]) -> str:
         f"`sha256sum -c {SUMS}` says whether every file is as it was shared. With pytest-agentbench installed, in this directory:\n"
         f"`agentbench show .` prints the run. {again}\n"
     )
+
+
+def _messages_text(folder: Path) -> str:
+    from pytest_agentbench.runs.message_file import FILE
+
+    return f" and all requests and replies ({FILE}; --without-messages leaves them out)" if (folder / FILE).exists() else ""
 
 
 def _suites_text(suites: dict[str, Suite]) -> str:

@@ -21,6 +21,7 @@ from pytest_agentbench.rollouts.scores import no_judge, scored, scorer_of, wants
 from pytest_agentbench.runs.builder import RunReader, build_run
 from pytest_agentbench.runs.directory import PRIVATE, discard
 from pytest_agentbench.runs.journal import FILE, check_journal, read_journal, record_line, sealed
+from pytest_agentbench.runs.message_file import copy_messages, with_changed_ids
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import RunIdentity
 from pytest_agentbench.runs.results import ArmsCompared, PlannedSuite, ScoredBy, SuiteFacts, SuiteResult
@@ -149,11 +150,12 @@ async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -
     target, redact = _make_directory(source), Redactor(public=public_of(group.suite for group in groups.values()))
     read = RunReader()
     try:
+        changed = copy_messages(source, target, redact)
         with (target / FILE).open("xb") as lines:
             for old in read_journal(source):
                 group = groups.get(old.key.group) if old.kind == "scenario" else None
                 new = await _rescore_rollout(old, group, run.settings) if group else old
-                lines.write(sealed(redact(record_line(new).decode()).encode()) + b"\n")
+                lines.write(sealed(with_changed_ids(redact(record_line(new).decode()).encode(), changed)) + b"\n")
                 if group:
                     group.add(old, new)
                     read.add(new, main := group.scores[0], scale_in(group.scales, main))

@@ -126,6 +126,20 @@ def with_changed_ids(line: bytes, changed: Mapping[str, str]) -> bytes:
     return re.sub(rb'"(' + ids + rb')"', lambda found: b'"%b"' % changed[found[1].decode()].encode(), line)
 
 
+def copy_messages(source: Path, target: Path, redact: Callable[[str], str]) -> Mapping[str, str]:
+    """Copies messages.jsonl of the run directory `source`, redacted once more. Returns the ids that redaction changed: before -> after.
+
+    Writes nothing if the run has no such file. Damaged lines are left out.
+    """
+    changed: dict[str, str] = {}
+    if (source / FILE).is_file():
+        with MessageFile(target, redact) as copy, (source / FILE).open("rb") as file:
+            for line in file:
+                with suppress(ValueError):
+                    changed |= copy.add([opened(line.removesuffix(b"\n"))])
+    return changed
+
+
 class _Index:
     """The offset and the size in bytes of each line of messages.jsonl, by id. Damaged and incomplete lines are left out."""
 
@@ -169,6 +183,24 @@ class Conversations:
     def reply(self, call: LLMCall) -> Any:
         """Returns the complete answer of a call as the backend would have sent it without streaming, parsed. Raises NotKept."""
         return self._value(self._id(call, "reply"))
+
+    def reply_messages(self, call: LLMCall) -> list[Any]:
+        """Returns the messages in the reply of a call, in the form of its API, or an error response as it is. Raises NotKept."""
+        reply = self.reply(call)
+        match reply:
+            case {"choices": [*choices]}:  # Chat Completions and Completions
+                return [choice.get("message") or {"role": "assistant", "content": choice.get("text")} for choice in choices]
+            case {"output": [*items]}:  # Responses
+                return items
+            case {"role": role, "content": content}:  # Messages
+                return [{"role": role, "content": content}]
+            case _:
+                return [reply]
+
+    def request(self, call: LLMCall) -> Json:
+        """Returns `path`, `headers` and the parsed `body` of a request. Raises NotKept."""
+        form, body = self.form(call), self.body(call)
+        return {"path": form["path"], "headers": form["headers"], "body": form["text"] if "text" in form else json_text.loads(body)}
 
     def form(self, call: LLMCall) -> Json:
         """Returns a request without its messages: `path`, `headers`, `written`, `body` and `parts` (field -> value). Raises NotKept."""
