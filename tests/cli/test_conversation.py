@@ -1,0 +1,135 @@
+"""`agentbench conversation`, and the requests and replies of a run wherever the run goes: shared, scored again, resumed."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench import Conversations
+from pytest_agentbench.cli import main
+from pytest_agentbench.records import LLMCall
+from pytest_agentbench.runs.journal import read_journal
+from tests.project import Project
+
+Capture = pytest.CaptureFixture[str]
+
+SECRET = "zebra-42-quartz-lantern"
+
+
+@pytest.fixture
+def shop(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with a finished run, as the working directory."""
+    project.suite()
+    project.run_once("scenarios/shop")
+    monkeypatch.chdir(project.root)
+    return project
+
+
+def calls(directory: Path) -> list[LLMCall]:
+    return [call for rollout in read_journal(directory) for call in rollout.all_calls]
+
+
+def all_are_exact(directory: Path) -> bool:
+    conversations = Conversations(directory)
+    return all(conversations.is_exact(call) and conversations.reply(call) for call in calls(directory))
+
+
+def test_a_rollout_on_the_terminal(shop: Project, capsys: Capture) -> None:
+    """Each call has a headline, its new messages and its reply. What the call before had is not repeated."""
+    assert 0 == main(["conversation", "shop[shop-1]"])
+
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
+    assert ["call 1, attempt 1, chat: tool_calls", "call 2, attempt 1, chat: stop"] == [line for line in lines if line.startswith("call")]
+    assert ['  -> assistant find_item({"item":"lamp"})', "  -> assistant Here is what was found for you."] == [
+        line for line in lines if line.startswith("  ->")
+    ]
+    assert (1, 1) == (printed.count("Customer shop-1"), printed.count("find_item("))
+    assert any(line.startswith("  tool       ") for line in lines)
+
+
+def test_as_json(shop: Project, capsys: Capture) -> None:
+    """Each line is a call with its whole request and its whole reply."""
+    assert 0 == main(["conversation", "shop[shop-1]", "--json"])
+
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (1, "", True) == (first["attempt"], first["role"], first["exact"])
+    assert ("/chat/completions", ["find_item", "order_item", "return_item"]) == (
+        first["request"]["path"],
+        [tool["function"]["name"] for tool in first["request"]["body"]["tools"]],
+    )
+    assert first["request"]["body"]["messages"] == second["request"]["body"]["messages"][:2]
+    assert "Here is what was found for you." == second["reply"]["choices"][0]["message"]["content"]
+
+
+def test_a_misspelt_rollout(shop: Project, capsys: Capture) -> None:
+    """The message suggests the rollout that was meant."""
+    assert 4 == main(["conversation", "shop[shop1]"])
+
+    assert "no rollout 'shop[shop1]' (did you mean 'shop[shop-1]'?); known: " in capsys.readouterr().err
+
+
+def test_a_run_that_kept_nothing(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """With --agentbench-keep=none there is no file, no id, and no line in the header. The command names the option."""
+    project.suite()
+    result = project.run("scenarios/shop", "--agentbench-keep=none")
+    monkeypatch.chdir(project.root)
+
+    assert "messages.jsonl" not in result.stdout.str()
+    assert {None} == {call.kept for call in calls(project.directory)}
+    assert 4 == main(["conversation", "shop[shop-1]"])
+    assert "has no messages.jsonl; runs have one unless they are made with --agentbench-keep=none" in capsys.readouterr().err
+
+
+def test_the_header_says_what_is_kept(project: Project) -> None:
+    """A session says that it keeps requests and replies, where, and with which option."""
+    project.suite()
+
+    project.run("scenarios/shop").stdout.fnmatch_lines(
+        ["agentbench: keeping all requests and replies in messages.jsonl (--agentbench-keep)"]
+    )
+    assert all_are_exact(project.directory)
+
+
+@pytest.mark.parametrize("without", [False, True])
+def test_shared(shop: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, without: bool) -> None:
+    """An archive has the file, redacted once more, and says so; or it does not have it."""
+    monkeypatch.setenv("SHOP_API_KEY", "Here is what was found")
+
+    assert 0 == main(["share", *(["--without-messages"] if without else [])])
+
+    assert without is ("all requests and replies" not in capsys.readouterr().out)
+    with tarfile.open(shop.root / f"{shop.directory.name}.tar.gz") as tar:
+        tar.extractall(tmp_path, filter="data")
+    archive = tmp_path / shop.directory.name
+    assert without is not (archive / "messages.jsonl").exists()
+    if not without:
+        assert "Here is what was found" not in (archive / "messages.jsonl").read_text()
+        replies = [Conversations(archive).reply(call)["choices"][0]["message"]["content"] for call in calls(archive)]
+        assert {None, "[redacted] for you."} == {*replies}
+
+
+def test_scored_again(shop: Project, capsys: Capture) -> None:
+    """The rescored run has the requests and replies of the run."""
+    assert 0 == main(["rescore"])
+
+    rescored = Path(capsys.readouterr().out.splitlines()[-1].removeprefix("wrote "))
+    assert (len(calls(shop.directory)), True) == (len(calls(rescored)), all_are_exact(rescored))
+
+
+def test_resumed(shop: Project) -> None:
+    """A resumed run adds what its rollouts say to the file, and what was there is not written again."""
+    before = (shop.directory / "messages.jsonl").read_bytes()
+    lines = (shop.directory / "rollouts.jsonl").read_bytes().splitlines(keepends=True)
+    (shop.directory / "rollouts.jsonl").write_bytes(b"".join(lines[:1]))
+    (shop.directory / "messages.jsonl").write_bytes(before[:-20])
+
+    shop.run("scenarios/shop", f"--agentbench-resume={shop.directory.name}")
+
+    after = (shop.directory / "messages.jsonl").read_bytes()
+    assert after.startswith(before[:-20].rpartition(b"\n")[0])
+    assert len(before.splitlines()) - 4 <= len(after.splitlines()) <= len(before.splitlines()) + 10
+    assert all_are_exact(shop.directory)
