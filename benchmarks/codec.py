@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from benchmarks.measurement import BenchmarkError, Figure, Options, Result
 from benchmarks.reference.store import INPUTS, archive_of, read_archive
 from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.checked_lines import opened
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.runs.journal import FILE, opened, rollout_of
+from pytest_agentbench.runs.journal import FILE, rollout_of
 
 SIZE = 15_000  # bytes; the record whose size is nearest to it is taken
 ROUNDS, TIMES = 200, 5  # each of the four takes its turn in each round

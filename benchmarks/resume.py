@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.measurement import Command, Figure, Options, Result
+from pytest_agentbench.lib.checked_lines import sealed
 from pytest_agentbench.lib.messages import header
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, RolloutKey, Score
 from pytest_agentbench.runs import attempts
-from pytest_agentbench.runs.journal import FILE, record_line, sealed
+from pytest_agentbench.runs.journal import FILE, record_line
 
 ROLLOUTS = 100_000
 SCENARIOS = 1_000

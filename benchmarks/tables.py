@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.measurement import Command, Cost, Figure, Options, Result
+from pytest_agentbench.lib.checked_lines import sealed
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score
-from pytest_agentbench.runs.journal import FILE, record_line, sealed
+from pytest_agentbench.runs.journal import FILE, record_line
 
 SIZES = (10_000, 100_000, 1_000_000)  # calls
 CALLS = 10  # of a rollout

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.lib.checked_lines import sealed
 from pytest_agentbench.metrics.performance import CpuShares, stopwatch_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.runs.builder import RunReader, build_run, plan_suite
 from pytest_agentbench.runs.identity import PARTS
-from pytest_agentbench.runs.journal import FILE, record_line, sealed
+from pytest_agentbench.runs.journal import FILE, record_line
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import (
     BackendIdentity,

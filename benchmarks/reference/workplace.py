@@ -12,10 +12,10 @@ from pathlib import Path
 from benchmarks.reference.rebuild import inputs_of, write_inputs
 from benchmarks.reference.views import rounded
 from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
+from pytest_agentbench.lib.checked_lines import opened, sealed
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.records import suite_of
 from pytest_agentbench.runs.journal import FILE as JOURNAL
-from pytest_agentbench.runs.journal import opened, sealed
 from pytest_agentbench.runs.run_file import FILE as RUN
 from pytest_agentbench.runs.run_file import Run, read_run
 from pytest_agentbench.suites.folder import load_suite, suite_file

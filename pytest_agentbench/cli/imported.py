@@ -14,6 +14,7 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import Source
 from pytest_agentbench.gate.exit_status import IMPORTED
+from pytest_agentbench.lib.checked_lines import sealed
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.metrics import timeline
 from pytest_agentbench.metrics.performance import CpuShares, stopwatch_of
@@ -23,7 +24,7 @@ from pytest_agentbench.reports import write_reports
 from pytest_agentbench.runs.builder import RunReader, build_run, plan_suite
 from pytest_agentbench.runs.directory import discard, named_directory
 from pytest_agentbench.runs.identity import unknown_environment
-from pytest_agentbench.runs.journal import FILE, record_line, sealed
+from pytest_agentbench.runs.journal import FILE, record_line
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.results import PlannedSuite
 from pytest_agentbench.runs.run_file import BackendUse, Imported, OwnMean, Plan, Run, SessionFacts, redacted, write_run

@@ -8,6 +8,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,7 @@ def loaded_suites(run: Run) -> dict[str, Suite]:
 def copy_record(run: Run, source: Path, folder: Path, redactor: Redactor, *, with_messages: bool) -> None:
     """Writes record, messages, samples, sessions and logs of a run, redacted once more, and makes the reports from them again."""
     from pytest_agentbench.backends.telemetry import samples
+    from pytest_agentbench.lib.checked_lines import sealed
     from pytest_agentbench.lib.redact import scrub
     from pytest_agentbench.reports import write_reports
     from pytest_agentbench.runs import journal, message_file, sessions
@@ -93,8 +95,9 @@ def copy_record(run: Run, source: Path, folder: Path, redactor: Redactor, *, wit
     changed = message_file.copy_messages(source, folder, redactor) if with_messages else {}
     with (folder / journal.FILE).open("xb") as lines:
         for rollout in journal.read_journal(source):
+            rollout = rollout if with_messages else replace(rollout, conversation="")  # The transcript is then in the record.
             line = redactor(journal.record_line(rollout).decode()).encode()
-            lines.write(journal.sealed(message_file.with_changed_ids(line, changed)) + b"\n")
+            lines.write(sealed(message_file.with_changed_ids(line, changed)) + b"\n")
     for file in sorted([*source.rglob(samples.FILE), *source.rglob(sessions.SESSIONS_FILE), *source.rglob("*.log")]):
         copy = folder / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.checked_lines import sealed
 from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.records import EVALUABLE, Rollout, Scale, scale_in, suite_of
 from pytest_agentbench.rollouts.scores import no_judge, scored, scorer_of, wants_judge
 from pytest_agentbench.runs.builder import RunReader, build_run
 from pytest_agentbench.runs.directory import PRIVATE, discard
-from pytest_agentbench.runs.journal import FILE, check_journal, read_journal, record_line, sealed
+from pytest_agentbench.runs.journal import FILE, check_journal, read_journal, record_line
 from pytest_agentbench.runs.message_file import copy_messages, with_changed_ids
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import RunIdentity

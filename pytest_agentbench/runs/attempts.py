@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, assert_never
 
 from pytest_agentbench.lib import codec, json_text, messages
+from pytest_agentbench.lib.checked_lines import opened, sealed
 from pytest_agentbench.records import Attempt, LLMCall, Rollout, RolloutKey, split_calls
-from pytest_agentbench.runs.journal import opened, sealed
 
 FILE = "attempts.jsonl"
 BLOCK = 1 << 16  # bytes per read when the last line is searched

@@ -23,23 +23,21 @@ from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import Any, NamedTuple, Self
-from zlib import crc32
 
 import orjson
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.checked_lines import BEGIN, REST, opened, sealed
 from pytest_agentbench.lib.file_system import lock
 from pytest_agentbench.lib.foreign import KIB, Sizes, cut, size_of, too_large
 from pytest_agentbench.lib.json_text import whole_characters
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
+from pytest_agentbench.runs.message_file import Conversations, NotKept
 
 FILE = "rollouts.jsonl"
 SHOWN = 5  # sentences on damage that are shown on a terminal
 SYNC = 1.0  # least seconds between two calls of fsync; data survive the death of the process without it
-
-_BEGIN, _SEALED = b'{"crc":"', b'",'  # text around the checksum (eight hexadecimal digits) at the start of each line
-_REST = len(_BEGIN) + 8 + len(_SEALED)  # offset at which the record continues after the checksum
 
 # Possessive quantifiers, because a reason may have millions of characters, and backtracking would keep a state for each.
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -88,18 +86,6 @@ def earlier_work(index: JournalIndex, session: int, rerun: Collection[str]) -> E
     return EarlierWork(kept, frozenset(entries.keys() - kept.keys()), {key: entry.session for key, entry in entries.items()})
 
 
-def sealed(record: bytes) -> bytes:
-    """Returns a record with the CRC-32 of its text as its first field, so that every changed byte is detected."""
-    return b"%b%08x%b%b" % (_BEGIN, crc32(record[1:]), _SEALED, record[1:])
-
-
-def opened(line: bytes) -> bytes:
-    """Returns the record of a line (without newline) after checking and removing the checksum. Raises ValueError if it does not match."""
-    if line[:_REST] != b"%b%08x%b" % (_BEGIN, crc32(line[_REST:]), _SEALED):
-        raise ValueError("its checksum does not match")
-    return b"{" + line[_REST:]
-
-
 def check_journal(directory: Path) -> None:
     """Raises ConfigError for a run without a journal, for example if only its run.json was kept."""
     if not (directory / FILE).is_file():
@@ -138,7 +124,7 @@ def _entry(line: bytes, offset: int, contents: dict[bytes, Json]) -> tuple[Rollo
 
 def _find_records(line: bytes, offset: int, contents: dict[bytes, Json]) -> Iterator[tuple[RolloutKey, Entry]]:
     """Yields the undamaged records in a damaged line. If a newline was lost, the line contains two."""
-    starts = [place.start() for place in re.finditer(re.escape(_BEGIN), line)]
+    starts = [place.start() for place in re.finditer(re.escape(BEGIN), line)]
     for start, end in itertools.pairwise([*starts, len(line)]):
         candidates = (_entry(line[start:stop], offset + start, contents) for stop in (end - 1, end))
         yield from itertools.islice((each for each in candidates if each), 1)
@@ -148,7 +134,7 @@ def _damage_text(line: bytes, whole: int) -> str:
     """Returns a description of a damaged line, with the key of its rollout if that can be read. `whole` counts its undamaged records."""
     if whole:
         return f"it contains {whole} undamaged record{'s' if whole > 1 else ''}; the rest is ignored"
-    if head := _HEAD.match(b"{" + line[_REST:]):
+    if head := _HEAD.match(b"{" + line[REST:]):
         key = _key_of(head)
         return f"the record of {key} does not match its checksum and is ignored"
     return f"it contains no record and is ignored: {line[:40]!r}..."
@@ -194,8 +180,10 @@ def rollout_of(line: str | bytes) -> Rollout:
 def record_line(rollout: Rollout) -> bytes:
     """Returns a rollout as one line of JSON. Values from user code that JSON cannot represent are converted to text.
 
-    Lone surrogates become U+FFFD, and NaN and infinities become null, so that the line is valid UTF-8 and valid JSON.
+    Lone surrogates become U+FFFD, and NaN and infinities become null, so that the line is valid UTF-8 and valid JSON. The messages are left
+    out if they are in messages.jsonl.
     """
+    rollout = dataclasses.replace(rollout, messages=()) if rollout.conversation else rollout
     try:
         return orjson.dumps(codec.plain(rollout))
     except TypeError:  # objects in an agent's settings, lone surrogates, integers beyond 64 bits
@@ -301,17 +289,49 @@ def read_journal(directory: Path, on_damage: Callable[[str], None] = _print_warn
     index = read_index(directory)
     for sentence in index.damaged:
         on_damage(sentence)
+    transcripts = Transcripts(directory, on_damage)
     with (directory / FILE).open("rb") as file:
         for key, entry in sorted(index.entries.items(), key=lambda item: item[1].offset):
             if entry.offset < after:
                 continue
             file.seek(entry.offset)
             try:
-                rollout = rollout_of(opened(file.read(entry.size)))
+                rollout = transcripts.completed(rollout_of(opened(file.read(entry.size))))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 on_damage(f"the record of {key} at byte {entry.offset:,} of {directory / FILE} cannot be read and is ignored: {error}")
             else:
                 yield rollout
+
+
+class Transcripts:
+    """Fills the transcripts of rollouts from messages.jsonl of their run."""
+
+    def __init__(self, directory: Path, on_damage: Callable[[str], object]) -> None:
+        """`on_damage` is called with a sentence if transcripts are missing, once."""
+        self._directory, self._on_damage = directory, on_damage
+        self._conversations: Conversations | None = None
+        self._missing = False  # whether a transcript was missing
+
+    def completed(self, rollout: Rollout) -> Rollout:
+        """Returns a rollout with its messages. Without them, if they are missing in messages.jsonl."""
+        if not rollout.conversation:
+            return rollout
+        try:
+            if self._conversations is None:
+                self._conversations = Conversations(self._directory)
+            return dataclasses.replace(rollout, messages=tuple(self._conversations.messages(rollout.conversation)))
+        except (ConfigError, NotKept) as error:
+            if not self._missing:
+                self._missing = True
+                self._on_damage(f"the transcript of {rollout.key} is missing: {error}")
+            return rollout
+
+    def completed_line(self, line: bytes) -> bytes:
+        """Returns the line of a record with its messages."""
+        if b'"conversation":""' in line:
+            return line
+        rollout = self.completed(rollout_of(line))
+        return record_line(dataclasses.replace(rollout, conversation=""))
 
 
 #: Fields with texts of agents, models and tools. LLM calls are not included, because timings are computed from them.

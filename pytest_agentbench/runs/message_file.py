@@ -8,6 +8,7 @@ the messages before it. So the file grows with the number of messages, and not w
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import os
 import re
@@ -21,11 +22,12 @@ from typing import Any, Self
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.checked_lines import opened, sealed
 from pytest_agentbench.lib.kept_values import LARGEST_VALUE, OMITTED, STYLES, NodeLine, ValueLine, node_id, parsed, value_id
 from pytest_agentbench.records import Json, LLMCall
-from pytest_agentbench.runs.journal import opened, sealed
 
 FILE = "messages.jsonl"
+RECENT = 1000  # values that are kept in memory, because many conversations begin alike
 LARGEST_FILE = 1_000_000_000  # bytes; later values are not written
 
 
@@ -175,10 +177,15 @@ class Conversations:
         self._index = _Index(self.path)
         self._index.update()
         self._nodes: dict[str, NodeLine] = {}
+        self._value = functools.lru_cache(maxsize=RECENT)(self._read_value)
 
     def prompt(self, call: LLMCall) -> list[Any]:
         """Returns the messages of a request, as the agent sent them. Raises NotKept."""
-        return [self._value(node.message) for node in reversed([*self._nodes_before(self._id(call, "prompt"))])]
+        return self.messages(self._id(call, "prompt"))
+
+    def messages(self, node: str) -> list[Any]:
+        """Returns the messages up to a node, for example `Rollout.conversation`. Raises NotKept."""
+        return [self._value(each.message) for each in reversed([*self._nodes_before(node)])]
 
     def reply(self, call: LLMCall) -> Any:
         """Returns the complete answer of a call as the backend would have sent it without streaming, parsed. Raises NotKept."""
@@ -249,7 +256,7 @@ class Conversations:
             file.seek(start)
             return parsed(opened(file.read(size)))
 
-    def _value(self, id: str) -> Any:
+    def _read_value(self, id: str) -> Any:
         line = self._line(id)
         assert isinstance(line, ValueLine)
         value = json_text.loads(line.text)

@@ -14,7 +14,7 @@ from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.records import EVALUABLE, RolloutKey
 from pytest_agentbench.rollouts.protocol import RolloutFinished
-from pytest_agentbench.runs.journal import EarlierWork, Journal
+from pytest_agentbench.runs.journal import EarlierWork, Journal, Transcripts
 from pytest_agentbench.runs.message_file import MessageFile, with_changed_ids
 from pytest_agentbench.runs.sessions import with_earlier
 
@@ -30,6 +30,7 @@ class RunRecorder:
     def __init__(self, directory: Path, redact: Callable[[str], str], on_finished: Callable[[bytes], None]) -> None:
         self.journal = Journal(directory)
         self.messages = MessageFile(directory, redact)
+        self._transcripts = Transcripts(directory, lambda _: None)  # What is missing is said when the run is read.
         self.path = self.journal.path
         self._redact, self._on_finished = redact, on_finished
         self.backend_needed = threading.Event()  # Set when a selected test needs the backend
@@ -66,7 +67,7 @@ class RunRecorder:
         self.began = time.monotonic()
 
     def finished(self, summary: RolloutFinished, body: bytes) -> bytes:
-        """Writes a rollout to the journal, and what its calls refer to to messages.jsonl. Returns the line in the journal.
+        """Writes a rollout to the journal, and the values of its calls to messages.jsonl. Returns the record with its transcript.
 
         A record that a new pool sends again, because the old one died before it got the answer, is not written twice.
         """
@@ -74,7 +75,7 @@ class RunRecorder:
         line, *messages = body.split(b"\n")
         digest = hashlib.blake2b(line, digest_size=8).digest()
         if self._digests.get(key) == digest:
-            return self.journal.line(key)
+            return self._transcripts.completed_line(self.journal.line(key))
         changed = self.messages.add(messages)
         line = with_changed_ids(self._redact(line.decode()).encode(), changed)
         if key in self.stored.again:
@@ -86,8 +87,9 @@ class RunRecorder:
         if summary.kind == "scenario":
             self._ended[key] = summary.status
             self._count(summary)
-        self._on_finished(line)
-        return line
+        whole = self._transcripts.completed_line(line)
+        self._on_finished(whole)
+        return whole
 
     def close(self) -> None:
         """Closes both files."""
@@ -105,9 +107,9 @@ class RunRecorder:
         return {**self.stored.kept, **self._ended}
 
     def recorded(self, key: RolloutKey) -> bytes:
-        """Returns the line of a finished rollout. Raises KeyError if it has no record, and ValueError if the record is damaged."""
+        """Returns the record of a finished rollout with its transcript. Raises KeyError if it has no record, and ValueError if the record is damaged."""
         try:
-            return self.journal.line(key)
+            return self._transcripts.completed_line(self.journal.line(key))
         except ValueError as error:
             raise ValueError(f"the record of {key} in {self.path} is damaged: {error}; run it again with --agentbench-resume") from error
 

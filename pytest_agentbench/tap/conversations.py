@@ -83,7 +83,7 @@ class ConversationKeeper:
         for name, value in body.items():
             if name == growing and (messages := self._pieces(value)):
                 form["joined" if isinstance(value, str) else "listed"] = name
-                kept[name], node = None, self._chain(messages)
+                kept[name], node = None, self.chain(messages)
             elif isinstance(value, list | dict | str) and len(text := _dumps(value)) > SMALL:
                 kept[name], parts[name] = None, self._text(PART, text) if self._with_parts else ""
         form |= {"written": self._style, "body": kept, "parts": parts}
@@ -97,8 +97,8 @@ class ConversationKeeper:
         start = "".join(before)
         return [*before, *([value[len(start) :]] if value != start else [])] if value.startswith(start) else [value]
 
-    def _chain(self, messages: list[Any]) -> str:
-        """Returns the node of the last message."""
+    def chain(self, messages: list[Any]) -> str:
+        """Keeps messages, of which there is at least one. Returns the node of the last one."""
         same = 0
         for old, new in zip(self._messages, messages, strict=False):
             if old != new:

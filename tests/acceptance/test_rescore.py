@@ -18,10 +18,11 @@ import pytest
 import yaml
 
 from pytest_agentbench.cli import main
+from pytest_agentbench.lib.checked_lines import sealed
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.rollouts.rescore import load_groups, rescore
-from pytest_agentbench.runs.journal import read_journal, record_line, sealed
+from pytest_agentbench.runs.journal import read_journal, record_line
 from pytest_agentbench.runs.results import ScoredBy
 from pytest_agentbench.runs.run_file import Run, read_run
 from pytest_agentbench.runs.tasks_and_mistakes import Triage

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_agentbench.lib.checked_lines import sealed
 from pytest_agentbench.records import Score
-from pytest_agentbench.runs.journal import FILE, read_journal, record_line, sealed
+from pytest_agentbench.runs.journal import FILE, read_journal, record_line
 from tests.project import Project
 
 SPACE = 450 << 20  # bytes of address space

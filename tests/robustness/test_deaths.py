@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.lib.checked_lines import sealed
 from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.runs.journal import read_journal, sealed
+from pytest_agentbench.runs.journal import read_journal
 from tests.findings import report_of, said
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.robustness.processes import Background, run_on_a_small_disk

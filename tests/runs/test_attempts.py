@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_agentbench.lib.checked_lines import sealed
 from pytest_agentbench.lib.redact import MARK
 from pytest_agentbench.records import Attempt, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.runs import attempts
@@ -38,7 +39,6 @@ from pytest_agentbench.runs.attempts import (
     RunAlone,
     read_attempts,
 )
-from pytest_agentbench.runs.journal import sealed
 
 ONE, TWO, THREE = (RolloutKey("shop", f"s-{number}") for number in range(3))
 FIRST = Attempt(1, "infra_error", "no route", started_ns=10, ended_ns=20, calls=(LLMCall(11, 12, 13),))

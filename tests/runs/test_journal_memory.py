@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pytest_agentbench.lib.checked_lines import sealed
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.runs.journal import FILE, record_line, sealed
+from pytest_agentbench.runs.journal import FILE, record_line
 
 READ = """
 import resource, sys

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.checked_lines import opened
 from pytest_agentbench.lib.kept_values import NodeLine, ValueLine, node_id, value_id
 from pytest_agentbench.records import KeptCall, LLMCall
-from pytest_agentbench.runs.journal import opened
 from pytest_agentbench.runs.message_file import FILE, Conversations, MessageFile, NotKept, with_changed_ids
 
 

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.checked_lines import opened
 from pytest_agentbench.lib.file_system import lock
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
@@ -26,7 +27,7 @@ from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.sections.so_far import SoFar, document_so_far
 from pytest_agentbench.reports.view import RunView, tone
 from pytest_agentbench.runs import run_file
-from pytest_agentbench.runs.journal import FILE, opened, rollout_of
+from pytest_agentbench.runs.journal import FILE, Transcripts, rollout_of
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.runs.sessions import SESSIONS_FILE as SESSIONS
 from pytest_agentbench.runs.sessions import Session, read_sessions
@@ -91,8 +92,8 @@ class LiveRun:
     def rollout(self, number: int) -> str:
         """Returns the rollout of a row as JSON. Raises IndexError for an unknown row, and OSError or ValueError if it is unreadable."""
         with self._lock:
-            place = self._records.places[number]
-        return encoded(detail(_record(self.directory, place)))
+            rollout = self._records.record(number)
+        return encoded(detail(rollout))
 
     def _reload(self) -> None:
         """Reads everything again if a session has started or ended since the last call."""
@@ -125,6 +126,7 @@ class LiveRecords:
         self.rows: list[str] = []  # as JSON; if a rollout ran again, its last row counts
         self.places: list[tuple[int, int]] = []  # offset and size of the record of each row, in bytes
         self.damaged = 0  # number of invalid lines
+        self._transcripts = Transcripts(directory, lambda _: None)
         self.server: list[Json] = []
         self.so_far = SoFar()
         self._sessions = read_sessions(directory)
@@ -178,14 +180,14 @@ class LiveRecords:
 
     def _take(self, line: bytes, new: FrameReader, replaced: FrameReader) -> None:
         try:
-            rollout = rollout_of(opened(line))
+            rollout = self._transcripts.completed(rollout_of(opened(line)))
         except (ValueError, TypeError, KeyError, AttributeError):
             self.damaged += 1
             return
         if rollout.kind != "scenario":
             return
         if (number := self._numbers.get(rollout.key)) is not None:
-            earlier = _record(self._directory, self.places[number])
+            earlier = self.record(number)
             replaced.add(earlier)
             self.so_far.remove(earlier)
         self._numbers[rollout.key] = len(self.places)
@@ -193,6 +195,13 @@ class LiveRecords:
         new.add(rollout)
         self.rows.append(encoded(self.table.row(rollout)))
         self.places.append((self._read, len(line)))
+
+    def record(self, number: int) -> Rollout:
+        """Reads the rollout of a row from the journal."""
+        offset, size = self.places[number]
+        with (self._directory / FILE).open("rb") as file:
+            file.seek(offset)
+            return self._transcripts.completed(rollout_of(opened(file.read(size))))
 
     def update_server_metrics(self) -> int:
         """Reads the samples again if an update is due. Returns the number of updates so far."""
@@ -203,14 +212,6 @@ class LiveRecords:
             ended = time.monotonic()
             self._next_update = ended + max(SAMPLES_S, RATIO * (ended - began)) if self.run is None else float("inf")
         return self._updates
-
-
-def _record(directory: Path, place: tuple[int, int]) -> Rollout:
-    """Reads a rollout from the journal. `place` is its offset and size in bytes."""
-    offset, size = place
-    with (directory / FILE).open("rb") as file:
-        file.seek(offset)
-        return rollout_of(opened(file.read(size)))
 
 
 def _timestamps(directory: Path) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.error_texts import cause
 from pytest_agentbench.lib.introductions import Introductions
+from pytest_agentbench.lib.kept_values import NONE
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Access, Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import inline_protocol as inline
@@ -27,6 +28,7 @@ from pytest_agentbench.rollouts.pool.controller_link import CLOSED, ControllerLi
 from pytest_agentbench.rollouts.pool.failed_attempts import Outages, RetryPolicy
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
+from pytest_agentbench.rollouts.pool.transcripts import with_conversation
 from pytest_agentbench.rollouts.protocol import PoolConfig, PoolSettings
 from pytest_agentbench.rollouts.worker_protocol import (
     BackendReady,
@@ -43,7 +45,7 @@ from pytest_agentbench.rollouts.worker_protocol import (
     WorkerQuestion,
 )
 from pytest_agentbench.runs.attempts import EndRollout, RolloutRead, RunAlone, read_attempts
-from pytest_agentbench.runs.journal import earlier_work, limit_size, read_index, rollout_of
+from pytest_agentbench.runs.journal import earlier_work, limit_size, read_index, record_line, rollout_of
 from pytest_agentbench.runs.sessions import prompt_hashes
 from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.tap.protocol import TapPorts
@@ -277,8 +279,11 @@ class Pool:
         scores = {name: float(score) for name, score in rollout.scores.items()}
         calls = sum(len(attempt.calls) + len(attempt.other_calls) for attempt in rollout.attempts)
         finished = protocol.RolloutFinished(rollout.key, rollout.kind, rollout.status, scores, tokens, calls, rollout.duration_s)
-        body = b"\n".join((line, *self.addresses.take_lines(rollout.key)))
-        _, written = await self.link.ask(finished, body)
+        lines = self.addresses.take_lines(rollout.key)
+        if self.addresses.keep != NONE:
+            rollout, more = with_conversation(rollout, lines)
+            line, lines = record_line(rollout), [*lines, *more]
+        _, written = await self.link.ask(finished, b"\n".join((line, *lines)))
         return written
 
     async def _test(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

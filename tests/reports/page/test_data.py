@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from pytest_agentbench.cli import main
+from pytest_agentbench.lib.checked_lines import opened, sealed
 from pytest_agentbench.reports import page
 from pytest_agentbench.reports.page.layout import inert
 from pytest_agentbench.reports.page.pictures import MOST, bins_of, thin
 from pytest_agentbench.reports.page.rollouts import detail
-from pytest_agentbench.runs.journal import opened, sealed
 from pytest_agentbench.runs.run_file import read_run
 from tests.made_runs import run_directory
 from tests.report_page import data_of

@@ -14,10 +14,11 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.cli.watch import find
+from pytest_agentbench.lib.checked_lines import sealed
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.reports.page import live
 from pytest_agentbench.reports.page.live import LiveRun, Loopback, newest
-from pytest_agentbench.runs.journal import FILE, record_line, sealed
+from pytest_agentbench.runs.journal import FILE, record_line
 from pytest_agentbench.runs.run_file import write_run
 from tests.made_runs import run_directory, run_of
 from tests.reports.page.conftest import rollout

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.checked_lines import sealed
 from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.records import Access, Endpoint, Rollout, RolloutKey
@@ -36,7 +37,7 @@ from pytest_agentbench.rollouts.worker_protocol import (
 )
 from pytest_agentbench.runs import journal
 from pytest_agentbench.runs.attempts import AttemptEntry, AttemptLog, PoolEntry, PrepareBlock, RolloutRead, RolloutTally
-from pytest_agentbench.runs.journal import record_line, rollout_of, sealed
+from pytest_agentbench.runs.journal import record_line, rollout_of
 from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from pytest_agentbench.tap.protocol import TapDone, TapPorts, TapRefusal
