@@ -37,7 +37,7 @@ TAIL = 600  # Characters of stderr in the reason of a failure
 
 @dataclass(frozen=True)
 class Command:
-    """The agent `command`: runs a program for each scenario and takes the answer that it writes or prints. Options: docs/command-agents.md."""
+    """The agent `command`: runs a program for each scenario. The program writes or prints the answer. Options: docs/command-agents.md."""
 
     # A list with the program and its arguments. A program with a `/` is relative to `cwd`; any other is searched in the `PATH`.
     program: Sequence[str]
@@ -104,7 +104,10 @@ class Command:
         return {"run": run, "cwd": self.cwd, "env": {**environment, **address}, "scenario": json.dumps(job)}
 
     def _environment(self) -> dict[str, str]:
-        """Returns the environment of the program: `env` and the user's variables, without those of the test run and without secrets that are not in `keys`."""
+        """Returns the environment of the program: `env` and the user's variables.
+
+        It contains no variables of the test run, and no secrets that are not in `keys`.
+        """
         from pytest_agentbench.backends.machine.environments import resolve_python
 
         inherited = {name: value for name, value in foreign_environment().items() if name in self.keys or not SECRET_NAME.search(name)}

@@ -179,7 +179,7 @@ class ExpertContext:
 def budget(tool: str, context_length: int | None) -> ContextBudget:
     """Returns how much of the notebook fits into an expert's prompt for a tool.
 
-    If the full budget and the longest answer exceed the model's context length, the budget shrinks by the same factor as the answer.
+    If the model's context is too short for the full budget and the longest answer, the budget shrinks so that both keep their shares.
     """
     full = BUDGETS[tool]
     share = min(1.0, (context_length or math.inf) / (full.all + PARAMETERS[tool]["max_tokens"]))
