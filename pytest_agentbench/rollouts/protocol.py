@@ -193,7 +193,7 @@ TO_POOL: Messages[ToPool] = Messages(ToPool)
 
 
 class ControllerQuestion(Generic[Answered]):
-    """Base class of messages that the controller answers. The type argument is the class of the answer. `QuestionFailed` is possible, too."""
+    """Base class of messages that the controller answers with a message of the type argument, or with `QuestionFailed`."""
 
 
 @dataclass(frozen=True)
@@ -356,7 +356,7 @@ class PoolConfig:
 
 @dataclass(frozen=True)
 class BlockedBy:
-    """Written to the pipe by a pool that ends itself because a rollout blocked its event loop for too long. That rollout does not run again."""
+    """Written to the pipe by a pool that ends itself because a rollout blocked its event loop. The rollout does not run again."""
 
     rollout: Rollout  # its final record, as in `EndRollout`
 

@@ -185,7 +185,7 @@ async def _rescore_rollout(old: Rollout, group: RescoredSuite, settings: RunOpti
     """Scores a rollout again and returns the new record. Time limits of scorers and size limits of texts are those of the old session."""
     if old.scenario not in group.scenarios:
         raise ConfigError(
-            f"{group.suite.folder / SUITE_FILE} has no scenario {old.scenario!r}, but the run has a rollout of it; pass another folder with --suite"
+            f"{group.suite.folder / SUITE_FILE} has no scenario {old.scenario!r}, but the run has a rollout of it; see --suite"
         )
     with redirect_stderr(StringIO()):  # Hide tracebacks of scorers. Their last lines are in the record.
         seconds = settings.budgets.get("rollout") or group.suite.timeout

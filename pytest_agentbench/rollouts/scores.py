@@ -128,7 +128,7 @@ def wants_judge(scorer: Scorer) -> bool:
 
 async def no_judge() -> LLM:
     """Takes the place of a function that returns the judge's client, if there is no backend. Always raises InfraError."""
-    raise InfraError("no model is available here to judge, because scores are computed without a backend; run the suite to get this score")
+    raise InfraError("no model is available here to judge, because scores are computed without a backend; run the suite")
 
 
 def _checked(value: float, scale: Scale) -> Score:

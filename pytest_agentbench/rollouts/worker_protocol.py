@@ -79,10 +79,7 @@ class WorkerInput:
 
 
 class PoolQuestion(Generic[PoolAnswer_co]):
-    """Base class of messages from a test process to the pool. The type argument is the class of the answer.
-
-    The pool may also answer with `QuestionRefused`.
-    """
+    """Base class of messages from a test process to the pool, which answers with a message of the type argument, or `QuestionRefused`."""
 
 
 @dataclass(frozen=True)
