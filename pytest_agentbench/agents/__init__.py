@@ -30,7 +30,7 @@ AGENTS: Mapping[str, str] = {
 
 
 class Agent(Protocol):
-    """The program under test: works on one scenario after another with a model and tools.
+    """Works on scenarios by calling a model and tools. One instance runs all rollouts of a suite and variant, several at the same time.
 
     An agent is a frozen dataclass. Its fields are the options of the agent in suite.yaml. If `run` is a plain `def`, it runs in a thread
     and gets a BlockingToolbox.

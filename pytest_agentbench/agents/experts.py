@@ -30,7 +30,7 @@ class ContextBudget:
 
 @dataclass
 class Notebook:
-    """The documents, programs and program outputs that one rollout of the orchestrator has collected. Prompts of experts contain them."""
+    """Collects the documents, programs and program outputs of one rollout of the orchestrator, for the prompts of its experts."""
 
     problem: str
     document_characters: int  # characters kept of each document

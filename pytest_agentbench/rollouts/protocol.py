@@ -330,7 +330,7 @@ class PoolSettings:
     rerun: tuple[str, ...]  # statuses whose rollouts of earlier sessions run again
     run: str  # unique name of the session, for sandboxes and ids of rollouts
     backend: str  # hash of the backend's identity
-    suites: Mapping[str, PoolSuite]  # by their names
+    suites: Mapping[str, PoolSuite]  # name -> suite
     sys_path: tuple[str, ...]  # `sys.path` of the controller: paths of this host
     log_level: str
     scheduling: Scheduling

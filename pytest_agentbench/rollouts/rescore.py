@@ -244,7 +244,7 @@ def _planned_suite(name: str, group: RescoredSuite) -> PlannedSuite:
 
 
 class ThresholdResult(NamedTuple):
-    """How many rollouts of a group miss one threshold with their new scores."""
+    """The number of rollouts of a group that miss one threshold with their new scores."""
 
     group: str
     score: str

@@ -36,7 +36,7 @@ class Owner(Protocol):
         """Handles a message of the pool that SessionParts does not handle itself, and answers it if it is a question."""
 
     def fail(self, reason: str) -> None:
-        """Ends the run of rollouts, because no rollout can run any more."""
+        """Stops running rollouts for good, and has waiting tests fail with the reason."""
 
     def on_pool_lost(self, reason: str) -> None:
         """Is told that there is no pool any more and none will be started. `reason` is empty if the session ends."""
@@ -341,7 +341,7 @@ class SessionParts:
                 self.report_unavailable(name, ())
 
     def _lose_tap(self, why: str) -> None:
-        """Ends the run of rollouts, because a tap is not started again. Does nothing if the session ends."""
+        """Stops running rollouts for good, because a tap is not started again. Does nothing if the session ends."""
         if not self._is_ending:
             self._owner.fail(f"the tap is gone: {why}")
 

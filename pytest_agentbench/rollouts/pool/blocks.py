@@ -40,7 +40,7 @@ def cycle(count: int) -> int:
 def _first_row(count: int) -> list[int]:
     """Returns the first row of `count` arms: 0, 1, n - 1, 2, n - 2, ...
 
-    Each difference between neighbours, modulo n, occurs once, in the row or in its reverse.
+    Each difference between neighbours, modulo n, occurs once, in this row or in its reverse.
     """
     return [(place + 1) // 2 if place % 2 else -(place // 2) % count for place in range(count)]
 

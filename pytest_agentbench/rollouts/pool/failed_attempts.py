@@ -93,7 +93,7 @@ class Outages:
 
 @dataclass
 class SuiteRefusals:
-    """What `Refusals` knows about one group (a suite under one variant): which scenarios were refused, and whether a call succeeded."""
+    """The calls so far of one group (a suite under one variant): which scenarios were refused, and whether a call succeeded."""
 
     answered: bool = False  # whether a call succeeded
     refused: dict[str, str] = field(default_factory=dict)  # scenario -> the server's message
