@@ -44,7 +44,7 @@ SuiteCheck = Callable[[SuiteDraft], Iterable[str]]
 
 
 def unavailable_sandboxes(draft: SuiteDraft) -> Iterator[str]:
-    """Yields a sentence for each kind of sandbox in `tasks` that is unknown, or that needs Harbor if Harbor is not installed."""
+    """Yields a sentence for each kind of sandbox that the suite's tasks name and that is unknown or needs Harbor, which is missing."""
     for sandbox in sorted({each.task.sandbox for each in draft.suite.scenarios if each.task}):
         try:
             check_sandbox(sandbox)

@@ -90,7 +90,9 @@ def refuse_empty(run: Run, source: Path) -> None:
     counts: Counter[str] = sum((Counter(suite.rollouts) for suite in run.suites.values()), Counter())
     if not any(counts[status] for status in EVALUABLE):
         known = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-        raise ConfigError(f"{source} has nothing to score, which needs rollouts that are ok or limit: {known or 'it has no rollouts'}")
+        raise ConfigError(
+            f"{source} has nothing to score: only rollouts with status ok or limit have scores, but this run has {known or 'none'}"
+        )
 
 
 def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> dict[str, RescoredSuite]:

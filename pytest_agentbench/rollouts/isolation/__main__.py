@@ -1,7 +1,7 @@
-"""The template process: `python -m pytest_agentbench.rollouts.isolation`. It imports a suite's code once, and forks a process per job
-(running the agent, or one scorer, of one rollout).
+"""The template process: imports a suite's code once, and forks a process for each job (the agent or one scorer of one rollout).
 
-stdin is a socket to the pool. When it closes, this process and all processes that it forked end.
+The pool starts it as `python -m pytest_agentbench.rollouts.isolation`. stdin is a socket to the pool. When it
+closes, the template process and all processes that it forked end.
 """
 
 from __future__ import annotations

@@ -234,12 +234,15 @@ _ERRORS: dict[str, type[RolloutError]] = {error.status: error for error in (Agen
 
 
 def wants_isolation(suite: PoolSuite, variant: str) -> bool:
-    """Returns whether a suite sets `isolation: process` and has code of its own. Built-in agents and scorers always run in the pool."""
+    """Returns whether a suite sets `isolation: process`, and has an agent, tools or scorers of its own in this variant."""
     return suite.isolation == "process" and brings_any(suite, [variant])
 
 
 def isolated(suite: PoolSuite, variant: str, template: Forking, sizes: Sizes = USUAL) -> RolloutSetup:
-    """Returns the setup (agent, scorers, settings) of a suite and variant whose own code runs in processes forked by `template`."""
+    """Returns the setup (agent, scorers, settings) of a suite and variant whose own code runs in processes forked by `template`.
+
+    Built-in scorers run in the pool, and so does a built-in agent unless its tools are the suite's own code.
+    """
     settings, folder = suite.agent_of(variant), suite.folder
     own = brings_code(settings, folder) or tool_factory.brings_code(suite.tools_of(variant))  # An agent runs in the process of its tools.
     agent = IsolatedAgent(template) if own else make_agent(settings, folder)
@@ -253,7 +256,10 @@ def isolated(suite: PoolSuite, variant: str, template: Forking, sizes: Sizes = U
 
 @dataclass(frozen=True)
 class IsolatedAgent:
-    """Stands for a suite's own agent in the pool. Each rollout of the agent runs in a new forked process, with all its user messages."""
+    """Stands in the pool for an agent that runs in a forked process, because the agent or its tools are the suite's own code.
+
+    Each rollout has a new process, in which the agent handles all messages of the user.
+    """
 
     template: Forking
 

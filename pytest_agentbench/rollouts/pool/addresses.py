@@ -201,7 +201,7 @@ class Addresses:
     async def take_over(self, left: AttemptState, endpoints: Sequence[Endpoint]) -> None:
         """Closes the addresses that dead pools left open, except those of test processes.
 
-        Stores the calls made there in `left_calls`. Tells the stacks at `endpoints` that these rollouts have ended.
+        Stores the calls made there in `left_calls`. Tells the stacks at `endpoints` the end of all rollouts whose end they do not know yet.
         """
         for endpoint in endpoints:
             self.announcer_at(endpoint)
@@ -221,7 +221,7 @@ class Addresses:
         self.left_calls = calls
 
     async def release_all(self) -> None:
-        """Tells the stacks the end of all rollouts of which they have not been told yet."""
+        """Tells the stacks the end of all rollouts whose end they do not know yet."""
         await asyncio.gather(*(each.release_all() for each in self._announcers.values()))
 
     @property
