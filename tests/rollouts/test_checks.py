@@ -80,11 +80,11 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "tools without a module": ({"tools": {"kind": "python"}}, "tools: "),
     "tools that nobody calls": (
         {"dataset": TASKS, "agent": {"kind": "terminal"}, "tools": {"kind": "python", "module": "./code.py:Bank"}},
-        "tools: the agent 'terminal' calls none of the suite's tools, so there is nothing to carry out",
+        "tools: the agent 'terminal' calls none of the suite's tools; leave `tools` out",
     ),
     "answers that nobody asks for": (
         {"agent": {"kind": "command", "program": ["true"]}, "answers": {"find": {"text": "a lamp"}}},
-        "answers: the agent 'command' calls none of the suite's tools, so there is nothing to answer",
+        "answers: the agent 'command' calls none of the suite's tools; leave `answers` out",
     ),
     "a threshold that nobody measures": (
         {"thresholds": {"exact": 0.5}},

@@ -41,7 +41,7 @@ def test_code_that_never_ends(tmp_path: Path) -> None:
     hanging = suite(tmp_path, "import threading\nthreading.Event().wait()\n")
 
     sentence = (
-        f"{tmp_path}/suite.yaml: the process that imports the suite's code did not end within 0.5 s; importing it should only define things"
+        f"{tmp_path}/suite.yaml: the process that imports the suite's code did not end within 0.5 s; importing it must only define things"
     )
     assert NotLoaded(sentence) == check_code(hanging, ["default"], seconds=0.5)
 

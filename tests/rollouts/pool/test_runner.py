@@ -204,7 +204,7 @@ async def test_an_attempt_whose_sandbox_cannot_be_opened(folder: Path, taps: Tap
     """Without its sandbox an attempt never begins. Its record is an infra_error that says why the image is missing."""
     host = Host()
     async with running(shop(folder, task=Task("/nowhere", "0" * 16, "lamp:1")), taps, host) as runner:
-        runner.may_use({"lamp:1": "the image lamp:1 cannot be built"})
+        runner.set_unbuilt({"lamp:1": "the image lamp:1 cannot be built"})
         rollout = await runner.run(KEY)
 
     assert ("infra_error", "the image lamp:1 cannot be built", 3) == (rollout.status, rollout.reason, rollout.session)
