@@ -275,7 +275,7 @@ def test_the_command_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "this machine" == lines[0]
     assert ["python", "cores", "disk"] == [line.split()[1] for line in lines[1:4]]
     assert "this project has no backends/" in lines
-    assert "embedded" in next(line for line in lines if line.startswith("not examined, ")).partition(": ")[2].split(", ")
+    assert "embedded" in next(line for line in lines if line.startswith("not checked, ")).partition(": ")[2].split(", ")
 
     (tmp_path / "backends").mkdir()
     (tmp_path / "backends/big.yaml").write_text(json.dumps({"services": {"engine": {"run": ["no-such-command"], "gpus": 8}}}))
@@ -287,7 +287,7 @@ def test_the_command_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ["this machine", "bad", "big (stack)", "far (url)"] == [line for line in lines if line[0] != " " and ": " not in line]
     assert "nothing is missing for: far" in lines
     assert any("is only checked if the backend is named" in line for line in lines)
-    assert "far" not in next(line for line in lines if line.startswith("not examined, "))
+    assert "far" not in next(line for line in lines if line.startswith("not checked, "))
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,11 @@ def test_invalid_yaml(text: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a: 1\nb: 2\na: 3", "f.yaml:3: the key 'a' is there twice, first in line 1; keep one of them"),
-        ("{a: 1, a: 1}", "f.yaml:1: the key 'a' is there twice, first in line 1; keep one of them"),
-        ('a: 1\n"a": 1', "f.yaml:2: the key 'a' is there twice, first in line 1; keep one of them"),
+        ("a: 1\nb: 2\na: 3", "f.yaml:3: the key 'a' occurs twice, first in line 1; keep one of them"),
+        ("{a: 1, a: 1}", "f.yaml:1: the key 'a' occurs twice, first in line 1; keep one of them"),
+        ('a: 1\n"a": 1', "f.yaml:2: the key 'a' occurs twice, first in line 1; keep one of them"),
         ("top:\n- b: {c: 1}\n- b:\n    c: 1\n    c: 2", "f.yaml:5: the key 'c' is there twice, first in line 4; keep one of them"),
-        ("1: a\n2: b\n1: c", "f.yaml:3: the key '1' is there twice, first in line 1; keep one of them"),
+        ("1: a\n2: b\n1: c", "f.yaml:3: the key '1' occurs twice, first in line 1; keep one of them"),
     ],
 )
 def test_a_key_that_is_there_twice(text: str, sentence: str) -> None:
