@@ -34,7 +34,7 @@ def bounded_text(file: Path, most: int = MOST_SIZE) -> str:
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror or error}") from error
     if size > most:
-        raise ConfigError(f"{file}: has {size:,} bytes, and at most {most:,} are read")
+        raise ConfigError(f"{file}: has {size:,} bytes, but at most {most:,} are allowed; make it smaller")
     return read_text(file)
 
 
