@@ -80,7 +80,9 @@ class RunOptions:
         absent=CARRY,
     )
     keep_backend: float | None = option(  # seconds that a stack keeps running after the session; null if it ends with the session
-        "keep a stack running this long after the session, for example 30m, so that the next session with this backend can use it", "TIME", read=seconds
+        "keep a stack running this long after the session (30m), so that the next session with this backend can use it",
+        "TIME",
+        read=seconds,
     )
     gpu_wait: float = option(  # longest wait for GPUs in seconds
         "wait at most this long for GPUs that are in use", "TIME", "0s", read=seconds, empty=0.0, absent=0.0
@@ -130,7 +132,7 @@ class RunOptions:
         absent={},
     )
     thresholds: Mapping[str, float] = option(  # thresholds from `--agentbench-threshold`: name -> value
-        "set or replace a threshold of suite or backend: tsq=0.5 applies to each scenario, tsq.mean=0.8 is the rule `tsq.mean >= 0.8 of run`",
+        "set a threshold, in place of suite and backend: tsq=0.5 applies to each scenario, tsq.mean=0.8 is the rule `tsq.mean >= 0.8 of run`",
         "NAME=VALUE",
         name="threshold",
         many=dict,

@@ -119,7 +119,9 @@ def test_override_replaces_values_at_dotted_paths() -> None:
 
 def test_override_through_a_value() -> None:
     """A path that leads through something other than a mapping is refused."""
-    with pytest.raises(ConfigError, match=r"^f\.yaml: --agentbench-set name\.first: 'first' cannot be set inside 'x', which is not a mapping; correct the path$"):
+    with pytest.raises(
+        ConfigError, match=r"^f\.yaml: --agentbench-set name\.first: 'first' cannot be set inside 'x', which is not a mapping"
+    ):
         override({"name": "x"}, [("name.first", 1)], "f.yaml")
 
 
