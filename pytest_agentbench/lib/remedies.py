@@ -44,7 +44,8 @@ def _of_certificate(code: int, message: str, host: str, ca_file: str | None) -> 
     if code in _OTHER_TIME:
         return f"the server's certificate is not valid today ({message}); the server needs a new one; a `ca_file` does not help"
     if ca_file:
-        return f"the server's certificate is not trusted ({message}); `ca_file` {ca_file} does not contain its authority; use that authority's PEM file"
+        advice = f"`ca_file` {ca_file} does not contain its authority; use that one's PEM file"
+        return f"the server's certificate is not trusted ({message}); {advice}"
     return f"the server's certificate is not trusted ({message}); set `ca_file` in the backend's YAML to the PEM file of its authority"
 
 

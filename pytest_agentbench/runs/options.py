@@ -132,7 +132,7 @@ class RunOptions:
         absent={},
     )
     thresholds: Mapping[str, float] = option(  # thresholds from `--agentbench-threshold`: name -> value
-        "set a threshold, in place of suite and backend: tsq=0.5 applies to each scenario, tsq.mean=0.8 is the rule `tsq.mean >= 0.8 of run`",
+        "set a threshold, in place of suite and backend: tsq=0.5 is for each scenario, tsq.mean=0.8 is the rule `tsq.mean >= 0.8 of run`",
         "NAME=VALUE",
         name="threshold",
         many=dict,

@@ -163,7 +163,7 @@ def test_a_certificate_that_nobody_vouches_for(certificates: Path, tls: ssl.SSLC
 
     assert f"GET {url}/models got no answer: the server's certificate is not trusted (" in without
     assert without.endswith("); set `ca_file` in the backend's YAML to the PEM file of its authority")
-    assert " does not contain its authority; use that authority's PEM file" in of_another
+    assert " does not contain its authority; use that one's PEM file" in of_another
 
 
 @needs_openssl
