@@ -41,7 +41,7 @@ class ImportPass:
         self.contents = ContentHashes({suite.name: suite} if suite else {}, "", prompt_hashes)
         self.variants: dict[str, str] = {}  # group -> its variant
         self.read = RunReader()
-        self.seen: set[RolloutKey] = set()
+        self.keys: set[RolloutKey] = set()
         self.untimed = 0  # number of rollouts without start and end
 
     def add(self, rollout: Rollout) -> Rollout:
@@ -61,9 +61,9 @@ class ImportPass:
             rollout = dataclasses.replace(rollout, reference=scenario.reference)
         else:
             rollout = dataclasses.replace(rollout, suite=self.source.suite)
-        if rollout.key in self.seen:
+        if rollout.key in self.keys:
             raise ConfigError(f"{self.tool} has two results of {rollout.key}; give each scenario an id of its own")
-        self.seen.add(rollout.key)
+        self.keys.add(rollout.key)
         self.variants[rollout.key.group] = rollout.variant
         main = self.source.scores[0]
         self.read.add(rollout, main, scale_in(self.source.scales, main))
@@ -93,14 +93,14 @@ class ImportPass:
             settings=RunOptions(backend=self.tool, concurrency=self.source.concurrency),
             environment=unknown_environment(),
             backend=BackendUse(name=self.tool, note="", kind="imported", served_model=self.source.model, failure=""),
-            plan=Plan(max(self.source.planned, len(self.seen)), len(self.seen), max(0, self.source.planned - len(self.seen))),
+            plan=Plan(max(self.source.planned, len(self.keys)), len(self.keys), max(0, self.source.planned - len(self.keys))),
             stopwatch=self._stopwatch(),
         )
-        run = build_run(facts, [*self._asked()], self.read)
+        run = build_run(facts, [*self._planned_suites()], self.read)
         assert run.imported is not None
         return dataclasses.replace(run, imported=dataclasses.replace(run.imported, means=tuple(self._means(run))))
 
-    def _asked(self) -> Iterator[PlannedSuite]:
+    def _planned_suites(self) -> Iterator[PlannedSuite]:
         suite = self._suite()
         for group, variant in self.variants.items():
             own = dataclasses.replace(suite, agent=self.source.agents.get(variant, {}), variants={})
@@ -110,7 +110,7 @@ class ImportPass:
         scorers: Mapping[str, Json] = {name: {} for name in self.source.scores}
         if self.suite:
             return dataclasses.replace(self.suite, scorers=scorers, scales=self.source.scales)
-        size = len({key.scenario for key in self.seen})
+        size = len({key.scenario for key in self.keys})
         data = DatasetInfo(Path(self.source.dataset).stem or "unknown", "unknown", self.source.dataset, "", "unknown", size)
         return Suite(self.source.suite, Path(), (), dataset=data, scorers=scorers, scales=self.source.scales)
 
@@ -135,10 +135,10 @@ class ImportPass:
         return self.read.frame.scenarios().timed.value("e2e.n") is not None
 
     def _missing(self) -> list[str]:
-        notes = [f"{self.untimed} of {len(self.seen)} rollouts have no start and end, so no timing includes them"] if self.untimed else []
+        notes = [f"{self.untimed} of {len(self.keys)} rollouts have no start and end, so no timing includes them"] if self.untimed else []
         if self.source.concurrency is None:
             notes.append("the requested concurrency is not recorded; steady rates are computed over the time with any rollout in flight")
-        if self.suite and (without := len(self.scenarios) - len({key.scenario for key in self.seen})):
+        if self.suite and (without := len(self.scenarios) - len({key.scenario for key in self.keys})):
             notes.append(f"{without} of {len(self.scenarios)} scenarios of {self.suite.folder} have no result")
         if not self.suite:
             notes.append("no suite was given (--suite), so only the labels that the tool wrote are known, and nothing can be scored again")
@@ -159,7 +159,7 @@ def write(tool: str, source: Source, path: Path, suite: Suite | None, reports: P
         with (target / FILE).open("xb") as lines:
             for rollout in source.rollouts:
                 lines.write(sealed(redact(record_line(importing.add(rollout)).decode()).encode()) + b"\n")
-        if not importing.seen:
+        if not importing.keys:
             raise ConfigError(f"{path}: contains no results; pass a directory with results of {tool}")
         run = redacted(importing.run(target.name, path, ("agentbench", "import", tool, str(path))), redact)
         write_run(run, target)

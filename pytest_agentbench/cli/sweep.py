@@ -110,8 +110,8 @@ def _find(options: argparse.Namespace, terms: Criteria) -> None:
     from pytest_agentbench.sweep.levels import search
 
     low, high = options.concurrency[0], options.concurrency[-1]
-    found = search(lambda level: _measure(options, (low, level), terms), low, high)
-    print(search_result(low, high, found, terms))
+    best = search(lambda level: _measure(options, (low, level), terms), low, high)
+    print(search_result(low, high, best, terms))
 
 
 def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: Criteria) -> Mapping[int, str]:

@@ -20,7 +20,7 @@ THREAD_LEFT = "; its code runs in a thread, which cannot be cancelled, and was l
 
 @dataclass(frozen=True)
 class End(Generic[T]):
-    """How an execution of user code ended: its return value, its exception, or that it was left running.
+    """The outcome of an execution of user code: its return value, its exception, or that it was left running.
 
     Exceptions are stored instead of raised, so that SystemExit and KeyboardInterrupt do not end the event loop.
     """

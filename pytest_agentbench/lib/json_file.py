@@ -61,7 +61,7 @@ def json_in(file: Path, text: str, line: int | None = None, pairs: Pairs | None 
 def bounded_json(text: str | bytes, pairs: Pairs | None = None) -> Any:
     """Parses a JSON text. Raises ValueError if it is not JSON, or has more than MOST_DEPTH levels.
 
-    `pairs` converts the key-value pairs of an object to its value, like `object_pairs_hook` of `json.loads`.
+    `pairs` is used as `object_pairs_hook` of `json.loads`: it converts the key-value pairs of an object to its value.
     """
     try:
         value = json.loads(text, object_pairs_hook=pairs)

@@ -60,7 +60,7 @@ def is_telling(value: str) -> bool:
 
 
 class _Kind(Enum):
-    """What a value in a record or in run.json is, judging by its key. It decides what is redacted in the value."""
+    """The meaning of a value in a record or in run.json, derived from its key. It decides what is redacted in the value."""
 
     TEXT = "free text"
     NAME = "names; the values of an object in it are free text again"
