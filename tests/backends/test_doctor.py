@@ -258,7 +258,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         "  ✓ engine            comes with agentbench",
     } <= set(lines)
     assert "                      -> install it, or set `python:` to the environment that has it" in lines
-    assert "agentbench: this machine lacks something that big needs\n" == printed.err
+    assert "agentbench: this machine lacks something that big needs; see the lines with ✗ above\n" == printed.err
 
     assert 4 == main(["doctor", "embedded", "nope"])
     printed = capsys.readouterr()
