@@ -93,7 +93,7 @@ def test_what_is_not_recorded(results: Path) -> None:
     notes = "\n".join(run["imported"]["notes"])
     assert "the results have no times" in notes
     assert "a task that was aborted leaves no file" in notes
-    assert "the concurrency that was asked for is not recorded" in notes
+    assert "the requested concurrency is not recorded" in notes
 
 
 def test_logs_and_counts(results: Path) -> None:

@@ -138,7 +138,7 @@ UNUSABLE = {
         "the process that imports the suite's code ended with exit code 3; importing it must only define things",
     ),
     "crashing": ("import os\nos.abort()", "the process that imports the suite's code was ended by SIGABRT"),
-    "empty": ("class Agnet: ...", "agent './agent.py:Agent' cannot be loaded: there is no 'Agent' in it; it defines: Agnet"),
+    "empty": ("class Agnet: ...", "agent './agent.py:Agent' cannot be loaded: the module does not define 'Agent'; it defines: Agnet"),
     "narrow": (
         "class Agent:\n    async def run(self, scenario): ...",
         "its method `run` should take (scenario, llm, tools), not (scenario): ",

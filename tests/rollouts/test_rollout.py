@@ -179,7 +179,7 @@ def test_wrong_names_are_found_early(folder: Path, agent: Json, scorers: list[st
         ),
         ({"kind": "./code.py:Leaving"}, "agent: './code.py:Leaving' cannot be made from its settings: 3"),
         ({"kind": "./code.py:Plain", "size": 4}, "agent: unknown key 'size'; known keys of ./code.py:Plain: kind, temperature, top_p, max"),
-        ({"kind": "./code.py:Lost"}, "agent './code.py:Lost' cannot be loaded: there is no 'Lost' in it; it defines: Agent,"),
+        ({"kind": "./code.py:Lost"}, "agent './code.py:Lost' cannot be loaded: the module does not define 'Lost'; it defines: Agent,"),
         ({"kind": "./lost.py:Agent"}, "agent './lost.py:Agent' cannot be loaded: FileNotFoundError: there is no file "),
     ],
 )

@@ -75,5 +75,8 @@ def test_arms_that_are_models_or_settings() -> None:
     assert {"kind": "tool_calling", "tools": {"most": 5, "kept": True}, "temperature": 1} == deep.agent_of("hot-most_5")
     assert ["big", "small"] == [models.agent_of(name)["model"] for name in ("big", "small")]
     assert own.agent_of("default") == width.agent_of("concurrency_1")
-    with pytest.raises(ConfigError, match=r"--agentbench-set agent\.kind\.x: 'x' cannot be set inside 'tool_calling'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--agentbench-set agent\.kind\.x: 'x' cannot be set inside 'tool_calling', which is not a mapping; correct the path",
+    ):
         in_arms(own, ("default",), parse_arms("set:agent.kind.x=1|2"))

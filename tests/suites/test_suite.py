@@ -337,7 +337,7 @@ def test_tool_sets_are_sent_once() -> None:
         ),
         ({**SPEC, "name": "my shop"}, "suite.yaml: name: must be letters, digits and `_`, with a letter first"),
         ({**SPEC, "name": "_shop"}, "suite.yaml: name: must be letters, digits and `_`, with a letter first"),
-        ("name: shop\nname: store\n", "suite.yaml:2: the key 'name' is there twice, first in line 1; keep one of them"),
+        ("name: shop\nname: store\n", "suite.yaml:2: the key 'name' occurs twice, first in line 1; keep one of them"),
         ("{name: shop, dataset: {format: f, file: d}, timeout: .inf}", "suite.yaml: timeout: must be a finite number"),
         ({**SPEC, "scorers": []}, "suite.yaml: scorers: a suite needs at least one scorer, for example tsq"),
         ({**SPEC, "scorers": [{"tsq": {}, "other": {}}]}, "suite.yaml: scorers: must be a list of names, or of {name: options}"),

@@ -56,7 +56,7 @@ def test_several_suites(tmp_path: Path) -> None:
     assert {"tsq"} == {*scales_of(first)}
     division = "agent './agent.py:run' cannot be loaded: ZeroDivisionError: division by zero (agent.py:1)"
     assert NotLoaded(f"{tmp_path}/broken/suite.yaml: {division}") == second
-    walk = "agent './agent.py:walk' cannot be loaded: there is no 'walk' in it; it defines: run"
+    walk = "agent './agent.py:walk' cannot be loaded: the module does not define 'walk'; it defines: run"
     assert NotLoaded(f"{tmp_path}/sound/suite.yaml: {walk}") == third
 
 

@@ -218,7 +218,7 @@ async def test_code_that_cannot_be_loaded(folder: Path, taps: TapPorts) -> None:
         rollout = await runner.run(KEY)
 
     assert (KEY, "infra_error", 3, ()) == (rollout.key, rollout.status, rollout.session, rollout.calls)
-    assert rollout.reason.startswith(f"{folder}/suite.yaml: agent './own.py:Lost' cannot be loaded: there is no 'Lost' in it")
+    assert rollout.reason.startswith(f"{folder}/suite.yaml: agent './own.py:Lost' cannot be loaded: the module does not define 'Lost'")
     assert 0 < rollout.started_ns <= rollout.ended_ns
     assert rollout.started_at > 0
     assert [CheckProcesses] == host.kinds

@@ -250,6 +250,6 @@ def test_no_network(tmp_path: Path) -> None:
 
     last = done.stderr.splitlines()[-1]
     assert 1 == done.returncode
-    said = f"pytest_agentbench.errors.AgentbenchError: {host} is unreachable, no {REPOSITORY} at revision v1: "
+    said = f"pytest_agentbench.errors.AgentbenchError: {host} is unreachable, so it cannot provide {REPOSITORY} at revision v1: "
     assert re.match(re.escape(said) + r"Connect\w*Error: \S", last)  # its name depends on the HTTP library under the client
     assert not (tmp_path / "out").exists()
