@@ -14,7 +14,7 @@ from pytest_agentbench.cli.imported import write
 from pytest_agentbench.cli.parser import runs_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.nat import read
-from pytest_agentbench.exports.nat_profiler import read_events, understood
+from pytest_agentbench.exports.nat_profiler import parsed_arguments, read_events
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics.other_tools.nat import nat
 from pytest_agentbench.plots.points import points_of
@@ -279,7 +279,7 @@ def test_a_long_csv_takes_little_memory(tmp_path: Path) -> None:
 )
 def test_arguments(given: object, arguments: Json | None) -> None:
     """Arguments are understood as an object or as the text of one, in their wrapper or without; anything else is not guessed at."""
-    assert arguments == understood(given)
+    assert arguments == parsed_arguments(given)
 
 
 def test_what_is_no_job(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class PackagedData:
-    """The scenarios of an installed package. Its files have a known hash, so the scenarios need no checks."""
+    """The scenarios of an installed package. A known hash proves its files, so the scenarios need no checks."""
 
     package: str
     version: str
