@@ -84,5 +84,5 @@ def results_in(tool: str, path: Path) -> list[Path]:
     """Returns the directories at a path that become one imported run each: the path itself or, for some tools, directories in it."""
     if tool not in SEVERAL:
         return [path]
-    found: list[Path] = load_object("tool", tool, SEVERAL, Path())(path)
-    return found
+    directories: list[Path] = load_object("tool", tool, SEVERAL, Path())(path)
+    return directories

@@ -35,12 +35,12 @@ def read_trajectory(file: Path) -> Trajectory:
         raise ConfigError(f"{file}: steps must be an array of objects")
     agent = [step for step in steps if step.get("source") == "agent"]
     model = dig(data, "agent", "model_name") or ""
-    said = [step["message"] for step in agent if isinstance(step.get("message"), str)]
+    texts = [step["message"] for step in agent if isinstance(step.get("message"), str)]
     return Trajectory(
         calls=tuple(_call(step, model, file) for step in agent if member(step, "llm_call_count", int, file) != 0),
         tool_calls=tuple(_tool_calls(agent, file)),
         messages=tuple(message for step in steps for message in _messages(step, file)),
-        answer=said[-1] if said else "",
+        answer=texts[-1] if texts else "",
         several=sum((step.get("llm_call_count") or 1) > 1 for step in agent),
     )
 
@@ -172,8 +172,8 @@ def _tool_call(number: int, call: Json) -> Json:
     except ValueError:
         arguments = None
     fits = isinstance(arguments, dict)
-    found = {"tool_call_id": str(call.get("id") or f"call-{number + 1}"), "function_name": str(function.get("name", ""))}
-    return {**found, "arguments": arguments if fits else {}, **({} if fits else {"extra": {"raw": raw}})}
+    names = {"tool_call_id": str(call.get("id") or f"call-{number + 1}"), "function_name": str(function.get("name", ""))}
+    return {**names, "arguments": arguments if fits else {}, **({} if fits else {"extra": {"raw": raw}})}
 
 
 def _measured(place: RolloutPlace, call: LLMCall) -> Json:

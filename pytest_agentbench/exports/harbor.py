@@ -53,9 +53,9 @@ class HarborTrial:
     @property
     def agent(self) -> Json:
         """Name and model of the agent. Its keyword arguments are left out, because they may contain API keys."""
-        info, asked = self._info, member(self.config, "agent", dict, self.folder / CONFIG) or {}
-        model = asked.get("model_name") or dig(info, "model_info", "name")
-        return {"kind": info.get("name") or asked.get("name") or asked.get("import_path") or "unknown", "model": model}
+        info, requested = self._info, member(self.config, "agent", dict, self.folder / CONFIG) or {}
+        model = requested.get("model_name") or dig(info, "model_info", "name")
+        return {"kind": info.get("name") or requested.get("name") or requested.get("import_path") or "unknown", "model": model}
 
     @property
     def _info(self) -> Json:
@@ -71,8 +71,8 @@ class HarborTrial:
     @property
     def rewards(self) -> dict[str, float]:
         verified = member(self.result or {}, "verifier_result", dict, self.folder / RESULT) or {}
-        found = member(verified, "rewards", dict, self.folder / RESULT) or {}
-        return {f"harbor_{name}": value for name, value in found.items()}
+        rewards = member(verified, "rewards", dict, self.folder / RESULT) or {}
+        return {f"harbor_{name}": value for name, value in rewards.items()}
 
 
 def read(path: Path) -> Source:
@@ -140,11 +140,11 @@ def _trials(path: Path) -> Sequence[HarborTrial]:
     folders = sorted(file.parent for file in path.glob(f"*/{CONFIG}"))
     if not folders:
         raise ConfigError(f"{path}: contains no trial (a directory with {CONFIG}); pass the directory of a job")
-    found = [HarborTrial(each, read_object(each / CONFIG), _result(each / RESULT)) for each in folders]
-    names = {str(trial.agent) for trial in found if trial.result}
+    trials = [HarborTrial(each, read_object(each / CONFIG), _result(each / RESULT)) for each in folders]
+    names = {str(trial.agent) for trial in trials if trial.result}
     if len(names) > 1:
-        found = [HarborTrial(each.folder, each.config, each.result, _variant(each.agent)) for each in found]
-    return sorted(found, key=lambda each: (each.task, each.variant, str(dig(each.result, "started_at") or "~")))
+        trials = [HarborTrial(each.folder, each.config, each.result, _variant(each.agent)) for each in trials]
+    return sorted(trials, key=lambda each: (each.task, each.variant, str(dig(each.result, "started_at") or "~")))
 
 
 def _result(file: Path) -> Json | None:
@@ -207,7 +207,7 @@ def _rollout(trial: HarborTrial, number: int, done: Trajectory, scores: Sequence
 def _scores(trial: HarborTrial) -> dict[str, Score]:
     for name, value in trial.rewards.items():
         if not isinstance(value, int | float) or not is_score(value):
-            raise ConfigError(f"{trial.folder / RESULT}: the reward {name!r} is {value!r}, but must be a number")
+            raise ConfigError(f"{trial.folder / RESULT}: the reward {name!r} is {value!r}, must be a number")
     return {name: Score(value) for name, value in trial.rewards.items()}
 
 

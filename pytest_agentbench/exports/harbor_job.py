@@ -71,7 +71,7 @@ def _write_trial(job: HarborJob, place: RolloutPlace, run: Run) -> None:
     folder = job.folder / name
     (folder / "agent").mkdir(parents=True)
     rewards = {_reward(score, run, rollout): float(value) for score, value in rollout.scores.items()}
-    configuration = {"task": {"path": rollout.scenario}, "trial_name": name, "agent": _asked(job)}
+    configuration = {"task": {"path": rollout.scenario}, "trial_name": name, "agent": _agent_settings(job)}
     _write_json(folder / CONFIG, configuration)
     _write_json(folder / RESULT, _trial_result(job, place, name, rewards) | {"config": configuration})
     if rewards:
@@ -82,7 +82,7 @@ def _write_trial(job: HarborJob, place: RolloutPlace, run: Run) -> None:
     _count(job, rollout, name, rewards)
 
 
-def _asked(job: HarborJob) -> Json:
+def _agent_settings(job: HarborJob) -> Json:
     return {name: job.agent[name] for name in ("name", "model_name") if name in job.agent}
 
 
@@ -161,7 +161,7 @@ def _configuration(job: HarborJob, run: Run, group: str) -> Json:
     return {
         "job_name": job.folder.name,
         "n_concurrent_trials": run.concurrency_of(group) or 1,
-        "agents": [_asked(job)],
+        "agents": [_agent_settings(job)],
         "datasets": [{"name": group}],
     }
 

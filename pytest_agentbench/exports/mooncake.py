@@ -93,8 +93,8 @@ def timed_calls(place: RolloutPlace, attempt: Attempt) -> Iterator[SentCall]:
     for number, call in enumerate(calls):
         start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in (call.sent_ns, call.ended_ns))
         if start is not None and end is not None:
-            asked = text[: ends[number] if number < len(ends) else first]
-            yield SentCall(f"{place.rollout.key}-{attempt.attempt}-{number + 1}", start, end, call, asked)
+            prompt = text[: ends[number] if number < len(ends) else first]
+            yield SentCall(f"{place.rollout.key}-{attempt.attempt}-{number + 1}", start, end, call, prompt)
 
 
 def _length(call: SentCall) -> int:

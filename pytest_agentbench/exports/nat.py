@@ -67,7 +67,7 @@ def read(path: Path) -> Source:
     for name in names:
         _score(entries, name, items[name], notes)
     events = _joined(job, entries, notes)
-    _doubts(config, notes)
+    _note_doubts(config, notes)
     general = dig(config, "eval", "general")
     data = dig(general, "dataset", "file_path") or dig(metadata, "dataset") or ""
     return Source(
@@ -93,10 +93,10 @@ def jobs(path: Path) -> list[Path]:
 
 
 def _job(path: Path) -> Path:
-    found = jobs(path)
-    if len(found) > 1:
-        raise ConfigError(f"{path}: {len(found)} jobs are in it, but a run has one job; name one of them, such as {found[-1]}")
-    return found[0]
+    folders = jobs(path)
+    if len(folders) > 1:
+        raise ConfigError(f"{path}: {len(folders)} jobs are in it, but a run has one job; name one of them, such as {folders[-1]}")
+    return folders[0]
 
 
 def _optional(file: Path) -> Json:
@@ -171,7 +171,7 @@ def _score(entries: Sequence[NatEntry], name: str, items: Mapping[str, Json], no
             entry.expected = entry.expected or tuple({"tool": tool} for tool in (labels if isinstance(labels, list) else ()))
     if failed:
         notes.append(
-            f"{name}: {failed} of {len(entries)} items are errors, which the toolkit's average counts as 0.0; here they are no scores"
+            f"{name}: {failed} of {len(entries)} items are errors, which the toolkit's average counts as 0.0; here they have no scores"
         )
     if strangers := [id for id in items if id not in {entry.id for entry in entries}]:
         notes.append(
@@ -266,7 +266,7 @@ def _models(config: Json) -> list[str]:
     return sorted({str(dig(llm, "model_name")) for llm in llms.values() if dig(llm, "model_name")})
 
 
-def _doubts(config: Json, notes: list[str]) -> None:
+def _note_doubts(config: Json, notes: list[str]) -> None:
     """Adds notes about doubts that the job's configuration casts on its numbers."""
     if not config:
         notes.append(f"no {CONFIG}, so agent, model and concurrency are unknown")

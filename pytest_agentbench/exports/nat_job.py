@@ -78,8 +78,8 @@ def _overrides(run: Run, group: str) -> dict[str, Any]:
     changes, arm = dict(run.settings.changes), run.arm_of(group)
     if arm and arm.path:
         changes[arm.path] = arm.setting
-    found = {f"workflow.{path.removeprefix(OF_AGENT)}": value for path, value in changes.items() if path.startswith(OF_AGENT)}
-    return found | ({CONCURRENCY: arm.concurrency} if arm and arm.concurrency is not None else {})
+    settings = {f"workflow.{path.removeprefix(OF_AGENT)}": value for path, value in changes.items() if path.startswith(OF_AGENT)}
+    return settings | ({CONCURRENCY: arm.concurrency} if arm and arm.concurrency is not None else {})
 
 
 def _leave_out(configuration: Json, path: str) -> None:

@@ -211,18 +211,18 @@ def _answer(turns: Json, file: Path) -> str:
 
 def _concurrency(logs: Sequence[Path], ids: set[str], notes: list[str]) -> int | None:
     """Returns the concurrency that the logs mention, or None. Adds a note about tasks that ended according to a log but have no file."""
-    asked: int | None = None
+    concurrency: int | None = None
     ended: set[str] = set()
     for log in logs:
         with log.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if found := STARTED.search(line):
-                    asked = int(found[1])
-                elif found := ENDED.search(line):
-                    ended.add(found[2])
+                if match := STARTED.search(line):
+                    concurrency = int(match[1])
+                elif match := ENDED.search(line):
+                    ended.add(match[2])
     if lost := sorted(ended - ids):
         notes.append(f"the log saw {len(lost)} tasks end that have no file, such as {lost[0]}")
-    return asked
+    return concurrency
 
 
 def _usage(files: Sequence[Path], notes: list[str]) -> Json:

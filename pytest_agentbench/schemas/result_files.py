@@ -71,15 +71,15 @@ def is_row(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
-def records_of(kind: Any, seen: dict[type, None] | None = None) -> dict[type, None]:
+def records_of(kind: Any, records: dict[type, None] | None = None) -> dict[type, None]:
     """Returns all record classes that a type contains or refers to, in the order of their first use. They are the keys of the dict."""
-    seen = {} if seen is None else seen
-    if kind not in seen and kind is not Ellipsis:
+    records = {} if records is None else records
+    if kind not in records and kind is not Ellipsis:
         if is_record(kind):
-            seen[kind] = None
+            records[kind] = None
         for each in (key.kind for key in keys_of(kind)) if is_record(kind) else typing.get_args(kind):
-            records_of(each, seen)
-    return seen
+            records_of(each, records)
+    return records
 
 
 def schema_of(name: str) -> Json:
@@ -162,11 +162,11 @@ def _own_docs(kind: type) -> dict[str, str]:
     comments = {token.start[0]: token.string.lstrip("#: ") for token in tokens if token.type == tokenize.COMMENT}
     alone = {number for number, line in enumerate(source.splitlines(), 1) if line.lstrip().startswith("#")}
     (body,) = (node.body for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
-    found = {}
+    docs = {}
     for node in (node for node in body if isinstance(node, ast.AnnAssign)):
         above = node.lineno
         while above - 1 in alone:
             above -= 1
         lines = [comments[line] for line in range(above, (node.end_lineno or node.lineno) + 1) if line in comments]
-        found[ast.unparse(node.target)] = re.sub(r"\bNone\b", "null", " ".join(lines))
-    return found
+        docs[ast.unparse(node.target)] = re.sub(r"\bNone\b", "null", " ".join(lines))
+    return docs

@@ -72,14 +72,14 @@ class SettingsKey(typing.NamedTuple):
 def options_of(kind: type) -> list[SettingsKey]:
     """Returns the options that the fields of a dataclass stand for. The description of a number says which numbers are allowed."""
     docs, hints = docs_of(kind), typing.get_type_hints(kind, include_extras=True)
-    found = []
+    options = []
     for each in dataclasses.fields(kind):
         default = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
         words = [about.words for about in getattr(hints[each.name], "__metadata__", ()) if isinstance(about, ValueKind)]
         is_number = bool(words) and typing.get_args(hints[each.name])[0] in {int, float}
         doc = f"{docs[each.name]} It is {words[0]}." if is_number else docs[each.name]
-        found.append(SettingsKey(each.name, hints[each.name], doc, default))
-    return found
+        options.append(SettingsKey(each.name, hints[each.name], doc, default))
+    return options
 
 
 def suite_schema() -> Json:

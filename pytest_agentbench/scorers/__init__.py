@@ -83,7 +83,7 @@ def load_scorer(name: str, folder: Path = Path(), options: Json | None = None) -
     """
     scorer: Scorer = load_object("scorer", name, SCORERS, folder)
     if not callable(scorer):
-        raise ConfigError(f"scorer {name!r} is a {type(scorer).__name__}, but must be a function (scenario, rollout) -> Score")
+        raise ConfigError(f"scorer {name!r} is a {type(scorer).__name__}, must be a function (scenario, rollout) -> Score")
     bound: Scorer = with_options("scorer", name, scorer, options or {})
     check_takes(f"scorer {name!r}", bound, PARAMETERS if "judge" in inspect.signature(bound).parameters else PARAMETERS[:2])
     return bound

@@ -1,4 +1,4 @@
-"""The `action_completion_evaluator` of NVIDIA's NeMo Agent Toolkit in its mode without a model, which searches for words.
+"""Scores as the `action_completion_evaluator` of NVIDIA's NeMo Agent Toolkit does in its mode without a model: it searches for words.
 
 Its quirks are included: words match inside other words ("get" in "target"), a scenario without goals gets 1.0, and a goal that names
 actions is completed if the answer names any of them. `action_completion` uses a judge instead.

@@ -1,7 +1,11 @@
-"""The `tsq_evaluator` of NVIDIA's NeMo Agent Toolkit with its quirks, so that numbers can be compared with published ones.
+"""Scores as the `tsq_evaluator` of NVIDIA's NeMo Agent Toolkit does, so that numbers can be compared with published ones.
 
-Quirks: the weights are not normalised (1.0 and 0.4 give up to 1.4), calls of a wrong tool still earn the parameter weight if no parameters
-are expected, and only the parameters of a tool's last call count. `tsq` and `parameter_accuracy` are scorers without these quirks.
+Its quirks are included:
+
+The weights are not normalised: 1.0 and 0.4 give up to 1.4. Calls of a wrong tool still earn the parameter weight if no parameters are
+expected. Only the parameters of a tool's last call count.
+
+`tsq` and `parameter_accuracy` are scorers without these quirks.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Arm:
 
     @property
     def concurrency(self) -> int | None:
-        """The number of rollouts in flight in blocks of this arm, or None for the concurrency of the session."""
+        """The concurrency of this arm: a number of rollouts at the same time, or None for that of the session."""
         return int(self.value.partition("=")[2]) if self.path == CONCURRENCY else None
 
     @property
@@ -152,7 +152,7 @@ def parse_arms(text: str) -> tuple[Arm, ...]:
     if not 2 <= len(arms) <= MOST_ARMS or not all(arm.value for arm in arms):
         raise ValueError(f"2 to {MOST_ARMS} arms: {FORMS}, each with NAME= in front if you like")
     if len({(arm.kind, arm.path) for arm in arms}) > 1:
-        raise ValueError("arms of one kind that differ in one setting; otherwise nobody could tell which setting made the difference")
+        raise ValueError("arms of one kind that differ in one setting only; otherwise their results cannot be explained")
     if duplicate := _duplicate(arms):
         raise ValueError(f"arms with different names, such as old={duplicate.option_text},new={duplicate.option_text}")
     return arms

@@ -20,7 +20,7 @@ NonEmptyText = Annotated[str, StringConstraints(strip_whitespace=True, min_lengt
 
 
 class DatasetSpec(Spec):
-    """Where the scenarios of a suite come from."""
+    """The key `dataset`: the format and the file of the data that the scenarios of a suite come from."""
 
     format: str = Field(
         description="The format of the data: `agent-leaderboard`, [`hle`](hle.md), [`bfcl`](bfcl.md), which reads an installed package, "
@@ -75,7 +75,7 @@ Answers = dict[str, AnswerSpec]
 
 
 class VariantSpec(Spec):
-    """What a variant changes of its suite."""
+    """A variant of a suite: settings of agent and tools, canned answers, and a limit that replace those of the suite."""
 
     agent: dict[str, JsonValue] = Field(
         default={},
@@ -97,7 +97,7 @@ class QuarantineSpec(Spec):
 
     scenario: NonEmptyText = Field(description="The id of the scenario.")
     owner: NonEmptyText = Field(description="This person or team is responsible for ending the quarantine.")
-    reason: NonEmptyText = Field(description="The reason stands in reports.")
+    reason: NonEmptyText = Field(description="The reason, which reports show.")
     expires: date = Field(description="The last day of the quarantine, such as `2999-12-31`. From the next day on, the suite is an error.")
 
 

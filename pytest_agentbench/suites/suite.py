@@ -62,7 +62,7 @@ HARBOR = "harbor:"  # prefix of the name of a Harbor environment
 
 @dataclass(frozen=True)
 class Task:
-    """What a Harbor task directory says about its environment, time limits, users and verification, as far as it is supported."""
+    """A Harbor task directory: its environment, time limits, users and verification, as far as they are supported."""
 
     folder: str  # absolute path of the task directory with environment/, tests/ and solution/
     digest: str  # hash of all files of the task with their modes, 16 hexadecimal digits
@@ -102,7 +102,7 @@ QUESTION = 300  # maximum length of a question in reports, characters
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool as the model sees it, and the schema that sample responses are generated from."""
+    """A tool that the model can call, and the schema from which sample responses are generated."""
 
     name: str
     description: str

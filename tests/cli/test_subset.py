@@ -79,7 +79,7 @@ def test_json_lines(source: Path, tmp_path: Path) -> None:
     [
         ("[]", 1, "no scenarios in it"),
         ("", 1, "is empty"),
-        ("{}", 1, "contains a JSON dict, must be a list"),
+        ("{}", 1, "contains a JSON dict, but must contain a list"),
         ("[\n{]", 1, "2: not valid JSON"),
         ("[{}]", 0, "a subset has at least one scenario, not 0"),
     ],

@@ -114,13 +114,13 @@ def test_logs_and_counts(results: Path) -> None:
 
 def test_what_is_no_run(results: Path) -> None:
     """No results, results of two runs, a torn file and a value of another kind are refused by name."""
-    with pytest.raises(ConfigError, match="no result of a task in it"):
+    with pytest.raises(ConfigError, match="contains no result of a task"):
         read(results.parent / "reports")
     task(results / "outputs", "odd", [ANSWER], correct="yes")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"odd\.json: correct is 'yes', must be true or false"):
+    with pytest.raises(ConfigError, match=r"odd\.json: the key 'correct' is 'yes', must be true or false"):
         imported(results)
     task(results / "other", "a", [ANSWER])
-    with pytest.raises(ConfigError, match="2 directories have results of tasks, and one is a run"):
+    with pytest.raises(ConfigError, match="2 directories in it have results, but a run has one"):
         read(results)
     (results / "other" / "a.json").write_text('{"id": "a", ')
     with pytest.raises(ConfigError, match=r"other/a\.json: not valid JSON"):
@@ -143,5 +143,5 @@ def test_a_task_of_another_form(tmp_path: Path, keys: Json) -> None:
     """What is of another kind than the evaluation writes is a mistake with the file."""
     task(tmp_path / "run", "odd", **keys)
 
-    with pytest.raises(ConfigError, match=r"odd\.json: \w+ (is|has) a whole number"):
+    with pytest.raises(ConfigError, match=r"odd\.json: \w+ (is|contains) a whole number"):
         imported(tmp_path / "run")

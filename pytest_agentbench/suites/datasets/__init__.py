@@ -99,7 +99,7 @@ def _reader(spec: DatasetSpec, folder: Path) -> tuple[Callable[..., Any], list[P
     what = f"dataset format {spec.format!r}"
     reader = load_object("dataset format", spec.format, FORMATS, folder)
     if not callable(reader):
-        raise ConfigError(f"{what} is a {type(reader).__name__}, but must be a function (file) -> scenarios")
+        raise ConfigError(f"{what} is a {type(reader).__name__}, must be a function (file) -> scenarios")
     named = [folder / name for name in (spec.file, spec.tools) if name]
     reader = with_options("dataset format", spec.format, reader, spec.options)
     if set(inspect.signature(reader).parameters) <= {*options_of(reader)}:
@@ -134,7 +134,7 @@ def _data_folder(spec: DatasetSpec, folder: Path) -> Path:
 def _call_reader(reader: Callable[..., Any], format: str, paths: Sequence[Path], folder: Path) -> PackagedData:
     """Calls a format and returns its data. Raises ConfigError if the suite's code raises anything or returns something else.
 
-    The hash of the data includes the code of the suite's own format, because the scenarios depend on both.
+    The code of a suite's own format is part of the data's hash, because the scenarios depend on it.
     """
     try:
         data = reader(*paths)
