@@ -24,11 +24,11 @@ ENDS = {"CancelledError": ("cancelled", ""), "AgentTimeoutError": ("limit", "tim
 NOT_THE_AGENT = frozenset({"ApiUsageLimitError", "AgentAuthenticationError", "ModelNotFoundError"})
 
 STOPWATCH = (
-    "Harbor records times of a trial's phases, not of its calls: a rollout's time is its agent_execution, and calls have tokens only"
+    "Harbor records times of a trial's phases, not of its calls: a rollout's time is that of agent_execution, and calls have only tokens"
 )
 AVERAGES = (
-    "Harbor counts every trial without a reward as 0, and takes all trials alike; "
-    "a run leaves out what was not the agent's fault, and takes a scenario's trials first"
+    "Harbor counts every trial without a reward as 0, and weights all trials equally; "
+    "a run leaves out errors that are not the agent's fault, and averages a scenario's trials first"
 )
 NOTES = (
     "a retry deletes the earlier attempt's directory, so earlier attempts and their errors are not known",

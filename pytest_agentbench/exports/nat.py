@@ -30,10 +30,10 @@ from pytest_agentbench.records import Json, Rollout, Score, is_score
 
 STOPWATCH = (
     "the toolkit stamped events in the agent's own process with the wall clock: a call begins when the framework announces it, "
-    "so the client queue is in TTFT"
+    "so TTFT includes the client queue"
 )
 
-AVERAGES = "the toolkit counts an error as 0.0, and takes all items alike; a run leaves errors out, and takes a scenario's trials first"
+AVERAGES = "the toolkit counts an error as 0.0, and weights items equally; a run leaves errors out, and averages trials of a scenario first"
 
 
 @dataclass
@@ -231,7 +231,7 @@ def _rollouts(
         zeros += any(not float(score) for score in rollout.scores.values()) and not rollout.tool_calls
         yield rollout
     if silent:
-        notes.append(f"{silent} entries have no answer and no event: infra_error here, 0.0 in the toolkit's average")
+        notes.append(f"{silent} entries have no answer and no event: they are infra_error here, and count as 0.0 in the toolkit's average")
     if zeros:
         notes.append(f"{zeros} scores of 0.0 are of entries without a tool call: the toolkit writes the same for a workflow that failed")
     if events and not inputs:
@@ -273,4 +273,4 @@ def _note_doubts(config: Json, notes: list[str]) -> None:
     if dig(config, "eval", "general", "dataset", "structure", "disable"):
         notes.append("structure.disable: the agent was given the whole entry of the data set, its labels included")
     if "self_evaluating" in str(dig(config, "workflow", "_type")):
-        notes.append("the agent judges itself: its judge's calls are among its own, and tools are those of all its tries")
+        notes.append("the agent judges itself: its calls include those of the judge, and its tools are those of all its drafts")

@@ -101,8 +101,8 @@ ENDED = re.compile(r"\[HLE_TRIAL_COMPLETE\] .{0,400}ts_unix=([\d.]+) task_id=(\S
 STOPWATCH = "ToolOrchestra writes no time to its results"
 NOTES = (
     "the results have no times and no tokens of a task, so there are no calls, no latencies and no throughput",
-    "a task that was aborted leaves no file, and how many were planned is not recorded: the mean is over those that ended",
-    "a round in which the model did not answer leaves no trace, so a backend that failed and an agent that went astray look alike",
+    "a task that was aborted leaves no file, and the number of planned tasks is not recorded, so the mean is over those that ended",
+    "a round without an answer of the model is not recorded, so failures of the backend cannot be told from failures of the agent",
     "`correct` is an exact match unless HLE_ENABLE_JUDGE was 1, which is not recorded",
 )
 
@@ -146,7 +146,7 @@ def _tasks(path: Path, notes: list[str]) -> Sequence[tuple[int, Path]]:
     if others := sorted(runs.keys() - {chosen}):
         if chosen != path:
             raise ConfigError(f"{path}: {len(runs)} directories in it have results, but a run has one; name one of them, such as {chosen}")
-        notes.append(f"left out: {len(others)} directories below have results of tasks of their own, such as {others[0].relative_to(path)}")
+        notes.append(f"left out: {len(others)} directories below have results of their own, such as {others[0].relative_to(path)}")
     return sorted(runs[chosen])
 
 
@@ -187,7 +187,7 @@ def outcome(task: Json) -> tuple[str, str]:
     if task["status"] == "error":
         return "infra_error", f"a tool failed: {task.get('error_type') or 'no error_type was recorded'}"
     if not task["all_tool_calls"]:
-        return "infra_error", "in no round did the model answer"
+        return "infra_error", "the model answered in no round"
     if not any(call.name == "answer" and not call.problem for call in _tool_calls(task["all_tool_calls"])):
         return "limit", f"turns: no answer after {len(task['all_tool_calls'])} rounds in which the model answered"
     return "ok", ""
@@ -221,7 +221,7 @@ def _concurrency(logs: Sequence[Path], ids: set[str], notes: list[str]) -> int |
                 elif match := ENDED.search(line):
                     ended.add(match[2])
     if lost := sorted(ended - ids):
-        notes.append(f"the log saw {len(lost)} tasks end that have no file, such as {lost[0]}")
+        notes.append(f"according to the logs, {len(lost)} tasks ended that have no file, such as {lost[0]}")
     return concurrency
 
 
@@ -242,7 +242,7 @@ def _usage(files: Sequence[Path], notes: list[str]) -> Json:
         models.add(str(record.get("model")))
     notes.append(
         f"{files[0].name} counts {totals['calls']} calls, {totals['prompt_tokens']:,} prompt tokens and {totals['completion_tokens']:,} "
-        "completion tokens, of no task in particular"
+        "completion tokens, and does not say for which tasks"
     )
     if inferred:
         notes.append(f"for {inferred} of them the server did not say what was cached, and ToolOrchestra wrote 0")

@@ -14,14 +14,14 @@ from pytest_agentbench.scorers.repeated import identity
 #: Kind -> its meaning, as shown to users. A rollout may have several kinds; the first ones explain most of the others.
 KINDS: Mapping[str, str] = {
     "agent error": "the agent raised an error",
-    "cut": "a limit ended it: of turns, of time, or of the output tokens of its last call",
+    "cut": "the rollout reached a limit: of turns, of time, or of the output tokens of its last call",
     "gave up": "tools were expected, and it called none",
     "loop": "it made one call with the same arguments three times or more",
     "malformed": "the arguments of a call could not be parsed",
     "unknown tool": "it called a tool that does not exist",
-    "bad argument": "a call broke the tool's schema, or none of an expected tool carries the labels' arguments",
+    "bad argument": "a call did not fit the tool's schema, or no call of an expected tool had the expected arguments",
     "wrong tool": "it called one tool where another was expected",
-    "missing call": "it did not call an expected tool, and no other one in its place",
+    "missing call": "it called neither an expected tool nor another one in its place",
     "extra call": "it called a tool besides those that were expected",
 }
 

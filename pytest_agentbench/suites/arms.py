@@ -1,4 +1,4 @@
-"""The arms of an A/B session: parsing `--agentbench-ab`, and making a variant of a suite for each arm. Also the cache policies."""
+"""The arms of an A/B session: parses `--agentbench-ab`, and makes a variant of a suite for each arm. Also names the cache policies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLD, PRIMED, CARRY = CACHE_POLICIES = ("cold", "primed", "carry")
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the things that an A/B session compares. The others are compared with the first arm."""
+    """A backend, agent, variant, model or setting that an A/B session compares with others. All others are compared with the first arm."""
 
     name: str
     kind: str  # `backend`, `agent`, `variant`, `model` or `set`
@@ -63,7 +63,7 @@ class Arm:
 
 
 class VariantOrigin(NamedTuple):
-    """The variant of the suite and the arm that a variant of an A/B session was made from."""
+    """The variant of the suite and the arm from which a new variant of an A/B session was made."""
 
     variant: str  # name in the suite
     arm: str
@@ -130,7 +130,10 @@ def origins(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, VariantOr
 
 
 def _pairs(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, tuple[str, Arm]]:
-    """Returns name of a new variant -> the variant and the arm that it combines. If arms are variants, only with `default`."""
+    """Returns name of a new variant -> the variant and the arm that it combines.
+
+    Arms of the kind `variant` are combined only with the suite's default variant.
+    """
     chosen = (DEFAULT,) if any(arm.kind == VARIANT for arm in arms) else variants
     return {variant_in(variant, arm.name): (variant, arm) for variant in chosen for arm in arms}
 

@@ -63,7 +63,7 @@ def test_how_tasks_end(results: Path) -> None:
         "wrong": ("ok", ""),
         "rounds": ("limit", "turns: no answer after 2 rounds in which the model answered"),
         "tool": ("infra_error", "a tool failed: RateLimitError"),
-        "silent": ("infra_error", "in no round did the model answer"),
+        "silent": ("infra_error", "the model answered in no round"),
     } == {name: (each.status, each.reason) for name, each in rollouts.items()}
     assert {"right": 1.0, "wrong": 0.0, "rounds": 0.0} == {
         name: float(each.scores[SCORE]) for name, each in rollouts.items() if each.scores
@@ -108,7 +108,7 @@ def test_logs_and_counts(results: Path) -> None:
     assert (48, "Qwen/Qwen3-8B") == (run["settings"]["concurrency"], run["backend"]["served_model"])
     assert {"calls": 2, "prompt_tokens": 1600, "completion_tokens": 40, "cached_tokens": None} == run["imported"]["facts"]
     notes = "\n".join(run["imported"]["notes"])
-    assert "the log saw 1 tasks end that have no file, such as lost" in notes
+    assert "according to the logs, 1 tasks ended that have no file, such as lost" in notes
     assert "for 1 of them the server did not say what was cached" in notes
 
 
@@ -134,7 +134,7 @@ def test_the_directory_that_is_named(results: Path) -> None:
 
     source = read(results / "outputs")
 
-    assert "left out: 1 directories below have results of tasks of their own, such as older" in source.notes
+    assert "left out: 1 directories below have results of their own, such as older" in source.notes
     assert "a" not in [rollout.scenario for rollout in source.rollouts]
 
 

@@ -486,7 +486,7 @@ def test_faulty_data(folder: Folder, data: Any, sentence: str) -> None:
         ([tool(description=["Finds."])], "data.json: entry 1: tool 'find_item': 'description' must be a text, not ['Finds.']"),
         (
             [tool(properties="{")],
-            "data.json: entry 1: tool 'find_item': 'properties' is a text that is not valid JSON; write the schema as an object: Expecting property name",
+            "data.json: entry 1: tool 'find_item': 'properties' is a text that is not valid JSON; write the schema as an object: Expecting",
         ),
         ([tool(properties=["item"])], "data.json: entry 1: tool 'find_item': 'properties' must be an object, not ['item']"),
         ([tool(response_schema="[1]")], "data.json: entry 1: tool 'find_item': 'response_schema' must be an object, not [1]"),

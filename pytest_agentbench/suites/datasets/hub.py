@@ -30,7 +30,7 @@ DatasetRows = Mapping[str, Sequence[Json]]  # config -> rows
 
 
 class Snapshot(NamedTuple):
-    """The files of the data set at one commit."""
+    """The names of the files of the data set at one commit."""
 
     commit: str
     files: tuple[str, ...]

@@ -31,7 +31,7 @@ class TaskFolder(NamedTuple):
 
 
 class OpenThoughtsSnapshot(NamedTuple):
-    """The files of a data set at one commit."""
+    """The names of the files of a data set at one commit."""
 
     repository: str
     commit: str
