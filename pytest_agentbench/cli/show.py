@@ -89,7 +89,7 @@ def _calls_of_arms(directory: Path, run: Run) -> Iterator[tuple[str, Iterator[LL
     from pytest_agentbench.tables import places
 
     [origin] = ChosenRuns([directory]).origins
-    for arm, (own, _) in ChosenRuns.in_turns(origin, run, "arm").items():
+    for arm, (own, _) in ChosenRuns.split_by_arm(origin, run, "arm").items():
         attempts = (each for place in places(own) if arm_of(place.rollout.variant) == arm for each in place.rollout.attempts)
         yield arm, (_moved(call, own.calendar, each.session, each.started_ns) for each in attempts for call in each.calls)
 

@@ -106,7 +106,7 @@ def test_a_second_import(job: Path) -> None:
             ["nta", "nat"],
             "no tool 'nta' (did you mean 'nat'?); known: harbor, nat, toolorchestra, or an import path such as my_package.tools:nta",
         ),
-        (["harbor", "nat/job_1"], "nat/job_1: no trial in it, which is a directory with config.json; pass the directory of a job"),
+        (["harbor", "nat/job_1"], "nat/job_1: contains no trial (a directory with config.json); pass the directory of a job"),
         (
             ["nat", "nat/job_1", "--suite", "scenarios/other"],
             "scenarios/other: has no scenario 'shop-1', which nat ran; name its suite with --suite",

@@ -79,7 +79,7 @@ def test_json_lines(source: Path, tmp_path: Path) -> None:
     [
         ("[]", 1, "contains no scenarios; name another file"),
         ("", 1, "is empty"),
-        ("{}", 1, "contains a JSON dict, must be a list"),
+        ("{}", 1, "contains a JSON dict, but must contain a list"),
         ("[\n{]", 1, "2: not valid JSON"),
         ("[{}]", 0, "the number of scenarios must be at least 1, not 0"),
     ],

@@ -44,7 +44,7 @@ def test_an_arm_is_a_variant() -> None:
 
 def test_a_name_that_is_taken_is_refused() -> None:
     """An arm cannot be called as a variant of the suite is."""
-    with pytest.raises(ConfigError, match=r"it has a variant 'hot'; give the arm another name, such as a=agent:x"):
+    with pytest.raises(ConfigError, match=r"the suite has a variant 'hot'; give the arm another name, such as a=agent:x"):
         in_arms(suite(hot={}), ("default",), (Arm("hot", "agent", "x"), Arm("b", "agent", "y")))
 
 
