@@ -40,7 +40,7 @@ def most_confused(triage: Triage) -> Text:
 
 
 def worst_tool(triage: Triage) -> Text:
-    """`the tool with the most mistakes: get_balance (not called in 31 of 40 rollouts)`. Empty without mistakes."""
+    """`the tool with the most mistakes: get_balance (not called in 31 of 40 rollouts that should)`. Empty without mistakes."""
     return ("the tool with the most mistakes: ", *tool(triage.tools[0])) if triage.tools else ""
 
 
@@ -253,11 +253,10 @@ def confusion(value: Confusion) -> tuple[str | Code, ...]:
 
 
 def tool(value: ToolMistakes) -> tuple[str | Code, ...]:
-    """`get_balance (not called in 31 of 40 rollouts, called unexpectedly in 2, wrong arguments in 5)`: the mistakes with a tool."""
-    parts = [f"not called in {value.missing} of {count(value.expected, 'rollout')}"] * bool(value.missing)
-    for what, amount in (("called unexpectedly", value.unexpected), ("wrong arguments", value.bad_arguments)):
-        if amount:
-            parts.append(f"{what} in {amount if parts else count(amount, 'rollout')}")
+    """`get_balance (not called in 31 of 40 rollouts that should, wrong arguments in 5 rollouts)`: the mistakes with a tool."""
+    parts = [f"not called in {value.missing} of {count(value.expected, 'rollout')} that should"] * bool(value.missing)
+    parts += [f"called unexpectedly in {count(value.unexpected, 'rollout')}"] * bool(value.unexpected)
+    parts += [f"wrong arguments in {count(value.bad_arguments, 'rollout')}"] * bool(value.bad_arguments)
     return Code(value.tool), f" ({', '.join(parts)})"
 
 
