@@ -29,6 +29,6 @@ def load_report(name: str, known: Mapping[str, str] = REPORTS) -> ReportWriter:
 
 
 def write_reports(run: Run, directory: Path) -> None:
-    """Writes all REPORTS of a run into its directory."""
+    """Writes all REPORTS of a run into `directory`."""
     for name in REPORTS:
         load_report(name)(run, directory)

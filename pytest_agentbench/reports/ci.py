@@ -39,7 +39,7 @@ def cut(text: str, limit: int, where: str) -> str:
 
 
 def whole_report(run_id: str) -> str:
-    """Returns the name of the report that contains the whole of a truncated text, and its run."""
+    """Returns where the whole of a truncated text is: in report.md of a run."""
     return f"`report.md` of run {run_id}"
 
 

@@ -144,7 +144,7 @@ def p_worse(rule: RuleResult) -> str:
 
 
 def left_out_scenarios(rule: RuleResult) -> str:
-    """`scenarios left out: 3 not in the baseline`. Empty if none was."""
+    """`scenarios left out: 3 not in the baseline`: the scenarios that a rule does not compare. Empty if there are none."""
     parts = ", ".join(f"{amount} {what}" for name, what in MISSING.items() if (amount := getattr(rule.missing, name)))
     return f"scenarios left out: {parts}" if parts else ""
 
@@ -271,7 +271,7 @@ def comparison(ab: ArmsCompared, each: MetricCompared) -> str:
 
 
 def no_difference(left: int) -> str:
-    """`no difference is shown for 11 other metrics`. Empty if all metrics are listed."""
+    """`no difference is shown for 11 other metrics`: the comparisons that a list leaves out. Empty if it leaves out none."""
     return f"no difference is shown for {count(left, 'other metric')}" if left else ""
 
 

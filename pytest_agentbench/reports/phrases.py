@@ -216,7 +216,7 @@ def _share(amount: int, total: int, noun: str) -> str:
 
 
 def earlier_runs(earlier: EarlierRuns | None) -> str:
-    """`the 3rd run of this setup, 2 before it were not PASS`. Empty if every earlier run was PASS."""
+    """`the 3rd run of this setup, 2 before it were not PASS`: a warning about repeated tries. Empty if every earlier run was PASS."""
     if not earlier or not earlier.not_passed:
         return ""
     place, failed = earlier.runs + 1, len(earlier.not_passed)
@@ -277,13 +277,13 @@ def not_run(run: Run) -> str:
 
 
 def progress(run: Run) -> str:
-    """`6 of 8 planned rollouts finished, 2 not run`."""
+    """`6 of 8 planned rollouts finished, 2 not run`: the progress of a run."""
     plan = run.plan
     return f"{plan.finished} of {plan.rollouts} planned rollouts finished" + (f", {plan.not_run} not run" if plan.not_run else "")
 
 
 def exit_status(run: Run) -> str:
-    """`exit status 1`. Empty for an imported run, which has no pytest session."""
+    """`exit status 1`: the status of the pytest session. Empty for an imported run, which has no session."""
     return "" if run.exit_status is None else f"exit status {run.exit_status}"
 
 

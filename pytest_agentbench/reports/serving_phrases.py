@@ -70,7 +70,7 @@ def _failures(performance: PerformanceSummary, verb: str) -> str:
 
 
 def time_of(part: str, of_time: PartOfTime) -> str:
-    """`64.9 % of the rollouts' time went to decoding`."""
+    """`64.9 % of the rollouts' time went to decoding`: the share of one part of the time."""
     return f"{percent(of_time.share)} of the rollouts' time went to {PARTS[part]}"
 
 
@@ -240,7 +240,7 @@ def server_load(serving: ServingSummary) -> str:
 
 
 def sampling_gap(serving: ServingSummary) -> str:
-    """Warns that samples are missing: returns the longest time between two samples, and the intended time."""
+    """Returns the longest time between two samples, and the sampling interval."""
     return f"up to {serving.longest_gap_s:.1f} s between two samples, instead of {serving.every_s:g} s"
 
 

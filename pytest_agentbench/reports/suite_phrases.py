@@ -35,7 +35,7 @@ def ended_badly(suite: SuiteResult) -> str:
 
 
 def most_confused(triage: Triage) -> Text:
-    """`most confused: get_balance instead of get_history 7 times`. Empty if no tool was confused with another."""
+    """`most confused: get_balance instead of get_history 7 times`: the most frequent confusion of two tools. Empty if there is none."""
     return ("most confused: ", *confusion(triage.confused[0])) if triage.confused else ""
 
 
@@ -45,7 +45,7 @@ def worst_tool(triage: Triage) -> Text:
 
 
 def commonest_failure(tasks: TasksSummary) -> Text:
-    """`the most frequent way to fail: limit: iterations: 4 rollouts, for example ...`. Empty if every task was solved."""
+    """`the most frequent way to fail: limit: iterations: 4 rollouts, for example ...`: from a suite of tasks. Empty if all were solved."""
     return ("the most frequent way to fail: ", *task_failure(tasks.failures[0])) if tasks.failures else ""
 
 
@@ -215,7 +215,7 @@ def quarantine_tests(entry: QuarantineResult) -> str:
 
 
 def unsupported_count(suite: SuiteResult) -> str:
-    """`2 of 80 tasks need unsupported features`. Empty if there are none."""
+    """`2 of 80 tasks need unsupported features`: the number of skipped tasks. Empty if none was skipped."""
     return f"{len(suite.unsupported)} of {suite.dataset.size} tasks need unsupported features" if suite.unsupported else ""
 
 

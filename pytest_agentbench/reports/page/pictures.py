@@ -78,7 +78,7 @@ def intervals(run: Run) -> list[Json]:
 
 
 def compared_runs(directories: Sequence[Path]) -> RunComparison:
-    """Returns the comparison of some runs with the first one. Raises ConfigError."""
+    """Returns the comparison of several runs with the first one. Raises ConfigError if a run cannot be read."""
     from pytest_agentbench.gate.run_comparison import RunComparison, distinct
     from pytest_agentbench.gate.run_pair import read  # imported late, because a session does not need the statistics
 
