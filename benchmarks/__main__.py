@@ -1,6 +1,6 @@
-"""`python -m benchmarks [name ...]`: figures beside their targets.
+"""`python -m benchmarks [name ...]`: runs benchmarks and prints each measured figure next to its target.
 
-The exit status is 1 only where one could not be measured, or is so far off that something must be broken.
+The exit status is 1 only if a benchmark failed, or if a figure misses its target by so much that something must be broken.
 """
 
 from __future__ import annotations
@@ -90,22 +90,25 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help="which ones (default: all)")
-    parser.add_argument("--list", action="store_true", help="say what each one measures")
+    parser.add_argument("names", nargs="*", metavar="name", help="names of benchmarks (default: all)")
+    parser.add_argument("--list", action="store_true", help="print what each benchmark measures, and exit")
     parser.add_argument(
-        "--repeat", type=int, metavar="N", help="runs of each arm where several are compared; verdicts_real: runs that are the same"
+        "--repeat", type=int, metavar="N", help="number of runs of each setting under comparison; verdicts_real: runs without a change"
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="tables: no million; pressure: two blocks of each arm; timing: less than a minute, 48 plain streams; "
-        "verdicts: three minutes; verdicts_real: less than one",
+        help="measure less: tables without a million calls, pressure with two blocks of each arm, timing with 48 plain streams "
+        "(under a minute), verdicts (three minutes), verdicts_real (under a minute)",
     )
-    parser.add_argument("--streams", type=int, nargs="+", default=(), metavar="N", help="timing: so many streams at a time")
+    parser.add_argument("--streams", type=int, nargs="+", default=(), metavar="N", help="timing: numbers of concurrent streams")
     parser.add_argument(
-        "--table", type=Path, metavar="FILE", help="pressure, timing, verdicts, verdicts_real: write the table there, as Markdown"
+        "--table",
+        type=Path,
+        metavar="FILE",
+        help="pressure, timing, verdicts, verdicts_real: also write the table to this file, as Markdown",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file, as JSON")
     arguments = parser.parse_args()
     for name in arguments.names:
         if name not in BENCHMARKS:
@@ -114,7 +117,7 @@ def parse() -> argparse.Namespace:
 
 
 def show(result: Result, circumstances: str) -> None:
-    """The figures as a table, the notes below."""
+    """Prints the figures of a benchmark as a table, then notes on them and on the load of the machine."""
     print(f"\n{result.table}\n" if result.table else "")
     for figure in result.figures:
         print("  ".join(text.ljust(width) for text, width in zip(figure.columns, WIDTHS, strict=True)).rstrip())

@@ -1,4 +1,4 @@
-"""codec: CPU that converts a banking rollout's record of some 15 kB to JSON's types and back, over json.dumps and json.loads of it"""
+"""codec: CPU time of converting a record of 15 kB to JSON values and back, relative to json.dumps and json.loads"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def measure(options: Options) -> Result:
     text = min((opened(line) for journal in journals for line in journal.splitlines()), key=lambda each: abs(len(each) - SIZE))
     data, rollout = json.loads(text), rollout_of(text)
     if codec.read(Rollout, codec.plain(rollout)) != rollout:
-        raise BenchmarkError("the record does not come back as it went")
+        raise BenchmarkError("the record has changed after a conversion to JSON values and back")
     seconds = _seconds(
         {
             "plain": lambda: codec.plain(rollout),

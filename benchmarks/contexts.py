@@ -1,4 +1,4 @@
-"""contexts: KV hits of an orchestrator that is told all anew in each round, over those of one whose conversation only grows"""
+"""contexts: prefix cache hits of an orchestrator with a new prompt in each round, relative to one with a growing conversation"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROGRAM = "for number in range(40):\n    print(number, number**2, number**3)"
 
 def measure(_options: Options) -> Result:
     if shutil.which("bwrap") is None:
-        raise BenchmarkSkipped("there is no `bwrap` command here")
+        raise BenchmarkSkipped("the command `bwrap` is missing; install bubblewrap")
     figures, notes = [], []
     with tempfile.TemporaryDirectory() as folder, _served(Path(folder)) as (experts, retriever):
         for blocks in BLOCKS:
@@ -46,7 +46,7 @@ def measure(_options: Options) -> Result:
 
 @contextmanager
 def _served(folder: Path) -> Iterator[tuple[str, str]]:
-    """Base URLs of an engine that plays the experts, apart from the one under test, and of a retriever over the pages of docs/."""
+    """Starts an engine that plays the expert models, and a retriever over the pages of docs/. Yields the base URLs of both."""
     pieces = [
         {"id": f"{page.stem}-{start}", "content": text[start : start + PIECE]}
         for page in sorted((ROOT / "docs").glob("*.md"))
@@ -60,7 +60,7 @@ def _served(folder: Path) -> Iterator[tuple[str, str]]:
         engine = f"http://127.0.0.1:{_child(stack, 'engine', config, folder)}/v1"
         index = str(folder / "index")
         if agentbench(["retriever", "build", str(folder / "corpus.jsonl"), "--output", index, "--url", engine, "--model", "expert"]):
-            raise BenchmarkError("the index was not built")
+            raise BenchmarkError("the index of the retriever was not built; see the output above")
         port = _child(stack, "retriever", {"index_dir": index, "embeddings": {"url": engine, "model": "expert"}}, folder)
         yield engine, f"http://127.0.0.1:{port}"
 
@@ -72,7 +72,10 @@ def _child(stack: ExitStack, name: str, config: Json, folder: Path) -> int:
 
 
 def _experts() -> list[Json]:
-    """A program, an answer, and a query for each search, which is told by what is known so far: alike in both arms."""
+    """Returns script rules for the expert models: a program, an answer, and a query that depends on the documents in the prompt.
+
+    The answers are the same in both arms, so that only the prompts of the orchestrator differ.
+    """
     queries = {"Doc 11: ": "what a container may do, and its network", "Doc 1: ": "prefix cache hits of a backend", "": "scores and judges"}
     return [
         {"match": {"contains": "one additional piece of Python"}, "text": f"```python\n{PROGRAM}\n```"},
@@ -82,7 +85,7 @@ def _experts() -> list[Json]:
 
 
 def _session(folder: Path, blocks: int, experts: str, retriever: str) -> dict[str, Any]:
-    """Arm -> tokens of its prompts that the model's prefix cache had, of twelve questions in six rounds each."""
+    """Runs a session with both arms and a KV cache of `blocks` blocks. Returns the prefix cache statistics of each arm, by name."""
     project = folder / str(blocks)
     shutil.copytree(ROOT / "scenarios/hle", project / "scenarios/hle", ignore=shutil.ignore_patterns("__pycache__"))
     questions = [json.loads(line)["question"] for line in (project / "scenarios/hle/sample.jsonl").read_text().splitlines()]

@@ -43,7 +43,7 @@ def test_nothing(number):
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at a session in progress."""
+    """One measurement of a running session: its progress and the memory of its processes."""
 
     rollouts: int  # in the journal
     resident: dict[str, float]  # process -> 10^6 bytes
@@ -86,21 +86,21 @@ def growth(name: str, before: float, after: float, expected: float = 0) -> Figur
 
 
 def looks(place: Workplace) -> tuple[float, float]:
-    """How large a pytest was in its 1,000th test and in its last one, in 10^6 bytes."""
+    """Returns the memory of the pytest process in its 1,000th test and in its last one, in 10^6 bytes."""
     first, last = (int((place.root / f"statm-{number}").read_text().split()[1]) * PAGE / 1e6 for number in (SETTLED, ROLLOUTS - 1))
     return first, last
 
 
 def settled(samples: list[Sample]) -> tuple[Sample, Sample]:
-    """The first look after things have settled, and the last one."""
+    """Returns the first sample after SETTLED rollouts, and the last sample. Raises BenchmarkError if there are too few."""
     after = [sample for sample in samples if sample.rollouts >= SETTLED and {"pool", "tap"} <= sample.resident.keys()]
     if len(after) < 2 or after[-1].rollouts < ROLLOUTS * 0.9:
-        raise BenchmarkError(f"the run was seen at {[sample.rollouts for sample in samples]} rollouts, which is too little to compare")
+        raise BenchmarkError(f"samples were taken only at {[sample.rollouts for sample in samples]} rollouts, too few to compare")
     return after[0], after[-1]
 
 
 def watched(place: Workplace, command: Command) -> Iterator[Sample]:
-    """Looks at the processes until the command ends, which stays to be waited for."""
+    """Yields a sample every EVERY seconds until the command ends. The caller still has to wait for the command."""
     journal = Lines(place)
     while os.waitid(os.P_PID, command.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         sizes = {name: resident(pid) for name, pid in children(command.process.pid).items()}
@@ -109,7 +109,7 @@ def watched(place: Workplace, command: Command) -> Iterator[Sample]:
 
 
 class Lines:
-    """Counts the lines of the newest run's journal without reading any of them twice."""
+    """Counts the lines in the journal of the newest run. Each call of `count` reads only the new lines."""
 
     def __init__(self, place: Workplace) -> None:
         self._place, self._read, self._lines = place, 0, 0
@@ -126,7 +126,7 @@ class Lines:
 
 
 def children(parent: int) -> dict[str, int]:
-    """Name -> process id of the pool, the tap and the engine that a pytest has started."""
+    """Returns the process ids of the pool, the tap and the engine that a pytest process has started, by name."""
     pids: dict[str, int] = {}
     with suppress(psutil.Error):  # it ended while it was looked at
         for child in psutil.Process(parent).children():
@@ -135,7 +135,7 @@ def children(parent: int) -> dict[str, int]:
 
 
 def resident(pid: int) -> float:
-    """Resident memory of a process in 10^6 bytes; 0 when it is gone."""
+    """Returns the resident memory of a process in 10^6 bytes, or 0 if it has ended."""
     try:
         return float(psutil.Process(pid).memory_info().rss) / 1e6
     except psutil.Error:

@@ -1,4 +1,4 @@
-"""frame: what the numbers of a run of 10,000 rollouts with 10 calls of 60 events take: reading, summing up, and 40 metrics of 8 slices"""
+"""frame: CPU and memory of computing the metrics of a run: 10,000 rollouts with 10 calls of 60 events, 40 metrics of 8 slices"""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def measure(options: Options) -> Result:
 
 
 def cpu_seconds(directory: Path) -> dict[str, float]:
-    """Returns what each step takes: reading a journal alone, into a frame, the summary, and the values of slices, with their number."""
+    """Returns the CPU seconds of each step: reading a journal, reading it into a frame, the summary, and the metrics of slices.
+
+    The entry `values` is not a time, but the number of these metrics.
+    """
     settings = PerformanceSettings(8, {}, {"ttft": 500.0}, (0.0, 30.0))
     terms = Terms(objectives_of(settings.slo))
     began = time.process_time()

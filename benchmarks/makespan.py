@@ -46,7 +46,7 @@ def measure(options: Options) -> Result:
 
 @dataclass(frozen=True)
 class Session:
-    """A run with latencies, and how short it could have been."""
+    """A measured pytest session, and how long it would have taken with the longest rollouts first."""
 
     cost: Cost
     span: float  # seconds from the first rollout's start to the last one's end
@@ -68,7 +68,7 @@ class Session:
 
 
 def longest_first(durations: Sequence[float], slots: int) -> float:
-    """Seconds until the last one ends when each slot takes the longest that is left as soon as it is free."""
+    """Returns the duration of the longest-first schedule: each free slot takes the longest rollout that is left."""
     ends = [0.0] * slots
     for duration in sorted(durations, reverse=True):
         heapq.heapreplace(ends, ends[0] + duration)

@@ -1,4 +1,4 @@
-"""What all benchmarks share: a command and what it cost, and a figure beside its target."""
+"""Classes and functions that all benchmarks use: commands with their cost, and measured figures with their targets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEFT_OUT = ("COV_", "COVERAGE_", "PYTEST_", "PYTHONDONTWRITEBYTECODE", "PYTHONPY
 
 
 class BenchmarkError(Exception):
-    """A benchmark could not measure what it is for."""
+    """A benchmark failed, so it has no result."""
 
 
 class BenchmarkSkipped(Exception):
@@ -28,7 +28,7 @@ class BenchmarkSkipped(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks of the benchmarks."""
+    """The command-line options that benchmarks get."""
 
     repeat: int | None = None  # runs of each arm; None: as many as the benchmark wants
     quick: bool = False
@@ -38,7 +38,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Figure:
-    """One number that the issue sets a target for."""
+    """One measured number that has a target, which is an upper limit."""
 
     name: str
     value: float
@@ -58,7 +58,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Result:
-    """What a benchmark found."""
+    """The result of a benchmark: figures with targets, notes, and possibly a table of all measurements."""
 
     figures: list[Figure]
     notes: list[str]
@@ -71,7 +71,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command took, the processes it waited for included."""
+    """Time and memory of a command, including the child processes that it waited for."""
 
     wall_s: float
     cpu_s: float  # user and system
@@ -80,7 +80,7 @@ class Cost:
 
 
 class Command:
-    """A running command whose output goes to a file, so that no pipe can fill up."""
+    """A running command. Its output goes to a file, so that it never blocks on a full pipe."""
 
     def __init__(self, words: Sequence[str], cwd: Path, **environment: str) -> None:
         self.words = words
@@ -89,7 +89,7 @@ class Command:
         self.process = subprocess.Popen(words, cwd=cwd, env=clean_environment(environment), stdout=self._output, stderr=subprocess.STDOUT)
 
     def cost(self) -> Cost:
-        """Waits for the command; raises BenchmarkError with the end of its output when it fails."""
+        """Waits for the command and returns its cost. Raises BenchmarkError with its output if it fails."""
         _, status, usage = os.wait4(self.process.pid, 0)
         wall = time.monotonic() - self._started
         self.process.returncode = os.waitstatus_to_exitcode(status)
@@ -102,7 +102,7 @@ class Command:
 
 
 class Surroundings:
-    """What else goes on on this machine: CPU seconds swing by half when others keep it busy."""
+    """Measures the CPU use of other processes while a benchmark runs. If they are busy, CPU times may vary by half."""
 
     def __init__(self) -> None:
         self._started, self._busy, self._ours = time.monotonic(), machine_cpu(), our_cpu()
@@ -114,19 +114,19 @@ class Surroundings:
 
 
 def machine_cpu() -> float:
-    """CPU seconds that this machine has spent on anything since it booted."""
+    """Returns the CPU seconds of all processes of this machine since it booted."""
     user, nice, system, _, _, irq, softirq, *_ = (int(ticks) for ticks in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def our_cpu() -> float:
-    """CPU seconds of this process and of all that it waited for."""
+    """Returns the CPU seconds of this process and of the children that it waited for."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def clipped(output: str, most: int = 2000) -> str:
-    """The two ends of a long output."""
+    """Returns an output without its middle if it is long."""
     return output if len(output) <= 2 * most else f"{output[:most]}\n[...]\n{output[-most:]}"
 
 
@@ -135,7 +135,7 @@ def clean_environment(extra: dict[str, str]) -> dict[str, str]:
 
 
 def pytest_command(cwd: Path, *arguments: str, **environment: str) -> Command:
-    """A pytest of this Python, running in a directory."""
+    """Starts pytest with this interpreter in a directory. Returns the running command."""
     return Command([sys.executable, "-m", "pytest", *arguments], cwd, **environment)
 
 
@@ -144,7 +144,7 @@ def run_pytest(cwd: Path, *arguments: str, **environment: str) -> Cost:
 
 
 def seconds(values: Sequence[float]) -> str:
-    """The single runs behind a median."""
+    """Formats times in seconds, such as the single runs of a median."""
     return ", ".join(f"{value:.2f}" for value in values) + " s"
 
 

@@ -1,4 +1,4 @@
-"""readers: CPU of `-n 48` on 100 scenarios over one process with 48 in flight, and over bare `pytest -n 48` on 100 empty tests"""
+"""readers: CPU of `-n 48` on 100 scenarios relative to one process with 48 in flight, and to plain `pytest -n 48` on 100 empty tests"""
 
 from __future__ import annotations
 

@@ -63,6 +63,6 @@ def measure(options: Options) -> Result:
 
 
 def session(place: Workplace, *words: str) -> float:
-    """CPU seconds of pytest's own process in a session of the banking suite."""
+    """Runs a session of the banking suite. Returns the CPU seconds of the pytest process, without its children."""
     run_pytest(place.root, "-p", "meter", *words, *FAST, "--agentbench-ci=off", "scenarios/banking", PYTHONPATH=str(place.root))
     return float((place.root / "cpu").read_text())

@@ -1,4 +1,4 @@
-"""resume: how long a session, and a new pool, take to read what is there of 100,000 rollouts, and the memory that it takes"""
+"""resume: time and memory that a resumed session and a new pool need to read the files of 100,000 rollouts"""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def measure(options: Options) -> Result:
 
 
 def entries() -> Iterator[bytes]:
-    """Entries on the attempts of all rollouts, as a session writes them that is over."""
+    """Yields the lines that a finished session has in attempts.jsonl, for all rollouts."""
     keys = [RolloutKey("bench", f"bench-{number % SCENARIOS:04}", "default", number // SCENARIOS + 1) for number in range(ROLLOUTS)]
     tally = attempts.RolloutTally()
     yield _line(attempts.RolloutsPlanned(tuple(keys)))
@@ -105,7 +105,7 @@ def _line(entry: attempts.AttemptEntry) -> bytes:
 
 
 def lines() -> Iterator[bytes]:
-    """Records as a run writes them, one in a hundred an infra_error."""
+    """Yields the lines of a journal. One rollout in a hundred is an infra_error."""
     dice = random.Random(1)
     content = {"scenario": "a" * 16, "agent": "b" * 16, "scorers": {"tsq": "c" * 16}, "backend": "d" * 16}
     for number in range(ROLLOUTS):

@@ -1,4 +1,4 @@
-"""sandbox: a task of three commands in a sandbox, from before it is opened until it is gone, over `docker run` of the same commands"""
+"""sandbox: time of three commands in a sandbox, including its creation and removal, relative to `docker run` of the same commands"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMIT = 4.0
 
 def measure(options: Options) -> Result:
     if not shutil.which("docker"):
-        raise BenchmarkSkipped("there is no `docker` command here")
+        raise BenchmarkSkipped("the command `docker` is missing; install Docker")
     try:
         with any_engine() as url, closing(docker.DockerClient(base_url=url)) as client:
             os.environ["DOCKER_HOST"] = url
@@ -47,14 +47,14 @@ def measure(options: Options) -> Result:
 
 
 def _ours() -> float:
-    """Seconds of one task, each command on its own."""
+    """Returns the seconds of one task in a sandbox of ours, which executes each command separately."""
     task = Task(folder=str(Path.cwd()), digest="0" * 16, image=IMAGE, memory_mb=256, network="no-network")
 
     async def work() -> None:
         sandbox = await open_sandbox(RolloutKey("benchmark", "three-commands"), task, 600)
         for command in COMMANDS:
             if (await sandbox.exec(command, seconds=60)).exit_code != 0:
-                raise BenchmarkError(f"{command} failed in a sandbox")
+                raise BenchmarkError(f"the command `{command}` failed in a sandbox")
         await sandbox.end()
 
     began = time.perf_counter()
@@ -63,7 +63,7 @@ def _ours() -> float:
 
 
 def _dockers() -> float:
-    """Seconds of the same commands in one shell of one container."""
+    """Returns the seconds of `docker run` with these commands in one shell."""
     limits = ("--rm", "--network=none", "--memory=256m", "--cpus=1", "--pids-limit=512")
     began = time.perf_counter()
     subprocess.run(["docker", "run", *limits, IMAGE, "bash", "-c", " && ".join(COMMANDS)], check=True, capture_output=True)

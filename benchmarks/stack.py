@@ -1,4 +1,4 @@
-"""stack: the banking suite through the real Dynamo and on the engine alone: boot, teardown, and what the harness costs"""
+"""stack: boot, teardown and CPU of pool and tap for the banking suite on real Dynamo, relative to the embedded engine alone"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = 1.15
 
 
 class Run(NamedTuple):
-    """One session."""
+    """The measurements of one session."""
 
     wall_s: float
     harness_ms: float  # CPU of pool and tap for each rollout
@@ -57,7 +57,7 @@ def _run(backend: str, *arguments: str) -> Run:
         directory = Path(reports, "latest").resolve()
         run = read_run(directory)
         if run.plan.finished != 100 or run.backend.failure:
-            raise BenchmarkError(f"{backend}: {run.plan.finished} of 100 rollouts; {run.backend.failure[:500]}")
+            raise BenchmarkError(f"{backend}: {run.plan.finished} of 100 rollouts finished; {run.backend.failure[:500]}")
         log = directory / "backend" / "stack_daemon.log"
         stopped = re.findall(r"stopped in ([\d.]+) s", log.read_text()) if log.exists() else []
     harness = sum(run.processes[name].cpu_s for name in ("pool", "tap"))

@@ -1,4 +1,4 @@
-"""tables: what reading a run as columns takes, of 10,000, 100,000 and a million calls"""
+"""tables: time and memory of reading runs with 10,000, 100,000 and a million calls as tables"""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def measure(options: Options) -> Result:
 
 
 def cost_of(calls: int) -> Cost:
-    """Of a process that reads a journal of so many calls."""
+    """Returns the cost of a process that reads a journal with this number of calls as tables."""
     with tempfile.TemporaryDirectory(prefix="agentbench-benchmark-") as name:
         with (Path(name) / FILE).open("wb") as file:
             file.writelines(lines(calls // CALLS))
@@ -57,7 +57,7 @@ def cost_of(calls: int) -> Cost:
 
 
 def lines(rollouts: int, events: int = CHUNKS) -> Iterator[bytes]:
-    """Records as a run writes them: one, under as many keys; its calls have so many events."""
+    """Yields the lines of a journal: the same record under different keys. Its calls have `events` events each."""
     start = 10**12
     record = Rollout(
         suite="bench",

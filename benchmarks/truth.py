@@ -1,4 +1,4 @@
-"""The truth server: truth.c, compiled and started, and what it tells of the requests it answered."""
+"""Compiles and starts the truth server (truth.c), an LLM server that records when it sent each event of its answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOURCE = Path(__file__).with_name("truth.c")
 
 
 class Event(NamedTuple):
-    """One event of an answer; times are monotonic nanoseconds."""
+    """One event of an answer, as the truth server recorded it. Times are monotonic nanoseconds."""
 
     kind: str  # as in records.Chunk; also `done`, and `answer` for one without streaming
     due_ns: int  # by the schedule
@@ -30,7 +30,7 @@ class Event(NamedTuple):
 
 
 class Served(NamedTuple):
-    """One request as the server saw it."""
+    """One request and its answer, as the truth server recorded them."""
 
     key: str
     arrived_ns: int  # its last byte
@@ -38,23 +38,23 @@ class Served(NamedTuple):
 
     @property
     def output(self) -> list[Event]:
-        """The events that carry content, reasoning or a tool call."""
+        """The events with content, reasoning or a tool call."""
         return [event for event in self.events if event.kind in OUTPUT_KINDS]
 
 
 class Truth(NamedTuple):
-    """A running server."""
+    """A running truth server."""
 
-    model: str  # that it lists; the schedule in it is the one of requests that bring none
+    model: str  # name of its model; the name contains the schedule of answers to requests without one of their own
     port: int
-    realtime: bool  # it runs before all ordinary processes
+    realtime: bool  # whether it runs with real-time priority
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def take(self) -> list[Served]:
-        """The requests that ended since this was last asked."""
+        """Returns the requests that ended since the last call of this method."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request("GET", "/truth")
@@ -66,24 +66,24 @@ class Truth(NamedTuple):
 
 @contextmanager
 def truth_server(model: str = "truth/") -> Iterator[Truth]:
-    """Raises BenchmarkSkipped where there is no compiler for it, or no Linux."""
+    """Runs a truth server for the `with` block. Raises BenchmarkSkipped without Linux or a C compiler."""
     with tempfile.TemporaryDirectory(prefix="agentbench-truth-") as folder:
         process = subprocess.Popen([compiled(Path(folder)), model], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         with process:  # which closes its stdin in the end, and so ends it
             assert process.stdout is not None
             said = process.stdout.readline()
             if not said:
-                raise BenchmarkError(f"the truth server ended with {process.wait()} before it served")
+                raise BenchmarkError(f"the truth server ended with exit code {process.wait()} before it was ready")
             yield Truth(model, **json.loads(said))
 
 
 def compiled(folder: Path) -> Path:
-    """The program, made in `folder`."""
+    """Compiles truth.c in a folder and returns the path of the program."""
     if sys.platform != "linux":
         raise BenchmarkSkipped(f"the truth server needs Linux, this is {sys.platform}")
     compiler = shutil.which("cc")
     if compiler is None:
-        raise BenchmarkSkipped("there is no C compiler: the truth server is compiled with `cc`")
+        raise BenchmarkSkipped("the command `cc` is missing; install a C compiler for the truth server")
     program = folder / "truth"
     made = subprocess.run([compiler, "-O2", "-o", program, SOURCE], capture_output=True, text=True, check=False)
     if made.returncode:

@@ -1,4 +1,4 @@
-"""workers: CPU of 48 literal workers on 100 scenarios over bare `pytest -n 48` on 100 empty tests"""
+"""workers: CPU of 48 xdist workers (--agentbench-workers=48) on 100 scenarios, relative to plain `pytest -n 48` on 100 empty tests"""
 
 from __future__ import annotations
 

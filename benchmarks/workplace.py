@@ -1,4 +1,4 @@
-"""A directory with a suite of so many scenarios on a scripted engine, and beside it a bare directory with as many empty tests."""
+"""A temporary project for benchmarks: a suite on a scripted engine, and a directory with empty tests for comparison."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_TURNS = 4
 
 
 class Workplace:
-    """Pytest runs with `cwd=root`; its runs are in reports/."""
+    """A temporary project in the directory `root`, in which benchmarks run pytest. Run directories are in reports/."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -47,7 +47,7 @@ class Workplace:
         path.write_text(text, encoding="utf-8")
 
     def suite(self, turns: Sequence[int], test: str = SUITE_TEST) -> None:
-        """scenarios/bench: scenario i needs turns[i] tool turns, and then an answer."""
+        """Writes the suite scenarios/bench. Scenario i consists of turns[i] turns with a tool call, and then an answer."""
         spec = {
             "name": "bench",
             "dataset": {"format": "agent-leaderboard", "file": "data.json", "tools": "tools.json"},
@@ -59,11 +59,11 @@ class Workplace:
         self.write(f"{SUITE}/test_bench.py", test)
 
     def bare(self, count: int) -> None:
-        """bare/: so many tests that do nothing."""
+        """Writes the directory bare/ with this number of tests that do nothing."""
         self.write("bare/test_bare.py", BARE_TEST.format(count=count))
 
     def backend(self, tokens: int, ttft_ms: float = 0, itl_ms: float = 0) -> None:
-        """The embedded engine; every answer has so many tokens."""
+        """Writes the backend: an embedded engine whose answers all have this number of tokens."""
         self.write("backends/embedded.script.json", json.dumps(rules(tokens)))
         keys = {"kind": "embedded", "policy": "script", "script": "embedded.script.json", "ttft_ms": ttft_ms, "itl_ms": itl_ms}
         self.write("backends/embedded.yaml", json.dumps(keys))
@@ -75,7 +75,7 @@ class Workplace:
         return sorted(found, key=lambda path: path.stat().st_ctime_ns)
 
     def last_run(self, calls: int) -> Run:
-        """The newest run; raises BenchmarkError unless exactly so many LLM calls were made, all of them well."""
+        """Returns the newest run. Raises BenchmarkError if it does not have exactly `calls` LLM calls, all without errors."""
         run = read_run((self.root / "reports" / "latest").resolve())
         performance = run.performance
         if (performance.calls, performance.failed_calls) != (calls, {}):
@@ -93,7 +93,7 @@ def workplace() -> Iterator[Workplace]:
 
 
 def hundred() -> list[int]:
-    """The tool turns of the hundred scenarios: 350 LLM calls in all, answers included."""
+    """Returns the numbers of tool turns of a hundred scenarios, which make 350 LLM calls with the answers."""
     return [1 + number % MOST_TURNS for number in range(100)]
 
 
@@ -102,12 +102,12 @@ def calls_of(turns: Sequence[int]) -> int:
 
 
 def processes(run: Run) -> dict[str, float]:
-    """CPU seconds of pool, tap and engine."""
+    """Returns the CPU seconds of pool, tap and engine."""
     return {name: run.processes[name].cpu_s for name in ("pool", "tap", "engine")}
 
 
 def tool(number: int) -> Json:
-    """A tool whose schema takes some 500 bytes of every request."""
+    """Returns the schema of a tool, about 500 bytes in every request."""
     words = "the record of the customer that this desk looks after"
     properties = {
         "account": {"type": "string", "description": f"number of the account that holds {words}"},
@@ -126,7 +126,7 @@ def tool(number: int) -> Json:
 
 
 def entry(number: int, turns: int) -> Json:
-    """A scenario whose question tells the script how many tool turns it needs."""
+    """Returns a scenario. Its question contains the number of tool turns, which the script of the engine matches."""
     called = [{"tool": f"desk_tool_{turn:02}", "parameters": {}, "goal": "have it done"} for turn in range(turns)]
     return {
         "id": f"bench-{number:05}",
@@ -138,7 +138,7 @@ def entry(number: int, turns: int) -> Json:
 
 
 def rules(tokens: int) -> list[Json]:
-    """The script: one tool call a turn as long as wishes are left, then text. The engine counts `tokens` in each of them."""
+    """Returns the script of the engine: a tool call in each tool turn of a scenario, then a text. Each answer has `tokens` tokens."""
     asking = [
         {
             "match": {"contains": f"has {turns} wishes", "turn": turn},
@@ -155,7 +155,7 @@ def arguments(tokens: int) -> str:
         text = json.dumps({"account": words(length)}, separators=(",", ":"))
         if len(tokenise(text)) == tokens:
             return text
-    raise BenchmarkError(f"no arguments of {tokens} tokens")
+    raise BenchmarkError(f"no JSON object has exactly {tokens} tokens; use another number")
 
 
 def words(count: int) -> str:

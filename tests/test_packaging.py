@@ -131,7 +131,7 @@ def test_init_again(newcomer: Newcomer, project: Path) -> None:
     done = newcomer(project, "agentbench", "init", "banking")
 
     assert 0 == done.returncode
-    assert "11 of 11 files were there already" in done.stdout
+    assert "11 of 11 files existed already" in done.stdout
     assert before == {file: file.stat().st_mtime_ns for file in (project / "scenarios").rglob("*.*")}
 
 
@@ -154,7 +154,7 @@ def test_an_unknown_suite(newcomer: Newcomer, tmp_path: Path) -> None:
     done = newcomer(tmp_path, "agentbench", "init", "insurance")
 
     assert 4 == done.returncode
-    assert "agentbench: no shipped suite 'insurance'; known: banking, bfcl, hle, openthoughts\n" == done.stderr
+    assert "agentbench: no example suite 'insurance'; known: banking, bfcl, hle, openthoughts\n" == done.stderr
     assert [] == [*tmp_path.iterdir()]
 
 

@@ -1,1 +1,4 @@
-"""Routing under KV pressure: real Dynamo before workers of its mocker, whose KV cache is smaller than what is in flight needs."""
+"""The benchmark of routing under KV pressure: real Dynamo with workers of its mocker (a simulated engine).
+
+The KV caches of the workers are smaller than the rollouts in flight need.
+"""

@@ -1,4 +1,4 @@
-"""pressure: routing in Dynamo when the KV caches are smaller than what is in flight needs, by the pace of its mocker"""
+"""pressure: routing in Dynamo if the KV caches are too small for the rollouts in flight, with simulated workers"""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def measure(options: Options) -> Result:
 
 
 def session(folder: Path, concurrency: int, repeats: int) -> tuple[dict[str, Cell], str]:
-    """All arms in one session, where they take turns; arm -> its cell, and what the stopwatch says of the timings."""
+    """Runs all arms (ways of routing) in one session, in interleaved blocks. Returns the cell of each arm, and the timing quality."""
     project.make(folder, int(TASKS * concurrency))
     asked = {"ab": ",".join(project.ARMS), "concurrency": concurrency, "trials": repeats, "cache": "cold"}
     words = [f"--agentbench-{name}={value}" for name, value in asked.items()]
@@ -59,13 +59,13 @@ def session(folder: Path, concurrency: int, repeats: int) -> tuple[dict[str, Cel
     run = read_run(directory)
     ran = Counter(block.arm for block in run.cache.blocks if block.seconds) if run.cache else Counter()
     if odd := {arm: ran[arm] for arm in project.ARMS if ran[arm] != repeats}:
-        raise BenchmarkError(f"{repeats} blocks were wanted of each arm, and there are {odd}")
+        raise BenchmarkError(f"each arm needs {repeats} blocks, but some have other numbers: {odd}")
     blocks = {arm: [*_blocks(directory, arm, folder / "passes" / arm)][WARM_UP:] for arm in project.ARMS}
     return _cells(blocks), run.stopwatch.verdict or "unknown"
 
 
 def _blocks(directory: Path, arm: str, folder: Path) -> Iterator[Block]:
-    """In the order of time; a trial is a block."""
+    """Yields the blocks of an arm in the order of time. Each trial is one block."""
     calls, computed = load(directory).calls, passes(folder)
     mine = calls[(calls["variant"] == arm) & calls["measured"]].sort_values("trial")
     if lost := int(mine["ttft_ms"].isna().sum()):

@@ -1,4 +1,4 @@
-"""What a way of routing comes to at a concurrency: its blocks, and their means with intervals."""
+"""Computes the results of one way of routing at one concurrency: figures of its blocks, and their means with intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_agentbench.stats.means import Interval, mean_interval
 
 
 class Step(NamedTuple):
-    """One LLM call of a task; times are seconds, those of the clock as time.time() has them."""
+    """One LLM call of a task. Times are in seconds; `sent` and `ended` are those of time.time()."""
 
     sent: float
     ended: float
@@ -24,7 +24,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """All tasks once, so many at a time, in one arm."""
+    """The figures of one block, in which an arm runs all tasks once."""
 
     calls_per_minute: float
     hit_ratio: float  # of the tokens of all prompts, those that no worker computed
@@ -33,7 +33,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Cell:
-    """An arm at a concurrency: means over its blocks, with 95 % intervals; Student's t."""
+    """The results of one arm at one concurrency: means over its blocks, with 95 % intervals (Student's t)."""
 
     calls_per_minute: Interval
     hit_ratio: Interval
@@ -42,16 +42,16 @@ class Cell:
 
 
 def block_of(steps: Sequence[Step], passes: Sequence[Pass]) -> Block:
-    """Of the steps of a block and the passes of all workers; those of another time are left out.
+    """Computes the figures of a block from its steps and from the forward passes of all workers during the block.
 
-    Prompts that were preempted are computed once more, so a hit ratio may be below 0. Raises BenchmarkError where too little was measured.
+    Preempted prompts are computed twice, so a hit ratio may be below 0. Raises BenchmarkError if too little was measured.
     """
     if len(steps) < 2:
-        raise BenchmarkError(f"a block has {len(steps)} steps")
+        raise BenchmarkError(f"a block has {len(steps)} steps, but needs at least 2")
     began, ended = min(step.sent for step in steps), max(step.ended for step in steps)
     computed = sum(each.computed for each in passes if began <= each.at <= ended)
     if not computed:
-        raise BenchmarkError("the workers computed no prompt in a block, so their passes are not those of its time")
+        raise BenchmarkError("the workers computed no prompt during a block; probably their traces are of another time")
     return Block(
         calls_per_minute=60 * len(steps) / (ended - began),
         hit_ratio=1 - computed / sum(step.prompt for step in steps),
@@ -60,7 +60,7 @@ def block_of(steps: Sequence[Step], passes: Sequence[Pass]) -> Block:
 
 
 def cell_of(blocks: Sequence[Block], base: Sequence[Block] | None) -> Cell:
-    """`base` has the blocks of the same tasks in the base arm, in the same order."""
+    """Computes the results of an arm. `base` has the blocks of the base arm in the same order; None if this is the base arm."""
     return Cell(
         calls_per_minute=_mean([block.calls_per_minute for block in blocks]),
         hit_ratio=_mean([block.hit_ratio for block in blocks]),
@@ -74,9 +74,9 @@ def _mean(values: Sequence[float]) -> Interval:
 
 
 def _ratio(blocks: Sequence[Block], base: Sequence[Block]) -> tuple[float, float, float]:
-    """The geometric mean of the ratios of block to block, and its interval."""
+    """Returns the geometric mean of the ratios of calls per minute, block by block, and the bounds of its interval."""
     logs = [math.log(block.calls_per_minute / other.calls_per_minute) for block, other in zip(blocks, base, strict=True)]
     interval = _mean(logs)
     if interval.mean is None or interval.low is None or interval.high is None:
-        raise BenchmarkError("a ratio needs two blocks that differ")
+        raise BenchmarkError("the ratio to the base arm needs at least two different blocks")
     return math.exp(interval.mean), math.exp(interval.low), math.exp(interval.high)

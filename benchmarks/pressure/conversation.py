@@ -1,4 +1,7 @@
-"""The suite's own code: tasks worked on in steps, a call and then a tool each; texts and times depend on the task alone."""
+"""Code of the benchmark's suite: data set, agent and scorer. A task has several steps, each an LLM call and then a tool.
+
+Texts and times depend only on the task, so they are the same in each arm.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ RESULT = (50, 250)  # words that it says
 
 
 def text(words: int, seed: str) -> str:
-    """So many words, the same ones for the same seed."""
+    """Returns a number of random words, which are the same for the same seed."""
     return " ".join(random.Random(seed).choices(WORDS, k=words))
 
 
 def load(file: Path) -> Iterator[Scenario]:
-    """A task for each id."""
+    """Yields a scenario for each id in a file. This is the format of the data set."""
     for id in json.loads(file.read_text(encoding="utf-8")):
         document = text(random.Random(id).randint(DOCUMENT, 2 * DOCUMENT), id)
         messages = ({"role": "system", "content": text(INSTRUCTIONS, "instructions")}, {"role": "user", "content": document})
@@ -34,7 +37,7 @@ def load(file: Path) -> Iterator[Scenario]:
 
 
 async def run(scenario: Scenario, llm: LLM, client: AsyncOpenAI, *, steps: int) -> str:
-    """What the model says does not matter: the mocker's words are random."""
+    """The agent. Ignores what the model answers, because the words of the mocker are random."""
     messages: list[Any] = [*scenario.messages]
     for step in range(steps):
         random_step = random.Random(f"{scenario.id} {step}")
@@ -47,5 +50,5 @@ async def run(scenario: Scenario, llm: LLM, client: AsyncOpenAI, *, steps: int) 
 
 
 def finished(scenario: Scenario, rollout: Rollout) -> Score:
-    """Whether it came to its end; a suite has to have a score."""
+    """The scorer: 1 if the rollout finished. It exists only because each suite needs a score."""
     return Score(float(rollout.status == "ok"))

@@ -1,4 +1,4 @@
-"""benchmarks/routing-results.md: the table of routing under KV pressure, and what it is and is not."""
+"""Writes benchmarks/routing-results.md: the table of routing under KV pressure, and what it shows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAYS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Level:
-    """All arms at a concurrency, measured in one session."""
+    """The results of all arms at one concurrency, from one session."""
 
     concurrency: int
     cells: Mapping[str, Cell]  # by arm
@@ -28,7 +28,7 @@ class Level:
 
 
 def table(levels: Sequence[Level]) -> str:
-    """Markdown: a row for each arm at each concurrency."""
+    """Returns a Markdown table with a row for each arm at each concurrency."""
     return "\n".join((*_head(), *(row for level in levels for row in _rows(level))))
 
 

@@ -1,6 +1,6 @@
-"""The mocker's forward passes, as its scheduler writes them down (`DYN_FPM_TRACE`): how many tokens of prompts each had to compute.
+"""Reads the forward passes of Dynamo's mocker from the trace of its scheduler (`DYN_FPM_TRACE`): prompt tokens computed in each.
 
-Of its prefix cache the mocker tells no counters, and a router knows what it expects. So hits are what is missing from the prompts.
+The mocker has no counters of prefix cache hits, and a router only estimates them. Prompt tokens that no pass computed are therefore hits.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pytest_agentbench.records import Json
 
 
 class Pass(NamedTuple):
-    """One step of a worker's scheduler."""
+    """One forward pass of a worker."""
 
     at: float  # seconds, time.time()
     computed: int  # tokens of prompts, those of a prompt that was preempted once more
 
 
 def passes(folder: Path) -> list[Pass]:
-    """Of all workers, in the order of time; raises BenchmarkError where one is missing, for the trace is best-effort."""
+    """Returns the passes of all workers in the order of time. Raises BenchmarkError if some are missing, which the trace allows."""
     workers: dict[str, dict[int, Pass]] = {}
     for file in sorted(folder.glob("*.jsonl.gz")):
         for event in _events(file):
@@ -31,10 +31,12 @@ def passes(folder: Path) -> list[Pass]:
             each = Pass(event["observed_at_unix_ms"] / 1e3, told["scheduled_requests"]["sum_prefill_tokens"])
             workers.setdefault(told["worker_id"], {})[told["counter_id"]] = each
     if not workers:
-        raise BenchmarkError(f"{folder}: the workers wrote no pass down")
+        raise BenchmarkError(f"{folder}: contains no trace of the workers")
     for worker, known in workers.items():
         if lost := max(known) - min(known) + 1 - len(known):
-            raise BenchmarkError(f"{folder}: {lost} of {len(known) + lost} passes of the worker {worker} are not written down")
+            raise BenchmarkError(
+                f"{folder}: {lost} of {len(known) + lost} passes of worker {worker} are missing in the trace; run the benchmark again"
+            )
     return sorted(each for known in workers.values() for each in known.values())
 
 

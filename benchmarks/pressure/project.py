@@ -1,4 +1,4 @@
-"""A project of its own: the suite, and a backend for each way of routing, made of the YAMLs that are shipped."""
+"""Writes the project of the benchmark: its suite, and a backend for each way of routing, made from included YAML files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _round_robin(stack: Stack) -> None:
 
 
 def _without_affinity(stack: Stack) -> None:
-    """The router decides anew for each call, by what it knows of the caches."""
+    """Removes session affinity, so that the router chooses a worker for each call, by the expected state of the caches."""
     stack["services"]["frontend"]["run"].remove("--router-session-affinity-ttl-secs=3600")
 
 
@@ -47,7 +47,7 @@ BASE, *OTHERS = ARMS
 
 
 def make(folder: Path, tasks: int) -> None:
-    """The project in an empty folder, with so many tasks; the workers' passes come into FOLDER/passes/ARM."""
+    """Writes the project to an empty folder, with this number of tasks. Workers will write their passes to FOLDER/passes/ARM."""
     backends, suite = folder / "backends", folder / "scenarios" / "pressure"
     backends.mkdir(parents=True)
     suite.mkdir(parents=True)
@@ -75,7 +75,7 @@ def _suite() -> Stack:
 
 
 def stack(arm: str, passes: Path) -> Stack:
-    """The backend of an arm: a small KV cache, and every pass of the workers written down."""
+    """Returns the YAML of the backend of an arm, with a small KV cache. Its workers record all passes."""
     name, change = ARMS[arm]
     made: Stack = yaml.safe_load((ROOT / "backends" / f"{name}.yaml").read_text(encoding="utf-8"))
     change(made)

@@ -1,1 +1,1 @@
-"""Reference data: twelve run directories, and the files that the code made of them, so that a change shows what it changes."""
+"""Reference runs: twelve stored run directories and the files computed from them. They show what a change of the code changes."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.reference compare|accept|make|again [NAME ...]`; README.md says what each does."""
+"""`python -m benchmarks.reference compare|accept|make|again [NAME ...]`: checks or renews the reference runs. See README.md."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reference", description=__doc__)
     parser.add_argument("command", choices=COMMANDS)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which runs (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="names of reference runs (default: all)")
     arguments = parser.parse_args()
     known = [*MADE] if arguments.command == "make" else stored()
     for name in arguments.names:
@@ -42,7 +42,7 @@ def parse() -> argparse.Namespace:
 
 
 def compare(names: Sequence[str]) -> int:
-    """Prints what the present code makes otherwise than it is stored; 1 if there is anything."""
+    """Prints the differences between the stored files and those of the present code. Returns 1 if there are any, otherwise 0."""
     differing = 0
     for name in names:
         files = read_archive(archive_of(name))
@@ -64,7 +64,7 @@ def told(name: str) -> str:
 
 
 def accept(names: Sequence[str]) -> int:
-    """Stores what the present code makes."""
+    """Replaces the stored files by those that the present code makes from the stored inputs. Returns 0."""
     for name in names:
         inputs = below(INPUTS, read_archive(archive_of(name)))
         write_archive(archive_of(name), {**under(INPUTS, inputs), **under(EXPECTED, made_of(inputs))})
@@ -73,9 +73,9 @@ def accept(names: Sequence[str]) -> int:
 
 
 def make(names: Sequence[str]) -> int:
-    """Runs the sessions, and stores what they leave and what the present code makes of it.
+    """Runs the sessions, and stores their inputs (such as the journal) and the files that the present code makes from these.
 
-    Prints where that is not what the session itself wrote into its run.json; 1 if there is such a place.
+    Prints differences from the run.json that the session wrote. Returns 1 if there are any, otherwise 0.
     """
     wrong = 0
     for name in names:
@@ -87,7 +87,7 @@ def make(names: Sequence[str]) -> int:
 
 
 def again(names: Sequence[str]) -> int:
-    """Runs the sessions, and prints what differs from the stored ones in anything but times and ids; 1 if there is anything."""
+    """Runs the sessions, and prints differences from the stored runs, except in times and ids. Returns 1 if there are any, otherwise 0."""
     differing = 0
     for name in names:
         files, _ = made_anew(name)
@@ -100,7 +100,7 @@ def again(names: Sequence[str]) -> int:
 
 
 def made_anew(name: str) -> tuple[Files, list[str]]:
-    """Returns the archive of a run that is made now, and what differs from the run.json that its session wrote."""
+    """Makes a reference run again. Returns the files for its archive, and differences from the run.json that its session wrote."""
     with workplace() as place:
         leaves = MADE[name](place)
         inputs = place.inputs(leaves) if isinstance(leaves, Path) else leaves
@@ -111,7 +111,7 @@ def made_anew(name: str) -> tuple[Files, list[str]]:
 
 
 def made_of(inputs: Files) -> dict[str, bytes]:
-    """Returns the files that the present code makes of the inputs of a run."""
+    """Returns the files that the present code makes from the stored inputs of a run."""
     with tempfile.TemporaryDirectory(prefix="agentbench-reference-") as name:
         directory = Path(name) / id_of(inputs)
         unpack(inputs, directory)

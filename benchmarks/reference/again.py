@@ -1,4 +1,4 @@
-"""What two runs of the same sessions have in common: everything but times and ids."""
+"""Reduces a reference run to the parts that are the same if its sessions run again: everything except times and ids."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEFT_OUT = re.compile("|".join(f"(?:{pattern})" for pattern in LEFT_OUT))
 
 
 def comparable(archive: Files) -> dict[str, bytes]:
-    """Returns the journal in the order of its keys and run.json, without the fields that are left out."""
+    """Returns the journal, sorted by key, and run.json, both without the fields in LEFT_OUT."""
     inputs, expected = below(INPUTS, archive), below(EXPECTED, archive)
     journal = inputs.get(JOURNAL) or expected.get(JOURNAL) or b""
     records = [json.loads(opened(line)) for line in journal.splitlines()]

@@ -1,4 +1,4 @@
-"""What differs between the stored files of a run and those that the present code makes."""
+"""Formats the differences between the stored files of a reference run and those that the present code makes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG = 200  # characters from which on a line of JSON is spread over several
 
 
 def differences(name: str, expected: Files, made: Files) -> Iterator[str]:
-    """Yields the lines of a unified difference for each file that differs; none if all are equal."""
+    """Yields the lines of a unified diff for each file that differs."""
     for file in sorted({*expected, *made}):
         if expected.get(file) != made.get(file):
             before, after = (_lines(files.get(file, b"")) for files in (expected, made))
@@ -28,7 +28,7 @@ def _lines(content: bytes) -> list[str]:
 
 
 def _spread(line: str) -> list[str]:
-    """A long line with JSON in it as several lines, so that a change of one value is one line."""
+    """Splits a long line that contains JSON into several lines, so that the diff shows a changed value as one line."""
     start = line.find("{")
     if len(line) < LONG or start < 0:
         return [line]

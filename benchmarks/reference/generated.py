@@ -1,4 +1,4 @@
-"""A run of many rollouts that no session made: the journal, the samples and the facts come from a seed."""
+"""Generates a run with many rollouts from a seed, without a session: journal, samples and facts."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ TRIALS = 50
 
 
 class Seed(NamedTuple):
-    """What the run is made of."""
+    """The seed and the size of a generated run."""
 
     seed: int
     rollouts: int
 
 
 def write_files(seed: Seed, directory: Path) -> None:
-    """Writes the journal and the samples of the run, and what a session would have known of it."""
+    """Writes the journal, the samples and the inputs (see `rebuild`) of the generated run."""
     write_inputs(inputs_of_seed(seed), directory)
     with (directory / JOURNAL).open("wb") as journal:
         for rollout in _rollouts(seed):
@@ -49,7 +49,7 @@ def write_files(seed: Seed, directory: Path) -> None:
 
 
 def facts_of(seed: Seed) -> SessionFacts:
-    """Returns what a session would have known of the run."""
+    """Returns the facts that a session would have recorded for the generated run."""
     return SessionFacts(
         id=ID,
         started_at="2026-03-04T05:06:07+00:00",
@@ -67,7 +67,7 @@ def facts_of(seed: Seed) -> SessionFacts:
 
 
 def suite_of_shop(seed: Seed) -> Suite:
-    """Returns the suite that the rollouts are of."""
+    """Returns the suite of the generated rollouts."""
     scales = {name: scale_of(load_scorer(name)) for name in ("tsq", "repeated")}
     count = seed.rollouts // TRIALS
     scenarios = tuple(Scenario(_id(number), ({"role": "user", "content": f"Is there lamp {number}?"},)) for number in range(count))
@@ -78,7 +78,7 @@ def suite_of_shop(seed: Seed) -> Suite:
 
 
 def inputs_of_seed(seed: Seed) -> RunInputs:
-    """Returns what the run is computed from beside the files of its directory."""
+    """Returns the inputs of the generated run that are not in its journal or samples."""
     suite = suite_of_shop(seed)
     planned = plan_suite("shop", suite, thresholds=suite.thresholds)
     looks = Looks(notes=(), looks=seed.rollouts // 100, every_s=1.0, cpu_s=0.5)
@@ -90,7 +90,7 @@ def _id(number: int) -> str:
 
 
 def _look(number: int) -> dict[str, object]:
-    """A look at the counters of the server, which rise evenly."""
+    """Returns one sample of the server's metrics, as JSON. The counters rise evenly."""
     series = [["vllm:prefix_cache_hits_total", {}], ["vllm:prefix_cache_queries_total", {}], ["vllm:num_requests_running", {}]]
     first = {"first": True, "series": series} if number == 1 else {}
     when = {"round": number, "at": NOON + number, "ns": number * 1000 * MS}
@@ -98,7 +98,7 @@ def _look(number: int) -> dict[str, object]:
 
 
 def _rollouts(seed: Seed) -> Iterator[Rollout]:
-    """The rollouts in the order in which they end: so many at a time in flight, one after the other in each place."""
+    """Yields the rollouts. IN_FLIGHT of them run at the same time, in as many slots."""
     dice = random.Random(seed.seed)
     free = [0] * IN_FLIGHT  # monotonic nanoseconds at which each place is free
     for number in range(seed.rollouts):

@@ -1,4 +1,4 @@
-"""Where the journal of a reference run comes from: it is stored, or another tool's results are imported, or a seed is spread out."""
+"""Makes a reference run from its stored inputs: a journal, results of another tool to import, or the seed of a generated run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def id_of(inputs: Files) -> str:
 
 
 def run_of(directory: Path) -> Run:
-    """Returns the run that the present code makes of unpacked inputs; its journal is in the directory afterwards."""
+    """Returns the run that the present code makes from unpacked inputs. Afterwards its journal is in the directory."""
     if (directory / TOOL).is_file():
         return _imported(json.loads((directory / TOOL).read_text(encoding="utf-8"))["tool"], directory)
     if (directory / SEED).is_file():
@@ -36,7 +36,7 @@ def run_of(directory: Path) -> Run:
 
 
 def _imported(tool: str, directory: Path) -> Run:
-    """Imports the results once more. When and where that is done is replaced by constants."""
+    """Imports the results of another tool again. Replaces the time and the paths of the import by constants."""
     source = directory / SOURCE
     target, run = write(tool, load_reader(tool)(source), source, None, directory / "reports")
     shutil.copy(target / JOURNAL, directory)

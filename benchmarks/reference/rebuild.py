@@ -1,4 +1,4 @@
-"""A Run from a stored journal, stored samples and what the session knew, by the functions that a session ends with."""
+"""Makes a Run from a stored journal, samples and RunInputs, with the functions that a session uses at its end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FILE = "facts.json"  # beside the journal: a RunInputs
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """What a run is computed from beside the files of its directory. Its fields hold nothing that those files tell."""
+    """All data that a run is computed from, except the journal and the samples in its directory."""
 
     facts: SessionFacts  # empty where the journal, the samples or the gate fill a field
     suites: tuple[PlannedSuite, ...]
@@ -39,7 +39,7 @@ class RunInputs:
 
 
 def inputs_of(run: Run, questions: Mapping[str, Mapping[str, str]]) -> RunInputs:
-    """Returns what is left of a run without what is computed; `questions` has those of each suite's scenarios."""
+    """Returns the inputs of a run, without everything that is computed. `questions` has the questions of the scenarios of each suite."""
     facts = SessionFacts(**run.facts())
     suites = tuple(_planned(run, name, questions.get(suite_of(name, each.variant), {})) for name, each in run.suites.items())
     return RunInputs(
@@ -76,12 +76,12 @@ def _arms(run: Run) -> ArmFacts | None:
 
 
 def write_inputs(inputs: RunInputs, directory: Path) -> None:
-    """Writes the inputs beside the journal."""
+    """Writes the inputs to the directory of the journal."""
     (directory / FILE).write_text(json.dumps(plain(inputs), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def rebuild(directory: Path) -> Run:
-    """Returns the run that the present code makes of a directory with a journal, samples and stored inputs."""
+    """Returns the run that the present code makes from a directory with a journal, samples and stored inputs."""
     inputs = read(RunInputs, json.loads((directory / FILE).read_text(encoding="utf-8")))
     facts, suites = inputs.facts, inputs.suites
     session = facts.sessions[-1].session if facts.sessions else 1
@@ -106,7 +106,7 @@ def rebuild(directory: Path) -> Run:
 
 
 def _in_arms(suites: tuple[PlannedSuite, ...]) -> dict[str, SuiteInArms]:
-    """Returns what the comparison of arms has to know of each suite."""
+    """Returns the data on each suite that the comparison of arms needs."""
     known: dict[str, SuiteInArms] = {}
     for each in suites:
         variant, arm = each.facts.variant, arm_of(each.facts.variant)

@@ -1,4 +1,4 @@
-"""The reference runs: how each is made."""
+"""Makes the reference runs. Each function runs the sessions of one of them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ENDS = (0, 1)  # exit statuses: a test that fails is a result
 
 
 def banking(place: Workplace) -> Path:
-    """The shipped suite on the shipped engine, with objectives and samples."""
+    """The suite banking on the embedded engine, with objectives and samples."""
     place.init("banking")
     place.run("pytest", "scenarios/banking", "--agentbench-limit=30", "--agentbench-concurrency=4", "--agentbench-slo=ttft=60ms", ends=ENDS)
     return place.latest
 
 
 def two_arms(place: Workplace) -> Path:
-    """Two engines, one of which gets every third tool call wrong, in blocks with an empty cache."""
+    """An A/B session with two engines, one of which gets every third tool call wrong. Blocks begin with an empty prefix cache."""
     place.init("banking")
     place.write("backends/careless.yaml", "kind: embedded\npolicy: careless\nerror_rate: 0.3\n")
     place.run(
@@ -42,14 +42,14 @@ def two_arms(place: Workplace) -> Path:
 
 
 def three_concurrencies(place: Workplace) -> Path:
-    """One engine at three concurrencies."""
+    """An A/B session with one engine at three concurrencies."""
     place.init("banking")
     place.run(*BANKING, LIMIT, "--agentbench-ab=set:concurrency=1|2|4", "--agentbench-ab-pairs", ends=ENDS)
     return place.latest
 
 
 def resumed(place: Workplace) -> Path:
-    """Three customers in a first session, all ten in the one that resumes it."""
+    """A resumed run: three scenarios in the first session, all ten in the second."""
     place.init("banking")
     place.run(*BANKING, "--agentbench-limit=3", "--agentbench-name=night", ends=ENDS)
     place.run(*BANKING, LIMIT, "--agentbench-resume=night", "--agentbench-concurrency=2", ends=ENDS)
@@ -57,14 +57,14 @@ def resumed(place: Workplace) -> Path:
 
 
 def sweep(place: Workplace) -> Path:
-    """`agentbench sweep`, whose text is stored beside the report."""
+    """A run of `agentbench sweep`. Its output is also stored."""
     place.init("banking")
     place.run("pytest_agentbench.cli", "sweep", "scenarios/banking", "--concurrency=2,4", "--slo=ttft=12ms", "--", LIMIT)
     return place.latest
 
 
 def _scripted(place: Workplace, *rules: Json) -> None:
-    """Has the engine answer by these rules first, or else with one tool call and then a text."""
+    """Writes the suite, and an engine that answers by these rules, otherwise with one tool call and then a text."""
     place.init("banking")
     usual: list[Json] = [{"match": {"turn": 0}, "tool_calls": [{"name": "get_account_balance", "arguments": {}}]}, {"text": "Done."}]
     place.write("backends/answers.yaml", json.dumps([*rules, *usual]))
@@ -72,7 +72,7 @@ def _scripted(place: Workplace, *rules: Json) -> None:
 
 
 def retries(place: Workplace) -> Path:
-    """Requests that fail in two ways: their rollouts are tried again, one of them until its retries are used up."""
+    """A run in which requests fail with two errors. The rollouts are retried, one of them until no retries are left."""
     place.init("banking")
     lost = asks(place, 4)
     failing = [{"match": {"call": 1}, "status": 500}, {"match": {"call": 2}, "status": 503}, {"match": {"contains": lost}, "status": 500}]
@@ -89,7 +89,7 @@ def retries(place: Workplace) -> Path:
 
 
 def dead_engine(place: Workplace) -> Path:
-    """An engine that each of the last five customers kills, until nothing more can run."""
+    """A run in which each of the last five scenarios kills the engine, until nothing more can run."""
     place.init("banking")
     _scripted(place, *({"match": {"contains": asks(place, number)}, "exit": True} for number in range(3, 8)))
     place.run(*BANKING, "--agentbench-limit=8", "--agentbench-backend=scripted", "--agentbench-concurrency=1", ends=ENDS)
@@ -97,12 +97,12 @@ def dead_engine(place: Workplace) -> Path:
 
 
 def asks(place: Workplace, number: int) -> str:
-    """Returns what the customer of this number asks, as a script finds it."""
+    """Returns the question of the scenario with this number, for the rules of a scripted engine."""
     return str(json.loads((place.root / "scenarios/banking/banking.json").read_text(encoding="utf-8"))[number]["question"])
 
 
 def black_box(place: Workplace) -> Path:
-    """An agent that is a program."""
+    """A run with a command agent, which is a program."""
     place.init("banking")
     place.write("scenarios/banking/agent.py", PLAIN)
     suite = place.root / "scenarios/banking/suite.yaml"
@@ -120,7 +120,7 @@ DOCUMENTS = {
 
 @contextmanager
 def _retriever(place: Workplace) -> Iterator[str]:
-    """The address of a retriever that has two documents, with vectors of an embedded engine."""
+    """Runs a retriever with two documents for the `with` block, with embeddings of an embedded engine. Yields its URL."""
     folder = place.root
     engine = Child("pytest_agentbench.engine", {"model": "m"}, folder / "vectors.log")
     try:
@@ -140,7 +140,7 @@ def _retriever(place: Workplace) -> Iterator[str]:
 
 
 def hle(place: Workplace) -> Path:
-    """The orchestrator of the shipped suite: the first question has it search in a retriever, all have it run programs, in bubblewrap."""
+    """The suite hle with its orchestrator, which searches in a retriever for the first question and runs programs in bubblewrap for all."""
     place.init("hle")
     answers = place.root / "scenarios/hle/orchestrated_answers.yaml"
     chosen = {"name": "search", "arguments": {"model": "search-1"}}
@@ -165,7 +165,7 @@ IMAGE = "agentbench-reference:1"
 
 
 def terminal(place: Workplace) -> Path:
-    """Two tasks in containers, one of which is solved; raises NoEngine where there is no Docker Engine and none can be started."""
+    """Two terminal tasks in containers, one of which is solved. Raises NoEngine without a Docker Engine."""
     from tests.dockerd import any_engine  # noqa: PLC0415 - only `make` needs the tests
     from tests.sandbox.image import root  # noqa: PLC0415 - as above
     from tests.tasks import write_task  # noqa: PLC0415 - as above
@@ -195,7 +195,7 @@ def terminal(place: Workplace) -> Path:
 
 
 def imported(_place: Workplace) -> Files:
-    """Results of the NeMo Agent Toolkit, of which two calls of each customer were timed."""
+    """Imported results of the NeMo Agent Toolkit, with times for two calls of each scenario."""
     from tests.exports.nat_job import VECTOR, item, write_job  # noqa: PLC0415 - only `make` needs the tests
 
     with tempfile.TemporaryDirectory() as name:
@@ -206,7 +206,7 @@ def imported(_place: Workplace) -> Files:
 
 
 def ten_thousand(_place: Workplace) -> Files:
-    """Ten thousand rollouts from a seed."""
+    """A run with ten thousand rollouts, generated from a seed."""
     return {SEED: json.dumps({"seed": 7, "rollouts": 10_000}).encode()}
 
 

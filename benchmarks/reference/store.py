@@ -1,7 +1,7 @@
-"""The stored files of the reference runs: a small archive for each, whose bytes depend on its contents alone.
+"""Reads and writes the archives of the reference runs. Equal contents give equal bytes.
 
-What a run is computed from lies under `inputs/`, what the code made of it under `expected/`. Both repeat each other, which one archive
-compresses away.
+An archive has the inputs of a run in `inputs/`, and the files that the code made from them in `expected/`. The two repeat each other, so
+one archive for both is small.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def stored() -> list[str]:
 
 
 def below(folder: str, files: Files) -> dict[str, bytes]:
-    """Returns the files of one folder of an archive, by their paths in it."""
+    """Returns the files in a folder of an archive, by their paths in the folder."""
     return {name.removeprefix(folder): content for name, content in files.items() if name.startswith(folder)}
 
 
 def under(folder: str, files: Files) -> dict[str, bytes]:
-    """Returns files by their paths in an archive, in which they lie in one folder."""
+    """Puts files into a folder of an archive: returns them by their paths in the archive."""
     return {folder + name: content for name, content in files.items()}
 
 
 def write_archive(path: Path, files: Files) -> None:
-    """Writes files with neither times nor owners."""
+    """Writes an archive without times and owners of files."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, content in sorted(files.items()):
@@ -51,7 +51,7 @@ def write_archive(path: Path, files: Files) -> None:
 
 
 def read_archive(path: Path) -> dict[str, bytes]:
-    """Returns the files of an archive."""
+    """Returns the contents of the files of an archive, by path."""
     with tarfile.open(path, mode="r:xz") as archive:
         return {entry.name: file.read() for entry in archive if (file := archive.extractfile(entry))}
 

@@ -1,4 +1,4 @@
-"""The files that the code makes of a run, as texts that are compared line by line."""
+"""Makes all reports of a run as texts, which can be compared line by line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BLOCK = re.compile(r'(<script type="text/plain" id="block-[^"]*">)([^<]*)')
 
 
 def views(run: Run, directory: Path) -> dict[str, bytes]:
-    """Returns the name and the text of each file that is made of a run, whose journal lies in the directory."""
+    """Writes the reports of a run to its directory, which has the journal. Returns them as texts, by file name."""
     write_run(run, directory)
     texts = {
         "run.json": (directory / "run.json").read_text(encoding="utf-8"),
@@ -53,15 +53,15 @@ def views(run: Run, directory: Path) -> dict[str, bytes]:
 
 
 class MarkedOutput(PlainOutput):
-    """A terminal that writes the names of a line's colour and weight in front of it."""
+    """A terminal that prints the colour and weight of each line as words before the line."""
 
     def write_line(self, line: str, **markup: bool) -> None:
-        """Writes a line behind its marks."""
+        """Prints a line, preceded by the names of its colour and weight."""
         super().write_line(f"[{' '.join(markup)}] {line}" if markup else line)
 
 
 def _terminal(run: Run, directory: Path) -> Iterator[str]:
-    """The report of a session with -q, in three widths without an option, in colours, and with -v and -vv if there is room for it."""
+    """Yields the terminal report with -q, in three widths, in colours, with -v, and with -vv unless the run is large."""
     report = document(RunView(run, directory, f"reports/{run.id}"))
     outputs: list[tuple[str, TerminalReporter, int, int]] = [
         ("-q", PlainOutput(), -1, WIDTHS[0]),
@@ -93,10 +93,10 @@ def _printed(write: Callable[[], None]) -> str:
 
 
 def _page(html: str, *, whole: bool) -> str:
-    """The page without its script and style, which git compares, and with its packed rollouts as lines of JSON, or a hash of each block."""
+    """Returns report.html without script and style, which git compares. Compressed rollouts become lines of JSON (`whole`) or hashes."""
     for text in ("\n".join(asset(f"{name}.js") for name in SCRIPTS), asset("page.css")):
         if text not in html:
-            raise ValueError("report.html lacks its script or its style")
+            raise ValueError("report.html does not contain its script or style as stored in the package")
         html = html.replace(text, "")
     html = re.sub(r"'sha256-[^']*'", "'sha256'", html)
     return _BLOCK.sub(lambda block: f"{block[1]}\n{_shown(_unpacked(block[2]), whole=whole)}\n", html)
@@ -116,5 +116,5 @@ def _sweep(directory: Path) -> str:
 
 
 def rounded(text: str) -> str:
-    """The text with numbers of so many digits as are equal on all machines."""
+    """Rounds the numbers in a text to DIGITS digits, which are equal on all machines."""
     return _NUMBER.sub(lambda number: f"{float(number[0]):.{DIGITS}g}", text)

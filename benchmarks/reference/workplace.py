@@ -1,4 +1,4 @@
-"""A temporary project in which the sessions of the reference runs are made, and what is kept of their run directories."""
+"""A temporary project in which the sessions of reference runs are made. Collects the inputs that are stored from a run directory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROJECT = "/project"
 
 
 class SessionError(Exception):
-    """A session of a reference run did not end as it has to."""
+    """A session of a reference run ended with an unexpected exit status."""
 
 
 class Workplace:
@@ -39,7 +39,7 @@ class Workplace:
         self.root = root
 
     def init(self, suite: str) -> None:
-        """Writes a suite as it is shipped, and the embedded engine, which waits less than the shipped one."""
+        """Copies an included suite to the project, and writes an embedded engine with shorter delays than the included one."""
         self.run("pytest_agentbench.cli", "init", suite)
         engine = self.root / "backends/embedded.yaml"
         text = engine.read_text(encoding="utf-8").replace("ttft_ms: 40 ", "ttft_ms: 8 ").replace("itl_ms: 10 ", "itl_ms: 1 ")
@@ -51,7 +51,7 @@ class Workplace:
         path.write_text(text, encoding="utf-8")
 
     def run(self, *words: str, ends: Collection[int] = (0,), **variables: str) -> None:
-        """Runs a module of Python with these variables; raises SessionError if its exit status is not one of `ends`."""
+        """Runs `python -m` with these arguments. Raises SessionError if the exit status is not one of `ends`."""
         own = {"PYTEST_ADDOPTS": "-p no:randomly -p no:cacheprovider", "TZ": "UTC", "COLUMNS": "80"}
         environment = {**child_environment(), **own, **variables}
         done = subprocess.run([sys.executable, "-m", *words], cwd=self.root, env=environment, capture_output=True, text=True, check=False)
@@ -60,17 +60,17 @@ class Workplace:
 
     @property
     def latest(self) -> Path:
-        """The directory of the newest run."""
+        """The directory of the latest run."""
         return (self.root / "reports" / "latest").resolve()
 
     def without_places(self, text: str) -> str:
-        """The text without paths of this machine."""
+        """Replaces paths of this machine in a text by constants."""
         for place, name in ((str(self.root), PROJECT), *PLACES):
             text = text.replace(place, name)
         return text
 
     def inputs(self, directory: Path) -> dict[str, bytes]:
-        """Returns what a run is computed from: its journal, the samples of its sessions, and what its sessions knew."""
+        """Returns the files that a run is computed from: its journal, the samples of its sessions, and its RunInputs."""
         run = read_run(directory)
         write_inputs(inputs_of(run, questions_of(run)), directory)
         kept = [directory / "facts.json", *sorted(directory.rglob(SAMPLES))]
@@ -85,7 +85,7 @@ class Workplace:
 
 
 def questions_of(run: Run) -> dict[str, dict[str, str]]:
-    """Returns what the users of each suite's scenarios ask."""
+    """Returns the questions of the scenarios of each suite."""
     suites = {suite_of(name, each.variant): Path(each.folder) for name, each in run.suites.items()}
     return {
         name: {each.id: question(each.messages) for each in load_suite(suite_file(folder)).scenarios} for name, folder in suites.items()
@@ -94,6 +94,6 @@ def questions_of(run: Run) -> dict[str, dict[str, str]]:
 
 @contextmanager
 def workplace() -> Iterator[Workplace]:
-    """A project that is removed in the end."""
+    """Makes a temporary project for the `with` block."""
     with tempfile.TemporaryDirectory(prefix="agentbench-reference-") as name:
         yield Workplace(Path(name).resolve())

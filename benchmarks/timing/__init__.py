@@ -1,1 +1,1 @@
-"""The benchmark of the tap's stamps: a server that knows when it sent what, agents in processes of their own, and the tap between them."""
+"""The benchmark of the tap's timestamps. Agents in other processes call a server through the tap; the server records when it sends."""

@@ -1,5 +1,7 @@
-"""`python -m benchmarks.timing.bare`: what any relay costs. It passes bytes on, one connection to the server for each from an
-agent, and keeps every read with its kernel stamp; it understands nothing of them.
+"""`python -m benchmarks.timing.bare`: a minimal relay, whose cost is the lower bound for the tap.
+
+It forwards bytes without parsing them, over one connection to the server for each connection of an agent. It keeps all data with the
+kernel's timestamps.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pytest_agentbench.tap.connections import READ_BUFFER
 
 
 class Sides:
-    """Two connections that belong together."""
+    """A connection of an agent (`near`) and the connection to the server (`far`) to which its bytes are forwarded, and back."""
 
     def __init__(self, near: socket.socket, port: int) -> None:
         self.far = socket.create_connection(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""timing: errors of the tap's stamps against a server that knows when it sent what, the tap's CPU and the latency it adds"""
+"""timing: errors of the tap's timestamps, measured with a server that records when it sends; the tap's CPU and added latency"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GROSS = {"ttft_p99": 50.0, "chunk_p99": 25.0, "unclean": 5.0}
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table."""
+    """One row of the table: the medians of several runs of one case."""
 
     streams: int
     shape: str
@@ -70,7 +70,7 @@ def measure(options: Options) -> Result:
 
 
 def cases(options: Options) -> Iterator[Case]:
-    """What is run, without the plugin's sessions."""
+    """Yields the cases to run (see `rig.Case`), without the sessions of the whole plugin."""
     if options.quick:
         yield from (Case(48, client=client) for client in AGENTS)
         return
@@ -118,7 +118,7 @@ def progress(row: Row) -> Row:
 
 
 def figures(rows: list[Row]) -> Iterator[Figure]:
-    """The worst row of each target; beside hogs and in the plugin apart."""
+    """Yields a figure for each target, from the row with the worst value. Rows with hogs and rows of the plugin have their own figures."""
     for group in dict.fromkeys(row.group for row in rows):
         members = [row for row in rows if row.group == group]
         for field, word in WORDS.items():
@@ -137,7 +137,7 @@ def gross(rows: list[Row]) -> Iterator[str]:
 
 
 def command(options: Options) -> str:
-    """What makes the same table again."""
+    """Returns the command line that makes the same table."""
     words = ["timing", *(["--quick"] if options.quick else []), *(["--streams", *map(str, options.streams)] if options.streams else [])]
     repeat = ["--repeat", str(options.repeat)] if options.repeat else []
     return " ".join(["python -m benchmarks", *words, *repeat, f"--table {options.table}"])
@@ -151,7 +151,7 @@ def targets() -> str:
 
 
 def remarks(rows: list[Row], options: Options) -> list[str]:
-    """What the table does not say itself."""
+    """Returns notes that explain the table: targets, load and columns."""
     startup = medians(Measured, [row.medians for row in rows]).startup or 0
     return [
         f"Medians of {repeats(options)} runs; errors in ms, whatever their sign.",

@@ -1,4 +1,4 @@
-"""How far what the tap wrote down is from what the truth server did; all errors are in milliseconds."""
+"""Computes the errors of the tap's timestamps from the records of the truth server. All errors are in milliseconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NS_PER_MS = 1e6
 
 @dataclass
 class Errors:
-    """Every single error of a run, signed: positive where the tap was late, or its time too long."""
+    """All single errors of a run. An error is positive if the tap's timestamp is too late, or its duration too long."""
 
     ttft: list[float] = field(default_factory=list)
     chunk: list[float] = field(default_factory=list)  # the tap's stamp of an output chunk - when it was sent
@@ -37,7 +37,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a relay costs; None is what was not measured."""
+    """The CPU time and latency that a relay (the tap or a minimal one) costs. None if not measured."""
 
     cpu: float | None = None  # milliseconds per 1,000 tokens
     added_p50: float | None = None  # milliseconds that a call through it takes longer
@@ -48,7 +48,7 @@ UNMEASURED = Costs()
 
 @dataclass(frozen=True)
 class Measured(Costs):
-    """A run in numbers; errors are absolute, None is what was not measured."""
+    """The figures of one run: percentiles of the absolute errors, and costs. None if not measured."""
 
     ttft_p50: float | None = None
     ttft_p99: float | None = None
@@ -65,14 +65,14 @@ class Measured(Costs):
 
 
 def model_key(call: LLMCall) -> str:
-    """The name that a load generator gave the call, in its model."""
+    """Returns the key of a call, which the load generator puts at the end of the model name."""
     return call.model.rpartition("key=")[2]
 
 
 def joined(calls: Iterable[tuple[str, LLMCall]], requests: Iterable[Served]) -> list[tuple[LLMCall, Served]]:
-    """Calls by key, and the requests that they were: the first call with a key was the first request with it, and so on.
+    """Returns pairs of a call that the tap recorded and the request that the server recorded. Those with equal keys are paired in order.
 
-    Raises BenchmarkError where one side lacks any, or where a request came outside its call.
+    Raises BenchmarkError if one of them is missing, or if a request arrived outside of its call.
     """
     recorded = _by_key(calls, lambda call: call.sent_ns or call.received_ns)
     served = _by_key(((request.key, request) for request in requests), lambda request: request.arrived_ns)
@@ -82,12 +82,12 @@ def joined(calls: Iterable[tuple[str, LLMCall]], requests: Iterable[Served]) -> 
     pairs = [(call, request) for key in sorted(recorded) for call, request in zip(recorded[key], served[key], strict=True)]
     for call, request in pairs:
         if not call.received_ns <= request.arrived_ns <= call.ended_ns:
-            raise BenchmarkError(f"the request {request.key!r} did not come while its call was under way")
+            raise BenchmarkError(f"the request {request.key!r} arrived before its call began or after it ended")
     return pairs
 
 
 def compare(pairs: Sequence[tuple[LLMCall, Served]]) -> Errors:
-    """Raises BenchmarkError for a call that failed, or whose chunks are not those that were sent."""
+    """Returns the errors of the tap's timestamps. Raises BenchmarkError if a call failed or has other chunks than the server sent."""
     errors = Errors()
     for call, request in pairs:
         chunks = call.output
@@ -108,15 +108,16 @@ def compare(pairs: Sequence[tuple[LLMCall, Served]]) -> Errors:
 
 
 def agent_ttft(seen_ns: Mapping[str, tuple[int, int]], requests: Iterable[Served]) -> list[float]:
-    """Errors of the TTFT that the agents' own clock says, from (call began, first output seen) by key."""
+    """Returns the errors of TTFT as agents measure it themselves. `seen_ns` has (start of the call, first output) by key."""
     served = {request.key: request.output[0].sent_ns - request.arrived_ns for request in requests}
     return [(first - began - served[key]) / NS_PER_MS for key, (began, first) in seen_ns.items()]
 
 
 def added(straight: Mapping[str, int], tapped: Mapping[str, int], requests: Iterable[Served]) -> list[float]:
-    """How much longer each call through the tap took than its twin, the server's own time taken off both.
+    """Returns the latency that the tap adds to each call: its duration minus that of an equal call without the tap (its twin).
 
-    The calls are nanoseconds by key; twins share it but for `-straight` and `-tapped` behind it.
+    The time that the server itself took is subtracted from both. Durations are nanoseconds by key. In `requests`, the keys of twins end
+    in `-straight` and `-tapped`.
     """
     served = {request.key: request.events[-1].sent_ns - request.arrived_ns for request in requests}
     return [
@@ -126,18 +127,18 @@ def added(straight: Mapping[str, int], tapped: Mapping[str, int], requests: Iter
 
 
 def medians(kind: type[C], runs: Sequence[C]) -> C:
-    """The median of each figure over the runs that have it."""
+    """Returns the median of each figure over the runs in which it was measured."""
     values = {each.name: [value for run in runs if (value := getattr(run, each.name)) is not None] for each in fields(kind)}
     return kind(**{name: statistics.median(found) if found else None for name, found in values.items()})
 
 
 def size(errors: Sequence[float], q: float) -> float | None:
-    """The q-th percentile of the absolute errors."""
+    """Returns the q-th percentile of the absolute errors."""
     return percentile(map(abs, errors), q)
 
 
 def measured(errors: Errors, costs: Costs, **others: float | None) -> Measured:
-    """What the errors come to, with the figures that do not follow from them."""
+    """Returns the figures of a run, computed from its errors and costs. `others` are figures that are added unchanged."""
     return Measured(
         **asdict(costs),
         ttft_p50=size(errors.ttft, 50),
@@ -154,7 +155,7 @@ def measured(errors: Errors, costs: Costs, **others: float | None) -> Measured:
 
 
 def _by_key(items: Iterable[tuple[str, T]], time_of: Callable[[T], int]) -> defaultdict[str, list[T]]:
-    """The items of each key, in the order of time."""
+    """Groups items by key, each group in the order of time."""
     found: defaultdict[str, list[T]] = defaultdict(list)
     for key, item in items:
         found[key].append(item)

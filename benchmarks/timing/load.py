@@ -1,5 +1,7 @@
-"""`python -m benchmarks.timing.load`: agents that call through the tap. Told what to do in a line of JSON, it gets ready,
-says so in a line, begins at the next line, and ends with a line of JSON: what its own clock says of each call.
+"""`python -m benchmarks.timing.load`: a process with agents that call through the tap and time their calls.
+
+It reads its task as a line of JSON from stdin and writes a line when it is ready. It starts at the next line on stdin. At the end it
+writes the times of its calls as a line of JSON.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ async def main() -> None:
 
 
 async def streams(agents: list[Agent], rounds: int, schedule: str) -> None:
-    """As many streams as agents, each of which calls again as soon as it has been answered."""
+    """Lets each agent make `rounds` calls, one after the other, all agents at the same time. Prints the times of the calls."""
     times: dict[str, Times] = {}
 
     async def stream(number: int, call: Agent) -> None:
@@ -57,7 +59,7 @@ async def streams(agents: list[Agent], rounds: int, schedule: str) -> None:
 
 
 async def twins(session: aiohttp.ClientSession, straight: str, tapped: str) -> None:
-    """Pairs of calls, one straight to the server and one through the tap, one after the other, until told to end."""
+    """Makes pairs of equal calls, one directly to the server and one through the tap, until the next line on stdin. Prints durations."""
     addresses = {"straight": straight, "tapped": tapped}
     durations: dict[str, dict[str, int]] = {way: {} for way in addresses}
 
@@ -84,7 +86,7 @@ async def twins(session: aiohttp.ClientSession, straight: str, tapped: str) -> N
 
 
 def whole(url: str, session: aiohttp.ClientSession) -> Agent:
-    """An agent that waits for whole answers, with the light client."""
+    """Returns an agent that waits for complete answers, with the client of this package."""
     llm = LLM(url, "truth/", session=session)
 
     async def call(model: str) -> Times:
@@ -96,7 +98,7 @@ def whole(url: str, session: aiohttp.ClientSession) -> Agent:
 
 
 def sdk(url: str, session: aiohttp.ClientSession) -> Agent:
-    """An agent that streams with the openai package, which brings its own connections."""
+    """Returns an agent that streams with the openai package, which makes its own connections."""
     client = LLM(url, "truth/").openai()
 
     async def call(model: str) -> Times:
@@ -123,7 +125,7 @@ def say(answer: object) -> None:
 
 
 async def told() -> None:
-    """Returns at the next line of stdin."""
+    """Waits for the next line on stdin."""
     await asyncio.to_thread(sys.stdin.readline)
 
 

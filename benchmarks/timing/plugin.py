@@ -1,4 +1,4 @@
-"""The whole plugin: a pytest whose rollouts call the truth server, with agents, scoring and journaling beside the tap."""
+"""Measures the tap in sessions of the whole plugin, in which agents, scoring and the journal also use the machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ WAYS = {
 
 
 def run(arguments: Sequence[str], truth: Truth, startups: Sequence[float]) -> Measured:
-    """One session. The tap's CPU is its whole life's, less the median of what taps took to start (milliseconds)."""
+    """Runs a pytest session against the truth server. Returns the errors and the CPU time of its tap.
+
+    `startups` are milliseconds of CPU that taps took to start. Their median is subtracted from the CPU time.
+    """
     truth.take()  # what is left of others
     with workplace() as place:
         place.suite([0] * ROLLOUTS)
@@ -38,5 +41,5 @@ def run(arguments: Sequence[str], truth: Truth, startups: Sequence[float]) -> Me
 
 
 def key_of(scenario: str) -> str:
-    """What the customer of a scenario calls itself, `customer-7` for bench-00007."""
+    """Returns the key of the call in a scenario: `customer-7` for bench-00007."""
     return f"customer-{int(scenario.rpartition('-')[2])}"

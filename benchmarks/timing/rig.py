@@ -1,4 +1,4 @@
-"""One run: a tap of its own between agents and the truth server."""
+"""Runs one case of the timing benchmark: agents call the truth server through a tap, or through a minimal relay."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ RUN = "20260101-120000-0123:"
 
 @dataclass(frozen=True)
 class Case:
-    """What is run."""
+    """One setting of the load: number and kind of the streams, the client, and processes that keep the CPU busy (hogs)."""
 
     streams: int
     shape: str = "plain"  # one of SHAPES
@@ -76,7 +76,7 @@ class Case:
 
 
 class Relay:
-    """A process between agents and server."""
+    """A process that forwards requests of agents to the server: a tap, or the minimal relay."""
 
     def __init__(self, module: str, config: object, folder: Path) -> None:
         self.child = Child(module, config, folder / "relay.log")
@@ -87,19 +87,19 @@ class Relay:
         return f"http://127.0.0.1:{self.ports.port}/r/{id}/v1"
 
     def cpu(self) -> float:
-        """Milliseconds of CPU so far."""
+        """Returns the milliseconds of CPU that the process has used so far."""
         cost = self.child.cost()
         if cost is None:
-            raise BenchmarkError(self.child.exit_message("is gone"))
+            raise BenchmarkError(self.child.exit_message("has ended"))
         return cost["cpu_s"] * 1e3
 
     def hand_over(self) -> list[LLMCall]:
-        """What it recorded."""
+        """Returns the recorded calls. A minimal relay records none."""
         return []
 
 
 class Tap(Relay):
-    """A tap, and the tokens that it was told of."""
+    """A tap with an open address for each stream."""
 
     def __init__(self, folder: Path, upstream: str, ids: Sequence[str]) -> None:
         super().__init__("pytest_agentbench.tap", TapConfig("of-the-benchmark"), folder)
@@ -109,7 +109,7 @@ class Tap(Relay):
         self._ask([PointAt(UpstreamFacts(upstream)), *opening], TapDone)
 
     def hand_over(self) -> list[LLMCall]:
-        """All calls; the tokens are closed."""
+        """Closes the addresses and returns all calls."""
         return [call for reply in self._ask([CloseAddress(id) for id in self._ids], AddressCalls) for call in reply.calls]
 
     def _ask(self, questions: Sequence[ToTap], kind: type[Answer]) -> list[Answer]:
@@ -124,7 +124,7 @@ class Tap(Relay):
 
 
 class Bare(Relay):
-    """A relay that passes bytes on and keeps the kernel's stamps, and does nothing else."""
+    """The minimal relay (`benchmarks.timing.bare`), which only forwards bytes and keeps the kernel's timestamps."""
 
     def __init__(self, folder: Path, upstream: str, ids: Sequence[str]) -> None:
         del ids  # it lets everybody through
@@ -132,7 +132,7 @@ class Bare(Relay):
 
 
 class Driven(NamedTuple):
-    """What came of a run, whichever relay was in it."""
+    """The raw results of a run, with the tap or with the minimal relay."""
 
     times: dict[str, list[Any]]  # of the agents' calls, by their own clock
     served: list[Served]  # requests as the server saw them
@@ -142,7 +142,7 @@ class Driven(NamedTuple):
 
 
 def run(case: Case, truth: Truth) -> Measured:
-    """Raises BenchmarkError where something was lost on the way."""
+    """Runs a case with a tap and returns its errors and costs. Raises BenchmarkError if calls are missing or differ."""
     times, served, records, costs, startup = driven(case, truth, Tap)
     calls = [(key, call) for call in records if (key := model_key(call)) in times]
     requests = [request for request in served if request.key in times]
@@ -151,12 +151,12 @@ def run(case: Case, truth: Truth) -> Measured:
 
 
 def floor(case: Case, truth: Truth) -> Costs:
-    """What a relay costs that does nothing."""
+    """Runs a case with the minimal relay and returns its costs, which are a lower bound for the tap."""
     return driven(case, truth, Bare).costs
 
 
 def driven(case: Case, truth: Truth, kind: type[Tap | Bare]) -> Driven:
-    """Agents and twins call through a relay of this kind until the agents have made their calls."""
+    """Runs a case: starts a relay of this kind, lets agents and twins (pairs of equal calls) make their calls, and returns the results."""
     truth.take()  # what is left of others
     ids = [f"stream-{number}" for number in range(case.streams)]
     with ExitStack() as stack:
@@ -182,7 +182,7 @@ def driven(case: Case, truth: Truth, kind: type[Tap | Bare]) -> Driven:
 
 
 def costs_of(cpu: float, durations: dict[str, dict[str, int]], served: Sequence[Served]) -> Costs:
-    """`cpu` in milliseconds, for all that went through the relay but what warmed it up."""
+    """Returns CPU per token and added latency of a relay. `cpu` is in milliseconds, `durations` has those of the twin calls."""
     relayed = [request for request in served if request.key != "warm-up" and not request.key.endswith("-straight")]
     tokens = sum(event.tokens for request in relayed for event in request.events)
     twins = [request for request in served if request.key.startswith("twin-")]
@@ -190,7 +190,7 @@ def costs_of(cpu: float, durations: dict[str, dict[str, int]], served: Sequence[
 
 
 def drive(load: Child, probe: Child) -> tuple[dict[str, list[Any]], dict[str, dict[str, int]]]:
-    """Times of the agents' calls, and durations of the twins beside them."""
+    """Lets the load make its calls. Returns the times of these, and the durations of the twin calls made at the same time."""
     for child in (load, probe):
         proceed(child)
     times = load.ready(dict, LIMIT)["times"]
@@ -200,7 +200,7 @@ def drive(load: Child, probe: Child) -> tuple[dict[str, list[Any]], dict[str, di
 
 @contextmanager
 def driver(log: Path, spec: Json) -> Iterator[Child]:
-    """Agents that are ready to begin."""
+    """Starts a `benchmarks.timing.load` process for the `with` block. Yields it when it is ready."""
     child = Child("benchmarks.timing.load", spec, log)
     try:
         child.ready(dict, LIMIT)
@@ -217,7 +217,7 @@ def proceed(child: Child) -> None:
 
 @contextmanager
 def hogs(count: int) -> Iterator[None]:
-    """Processes that compute for as long as the block runs."""
+    """Runs processes that only use CPU, for the duration of the `with` block."""
     processes = [subprocess.Popen([sys.executable, "-c", HOG], stdin=subprocess.PIPE) for _ in range(count)]
     try:
         yield

@@ -1,4 +1,4 @@
-"""The table of runs as Markdown, with what it was measured on."""
+"""Formats the table of the timing benchmark as Markdown, and the page benchmarks/timing-results.md."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PACKAGES = ("uvloop", "httptools", "aiohttp", "openai")
 
 
 def table(rows: Sequence[tuple[Sequence[str], Measured, Costs, str]]) -> str:
-    """Rows of (streams, kind of stream, agents), their medians, those of a relay that does nothing, and a verdict."""
+    """Returns the table. A row has (streams, kind of stream, agents), medians of the tap and of the minimal relay, and a verdict."""
     lines = [COLUMNS, ["---"] * len(COLUMNS), *([*names, *cells(medians, floor), verdict] for names, medians, floor, verdict in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -69,21 +69,21 @@ def cells(run: Measured, floor: Costs) -> list[str]:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A millisecond or more needs fewer digits."""
+    """Formats a value with at most `digits` digits after the point, from 1 on with at most two. Returns `-` for None."""
     if value is None:
         return "-"
     return f"{value:.{digits if abs(value) < 1 else min(digits, 2)}f}"
 
 
 def page(command: str, text: str, notes: Sequence[str], priority: str) -> str:
-    """The table as a file that says where it comes from."""
+    """Returns the page with the table, the command that made it, the machine and notes."""
     title = "# How true the stamps are"
     origin = f"Made by `{command}` on {machine()}.\n{priority}"
     return "\n\n".join((title, origin, text, "\n".join(f"- {note}" for note in notes))) + "\n"
 
 
 def machine() -> str:
-    """What the figures depend on."""
+    """Describes this machine and the versions of the packages that affect the figures."""
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return f"{os.cpu_count()} cores ({processor()}), Linux {platform.release()}, Python {platform.python_version()}, {packages}"
 
@@ -94,6 +94,6 @@ def processor() -> str:
 
 
 def fits(values: Mapping[str, float | None], limits: Mapping[str, float]) -> str:
-    """`hold`, or which of the limits are missed; those of figures that were not measured say nothing."""
+    """Returns `hold`, or the names of the limits that are missed, or `-` without limits. Figures that were not measured do not count."""
     missed = [name for name, limit in limits.items() if (value := values.get(name)) is not None and value > limit]
     return f"MISSES {', '.join(missed)}" if missed else "hold" if limits else "-"

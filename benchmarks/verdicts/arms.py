@@ -1,4 +1,4 @@
-"""More than two arms in a session: how often one is said to differ though all are equal, and how often the one that differs is found."""
+"""Simulates A/B sessions with more than two arms: how often the gate reports a difference that does not exist, or finds a real one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DROPS = {"continuous": 0.04, "binary": 0.1}  # of the arm that scores less
 
 @dataclass(frozen=True)
 class Cell:
-    """So many arms, compared with the first or with each other."""
+    """A simulated setting: a number of arms, compared with the first or with each other, by scores or latencies."""
 
     arms: int
     with_each_other: bool
@@ -40,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Shares of sessions."""
+    """The results for a cell, as shares of its simulated sessions."""
 
     cell: Cell
     claims: float  # all arms are equal, and something is claimed
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def cells(*, quick: bool) -> Iterator[Cell]:
-    """`quick` has one of each of what CI wants to know."""
+    """Yields the cells to simulate. With `quick`, these are one for latencies and one for scores, for CI."""
     ways = [(3, False)] if quick else [(3, False), (4, False), (4, True)]
     for (arms, with_each_other), likeness in product(ways, (0.8,) if quick else (0.0, 0.8)):
         yield Cell(arms, with_each_other, likeness=likeness)
@@ -71,7 +71,7 @@ def simulate(cell: Cell, runs: int, seed: int) -> Outcome:
 
 
 def _claimed(cell: Cell, random: np.random.Generator, *, differs: bool) -> set[tuple[ArmPair, str]]:
-    """What is said of which pair in one session."""
+    """Simulates a session. Returns the differences that it reports, as (pair of arms, word). `differs` makes the last arm worse."""
     question = _scores(cell, random, differs=differs) if cell.kind else _latencies(cell, random, differs=differs)
     compared = answers(question, cell.pairs, ArmFacts())
     return {(ArmPair(each.base_arm, each.new_arm), each.finding) for each in compared if each.finding in (BETTER, WORSE, FASTER, SLOWER)}
@@ -96,7 +96,7 @@ def _scores(cell: Cell, random: np.random.Generator, *, differs: bool) -> ArmQue
 
 
 def _latencies(cell: Cell, random: np.random.Generator, *, differs: bool) -> ArmQuestion:
-    """All noise of a rollout is load, in one series through all arms."""
+    """Simulates latencies. The noise of a rollout is only load, which changes gradually through the blocks of all arms."""
     scenarios, load = random.normal(0, SCENARIO, N), iter(ar1(cell.arms * N, cell.likeness, random).tolist())
     slower = [BY if differs and arm == cell.arms - 1 else 0.0 for arm in range(cell.arms)]
     arms: dict[str, list[RolloutLatencies]] = {str(arm): [] for arm in range(cell.arms)}
@@ -120,14 +120,14 @@ def _latencies(cell: Cell, random: np.random.Generator, *, differs: bool) -> Arm
 
 @dataclass(frozen=True)
 class Arms:
-    """All that was simulated of them."""
+    """The results of all simulated sessions with more than two arms."""
 
     count: int  # sessions of each cell, and of each truth
     outcomes: Sequence[Outcome]
 
     @property
     def worst(self) -> float:
-        """The greatest share of sessions in which something is claimed that is not so."""
+        """The greatest share of sessions that report a difference that does not exist."""
         return max(max(each.claims, each.wrong) for each in self.outcomes)
 
 

@@ -1,4 +1,4 @@
-"""verdicts: how often the gate is wrong about simulated suites whose truth is known, and how often it finds what is there"""
+"""verdicts: how often the gate's verdicts on simulated suites with known true means are wrong, and how often it detects changes"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RISK, COVERAGE = 0.05, 0.93
 
 
 def uneven(n: int, clusters: int) -> tuple[int, ...]:
-    """Sizes of clusters that grow from the first to the last."""
+    """Returns the sizes of clusters with n scenarios in all. The sizes grow from the first to the last."""
     return tuple(np.maximum(1, np.diff(np.round(np.linspace(0, 1, clusters + 1) ** 1.6 * n))).astype(int).tolist())
 
 
@@ -48,7 +48,7 @@ def suite_cells() -> Iterator[suite.Cell]:
 
 
 def rounds_cells(*, quick: bool) -> Iterator[suite.Cell]:
-    """Up to five rounds; `quick` has the size of which CI wants to know."""
+    """Yields the cells for rounds of trials, with up to five rounds. With `quick`, these are the cells of one size, for CI."""
     for n, kind in product((100,) if quick else SIZES, KINDS):
         yield suite.Cell(kind, n, rounds.MOST, rounds.MOST)
     for base_trials, kind in product(() if quick else (1, 3 * rounds.MOST), KINDS):
@@ -90,7 +90,7 @@ def latencies(runs: int) -> Latencies:
 
 
 def sessions(runs: int, *, quick: bool) -> arms.Arms:
-    """Of more than two arms."""
+    """Simulates sessions with more than two arms."""
     return arms.Arms(runs, [arms.simulate(cell, runs, seed) for seed, cell in enumerate(arms.cells(quick=quick))])
 
 
@@ -149,5 +149,5 @@ def latency_figures(found: Latencies) -> Iterator[Figure]:
 
 
 def within(share: float, runs: int) -> float:
-    """The share, and what chance adds in so many runs: three standard errors."""
+    """Returns the share plus three standard errors: the most that chance explains in this number of runs."""
     return share + 3 * math.sqrt(share * (1 - share) / runs)

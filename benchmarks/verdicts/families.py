@@ -1,4 +1,7 @@
-"""Several rules of one session: as wrong together as one, because all have to pass, and those without a margin share their level."""
+"""Simulates sessions with several gate rules. Together they must not be wrong more often than one rule.
+
+The reason is that all rules have to pass, and that rules without a margin share one level of error.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ N, TRIALS = 100, 3
 
 @dataclass(frozen=True)
 class Family:
-    """A session with so many scores, each with a rule."""
+    """The results for sessions with a number of scores, each with a rule: shares of wrong verdicts."""
 
     rules: int
     wrong_pass: float  # the first score has dropped by the margin of 0.05, the others have not
@@ -30,7 +33,7 @@ def families(runs: int, seed: int) -> list[Family]:
 
 
 def family(rules: int, runs: int, seed: int) -> Family:
-    """How often sessions with so many rules are wrong."""
+    """Simulates sessions with a number of rules, and returns how often their verdict is wrong."""
     random, passes, fails = np.random.default_rng(seed), 0, 0
     for _ in range(runs):
         base = [_scores(random, 0.0) for _ in range(rules)]
@@ -40,7 +43,7 @@ def family(rules: int, runs: int, seed: int) -> Family:
 
 
 def _scores(random: np.random.Generator, drop: float) -> Floats:
-    """The true means of a suite's scenarios."""
+    """Returns random true means of the scenarios of a suite, lowered by `drop`."""
     return KINDS["continuous"].means(random, (1, N)) - drop
 
 

@@ -1,4 +1,4 @@
-"""Scores whose truth is known: what the trials of a scenario are like, and what a change does to them."""
+"""Kinds of simulated scores with known true means: how trials of a scenario vary, and how a change of the model affects them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """How scenarios' true means are distributed, and the trials around them."""
+    """A kind of scores: the distribution of the true means of scenarios, and of trials around these means."""
 
     says: str
     means: Callable[[np.random.Generator, Shape], Floats]
     deviation: Callable[[Floats], Floats] | None = None  # of a trial, by its scenario's mean; None: it passes or fails
 
     def variance(self, means: Floats) -> Floats:
-        """Of a trial."""
+        """Returns the variance of a trial of each scenario, given the true means."""
         most = means * (1 - means)
         return most if self.deviation is None else np.minimum(self.deviation(means) ** 2, 0.99 * most)
 
     def trials(self, random: np.random.Generator, means: Floats, count: int) -> Floats:
-        """(..., scenarios, trials)."""
+        """Returns random scores of `count` trials of each scenario: an array (..., scenarios, trials)."""
         wide = np.broadcast_to(means[..., None], (*means.shape, count))
         if self.deviation is None:
             return (random.random(wide.shape) < wide).astype(np.float64)
@@ -43,7 +43,7 @@ def _flat(low: float, high: float) -> Callable[[np.random.Generator, Shape], Flo
 
 
 def _unequal(means: Floats) -> Floats:
-    """One scenario in five is loud: those whose second digit is below 2, so that a scenario remains what it is."""
+    """Returns standard deviations, large ones for one scenario in five. The third decimal of the mean selects it, so it stays the same."""
     loud = np.floor(means * 1000) % 10 < 2
     return np.where(loud, np.sqrt(means * (1 - means) / 3), 0.01)
 
@@ -66,31 +66,31 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Change:
-    """What happens to a suite: the means of its scenarios, and the share of rollouts that crash to 0."""
+    """A suite after a change: the true means of its scenarios, and the share of rollouts that crash and score 0."""
 
     means: Floats
     crash: Floats  # (..., 1)
 
 
 def fade(random: np.random.Generator, means: Floats, drop: float) -> Change:
-    """Every scenario scores a little less."""
+    """Returns a change in which every scenario scores a little less, so that the mean falls by `drop`."""
     del random
     return Change(means * (1 - drop / means.mean(-1, keepdims=True)), np.zeros((len(means), 1)))
 
 
 def crash(random: np.random.Generator, means: Floats, drop: float) -> Change:
-    """Each rollout scores 0 with a small probability, else what it scored before."""
+    """Returns a change in which each rollout scores 0 with a small probability, and otherwise the same as before."""
     del random
     return Change(means, drop / means.mean(-1, keepdims=True))
 
 
 def broken(random: np.random.Generator, means: Floats, drop: float) -> Change:
-    """Scenarios break for good, in random order, until the mean has dropped by exactly so much; the last one breaks in part."""
+    """Returns a change in which random scenarios score 0 from now on, until the mean has fallen by `drop`; the last one only partly."""
     return _broken(random.random(means.shape), means, drop)
 
 
 def clusters_broken(random: np.random.Generator, means: Floats, drop: float) -> Change:
-    """The same by clusters of 1 to 10 scenarios."""
+    """Returns a change in which random clusters of 1 to 10 scenarios score 0 from now on, until the mean has fallen by `drop`."""
     n = means.shape[-1]
     sizes = 1 + np.arange(n) % 10
     codes = np.repeat(np.arange(n), sizes)[:n]
@@ -108,7 +108,7 @@ def _broken(order: Floats, means: Floats, drop: float) -> Change:
 
 
 class Changing(Protocol):
-    """What happens when the mean drops by so much."""
+    """A function that returns a change by which the mean falls by `drop`."""
 
     __name__: str
 
@@ -119,7 +119,7 @@ CHANGES: tuple[Changing, ...] = (fade, crash, broken, clusters_broken)
 
 
 def changed(kind: Kind, random: np.random.Generator, change: Change, count: int) -> Floats:
-    """Trials after a change."""
+    """Returns random scores of `count` trials of each scenario after a change."""
     scores = kind.trials(random, change.means, count)
     if not change.crash.any():
         return scores

@@ -1,4 +1,4 @@
-"""Latencies under load that comes and goes: two runs one after the other, and two arms that take turns."""
+"""Simulates comparisons of latencies if the load of the machine changes: of two separate runs, and of two interleaved arms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ CLAIMED = 0.8  # up to which the promise holds
 
 @dataclass(frozen=True)
 class Cell:
-    """Two runs of n scenarios. A rollout's logarithm is its scenario's, the load's (AR(1) in the order of time) and its own noise."""
+    """A simulated setting: two runs of n scenarios.
+
+    The logarithm of a latency is the sum of an effect of the scenario, of the load (AR(1) in the order of time) and of random noise.
+    """
 
     q: int
     n: int
@@ -39,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Shares of the comparisons. Wrong: the new run is slower by exactly the margin."""
+    """The results for a cell, as shares of its comparisons. In wrong verdicts, the new run is slower by exactly the margin."""
 
     cell: Cell
     wrong_pass: float
@@ -53,7 +56,7 @@ class Outcome:
 
     @property
     def claimed(self) -> bool:
-        """Whether the promise is about it: not where load changes so slowly, and beside other noise, that few rollouts cannot show it."""
+        """Whether the gate promises few errors for this cell. It does not if the load changes so slowly that rollouts cannot show it."""
         return self.cell.likeness <= CLAIMED
 
 
@@ -65,7 +68,7 @@ def cells() -> Iterator[Cell]:
 
 
 def simulate(cell: Cell, runs: int, seed: int) -> Outcome:
-    """Of two equal runs: the bounds of the ratio of slower ones are the same, moved."""
+    """Simulates a cell. Only equal runs are compared, because a slower run only shifts the bounds of the ratio."""
     random, counts = np.random.default_rng(seed), np.zeros(8)
     for _ in range(runs):
         scenarios = random.normal(0, SCENARIO, cell.n)
@@ -76,7 +79,7 @@ def simulate(cell: Cell, runs: int, seed: int) -> Outcome:
 
 
 def _judged(low: float | None, high: float | None) -> tuple[bool, ...]:
-    """(wrong PASS, wrong FAIL, undecided, PASS, FAIL)."""
+    """Returns (wrong PASS, wrong FAIL, undecided, PASS, FAIL) for the bounds of a ratio of latencies."""
     if low is None or high is None:
         return False, False, True, False, False
     return high < 1, low > 1, False, math.log(high) < MARGIN, math.log(low) + SLOWER > MARGIN
@@ -86,7 +89,7 @@ Run = tuple[Floats, Floats]  # (scenario, trial, call) milliseconds; (scenario, 
 
 
 def _run(cell: Cell, scenarios: Floats, random: np.random.Generator, *, shuffled: bool) -> Run:
-    """Trial after trial of all scenarios, in an order that is the same in each."""
+    """Simulates a run, which does one trial of all scenarios after the other, always in the same order of scenarios."""
     order = random.permutation(cell.n) if shuffled else np.arange(cell.n)
     began = order[:, None] + cell.n * np.arange(cell.trials)
     load = ar1(cell.n * cell.trials, cell.likeness, random)[began]
@@ -97,7 +100,7 @@ def _run(cell: Cell, scenarios: Floats, random: np.random.Generator, *, shuffled
 
 
 def ar1(count: int, likeness: float, random: np.random.Generator) -> Floats:
-    """A stationary AR(1) process with variance 1."""
+    """Returns values of a stationary AR(1) process with variance 1. `likeness` is the autocorrelation."""
     steps = random.normal(0, 1, count)
     values = np.empty(count)
     values[0] = steps[0]
@@ -113,7 +116,7 @@ def _timings(run: Run) -> list[RolloutLatencies]:
 
 
 def _former(cell: Cell, new: Floats, base: Floats, random: np.random.Generator) -> tuple[bool, bool, bool]:
-    """(wrong PASS, wrong FAIL, PASS) of a bootstrap that draws whole scenarios, as if their rollouts had nothing to do with each other."""
+    """Returns (wrong PASS, wrong FAIL, PASS) of the former gate: a bootstrap of whole scenarios, which it takes to be independent."""
     drawn = random.integers(0, cell.n, (RESAMPLES, cell.n))
     one, other = (
         np.log(np.quantile(each.reshape(cell.n, -1)[drawn].reshape(RESAMPLES, -1), cell.q / 100, axis=-1)) for each in (new, base)
@@ -124,7 +127,7 @@ def _former(cell: Cell, new: Floats, base: Floats, random: np.random.Generator) 
 
 @dataclass(frozen=True)
 class Turns:
-    """Two equal arms that take turns."""
+    """The results for two equal arms in interleaved blocks."""
 
     q: int
     n: int
@@ -143,7 +146,7 @@ def turns_cells() -> Iterator[tuple[int, int, int, float]]:
 
 
 def turns(q: int, n: int, pairs: int, likeness: float, runs: int, seed: int) -> Turns:
-    """All noise of a rollout is load, in one series through both arms."""
+    """Simulates two interleaved arms. The noise of a rollout is only load, which changes gradually through the blocks of both arms."""
     random, claims, found = np.random.default_rng(seed), 0, 0
     blocks = np.array_split(np.arange(n), pairs)
     for _ in range(runs):
@@ -164,7 +167,7 @@ def turns(q: int, n: int, pairs: int, likeness: float, runs: int, seed: int) -> 
 
 @dataclass(frozen=True)
 class Latencies:
-    """All that was simulated of them."""
+    """The results of all simulated comparisons of latencies."""
 
     count: int  # comparisons of each cell
     runs_apart: Sequence[Outcome]

@@ -1,4 +1,4 @@
-"""Beside the comparisons of scores: means against a limit, and values without limits."""
+"""Simulates other verdicts than comparisons of scores: means compared with a threshold, and values without an upper limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METHODS = ("t", "percentile", "BCa", "percentile-t")
 
 
 def limits(cell: Cell, runs: int, seed: int) -> tuple[float, float]:
-    """(P(PASS), P(FAIL)) of one run where the limit is its suite's true mean, so that both are wrong."""
+    """Returns the shares of PASS and FAIL if the threshold is the true mean, so that both verdicts are wrong."""
     random, passes, fails = np.random.default_rng(seed), 0, 0
     for start in range(0, runs, AT_ONCE):
         means = cell.scores.means(random, (min(AT_ONCE, runs - start), cell.n))
@@ -31,7 +31,7 @@ def limits(cell: Cell, runs: int, seed: int) -> tuple[float, float]:
 
 
 def unbounded(n: int, sigma: float, runs: int, seed: int) -> dict[str, float]:
-    """Method -> coverage of the mean of n values whose logarithms are Normal(0, sigma), such as costs."""
+    """Returns how often the interval of each method contains the true mean, for n lognormal values (0, sigma) such as costs."""
     random, truth = np.random.default_rng(seed), math.exp(sigma**2 / 2)
     covered = dict.fromkeys(METHODS, 0)
     clusters = Clusters.of(range(n))
@@ -53,7 +53,10 @@ def unbounded(n: int, sigma: float, runs: int, seed: int) -> dict[str, float]:
 
 
 def bca(values: Floats, means: Floats) -> tuple[float, float]:
-    """The bias-corrected and accelerated interval of a mean (Efron and Tibshirani 1993, 14.3), of its bootstrapped means."""
+    """Returns the bias-corrected and accelerated bootstrap interval of a mean (Efron and Tibshirani 1993, 14.3).
+
+    `means` are the sorted means of bootstrap samples.
+    """
     deviations = values - values.mean()
     acceleration = float((deviations**3).sum() / (6 * (deviations**2).sum() ** 1.5))
     bias = normal_quantile(min(max(float((means < values.mean()).mean()), 1e-3), 1 - 1e-3))

@@ -1,4 +1,4 @@
-"""The page that shows whether the gate's verdicts hold."""
+"""Writes benchmarks/verdict-results.md: how often the gate's verdicts on simulated suites are wrong."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ that is 10 % slower is called so. All noise between rollouts is load, and runs t
 
 @dataclass(frozen=True)
 class Page:
-    """Everything that was simulated."""
+    """The results of all simulations."""
 
     runs: int
     suites: Sequence[suite.Outcome]
@@ -114,12 +114,12 @@ class Page:
 
     @property
     def weak(self) -> list[str]:
-        """Cells whose power misses its bar."""
+        """A line for each cell in which the gate detects too few changes."""
         return [f"{_name(each.cell)}: {why}" for each in self.suites for why in _weak(each, self.runs)]
 
     @property
     def off(self) -> list[str]:
-        """Cells in which what the gate says of its own power is not so."""
+        """A line for each cell in which the power that the gate prints is not the true one."""
         return [
             f"{_name(each.cell)}: {percent(each.power.found)} are found, not 80 %"
             for each in self.suites
@@ -128,7 +128,7 @@ class Page:
 
     @property
     def dear(self) -> list[str]:
-        """Cells in which rounds of trials cost more rollouts than they may, or find less than all trials at once."""
+        """A line for each cell in which rounds of trials take too many rollouts, or detect less than all trials at once."""
         return [f"{_name(each.cell)}, in rounds: {why}" for each in self.in_rounds for why in _dear(each, self.runs)]
 
     def text(self, made: str, fewest: int, unbounded: int) -> str:
@@ -292,7 +292,7 @@ def _population_row(outcome: population.Outcome) -> list[object]:
 
 
 def _weak(outcome: suite.Outcome, runs: int) -> Iterable[str]:
-    """What of the power misses its bar by more than three standard errors of the simulation."""
+    """Yields which power of a cell is too low, by more than three standard errors of the simulation."""
     power, chance = outcome.power, 3 * math.sqrt(0.16 / runs)
     oracle, now, _ = power.passes
     if power.margin * outcome.cell.rollouts >= 10:

@@ -1,4 +1,4 @@
-"""Pairs of runs, judged by the gate and by two simpler ways."""
+"""Judges pairs of real runs with the gate and with two simpler methods (a plain threshold, and a pooled z test)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCORE = "tsq"
 
 @dataclass(frozen=True)
 class Run:
-    """A session of one suite, of which every scenario has a score."""
+    """The evidence of one run of one suite, in which every scenario has a score."""
 
     evidence: Evidence
     group: str
@@ -31,7 +31,7 @@ class Run:
 
     @classmethod
     def of(cls, evidence: Evidence) -> Run:
-        """Raises BenchmarkError where a scenario has no score: then its mean is not that of the suite."""
+        """Returns the Run of some evidence. Raises BenchmarkError if a scenario has no score, because the mean would be wrong."""
         ((group, trials),) = evidence.groups.items()
         found = samples(trials, SCORE, evidence.scale(group, SCORE))
         if missing := [scenario for scenario, sample in found.items() if not sample.scores]:
@@ -41,14 +41,14 @@ class Run:
 
 
 class Pair(NamedTuple):
-    """A run and its baseline."""
+    """A run and the baseline that it is compared with."""
 
     run: Run
     base: Run
 
 
 class Shares(NamedTuple):
-    """Of the pairs, with one margin; the rest is INCONCLUSIVE."""
+    """The shares of PASS and FAIL among the pairs, for one margin. The other pairs are INCONCLUSIVE."""
 
     passes: float
     fails: float
@@ -56,7 +56,7 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What each method says about the same pairs."""
+    """The verdicts of each method on the same pairs."""
 
     pairs: int
     shares: Mapping[tuple[str, float], Shares]  # (method, margin); methods are gate, threshold and pooled
@@ -68,7 +68,7 @@ class Verdicts:
 
 
 def judge_pairs(pairs: Sequence[Pair], margins: Sequence[float]) -> Verdicts:
-    """Each pair with the gate's own code, all margins; raises BenchmarkError where the gate finds the runs too small to say anything."""
+    """Judges each pair with each method and margin. Raises BenchmarkError if the runs are too small for the gate."""
     words, gate = gate_says(pairs, margins)
     new, old = (np.array([run.mean for run in runs]) for runs in zip(*pairs, strict=True))
     intervals = {"gate": gate, "threshold": Interval(new - old, new - old), "pooled": pooled_z(old, new, pairs[0].run.trials)}
@@ -80,7 +80,7 @@ def judge_pairs(pairs: Sequence[Pair], margins: Sequence[float]) -> Verdicts:
 
 
 def gate_says(pairs: Sequence[Pair], margins: Sequence[float]) -> tuple[Mapping[float, Counter[str]], Interval]:
-    """Margin -> how often each verdict; and the interval, which does not depend on the margin."""
+    """Judges each pair with the code of the gate. Returns the number of each verdict by margin, and the intervals, which need no margin."""
     words: dict[float, Counter[str]] = {margin: Counter() for margin in margins}
     bounds = []
     for run, base in pairs:

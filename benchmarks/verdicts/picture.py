@@ -1,4 +1,4 @@
-"""`python -m benchmarks.verdicts.picture`: draws docs/two-questions.svg, the two questions of a gate."""
+"""`python -m benchmarks.verdicts.picture`: draws docs/two-questions.svg, about gate rules `of suite` and `of population`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def panel(at: int, title: str, foot: str) -> str:
 
 
 def scenarios(left: float) -> Iterator[str]:
-    """Each a ring, and its trials as dots in it."""
+    """Yields SVG elements of the scenarios: each is a circle with its trials as dots in it."""
     for number in range(SCENARIOS):
         x, y = left + 62 + number % 4 * 82 + number // 4 * 40, 110 + number // 4 * 110
         yield f'<circle cx="{x}" cy="{y}" r="26" fill="#e8f0fe" stroke="#1a56c4" stroke-width="2"/>'
@@ -46,7 +46,7 @@ def scenarios(left: float) -> Iterator[str]:
 
 
 def others(left: float) -> Iterator[str]:
-    """Scenarios that might have been drawn as well."""
+    """Yields SVG elements of scenarios that were not chosen for the suite but might have been."""
     places = random.Random(7)
     for _ in range(OTHERS):
         x, y = left + places.uniform(30, WIDTH / 2 - 30), places.uniform(60, HEIGHT - 60)

@@ -1,4 +1,4 @@
-"""`of population`: cells of the table, with scenarios or clusters drawn anew, judged by the gate's functions and the former ones."""
+"""Simulates verdicts of rules `of population`, in which scenarios or clusters are random, by the gate and by the former gate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AT_ONCE = 2500  # simulated comparisons in memory
 
 @dataclass(frozen=True)
 class Cell:
-    """A suite to simulate."""
+    """A simulated setting: the kind of scores, and the number of scenarios, trials and clusters."""
 
     kind: str
     n: int
@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Interval:
-    """Bounds of many simulated comparisons."""
+    """The bounds of the intervals of many simulated comparisons."""
 
     low: Floats
     high: Floats
@@ -50,7 +50,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Shares of comparisons; of wrong ones the worst of all changes and margins, the true drop being the margin."""
+    """The results for a cell, as shares of its comparisons.
+
+    Wrong verdicts are on true drops that equal the margin. Their shares are the worst of all changes and margins.
+    """
 
     cell: Cell
     wrong_pass: float
@@ -78,7 +81,7 @@ def simulate(cell: Cell, runs: int, seed: int) -> Outcome:
 
 
 def judged(cell: Cell, runs: int, random: np.random.Generator, change: Change, drop: float) -> tuple[Interval, Interval]:
-    """The intervals of the gate and of the former one."""
+    """Simulates comparisons after a change. Returns the intervals of the gate and of the former gate."""
     batches = [*_batches(cell, runs, random, change, drop)]
     now, then = (
         Interval(np.concatenate([found.low for found in each]), np.concatenate([found.high for found in each]))
@@ -97,7 +100,7 @@ def _batches(cell: Cell, runs: int, random: np.random.Generator, change: Change,
 
 
 def gate(cell: Cell, differences: Floats) -> tuple[Interval, Interval]:
-    """As `intervals.of_population`, and as it was: FAIL by the same interval as PASS."""
+    """Returns intervals like `intervals.of_population`, and those of the former gate, which used one interval for both verdicts."""
     former = _guarded(cell, differences)
     plain = robust_mean(differences, cell.clusters, CONFIDENCE)
     high = np.where(is_constant(plain, differences), np.maximum(plain.high, former.high), plain.high)
@@ -114,6 +117,6 @@ def _guarded(cell: Cell, differences: Floats) -> Interval:
 
 
 def pooled_z(base: Floats, new: Floats, count: int) -> Interval:
-    """The z interval of two proportions, as if all trials were independent and the runs had nothing in common."""
+    """Returns the z interval of the difference of two proportions, as if all trials were independent and the scenarios different."""
     reach = normal_quantile((1 + CONFIDENCE) / 2) * np.sqrt((base * (1 - base) + new * (1 - new)) / count)
     return Interval(new - base - reach, new - base + reach)

@@ -1,4 +1,4 @@
-"""Populations of scenarios whose truth is known: how often each passes, and what a change does to it."""
+"""Simulated populations of scenarios with known pass rates, and changes of these rates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _sure(random: np.random.Generator, shape: Shape) -> Floats:
 
 @dataclass(frozen=True)
 class Kind:
-    """How the true pass rates of a suite's scenarios are distributed."""
+    """A kind of population: the distribution of the true pass rates of its scenarios."""
 
     says: str
     rates: Callable[[np.random.Generator, Shape], Floats]
@@ -45,18 +45,18 @@ KINDS: Mapping[str, Kind] = {
 
 
 def fade(random: np.random.Generator, rates: Floats, drop: float, mean: float) -> Floats:
-    """Every scenario passes a little less often."""
+    """Returns pass rates after a change: every scenario passes a little less often."""
     del random
     return rates * (1 - drop / mean)
 
 
 def snap(random: np.random.Generator, rates: Floats, drop: float, mean: float) -> Floats:
-    """Some scenarios break for good, the others stay as they are."""
+    """Returns pass rates after a change: some scenarios never pass again, the others stay the same."""
     return np.where(random.random(rates.shape) < drop / mean, 0.0, rates)
 
 
 def churn(random: np.random.Generator, rates: Floats, drop: float, mean: float) -> Floats:
-    """One scenario in twenty is repaired, and more break."""
+    """Returns pass rates after a change: one scenario in twenty always passes, and a larger number never passes."""
     repaired = 0.05
     chance = random.random(rates.shape)
     broken = (drop + repaired * (1 - mean)) / mean
@@ -64,7 +64,7 @@ def churn(random: np.random.Generator, rates: Floats, drop: float, mean: float) 
 
 
 def rescue(random: np.random.Generator, rates: Floats, drop: float, mean: float) -> Floats:
-    """One in twenty is repaired wholly, which not every suite shows, and all others fade by so much more."""
+    """Returns pass rates after a change: one scenario in twenty always passes, and all others so much less often that the mean falls."""
     repaired = 0.05
     left = (mean - drop - repaired) / (mean * (1 - repaired))
     return np.where(random.random(rates.shape) < repaired, 1.0, rates * left)
@@ -75,5 +75,5 @@ CHANGES: tuple[Change, ...] = (fade, snap, churn)
 
 
 def trials(random: np.random.Generator, rates: Floats, count: int, parts: int = 1) -> Floats:
-    """The mean of so many trials of each scenario."""
+    """Returns the mean of `count` random trials of each scenario."""
     return random.binomial(count * parts, rates) / (count * parts)

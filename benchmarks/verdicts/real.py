@@ -1,4 +1,4 @@
-"""verdicts_real: how often the gate is wrong about real runs of the banking suite, on an engine that errs at a known rate"""
+"""verdicts_real: how often the gate's verdicts on real runs of the banking suite are wrong; the engine has a known error rate"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPTIONS = ("-p", "no:xdist", "--agentbench-threshold=tsq=0", "--agentbench-thres
 def measure(options: Options) -> Result:
     runs = options.repeat or (QUICK_RUNS if options.quick else RUNS)
     if runs < 2:
-        raise BenchmarkError("one run has none to be compared with: --repeat says how many, two or more")
+        raise BenchmarkError("--repeat must be at least 2, because runs are compared with each other")
     rates = RAISED[-1:] if options.quick else RAISED
     part = (f"--agentbench-limit={QUICK_SCENARIOS}",) if options.quick else ()
     with workplace() as place:
@@ -49,20 +49,20 @@ def measure(options: Options) -> Result:
 
 
 def prepare(place: Workplace) -> None:
-    """The shipped suite, and an engine that answers at once."""
+    """Writes the included banking suite, and an engine without delays."""
     shutil.copytree(BANKING, place.root / "scenarios/banking", ignore=shutil.ignore_patterns("__pycache__"))
     place.write("backends/embedded.yaml", json.dumps({"kind": "embedded", "policy": "careless"}))
 
 
 def session(place: Workplace, error_rate: float, seed: int, part: Sequence[str]) -> Run:
-    """A whole pytest session; its evidence is read from its run directory, as `agentbench gate` reads it."""
+    """Runs a pytest session. Returns the evidence in its run directory, which `agentbench gate` would read."""
     engine = (f"--agentbench-set=backend.error_rate={error_rate}", f"--agentbench-set=backend.seed={seed}")
     run_pytest(place.root, "scenarios/banking", *OPTIONS, *engine, *part)
     return Run.of(read_evidence((place.root / "reports/latest").resolve()))
 
 
 def compare_same(runs: Sequence[Run]) -> Same:
-    """Every run against every other, and against its neighbour alone."""
+    """Compares unchanged runs: each with each other, and pairs that have no run in common."""
     means = [run.mean for run in runs]
     return Same(
         rate=ERROR_RATE,
@@ -76,11 +76,11 @@ def compare_same(runs: Sequence[Run]) -> Same:
 
 
 def compare_worse(rate: float, worse: Sequence[Run], same: Sequence[Run]) -> Worse:
-    """Every worse run against every other one; raises BenchmarkError where they are no worse."""
+    """Compares each run with a raised error rate with each unchanged one. Raises BenchmarkError if the scores are not lower."""
     means = [[run.mean for run in runs] for runs in (worse, same)]
     drop = statistics.fmean(means[1]) - statistics.fmean(means[0])
     if drop <= 0:
-        raise BenchmarkError(f"an error rate of {rate} instead of {ERROR_RATE} does not lower the score: {drop:+.3f} better or equal")
+        raise BenchmarkError(f"an error rate of {rate} instead of {ERROR_RATE} does not lower the score (drop {drop:+.3f}); use more runs")
     error = sum(statistics.variance(each) / len(each) for each in means) ** 0.5
     return Worse(rate, len(worse), drop, error, judge_pairs([Pair(*both) for both in product(worse, same)], (*MARGINS, drop)))
 
@@ -98,10 +98,10 @@ def result(found: RealPage, options: Options) -> Result:
 
 
 def judged(found: RealPage) -> Iterator[Target]:
-    """The gate's promises.
+    """Yields the promises of the gate, with the shares that were measured.
 
-    Pairs that share runs are at worst worth half as many independent ones as there are runs; of two kinds of runs, as many as there are
-    of the fewer (Hoeffding 1948, on the variance of U-statistics).
+    Pairs that share runs are not independent. They count at least as half as many independent pairs as there are runs, and for two kinds
+    of runs as many as there are of the fewer (Hoeffding 1948, on the variance of U-statistics).
     """
     same = found.same
 

@@ -1,4 +1,4 @@
-"""The page that shows whether the gate's verdicts hold in real runs."""
+"""Writes benchmarks/verdict-results-real.md: how often the gate's verdicts on real runs are wrong."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ What this page cannot show:
 
 @dataclass(frozen=True)
 class Target:
-    """A share that the gate promises to keep small."""
+    """A promise of the gate: a share of wrong verdicts or intervals, with its limit."""
 
     name: str
     share: float
@@ -52,7 +52,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Same:
-    """Runs with one error rate: whatever they differ in is chance."""
+    """The results of runs with the same error rate. They differ only by chance."""
 
     rate: float
     scenarios: int
@@ -65,7 +65,7 @@ class Same:
 
 @dataclass(frozen=True)
 class Worse:
-    """Runs with a raised error rate, each against each of the others."""
+    """The results of runs with a raised error rate, each compared with each unchanged run."""
 
     rate: float
     runs: int
@@ -76,7 +76,7 @@ class Worse:
 
 @dataclass(frozen=True)
 class RealPage:
-    """Everything that was found."""
+    """All results of the benchmark."""
 
     same: Same
     worse: Sequence[Worse]
@@ -132,7 +132,7 @@ def dropped(worse: Worse) -> Iterator[str]:
 
 
 def comparison(found: Verdicts, right: Mapping[float, str]) -> list[str]:
-    """A line a margin; `right` says which verdict would be."""
+    """Returns a table with a row for each margin. `right` has the right verdict for each margin."""
     words = {"gate": ("PASS", "FAIL", "INCONCLUSIVE"), "threshold": ("PASS", "FAIL"), "pooled": ("PASS", "FAIL", "INCONCLUSIVE")}
     heads = ["margin", "right", *(f"{method}: {word}" for method, every in words.items() for word in every)]
     rows = (

@@ -1,4 +1,4 @@
-"""`--agentbench-trials=auto`: runs that get whole rounds of trials until the verdict stands, beside runs with all of them at once."""
+"""Simulates `--agentbench-trials=auto`: runs that stop after the round of trials that decides, compared with runs of all trials."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MARGIN = 0.02  # where FAIL is simulated
 
 @dataclass(frozen=True)
 class Spared:
-    """One true change, and what a verdict on it costs."""
+    """The results for one true change: shares of right verdicts, and the rollouts that they took."""
 
     distance: float  # from the threshold
     fixed: float  # share of right verdicts with all trials at once
@@ -50,7 +50,7 @@ class Spared:
 
     @property
     def bar(self) -> float:
-        """The share of rollouts that is promised; 1 where nothing is."""
+        """The largest share of rollouts that the promise allows, or 1 if nothing is promised."""
         return next((most for power, most in BARS if self.fixed >= power), 1.0)
 
 
@@ -64,13 +64,13 @@ class Outcome:
 
     @property
     def promised(self) -> bool:
-        """Of a baseline with more trials less is, since an early look then knows less of what there is to know."""
+        """Whether a saving is promised. It is not if the baseline has more trials, because then an early look knows less."""
         return self.cell.base_trials <= self.cell.trials
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How simulated runs came to their ends: arrays (runs,)."""
+    """How each of many simulated runs ended, as arrays with one entry per run."""
 
     passed: NDBool
     failed: NDBool
@@ -81,7 +81,7 @@ Decides = Callable[[int, float], tuple[NDBool, NDBool]]  # (rounds, confidence) 
 
 
 def ended(runs: int, looks: InterimLooks, decides: Decides) -> Ended:
-    """Each run stops at the first look that decides."""
+    """Simulates interim looks after each round of trials. Each run stops at the first look that gives PASS or FAIL."""
     passed, failed = np.zeros(runs, bool), np.zeros(runs, bool)
     rounds = np.full(runs, float(looks.most))
     for each in range(FIRST_LOOK, looks.most + 1):
@@ -93,7 +93,7 @@ def ended(runs: int, looks: InterimLooks, decides: Decides) -> Ended:
 
 
 def compared(cell: Cell, batch: Drawn, margin: float) -> Ended:
-    """With a baseline, whose trials are fixed."""
+    """Simulates runs that are compared with a baseline, which has a fixed number of trials."""
 
     def decides(rounds: int, confidence: float) -> tuple[NDBool, NDBool]:
         part, so_far = replace(cell, trials=rounds), replace(batch, new=batch.new[..., :rounds])
@@ -122,13 +122,13 @@ def simulate(cell: Cell, runs: int, seed: int) -> Outcome:
 
 
 def _soonest(cell: Cell) -> float:
-    """The margin below which the first look cannot pass, whatever is measured: a bar on rollouts below it would be one on luck."""
+    """Returns the smallest margin with which the first look can give PASS. Below it, no saving of rollouts can be required."""
     value = normal_quantile((1 + InterimLooks(cell.trials, cell.base_trials).confidence(FIRST_LOOK, CONFIDENCE)) / 2)
     return math.sqrt(2 * IMAGINARY) * value**2 / (cell.n * min(FIRST_LOOK, cell.base_trials))
 
 
 def _spared(cell: Cell, runs: int, random: np.random.Generator, margin: float, beyond: float) -> Spared:
-    """Of unchanged runs the share that passes with a margin; or of runs that dropped by so much beyond it the share that fails."""
+    """Simulates unchanged runs and how often they pass, or runs whose drop exceeds the margin by `beyond` and how often they fail."""
     fixed, auto, rounds = 0.0, 0.0, 0.0
     change = fade if beyond else None
     for batch in drawn(cell, runs, random, change, margin + beyond if beyond else 0.0):
@@ -141,7 +141,7 @@ def _spared(cell: Cell, runs: int, random: np.random.Generator, margin: float, b
 
 @dataclass(frozen=True)
 class Limited:
-    """A run without a baseline: shares of wrong verdicts where the limit is its suite's true mean."""
+    """The results for runs without a baseline: shares of wrong verdicts if the threshold is the true mean of the suite."""
 
     cell: Cell
     wrong_pass: float

@@ -1,4 +1,4 @@
-"""`of suite`: cells of the table, simulated comparisons judged by the gate's own functions, by the former ones, and by an oracle."""
+"""Simulates verdicts of rules `of suite`, by the gate, by the former gate, and by an oracle that knows the variance."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEEN = 60  # comparisons of which the gate's own sentence about its power is ave
 
 @dataclass(frozen=True)
 class Cell:
-    """A suite, and how often each of its scenarios is tried."""
+    """A simulated setting: the kind of scores, the number of scenarios, and the trials of each in the run and in the baseline."""
 
     kind: str
     n: int
@@ -39,7 +39,7 @@ class Cell:
 
     @property
     def rollouts(self) -> int:
-        """Of the run that has fewer."""
+        """Number of rollouts of the run or the baseline, whichever has fewer."""
         return self.n * min(self.trials, self.base_trials)
 
     @property
@@ -49,7 +49,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Simulated comparisons."""
+    """The scores of many simulated comparisons."""
 
     new: Floats  # (runs, scenarios, trials)
     base: Floats
@@ -57,12 +57,12 @@ class Drawn:
 
     @property
     def difference(self) -> Floats:
-        """Of the means."""
+        """The difference of the means of run and baseline, for each comparison."""
         return np.asarray(self.new.mean(-1).mean(-1) - self.base.mean(-1).mean(-1))
 
 
 def drawn(cell: Cell, runs: int, random: np.random.Generator, change: Changing | None, drop: float) -> Iterator[Drawn]:
-    """Batches, of suites that are drawn anew for each comparison."""
+    """Yields simulated comparisons in batches. Each comparison has its own random suite."""
     size = max(1, AT_ONCE // (cell.n * (cell.trials + cell.base_trials)))
     for start in range(0, runs, size):
         means = cell.scores.means(random, (min(size, runs - start), cell.n))
@@ -75,7 +75,7 @@ def drawn(cell: Cell, runs: int, random: np.random.Generator, change: Changing |
 
 
 def gate(cell: Cell, batch: Drawn, confidence: float = CONFIDENCE) -> Interval:
-    """As `intervals.of_suite`."""
+    """Returns the intervals of many comparisons, computed like `intervals.of_suite`."""
     found = noise(RunTrials.of(batch.new), RunTrials.of(batch.base))
     found = known(found) if passes_or_fails(cell) else found
     bounds = decision_bounds(found, (-1.0, 1.0), confidence)
@@ -87,7 +87,7 @@ def gate(cell: Cell, batch: Drawn, confidence: float = CONFIDENCE) -> Interval:
 
 
 def former(cell: Cell, batch: Drawn) -> Interval:
-    """What the gate had before: imaginary scenarios on either side, of the population whatever was asked."""
+    """Returns the intervals of the former gate, which added imaginary scenarios and always asked about the population."""
     if passes_or_fails(cell):
         return tango_of(batch)
     bounds = bounded_mean(batch.new.mean(-1) - batch.base.mean(-1), Clusters.of(range(cell.n)), (-1.0, 1.0), CONFIDENCE)
@@ -106,7 +106,7 @@ def tango_of(batch: Drawn) -> Interval:
 
 
 def fails_without_margin(cell: Cell, batch: Drawn, interval: Interval, confidence: float = CONFIDENCE) -> NDBool:
-    """With a margin of 0: by the interval, or by the permutation, which is only asked where it can say so."""
+    """Returns which comparisons FAIL with a margin of 0: by the interval or by the permutation test, which runs only if it can decide."""
     fails = interval.high < 0
     low = np.concatenate([batch.new, batch.base], -1).var(-1, ddof=1).mean(-1) * cell.shares / cell.n
     risk = (1 - confidence) / 2
@@ -120,7 +120,7 @@ NDBool = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 @dataclass(frozen=True)
 class Wrong:
-    """Shares of comparisons whose true drop is exactly the margin, the worst of all changes and margins; with it, whose."""
+    """Shares of wrong verdicts if the true drop equals the margin: the worst of all changes and margins, with their names."""
 
     passes: float
     fails: float
@@ -130,7 +130,7 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Power:
-    """Shares of verdicts that are right; of each the oracle's, the gate's and the former gate's."""
+    """Shares of right verdicts. Each tuple of three has those of the oracle, the gate and the former gate."""
 
     margin: float  # with which the oracle passes 80 % of equal runs
     passes: tuple[float, float, float]
@@ -149,7 +149,7 @@ class Outcome:
 
 
 def changes_of(cell: Cell) -> list[Changing]:
-    """A crash of a rollout that passes or fails is the same as fading."""
+    """Returns the changes to simulate for a cell. If scores are only 0 or 1, `crash` is left out, because it equals `fade`."""
     return [change for change in CHANGES if not (cell.scores.deviation is None and change is crash)]
 
 
@@ -181,7 +181,7 @@ def _worst(shares: dict[str, tuple[float, float]]) -> Wrong:
 
 
 def true_error(cell: Cell, random: np.random.Generator) -> float:
-    """Standard error of the difference of two runs of such a suite, on average."""
+    """Returns the average standard error of the difference between two runs of a suite of this cell."""
     means = cell.scores.means(random, (200, cell.n))
     return math.sqrt(float(cell.scores.variance(means).mean()) * cell.shares / cell.n)
 
@@ -208,7 +208,7 @@ def powers(cell: Cell, runs: int, random: np.random.Generator) -> Power:
 
 
 def drop_said(batch: Drawn, at: int) -> float:
-    """What the gate's own sentence says that such a run finds."""
+    """Returns the drop that the gate says a comparison can detect."""
     new, base = (
         {str(number): ScenarioSample("", tuple(scores)) for number, scores in enumerate(runs[at].tolist())}
         for runs in (batch.new, batch.base)
@@ -219,7 +219,7 @@ def drop_said(batch: Drawn, at: int) -> float:
 
 
 def fallen(cell: Cell, runs: int, random: np.random.Generator, drop: float) -> tuple[float, float, float]:
-    """Shares of FAIL with a margin of 0 of a suite all of whose scenarios faded."""
+    """Returns shares of FAIL (oracle, gate, former gate) with a margin of 0, if every scenario scores a little less."""
     counts = np.zeros(3)
     for batch in drawn(cell, runs, random, fade, drop):
         interval = gate(cell, batch)
@@ -233,7 +233,7 @@ def fallen(cell: Cell, runs: int, random: np.random.Generator, drop: float) -> t
 
 
 def lost(cell: Cell, runs: int, seed: int, margin: float, share: float = 0.02) -> tuple[float, float]:
-    """(wrong PASS, wrong FAIL) where rollouts were lost: the worst of them in the new run, so that only what did well was measured."""
+    """Returns the shares of wrong PASS and wrong FAIL if the worst rollouts of the new run were lost, so that only good ones count."""
     random = np.random.default_rng(seed)
     passes = fails = 0
     for batch in drawn(cell, runs, random, fade, margin):

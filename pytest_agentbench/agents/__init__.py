@@ -30,15 +30,17 @@ AGENTS: Mapping[str, str] = {
 
 
 class Agent(Protocol):
-    """An agent: a frozen dataclass whose fields are the options of the agent in suite.yaml.
+    """Works on scenarios by calling a model and tools. One instance runs all rollouts of a suite and variant, several at the same time.
 
-    `run` may also be a plain `def`. It then runs in a thread and gets a BlockingToolbox.
+    An agent is a frozen dataclass. Its fields are the options of the agent in suite.yaml. If `run` is a plain `def`, it runs in a thread
+    and gets a BlockingToolbox.
 
     Optional attributes of the class:
 
-    - `black_box: ClassVar[bool] = True`: only the tap sees the agent's calls. `llm.said` returns the model's messages.
+    - `black_box: ClassVar[bool] = True`: the agent does not call the model through `llm`, so only the tap (the recording proxy) sees its
+      calls. `llm.said` returns the model's messages.
     - `needs_task: ClassVar[bool] = True`: the agent works in the sandbox of a task, `tools.sandbox`.
-    - `needs_roles`: a set of roles. If one of them, or its API key, is missing, the suite cannot run.
+    - `needs_roles`: the names of other models that the agent calls. If one of them, or its API key, is missing, the suite cannot run.
     """
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
@@ -46,5 +48,5 @@ class Agent(Protocol):
 
 
 def load_agent(kind: str, folder: Path) -> Any:
-    """Returns the class or function of an agent. Raises ConfigError for an unknown name, with the known ones."""
+    """Returns the class or function of a built-in agent, or of an import path. Raises ConfigError for an unknown name."""
     return load_object("agent", kind, AGENTS, folder)

@@ -1,6 +1,6 @@
-"""The agent `command`: a program in any language or framework.
+"""The agent `command`: runs a program in any language or framework.
 
-The program gets a scenario and the address of the tap, which records its calls.
+The program gets a scenario and the address of the tap, the proxy that records its calls of the model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TAIL = 600  # Characters of stderr in the reason of a failure
 
 @dataclass(frozen=True)
 class Command:
-    """The agent `command`. Its options are documented in docs/command-agents.md."""
+    """The agent `command`: runs a program for each scenario. The program writes or prints the answer. Options: docs/command-agents.md."""
 
     # A list with the program and its arguments. A program with a `/` is relative to `cwd`; any other is searched in the `PATH`.
     program: Sequence[str]
@@ -54,9 +54,9 @@ class Command:
     def __post_init__(self) -> None:
         check_options(self)
         if not self.program:
-            raise ValueError("program must be a program and its arguments in a list, not []")
+            raise ValueError("program must be a list of a program and its arguments, for example [python3, agent.py], not []")
         if not Path(self.cwd).is_dir():
-            raise ValueError(f"cwd: there is no folder {self.cwd}")
+            raise ValueError(f"cwd: the folder {self.cwd} does not exist; give an existing folder, relative to the suite's folder")
         self._program_path(self._environment())
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
@@ -82,7 +82,7 @@ class Command:
         return await self._record_run(reading.result(), scenario, llm, tools)
 
     def _job(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Json:
-        """Returns the job for the supervisor. The program gets its `scenario`, which contains no labels."""
+        """Returns the job for the supervisor process, which runs the program. The scenario that the program gets contains no labels."""
         environment = self._environment()
         job: Json = {
             "model": llm.model,
@@ -104,7 +104,10 @@ class Command:
         return {"run": run, "cwd": self.cwd, "env": {**environment, **address}, "scenario": json.dumps(job)}
 
     def _environment(self) -> dict[str, str]:
-        """Returns the user's environment, without the variables of the test run and without secrets."""
+        """Returns the environment of the program: `env` and the user's variables.
+
+        It contains no variables of the test run, and no secrets that are not in `keys`.
+        """
         from pytest_agentbench.backends.machine.environments import resolve_python
 
         inherited = {name: value for name, value in foreign_environment().items() if name in self.keys or not SECRET_NAME.search(name)}
@@ -114,21 +117,25 @@ class Command:
         return {**inherited, **self.env}
 
     def _program_path(self, environment: Mapping[str, str]) -> str:
-        """Returns the path of the program. Raises ValueError if it does not exist."""
+        """Returns the path of the program. Raises ValueError if it does not exist or is not executable."""
         name = self.program[0]
         path = str(Path(self.cwd) / name) if "/" in name else name
         program = shutil.which(path, path=environment.get("PATH"))
         if program is None:
-            raise ValueError(f"there is no program {name!r} in {self.cwd if '/' in name else 'the PATH; see `python` and `env`'}")
+            where = f"{self.cwd}; correct its path or `cwd`" if "/" in name else "the PATH; install it, or see `python` and `env`"
+            raise ValueError(f"program: there is no executable file {name!r} in {where}")
         return program
 
     async def _record_run(self, content: bytes, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-        """Adds the program's run to the rollout and returns its answer. Raises AgentError if the program failed."""
+        """Adds the program, its calls and its conversation to the rollout. Returns its answer. Raises AgentError if the program failed.
+
+        `content` is the report of the supervisor process.
+        """
         command = shlex.join(self.program)
         try:
             report: Json = json.loads(content)
         except ValueError as error:
-            raise InfraError(f"the supervisor process of `{command}` died") from error
+            raise InfraError(f"the supervisor process of `{command}` died; see whether the kernel killed it for want of memory") from error
         if "failed" in report:
             raise AgentError(f"`{command}` cannot be started: {report['failed']}")
         program = codec.received(Program, report["program"])

@@ -1,4 +1,7 @@
-"""The experts of the agent `orchestrator`: models that write a query, a program or the answer, and the notebook with their results."""
+"""The experts of the agent `orchestrator`: other models that write a search query, a program or the final answer.
+
+A notebook collects the documents and program outputs for later prompts.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,15 @@ from pytest_agentbench.sandbox.sandbox import CommandRunner
 
 @dataclass(frozen=True)
 class ContextBudget:
-    """The size of a context in tokens."""
+    """The maximum size of the notebook in a prompt, in tokens."""
 
-    all: int  # everything, problem included
-    code: int  # the part for code with its output
+    all: int  # for everything, including the problem
+    code: int  # for programs with their output; part of `all`
 
 
 @dataclass
 class Notebook:
-    """The documents and programs that were collected for one problem."""
+    """Collects the documents, programs and program outputs of one rollout of the orchestrator, for the prompts of its experts."""
 
     problem: str
     document_characters: int  # characters kept of each document
@@ -35,19 +38,19 @@ class Notebook:
     code: list[str] = field(default_factory=list)  # code with its output, oldest first
 
     def add_documents(self, documents: Sequence[str]) -> list[str]:
-        """Adds the documents that are new, truncated if they are long. Returns the added ones."""
+        """Adds the documents that are new, each truncated to `document_characters`. Returns the added documents."""
         cut = [text if len(text) <= self.document_characters else f"{text[: self.document_characters]} ..." for text in documents]
         added = [text for text in dict.fromkeys(cut) if text not in self.documents]
         self.documents += added
         return added
 
     def add_code(self, code: str, output: str) -> str:
-        """Adds a program with its output. Returns the text that was added."""
+        """Adds a program with its output. Returns both as Markdown."""
         self.code.append(f"```python\n{code}\n```\n\n```output\n{output}\n```")
         return self.code[-1]
 
     def context(self, budget: ContextBudget) -> str:
-        """Returns the newest programs and documents that fit into the budget, oldest first. Programs take precedence."""
+        """Returns the newest programs and documents that fit into the budget as text, each oldest first. Programs take precedence."""
         code = newest(self.code, min(budget.code, budget.all - estimated_tokens(self.problem)))
         left = budget.all - estimated_tokens(self.problem) - sum(map(estimated_tokens, code))
         first = len(self.documents) - len(kept := newest(self.documents, left))
@@ -57,7 +60,7 @@ class Notebook:
 
 
 def newest(pieces: Sequence[str], tokens: int) -> list[str]:
-    """Returns the last pieces that fit into so many tokens together."""
+    """Returns as many pieces from the end of the list as fit into `tokens` together."""
     kept = len(pieces)
     while kept and (tokens := tokens - estimated_tokens(pieces[kept - 1])) >= 0:
         kept -= 1
@@ -95,7 +98,7 @@ LOG_WAIT = 2.0  # Time limit for asking a failed retriever for the path of its l
 
 @dataclass(frozen=True)
 class ExpertContext:
-    """The tools of the orchestrator in one rollout, and their state."""
+    """Carries out the orchestrator's tool calls in one rollout: asks experts, searches documents, runs programs, fills the notebook."""
 
     notebook: Notebook
     scenario: str  # id, with which the retriever selects the documents that it may return
@@ -105,14 +108,14 @@ class ExpertContext:
     code_seconds: float  # time limit of one program
 
     async def ask(self, expert: LLM, tool: str, prompt: str) -> str:
-        """Sends the problem, the notebook and a prompt to an expert. Returns the answer's text."""
+        """Sends the problem, as much of the notebook as fits, and a prompt to an expert. Returns the answer's text."""
         context = self.notebook.context(budget(tool, expert.facts.context_length))
         parts = filter(None, [context, f"Question: {self.notebook.problem}", prompt])
         reply = await expert.chat([{"role": "user", "content": "\n\n".join(parts)}], **PARAMETERS[tool])
         return reply.text
 
     async def search(self, expert: LLM) -> str:
-        """Has the expert write a query and retrieves documents. Returns the new ones, the most relevant one last."""
+        """Has the expert write a query and gets documents from the retriever. Returns the new ones as text, the most relevant one last."""
         text = await self.ask(expert, SEARCH, QUERY_PROMPT)
         query = between(text, "query").strip()
         if len(query) < SHORTEST:
@@ -121,7 +124,7 @@ class ExpertContext:
         return "\n\n".join(added) or "Nothing new was found."
 
     async def reason(self, expert: LLM) -> str:
-        """Has the expert write a program and runs it, if there is a sandbox. Returns the program with its output."""
+        """Has the expert write a program, and runs it if there is a sandbox. Returns the program with its output."""
         text = await self.ask(expert, REASON, CODE_PROMPT)
         block = re.search(r"```python\n(.*?)```", text, re.DOTALL)
         if block is None:
@@ -133,7 +136,7 @@ class ExpertContext:
         return self.notebook.add_code(code, output) if output.strip() else "The code printed nothing."
 
     async def answer(self, expert: LLM, prompt: str) -> str:
-        """Has the expert write the final answer."""
+        """Has the expert write the final answer, and returns that."""
         return between(await self.ask(expert, ANSWER, prompt), "answer").strip()
 
     async def _run(self, code: str, sandbox: CommandRunner) -> str:
@@ -143,7 +146,7 @@ class ExpertContext:
         return f"{done.output}\n(killed after {self.code_seconds:g} s)" if done.exit_code is None else done.output
 
     async def _retrieve(self, query: str) -> list[str]:
-        """Returns the texts of the documents, the most relevant one first. Raises InfraError without a valid answer of the retriever."""
+        """Returns the texts of the documents for a query, the most relevant one first. Raises InfraError if the retriever fails."""
         import aiohttp
 
         body = {"queries": [query], "topk": self.topk, "return_scores": True, "eid": self.scenario}
@@ -152,17 +155,17 @@ class ExpertContext:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(WAIT)) as session, session.post(url, json=body) as response:
                 content = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise InfraError(f"the retriever at {url} does not answer: {error!r}{await self._log()}") from error
+            raise InfraError(f"the retriever at {url} does not answer; see `retriever`: {error!r}{await self._log()}") from error
         if response.status != 200:
             raise InfraError(f"the retriever at {url} answered HTTP {response.status}: {beginning(content, 200)}{await self._log()}")
         try:
             return [_text(each["document"]) for each in json_text.loads(content)[0]]
         except (ValueError, LookupError, TypeError) as error:
-            message = f"the retriever at {url} answered {beginning(content, 200)!r}, which is not a list of documents"
+            message = f"the retriever at {url} answered {beginning(content, 200)!r}, which is not a list of documents; correct `retriever`"
             raise InfraError(f"{message}{await self._log()}") from error
 
     async def _log(self) -> str:
-        """Returns the path of the retriever's log as the end of a sentence, or an empty text if the retriever does not tell it."""
+        """Returns the end of an error message with the path of the retriever's log, or an empty text if the retriever does not tell it."""
         import aiohttp
 
         url, timeout = f"{self.retriever.rstrip('/')}/health", aiohttp.ClientTimeout(LOG_WAIT)
@@ -174,9 +177,9 @@ class ExpertContext:
 
 
 def budget(tool: str, context_length: int | None) -> ContextBudget:
-    """Returns how much of the notebook fits into an expert's prompt. Without a context length there is no bound.
+    """Returns how much of the notebook fits into an expert's prompt for a tool.
 
-    If the model is too short for prompt and answer, both become shorter by the same factor.
+    If the model's context is too short for the full budget and the longest answer, the budget shrinks so that both keep their shares.
     """
     full = BUDGETS[tool]
     share = min(1.0, (context_length or math.inf) / (full.all + PARAMETERS[tool]["max_tokens"]))
@@ -184,7 +187,7 @@ def budget(tool: str, context_length: int | None) -> ContextBudget:
 
 
 def between(text: str, tag: str) -> str:
-    """Returns the last text between two tags, or the whole text if the tags are missing."""
+    """Returns the last text between `<tag>` and `</tag>`, or the whole text if there is none."""
     pieces = tagged(text, tag)
     return pieces[-1] if pieces else text
 

@@ -1,4 +1,4 @@
-"""Makes agents, including those that are a user's function, and sampling parameters from the settings in suite.yaml."""
+"""Makes agents and sampling parameters from the settings under `agent` in suite.yaml. An agent may be a user's class or function."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FUNCTION_PARAMETERS = ("scenario", "tools", "llm", "client")
 
 @dataclass(frozen=True)
 class FunctionAgent:
-    """An agent that is a function, async or blocking, with the values of its options."""
+    """The agent that wraps a user's function, which may be async or blocking, and passes it the values of its options."""
 
     function: Callable[..., object]
     parameters: tuple[str, ...]  # names from FUNCTION_PARAMETERS
@@ -73,13 +73,13 @@ class FunctionAgent:
 
 
 def function_agent(kind: str, function: Callable[..., object], options: Json) -> FunctionAgent:
-    """Returns the agent for a function. Raises ConfigError for an unknown parameter, and for a missing option."""
+    """Returns the agent for a user's function. Raises ConfigError if it has an unknown parameter, or if an option is missing."""
     with_options("agent", kind, function, options)
     defaults = {name: value for name, value in options_of(function).items() if value is not inspect.Parameter.empty}
     parameters = [each for each in inspect.signature(function).parameters.values() if each.kind is not inspect.Parameter.KEYWORD_ONLY]
     for each in parameters:
         if each.name not in FUNCTION_PARAMETERS or each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            known = f"known: {', '.join(FUNCTION_PARAMETERS)}; its options are keyword-only, after a `*`"
+            known = f"known: {', '.join(FUNCTION_PARAMETERS)}; write options of the agent after a `*`, so that they are keyword-only"
             raise ConfigError(f"agent: {kind!r} has an unknown parameter: {each}; {known}")
     return FunctionAgent(function, tuple(each.name for each in parameters), {**defaults, **options})
 
@@ -124,7 +124,7 @@ def make_agent(settings: Json, folder: Path) -> Agent:
     except (Exception, SystemExit) as error:  # A user's class may raise anything, for example because an option is missing.
         raise ConfigError(f"agent: {kind!r} cannot be made from its settings: {' '.join(str(error).split())}") from error
     if not callable(getattr(agent, "run", None)):
-        raise ConfigError(f"agent: {kind!r} has no method `run(self, scenario, llm, tools)`; it is {type(agent).__name__}")
+        raise ConfigError(f"agent: {kind!r} needs a method `run(self, scenario, llm, tools)`; it is of type {type(agent).__name__}")
     check_takes(f"agent: {kind!r}: its method `run`", agent.run, RUN_PARAMETERS)
     return agent
 
@@ -134,19 +134,19 @@ def _is_function(agent_type: object) -> bool:
 
 
 def _options(agent_type: Any) -> dict[str, Mapping[str, bool]]:
-    """Returns the options of an agent's class or function with their metadata."""
+    """Returns the options of an agent's class or function: name -> metadata, such as AN_AGENT. Empty for anything else."""
     if dataclasses.is_dataclass(agent_type):
         return {each.name: each.metadata for each in dataclasses.fields(agent_type)}
     return {name: {} for name in options_of(agent_type)} if _is_function(agent_type) else {}
 
 
 def _inner_agent(name: str, settings: Any, folder: Path) -> Agent:
-    """Makes the agent that is an option of another agent, from its kind or its settings."""
+    """Makes the agent that another agent wraps, from the value of the option `name`: the inner agent's kind or its settings."""
     settings = {"kind": settings} if isinstance(settings, str) else settings
     if not isinstance(settings, dict):
-        raise ConfigError(f"agent: {name} must be an agent's kind or settings, not {settings!r}")
+        raise ConfigError(f"agent: {name} must be an agent's kind such as react, or settings such as {{kind: react}}, not {settings!r}")
     if misplaced := [key for key in settings if key in (*SAMPLING, UPGRADE)]:
-        raise ConfigError(f"agent: {name}: {misplaced[0]!r} applies to all requests of the rollout; put it beside {name!r}")
+        raise ConfigError(f"agent: {name}: {misplaced[0]!r} applies to all requests of the rollout; write it beside {name!r}, not in it")
     try:
         return make_agent(settings, folder)
     except ConfigError as error:
@@ -154,9 +154,9 @@ def _inner_agent(name: str, settings: Any, folder: Path) -> Agent:
 
 
 def brings_code(settings: Any, folder: Path) -> bool:
-    """Returns whether an agent, or an agent among its options, is the suite's own code. `settings` is its kind or its settings.
+    """Returns whether an agent, or one that it wraps, is the suite's own code. Does not import the code.
 
-    The code is not imported. Raises ConfigError for an unknown built-in agent.
+    `settings` is the agent's kind or its settings. Raises ConfigError for an unknown built-in agent.
     """
     settings = {"kind": settings} if isinstance(settings, str) else settings
     kind = settings.get("kind") if isinstance(settings, dict) else None
@@ -169,7 +169,7 @@ def brings_code(settings: Any, folder: Path) -> bool:
 
 
 def prompts_of(agent: Agent) -> dict[str, str]:
-    """Returns the prompts of this agent and of the agents among its options: option -> text."""
+    """Returns the prompts of this agent and of those that it wraps: option -> text."""
     prompts: dict[str, str] = {}
     for name, metadata in _options(type(agent)).items():
         if metadata.get("prompt"):
@@ -180,7 +180,7 @@ def prompts_of(agent: Agent) -> dict[str, str]:
 
 
 def is_black_box(agent: Agent) -> bool:
-    """Returns whether only the tap sees the calls of this agent, or of one that it wraps."""
+    """Returns whether this agent, or one that it wraps, calls the model itself, so that only the tap sees its calls."""
     return bool(getattr(agent, "black_box", False)) or any(map(is_black_box, _wrapped(agent)))
 
 
@@ -195,12 +195,12 @@ def needs_roles(agent: Agent) -> frozenset[str]:
 
 
 def needs_context(agent: Agent) -> int:
-    """Returns the largest token budget for prompts of this agent and of those that it wraps, or 0 without a budget."""
+    """Returns the largest prompt in tokens for which this agent, or one that it wraps, is configured, or 0 if none has a budget."""
     return max([int(getattr(agent, "needs_context", 0)), *map(needs_context, _wrapped(agent))])
 
 
 def too_long(tokens: int, context_length: int | None) -> str:
-    """Returns a sentence if prompts of so many tokens can never fit into the model, else an empty text."""
+    """Returns an error message if prompts of `tokens` tokens exceed the model's context, else an empty text."""
     if context_length is None or tokens < context_length:
         return ""
     return (
@@ -210,19 +210,22 @@ def too_long(tokens: int, context_length: int | None) -> str:
 
 
 def retriever_of(agent: Agent) -> str | None:
-    """Returns the retriever's base URL of this agent or of one that it wraps. Empty if it is not set, None if the agent cannot search."""
+    """Returns the base URL of the retriever of this agent, or of one that it wraps. Empty if not set, None if no agent can search."""
     own: str | None = getattr(agent, "retriever", None)
     return own if own is not None else next((url for url in map(retriever_of, _wrapped(agent)) if url is not None), None)
 
 
 def code_place(agent: Agent) -> CodePlace | None:
-    """Returns where this agent, or one that it wraps, runs programs for scenarios without a task. None if it does not."""
+    """Returns the kind and size of the sandbox in which this agent, or one that it wraps, runs programs for scenarios without a task.
+
+    None if the agent runs no programs, or runs them in the sandbox of the task.
+    """
     own: CodePlace | None = getattr(agent, "code_place", None)
     return own or next(filter(None, map(code_place, _wrapped(agent))), None)
 
 
 def container_for_code(agents: Iterable[Agent]) -> Task | None:
-    """Returns the description of the container in which programs of these agents run, or None if none of them needs a container."""
+    """Returns the description of the first container in which an agent runs programs, or None if none of these agents needs one."""
     return next((place.container for place in map(code_place, agents) if place and place.image), None)
 
 

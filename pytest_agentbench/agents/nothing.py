@@ -1,4 +1,4 @@
-"""The agent `nothing`, which does nothing. It finds bad tasks: a task that rewards it is broken."""
+"""The agent `nothing`, which does nothing. A task that rewards this agent is broken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_agentbench.tools.toolbox import Toolbox
 
 @dataclass(frozen=True)
 class Nothing:
-    """The agent `nothing`. It has no options."""
+    """The agent `nothing`: returns an empty answer without calling the model. It has no options."""
 
     needs_task: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""The agent `oracle`, which runs a task's own solution. It finds broken tasks: a task that it does not solve is broken."""
+"""The agent `oracle`, which runs a task's own solution. A task that this agent does not solve is broken."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TAIL = 600  # Characters kept of the output of a failed solution
 
 @dataclass(frozen=True)
 class Oracle:
-    """The agent `oracle`. It has no options and calls no model."""
+    """The agent `oracle`: runs the `solution/solve.sh` of a task in its sandbox, without a model. It has no options."""
 
     needs_task: ClassVar[bool] = True
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:  # noqa: ARG002 - calls no model
-        """Runs the solution and returns its output. Raises AgentError if it is missing or fails."""
+        """Runs the solution and returns its output. Raises AgentError if the solution is missing or fails."""
         shell = Shell.of(scenario, tools)
         solution = Path(shell.task.folder) / "solution"
         if not (solution / "solve.sh").is_file():

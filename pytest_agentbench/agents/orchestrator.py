@@ -1,4 +1,4 @@
-"""The agent `orchestrator`, which solves a problem by calling other models: to search, to compute, and in the end to answer."""
+"""The agent `orchestrator`: a model that solves a problem by calling other models, the experts, to search, to compute and to answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Context = Annotated[str, one_of(CONTEXTS)]
 
 @dataclass(frozen=True)
 class Orchestrator:
-    """The agent `orchestrator`. Its options are documented in docs/orchestrator.md."""
+    """The agent `orchestrator`: lets a model choose an expert in each round until one answers. Options: docs/orchestrator.md."""
 
     max_rounds: Annotated[int, whole(1)] = 50  # Largest number of the model's answers; after them the status is `limit`.
     context: Context = "rebuild"  # [How the model sees earlier results](orchestrator.md#what-the-model-is-sent): `rebuild` or `transcript`.
@@ -87,7 +87,7 @@ class Orchestrator:
 
     @property
     def needs_task(self) -> bool:
-        """Whether its programs run in the sandbox of a task."""
+        """Whether programs run in the sandbox of a task, so that every scenario must be one."""
         return self.run_code and self.code_sandbox == TASK
 
     @property
@@ -98,12 +98,12 @@ class Orchestrator:
 
     @property
     def needs_context(self) -> int:
-        """The token budget for prompts."""
+        """The maximum size of the prompts of the orchestrating model, in tokens."""
         return self.context_tokens
 
     @property
     def code_place(self) -> CodePlace | None:
-        """The sandbox of programs for scenarios without a task, or None."""
+        """The kind and size of the sandbox that runs programs for scenarios without a task, or None if there is none."""
         if not self.run_code or self.code_sandbox == TASK:
             return None
         return CodePlace(self.code_sandbox, self.image, self.memory_mb, self.storage_mb)
@@ -114,7 +114,10 @@ class Orchestrator:
         if why := too_long(self.needs_context, llm.facts.context_length):
             raise InfraError(f"agent: {why}")
         if self.run_code and tools.code is None:
-            raise ConfigError(f"there is no sandbox in which programs for scenario {scenario.id!r} can run")
+            raise ConfigError(
+                f"there is no sandbox in which programs for scenario {scenario.id!r} can run; set `code_sandbox` to docker or bubblewrap, "
+                "or `run_code: false`"
+            )
         context = ExpertContext(notebook, scenario.id, self.retriever, self.topk, tools.code if self.run_code else None, self.code_timeout)
         own = Toolbox([_tool(name) for name in EXPERTS if name != SEARCH or self.retriever])
         conversation = RoundMessages(self, notebook)
@@ -136,10 +139,10 @@ class Orchestrator:
                 llm.transcript = conversation.messages()
                 return Answer(result)
         llm.transcript = conversation.messages()
-        raise LimitReached(f"rounds: {self.max_rounds} were not enough")
+        raise LimitReached(f"rounds: {self.max_rounds} were not enough (max_rounds)")
 
     async def _call_expert(self, call: ToolCall, context: ExpertContext, llm: LLM) -> str:
-        """Has the expert carry out a tool call. Returns the result."""
+        """Has the expert that the model has chosen carry out a tool call. Returns the result as text."""
         name = str(call.arguments["model"])
         expert = await llm.role(self.roles.get(name, ROLES[call.name]))
         if call.name == SEARCH:
@@ -149,7 +152,7 @@ class Orchestrator:
 
 @dataclass
 class RoundMessages:
-    """The messages that the orchestrating model gets in each round."""
+    """Builds the messages of each round for the orchestrating model. A round is one answer of the model and the reply to it."""
 
     agent: Orchestrator
     notebook: Notebook
@@ -167,19 +170,19 @@ class RoundMessages:
         return [system, first, *(message for each in self.rounds[self.dropped :] for message in each)]
 
     def add_call(self, reply: Reply, request: RequestedCall, result: str) -> None:
-        """Adds a round with a call that was carried out or refused."""
+        """Adds a round whose answer called a tool. Only this call is kept."""
         call = next(each for each in reply.message["tool_calls"] if each["id"] == request.id)
         self.rounds.append(
             [{**reply.message, "tool_calls": [call]}, {"role": "tool", "tool_call_id": request.id, "content": result}],
         )
 
     def add_reply(self, reply: Reply) -> None:
-        """Adds a round with an answer without a call."""
+        """Adds a round whose answer called no tool, unless the answer is empty."""
         if not reply.is_empty:
             self.rounds.append([reply.message, {"role": "user", "content": CHOOSE}])
 
     def _drop_old_rounds(self) -> None:
-        """Drops the oldest rounds if the conversation exceeds the budget, until it fits into half of it.
+        """Drops the oldest rounds if the conversation exceeds the token budget, until half of the budget is free.
 
         The server has to cache the prompt again after each drop, so drops must be rare.
         """
@@ -199,5 +202,5 @@ def _tool(name: str) -> Tool:
 
 
 def _first(calls: list[tuple[RequestedCall, ToolCall]]) -> tuple[RequestedCall, ToolCall] | None:
-    """Returns the first call that can be carried out, or the first one if none can, or None without calls."""
+    """Returns the first valid call, or the first one if all are invalid, or None if there are no calls."""
     return next((each for each in calls if not each[1].problem), calls[0] if calls else None)

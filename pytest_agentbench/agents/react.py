@@ -1,4 +1,4 @@
-"""The agent `react`, which works by text: Thought, Action, Action Input, Observation, and in the end Final Answer."""
+"""The agent `react`, whose model calls tools in plain text (ReAct): Thought, Action, Action Input, Observation, then Final Answer."""
 
 from __future__ import annotations
 
@@ -47,27 +47,30 @@ OPENING = re.compile(r"[\s*]*(?:```\w*\s*|`)?(?=\{)")
 
 
 class ReactTextError(Exception):
-    """An answer is not in ReAct format. The message is sent to the model."""
+    """Raised if an answer of the model is not in ReAct format. The agent sends the message to the model."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """A tool call in an answer."""
+    """A tool call that was parsed from an answer of the model."""
 
     tool: str
-    input: str  # as it was written; empty if there is none
+    input: str  # text after `Action Input:`, not parsed; empty if there is none
     text: str  # the answer up to the end of the input, without an initial block of thoughts
 
 
 @dataclass(frozen=True)
 class FinalAnswer:
-    """The final answer of the model."""
+    """The final answer that was parsed from an answer of the model."""
 
     text: str
 
 
 def read_answer(text: str) -> Action | FinalAnswer:
-    """Returns the first action or final answer of a text. Raises ReactTextError if it contains neither."""
+    """Returns the first action or final answer in an answer of the model. A text without any ReAct label is a final answer.
+
+    Raises ReactTextError if the text has labels but no complete action or final answer, or is empty.
+    """
     text = without_thoughts(text)
     if not text.strip():
         raise ReactTextError(EMPTY_ANSWER)
@@ -81,7 +84,7 @@ def read_answer(text: str) -> Action | FinalAnswer:
 
 
 def without_thoughts(text: str) -> str:
-    """Returns the text without an initial block of thoughts."""
+    """Returns the text without an initial `<think>` block."""
     if thoughts := THOUGHTS.match(text):
         return text[thoughts.end() :].lstrip()
     closed = END_OF_THINKING.search(text)
@@ -123,7 +126,7 @@ def _action(text: str, label: re.Match[str]) -> Action | FinalAnswer:
 
 
 def _input(text: str, start: int) -> tuple[int, int]:
-    """Returns start and end of an input: those of its JSON object, else it ends at the next label."""
+    """Returns start and end of an action input in the text: those of its JSON object. Without one, the input ends at the next label."""
     if (opening := OPENING.match(text, start)) and (end := object_end(text, opening.end())):
         return opening.end(), end
     following = next(_labels(AT_LINE, text, start), None)
@@ -151,7 +154,7 @@ Final Answer: what you have to tell the customer"""
 
 
 def system_text(prompt: str, more: str, tools: Sequence[Tool], *, schemas: bool) -> str:
-    """Returns the prompt with the tools filled in, one per line, and with `more` appended."""
+    """Returns the system prompt with the tools filled in, one per line, and with the text `more` appended."""
     lines = "\n".join(_tool_line(tool, schema=schemas) for tool in tools)
     # Not str.format, because a prompt may contain JSON.
     text = prompt.replace("{tool_names}", ", ".join(tool.name for tool in tools)).replace("{tools}", lines)
@@ -159,7 +162,7 @@ def system_text(prompt: str, more: str, tools: Sequence[Tool], *, schemas: bool)
 
 
 def question_text(messages: Sequence[Json], max_history: int) -> str:
-    """Returns the user's question, after the last `max_history` messages of the conversation before it."""
+    """Returns the text of the first request: the last `max_history` messages before the user's question, then the question."""
     start = len(messages)
     while start and messages[start - 1]["role"] == "user":
         start -= 1
@@ -175,7 +178,7 @@ def _tool_line(tool: Tool, *, schema: bool) -> str:
 
 
 def _history_line(message: Json) -> str:
-    """Returns an earlier message in ReAct format."""
+    """Returns an earlier message of the conversation as a text in ReAct format."""
     text = content_text(message)
     if message["role"] == "tool":
         return f"Observation: {text}"
@@ -186,7 +189,7 @@ def _history_line(message: Json) -> str:
 
 @dataclass(frozen=True)
 class React:
-    """The agent `react`. Its options are documented in docs/agents.md."""
+    """The agent `react`: calls tools in ReAct text format until the model gives a final answer. Options: docs/agents.md."""
 
     # The system prompt. It must contain `{tools}` (one line per tool) and `{tool_names}` (names with commas). The default explains the
     # ReAct format.
@@ -208,9 +211,9 @@ class React:
         check_options(self)
         for place in ("{tools}", "{tool_names}"):
             if place not in self.system_prompt:
-                raise ValueError(f"system_prompt should contain {place}, which is replaced by the tools")
+                raise ValueError(f"system_prompt must contain {place}, which is replaced by the tools")
         if "" in self.stop:
-            raise ValueError(f"stop must be a list of texts, not {self.stop!r}")
+            raise ValueError(f"stop must be a list of texts that are not empty, not {self.stop!r}")
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         messages = self._opening(scenario)
@@ -222,7 +225,7 @@ class React:
                 break
             result = await tools.call(answer.tool, answer.input, step, repair=self.normalize_tool_input_quotes)
             messages += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": f"Observation: {result}"}]
-        raise LimitReached(f"tool calls: {self.max_tool_calls} were not enough")
+        raise LimitReached(f"tool calls: {self.max_tool_calls} were not enough (max_tool_calls)")
 
     def _opening(self, scenario: Scenario) -> list[Json]:
         system = system_text(
@@ -239,9 +242,10 @@ class React:
         ]
 
     async def _step(self, llm: LLM, messages: Sequence[Json]) -> Action | FinalAnswer:
-        """Returns the model's next action or final answer.
+        """Requests the model's next action or final answer, and returns it.
 
-        An invalid answer and its error are sent back to the model. They are removed from the conversation after a valid answer.
+        If an answer is invalid, the model gets it back with an error message and may try again. `messages` never contains such answers.
+        Raises AgentError if the last answer is invalid, too, unless `raise_on_parsing_failure` is off.
         """
         scratchpad = [*messages]
         stop: Json = {"stop": [*self.stop]} if self.stop else {}

@@ -1,6 +1,6 @@
-"""Runs an agent for each message of the user, in a thread if it blocks.
+"""Runs an agent on a scenario: once for each message of the user, in a thread if the agent is not async.
 
-Also sends requests for agents, and repeats them with a higher token limit if the answer was truncated.
+Also contains `ask`, with which built-in agents send requests. It repeats a request if the answer was truncated.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class RemoteAgent(Protocol):
-    """An agent whose `work` runs in another process."""
+    """An agent that runs in another process. Its `work` replaces the function `work` of this module."""
 
     async def work(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer: ...
 
 
 async def work(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-    """Returns the agent's answer to the last message of the user.
+    """Runs an agent on a scenario, and returns its answer to the last message of the user.
 
     If the user has several messages, the agent runs once for each of them, with the conversation so far.
     """
@@ -47,7 +47,7 @@ async def work(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> An
 
 
 async def work_once(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-    """Returns the agent's answer to a scenario's messages. Raises AgentError if the answer or the transcript cannot be recorded."""
+    """Runs an agent once, and returns its answer to the scenario. Raises AgentError if answer or transcript has a wrong type."""
     if is_async(agent.run):
         answer = await agent.run(scenario, llm, tools)
     else:
@@ -55,16 +55,18 @@ async def work_once(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) 
     if not isinstance(answer, Answer):
         raise AgentError(f"the agent returned {beginning(str(answer), 80)!r} ({type(answer).__name__}), not an Answer")
     if not isinstance(answer.text, str):
-        raise AgentError(f"the agent returned an Answer whose text is {beginning(str(answer.text), 80)!r} ({type(answer.text).__name__})")
+        raise AgentError(
+            f"the agent returned an Answer whose text is {beginning(str(answer.text), 80)!r} ({type(answer.text).__name__}), not a str"
+        )
     if invalid := [message for message in llm.transcript if not isinstance(message, dict)]:
         llm.transcript[:] = [message for message in llm.transcript if isinstance(message, dict)]
         shown = f"{beginning(str(invalid[0]), 80)!r} ({type(invalid[0]).__name__})"
-        raise AgentError(f"the agent left {shown} in llm.transcript; it must have messages only, each a dict")
+        raise AgentError(f"the agent left {shown} in llm.transcript, which must contain only messages, each a dict")
     return answer
 
 
 def _conversation(scenario: Scenario, llm: LLM, answer: Answer) -> list[Json]:
-    """Returns the conversation so far, without the messages that the agent put before the scenario's."""
+    """Returns the conversation so far, without messages such as the system prompt that the agent put before the scenario's own."""
     first, messages = scenario.messages[0], [*llm.transcript]
     if first in messages:
         return messages[messages.index(first) :]
@@ -76,7 +78,7 @@ ABOVE_ONE = ValueKind(lambda value: type(value) in {int, float} and 1 < value < 
 
 @dataclass(frozen=True)
 class TruncationRetry:
-    """How often a request is repeated if its answer was truncated, and with which token limit."""
+    """The option `truncation_retry`: how often a request is repeated if its answer was truncated, and how much larger the limit gets."""
 
     max_retries: Annotated[int, whole(0)] = 0  # A request with a truncated answer is repeated this many times.
     token_increment: Annotated[int, whole(1)] | None = None  # Tokens that are added to the limit each time; 1024 by default.
@@ -86,11 +88,11 @@ class TruncationRetry:
     def __post_init__(self) -> None:
         check_options(self, "truncation_retry.")
         if self.token_increment is not None and self.token_scaling is not None:
-            raise ValueError("truncation_retry has token_increment or token_scaling, not both")
+            raise ValueError("truncation_retry must have only one of token_increment and token_scaling")
 
     @classmethod
     def of(cls, options: Json) -> TruncationRetry:
-        """Reads the options in suite.yaml. Raises ValueError, which names the invalid option."""
+        """Makes an instance from the value of `truncation_retry` in suite.yaml. Raises ValueError for an invalid option."""
         known = [each.name for each in fields(cls)]
         for name in options:
             if name not in known:
@@ -98,7 +100,7 @@ class TruncationRetry:
         return cls(**options)
 
     def next_limit(self, limit: int) -> int:
-        """Returns the token limit of the request after one with `limit`."""
+        """Returns the token limit of a repeated request. `limit` is that of the truncated one."""
         return limit + (self.token_increment or 1024) if self.token_scaling is None else ceil(limit * self.token_scaling)
 
 
@@ -108,7 +110,10 @@ NO_RETRY = TruncationRetry()
 async def ask(
     llm: LLM, messages: Sequence[Json], tools: Sequence[Json] = (), *, truncation_retry: TruncationRetry = NO_RETRY, **overrides: Any
 ) -> Reply:
-    """Returns the model's complete answer. Raises LimitReached if the answer of the last attempt is truncated, too."""
+    """Sends a request to the model, and returns its complete answer. Repeats the request if the answer was truncated.
+
+    Raises LimitReached if the answer to the last request is truncated, too.
+    """
     limit = overrides.get("max_tokens") or llm.sampling.get("max_tokens")
     for left in range(truncation_retry.max_retries, -1, -1):
         reply = await llm.chat(messages, tools, **overrides)
@@ -117,4 +122,4 @@ async def ask(
         limit = limit or reply.usage.get("completion_tokens") or 0
         if left:
             limit = overrides["max_tokens"] = truncation_retry.next_limit(limit)
-    raise LimitReached(f"tokens: the answer was truncated after {limit}")
+    raise LimitReached(f"tokens: the answer was truncated after {limit} tokens (max_tokens)")

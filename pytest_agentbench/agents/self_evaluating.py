@@ -99,7 +99,7 @@ Evaluation = Annotated[
 
 @dataclass(frozen=True)
 class SelfEvaluating:
-    """The agent `self_evaluating`. Its options are documented in docs/judges.md."""
+    """The agent `self_evaluating`: has another agent write drafts until a judge accepts one. Options: docs/judges.md."""
 
     # The agent that works: its kind, or its settings with `kind`. Sampling parameters such as `temperature` stand beside `wraps`,
     # because they apply to all requests.
@@ -146,9 +146,10 @@ class SelfEvaluatingWithFeedback(SelfEvaluating):
 
 
 class Drafts:
-    """The drafts for the last message of the user.
+    """The drafts (complete attempts of the wrapped agent) for one message of the user, with the judge's verdicts.
 
-    After each step the calls, transcript and tools of the best draft so far are those of the rollout, so that it can end at any time.
+    After each step, the rollout's tool calls, transcript and state of the tools are those of the best draft so far. A rollout that is
+    stopped at any time is then recorded with its best draft.
     """
 
     def __init__(self, llm: LLM, tools: Toolbox) -> None:
@@ -158,7 +159,7 @@ class Drafts:
         self._initial_source = tools.source
 
     async def write(self, agent: Agent, scenario: Scenario) -> Draft:
-        """Runs the agent for one more draft. LimitReached and AgentError become the draft's status; other errors are raised."""
+        """Runs the agent for one more draft, and returns that. LimitReached and AgentError become its status; other errors are raised."""
         self._tools.source = self._initial_source  # Each draft starts with the same state of the tools.
         own, started = self._tools.fresh(mirrored=not self._tries), time.monotonic_ns()
         if not self._tries:
@@ -180,13 +181,13 @@ class Drafts:
         return draft
 
     def add_verdict(self, verdict: Json, accepted: bool) -> None:
-        """Adds the judge's verdict to the last draft."""
+        """Adds the judge's verdict to the last draft. `accepted` tells whether the verdict reaches the confidence threshold."""
         draft, conversation, source = self._tries[-1]
         self._tries[-1] = dataclasses.replace(draft, verdict=verdict, accepted=accepted), conversation, source
         self._choose_best()
 
     def answer(self) -> Answer:
-        """Returns the answer of the best draft. Raises LimitReached or AgentError if that draft ended so."""
+        """Returns the answer of the best draft. Raises LimitReached or AgentError if that draft has this status."""
         best, *_ = self._best()
         if best.status == LimitReached.status:
             raise LimitReached(best.reason)
@@ -200,12 +201,12 @@ class Drafts:
         self._tools.settle_on([*self._calls, *best.tool_calls], [*self._drafts, *drafts])
 
     def _best(self) -> tuple[Draft, list[Json], ToolSource]:
-        """Returns the first draft with the greatest merit."""
+        """Returns the first draft with the greatest merit, with its conversation and its tools."""
         return max(self._tries, key=lambda each: merit(each[0]))
 
 
 def merit(draft: Draft) -> float:
-    """Returns the merit of a draft: 1 (surely sufficient) to -1 (surely not), 0 if it was not judged, and -2 for an agent error."""
+    """Returns how good a draft is: from 1 (surely sufficient) to -1 (surely not), 0 if it was not judged, and -2 for an agent error."""
     if draft.status == AgentError.status:
         return -2.0
     if draft.verdict is None:

@@ -1,4 +1,4 @@
-"""The agent `terminal`, which works in a sandbox with bash commands, and the shell that agents use in sandboxes."""
+"""The agent `terminal`, whose model works in a sandbox with bash commands. Also contains `Shell`, which other agents use, too."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ A_DAY = 86400.0  # Seconds; the rollout has its own, shorter time limit
 
 @dataclass(frozen=True)
 class Shell:
-    """The shell of one rollout. It runs and records commands."""
+    """Runs commands in the sandbox of one rollout's task, and records them as tool calls."""
 
     task: Task
     sandbox: Sandbox
@@ -35,9 +35,9 @@ class Shell:
 
     @classmethod
     def of(cls, scenario: Scenario, tools: Toolbox) -> Shell:
-        """Returns the shell of a scenario. Raises ConfigError if the scenario is not a task."""
+        """Returns the shell for a scenario. Raises ConfigError if the scenario is not a task."""
         if scenario.task is None or tools.sandbox is None:
-            raise ConfigError(f"scenario {scenario.id!r} is not a task, so it has no sandbox")
+            raise ConfigError(f"scenario {scenario.id!r} is not a task, so it has no sandbox; use a data set of tasks, or another agent")
         return cls(scenario.task, tools.sandbox, tools)
 
     async def run(self, command: str, turn: int, *, seconds: float = A_DAY, env: Mapping[str, str] | None = None) -> CommandResult:
@@ -62,21 +62,24 @@ _DONE = re.compile(rf"^[ \t>*`]*{DONE}[ \t*`.]*\r?$", re.MULTILINE)
 
 
 class FencedAnswer(NamedTuple):
-    """The commands of an answer, or that the task is done. An invalid answer has neither."""
+    """A parsed answer in the style `text`. An invalid answer has no commands and is not done."""
 
-    commands: tuple[str, ...]
-    done: bool
+    commands: tuple[str, ...]  # contents of its blocks of commands
+    done: bool  # whether it says that the task is done
 
 
 def read_fenced_answer(text: str) -> FencedAnswer:
-    """Parses an answer, without its initial block of thoughts. An answer with commands is never done."""
+    """Parses an answer in the style `text`. Ignores an initial `<think>` block. An answer with commands is never done."""
     text = without_thoughts(text)
     commands = tuple(block.strip("\r\n") for block in _blocks(text) if block.strip())
     return FencedAnswer(commands, not commands and bool(_DONE.search(text)))
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yields the text of each closed block. A missing closing fence is searched only once for each length, so many of them cost little."""
+    """Yields the contents of each fenced block of commands that is closed.
+
+    The text is searched only once for a missing closing fence of each length, so that many unclosed blocks cost little.
+    """
     place, unclosed = 0, set[str]()
     while opening := _OPENING.search(text, place):
         place, fence = opening.end(), opening["fence"]
@@ -129,7 +132,7 @@ Style = Annotated[str, one_of(STYLES)]
 
 @dataclass(frozen=True)
 class Terminal:
-    """The agent `terminal`. Its options are documented in docs/terminal-agent.md."""
+    """The agent `terminal`: lets a model run commands until it says that the task is done. Options: docs/terminal-agent.md."""
 
     # With `tool`, the model calls the tools `bash` and `done`. With `text`, it writes blocks of commands, for models without a tool
     # parser.
@@ -156,10 +159,10 @@ class Terminal:
             llm.transcript = messages
             if answer is not None:
                 return answer
-        raise LimitReached(f"iterations: {self.max_iterations} were not enough")
+        raise LimitReached(f"iterations: {self.max_iterations} were not enough (max_iterations)")
 
     async def _by_tool(self, shell: Shell, llm: LLM, messages: list[Json], turn: int) -> Answer | None:
-        """Gets an answer and carries out its tool calls. Returns the agent's answer if it is done, else None."""
+        """Requests an answer and carries out its tool calls. Returns the agent's answer if the model called `done`, else None."""
         own = Toolbox(TOOLS)
         reply = await ask(llm, messages, own.schemas)
         if reply.is_empty:
@@ -180,7 +183,7 @@ class Terminal:
         return None
 
     async def _by_text(self, shell: Shell, llm: LLM, messages: list[Json], turn: int) -> Answer | None:
-        """Gets an answer and runs its blocks one after the other. Returns the agent's answer if it is done, else None."""
+        """Requests an answer and runs its blocks of commands in order. Returns the agent's answer if the task is done, else None."""
         reply = await ask(llm, messages)
         if reply.is_empty:
             raise AgentError("the model's answer is empty")

@@ -1,4 +1,4 @@
-"""The agent `tool_calling`: the model calls tools natively, several per turn, until it answers or runs out of turns."""
+"""The agent `tool_calling`: the model calls tools natively (`tool_calls` of the API) until it answers or runs out of turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SYSTEM_PROMPT = (
 
 @dataclass(frozen=True)
 class ToolCalling:
-    """The agent `tool_calling`. Its options are documented in docs/agents.md."""
+    """The agent `tool_calling`: carries out the model's tool calls, and ends with the first answer without any. Options: docs/agents.md."""
 
     # Largest number of the model's answers without repeated requests; after them the status is `limit`.
     max_turns: Annotated[int, whole(1)] = 12
@@ -47,10 +47,10 @@ class ToolCalling:
                 result = await tools.call(call.name, call.arguments, turn)
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
         llm.transcript = messages
-        raise LimitReached(f"turns: {self.max_turns} were not enough")
+        raise LimitReached(f"turns: {self.max_turns} were not enough (max_turns)")
 
     async def _reply(self, llm: LLM, messages: list[Json], schemas: list[Json]) -> Reply:
-        """Returns an answer that is not empty, with at most one tool call unless `parallel` is set."""
+        """Returns the model's next answer, with at most one tool call unless `parallel` is set. Repeats the request if it is empty."""
         retry = TruncationRetry.of(self.truncation_retry)
         one_by_one = {"parallel_tool_calls": False} if schemas and not self.parallel else {}
         for _ in range(self.max_empty_response_retries + 1):

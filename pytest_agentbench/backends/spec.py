@@ -17,7 +17,7 @@ from pytest_agentbench.lib.options import LoginUrl
 from pytest_agentbench.lib.user_code import load_object
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.suites.roles import ModelSpec, RoleSpecs, written
+from pytest_agentbench.suites.roles import ModelSpec, RoleSpecs, roles_as_json
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.backend import Backend
@@ -56,7 +56,7 @@ class BackendKeys(ModelSpec):
     def beside(self) -> Json:
         """The fields of an Endpoint that come from these keys: roles, prices, request fields and context length."""
         return {
-            "roles": written(self.roles),
+            "roles": roles_as_json(self.roles),
             "prices": self.prices.model_dump(exclude_none=True) if self.prices else None,
             "request_fields": self.request_fields or {},
             "context_length": context_length_of(self.model_dump()),

@@ -66,7 +66,7 @@ INTERRUPTED, UNREAD = 128 + 2, 128 + 13  # exit statuses that a shell gives to p
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status. An AgentbenchError is printed on stderr, and its class has the status."""
+    """Runs one command and returns its exit status. An AgentbenchError is printed on stderr, and its `exit_status` is returned."""
     streams = sys.stdout, sys.stderr
     out, errors = (ForeignOutput(cast("TextIO", Pipe(stream))) for stream in streams)  # texts of models and servers are escaped
     try:

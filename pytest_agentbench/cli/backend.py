@@ -37,19 +37,23 @@ def add(commands: Any) -> None:
     )
     up.add_argument("--gpu-wait", default="0s", metavar="TIME", help="how long to wait for GPUs that are in use (default: 0s)")
     up.add_argument(
-        "--set", action="append", default=[], metavar="PATH=VALUE", help="change a value of the YAML, e.g. settings.max_model_len=8192"
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="change a value of the YAML file, for example settings.max_model_len=8192",
     )
     actions.add_parser("status", help="List the running stacks").set_defaults(run=run_status)
     logs = _named(actions, "logs", "Print the last log lines of a running stack", run_logs)
-    logs.add_argument("service", nargs="?", help="only the log of this service")
-    logs.add_argument("-n", type=int, default=20, dest="lines", metavar="N", help="lines of each log (default: 20)")
+    logs.add_argument("service", nargs="?", metavar="SERVICE", help="print only the log of this service")
+    logs.add_argument("-n", type=int, default=20, dest="lines", metavar="N", help="number of lines of each log (default: 20)")
     _named(actions, "down", "Stop a running stack", run_down)
     check = actions.add_parser("check", help="Run the readiness checks against a server and measure its speed")
     check.add_argument(
         "name",
         nargs="?",
         metavar="NAME|URL",
-        help="a running stack, a backend of kind url, or a base URL (default: the agent's api_base)",
+        help="a running stack, a backend of kind url, or a base URL (default: api_base in the file of --agent)",
     )
     check.add_argument(
         "--agent", type=Path, metavar="FILE", help="an agent_config.json or config.yaml that names the model and the sampling parameters"
@@ -82,7 +86,7 @@ def run_up(options: argparse.Namespace) -> None:
         print(what)
     kept = registry.find_kept(spec)
     if isinstance(kept, registry.HeldStack):
-        print(f"{spec.name} is up already at {kept.ready().url}")
+        print(f"{spec.name} is already up at {kept.ready().url}")
         kept.let_go()
         return
     if kept:
@@ -99,8 +103,8 @@ def run_up(options: argparse.Namespace) -> None:
     held.keep(keep)
     held.let_go()
     print(f"{spec.name} is up after {held.boot['boot_s']:.1f} s at {endpoint.url}, model {endpoint.model}")
-    print(f"it stays {options.keep} after its last use; logs in {os.path.relpath(logs)}")
-    print(f"use it: pytest scenarios/banking --agentbench-backend={options.name}    end it: agentbench backend down {options.name}")
+    print(f"it stops when it has been unused for {options.keep}; logs in {os.path.relpath(logs)}")
+    print(f"use it: pytest scenarios/banking --agentbench-backend={options.name}    stop it: agentbench backend down {options.name}")
 
 
 def run_status(_options: argparse.Namespace) -> None:
@@ -108,12 +112,12 @@ def run_status(_options: argparse.Namespace) -> None:
 
     running = list(registry.running())
     for home, facts in running:
-        stays = f", unused, stays {max(0.0, facts.until - time.time()) / 60:.0f} min more" if facts.until else ""
+        stays = f", unused, stops in {max(0.0, facts.until - time.time()) / 60:.0f} min" if facts.until else ""
         gpus = ", ".join(gpu for each in facts.boot.get("gpus", {}).values() for gpu in each)
         print(f"{facts.backend:<20} {facts.state:<9} {facts.url or '-'}  since {facts.started_at or '-'}{stays}")
         print(f"{'':<20} stack daemon {facts.pid or '-'}, GPUs {gpus or 'none'}, logs {facts.logs or '-'}, folder {home}")
     if not running:
-        print("no stack runs")
+        print("no stack is running")
 
 
 def run_logs(options: argparse.Namespace) -> None:
@@ -122,7 +126,10 @@ def run_logs(options: argparse.Namespace) -> None:
     _, facts = _running(options.name)
     files = sorted(facts.logs.glob(f"{options.service or '*'}.log")) if facts.logs else []
     if not files:
-        raise ConfigError(f"no log of {options.service!r} in {facts.logs or 'an unknown folder'}")
+        known = ", ".join(sorted(file.stem for file in facts.logs.glob("*.log"))) if facts.logs else ""
+        raise ConfigError(
+            f"{facts.logs or 'an unknown folder'} contains no log of {options.service or 'any service'}; known: {known or 'none'}"
+        )
     for file in files:
         print(f"==> {file}")
         for line in tail(file, options.lines):
@@ -140,7 +147,7 @@ def run_down(options: argparse.Namespace) -> None:
 
 
 def run_check(options: argparse.Namespace) -> None:
-    """Prints each readiness check when it has passed. The first one that fails ends the command with status 1."""
+    """Checks a server. Prints each readiness check that passes, and the speed. The first check that fails ends the command (status 1)."""
     from pytest_agentbench.backends.api import probe
     from pytest_agentbench.backends.ready import ReadinessChecks
     from pytest_agentbench.records import SAMPLING
@@ -149,23 +156,26 @@ def run_check(options: argparse.Namespace) -> None:
     agent = AgentConfig(Path(), {}, "", ()) if options.agent is None else _read_agent(options.agent)
     if not (name := options.name or agent.api_base):
         raise ConfigError(
-            "which server is checked? agentbench backend check NAME|URL, or --agent with an agent_config.json that has api_base"
+            "no server is given; pass a running stack, a backend or a URL, or --agent with an agent_config.json that has api_base"
         )
     endpoint, ready = _endpoint(name)
     sampling = {key: value for key, value in agent.settings.items() if key in SAMPLING}
     endpoint = replace(endpoint, model=sampling.pop("model", endpoint.model))
     ready = ready.model_copy(update={"chat": {**ready.chat, **sampling}})
-    print(f"checking {endpoint.url}, for {PATIENCE:g} s at the most", file=sys.stderr)
+    print(f"checking {endpoint.url}, for at most {PATIENCE:g} s", file=sys.stderr)
     checks = ReadinessChecks(endpoint, ready, time.monotonic() + PATIENCE)
     for check in checks.run_checks():
         print(f"✓ {check.name:<8} {check.detail}  ({check.seconds:.2f} s)")
     speed = probe(checks.answering)
     rate = "" if speed.tokens_per_s is None else f", {speed.tokens_per_s:.0f} tok/s"
-    print(f"✓ {'speed':<8} TTFT {speed.ttft_ms:.0f} ms, E2E {speed.e2e_ms:.0f} ms{rate}  (one chat at a time, rough; a run measures)")
+    print(
+        f"✓ {'speed':<8} TTFT {speed.ttft_ms:.0f} ms, E2E {speed.e2e_ms:.0f} ms{rate}  "
+        "(rough, from one chat at a time; run a suite to measure)"
+    )
 
 
 def _read_agent(file: Path) -> AgentConfig:
-    """Prints the settings of a file for the agent `terminal`, and the unused ones. Raises ConfigError for invalid ones."""
+    """Reads a settings file of the agent `terminal` and prints used and unused settings. Raises ConfigError if one is invalid."""
     from pytest_agentbench.agents.factory import make_agent
     from pytest_agentbench.suites.folder import KIND, read_agent_config
 
@@ -186,12 +196,12 @@ def run_cleanup(_options: argparse.Namespace) -> None:
 
     ended = registry.clean_up()
     for home, what in ended:
-        print(f"{home}: {', '.join(what) or 'only its folder was left'}")
+        print(f"{home}: {', '.join(what) or 'removed its folder, which was all that was left'}")
     sandboxes = clean_up()
     for sandbox in sandboxes:
         print(sandbox)
     counts = [f"{len(what)} {name}" for what, name in ((ended, "stacks"), (sandboxes, "sandboxes")) if what]
-    print(f"reaped {' and '.join(counts)}" if counts else "nothing was left behind")
+    print(f"cleaned up {' and '.join(counts)}" if counts else "nothing to clean up")
 
 
 def _stack(name: str, changes: list[str]) -> StackSpec:
@@ -207,7 +217,7 @@ def _stack(name: str, changes: list[str]) -> StackSpec:
         pairs.append((path, parse_yaml(value, f"--set {path}")))
     spec = load_backend(name, Path.cwd(), pairs)
     if not isinstance(spec, StackSpec):
-        raise ConfigError(f"{name} is of kind {spec.kind}: only a stack is booted by hand")
+        raise ConfigError(f"{name} is a backend of kind {spec.kind}; `agentbench backend up` starts only backends of kind stack")
     return spec
 
 
@@ -217,11 +227,11 @@ def _running(name: str) -> tuple[Path, StackFacts]:
     if (running := _running_stack(name)) is not None:
         return running
     known = ", ".join(facts.backend for _, facts in registry.running())
-    raise ConfigError(f"no stack {name!r} runs; there are: {known or 'none'}")
+    raise ConfigError(f"no stack {name!r} is running; running stacks: {known or 'none'}; start one with `agentbench backend up`")
 
 
 def _running_stack(name: str) -> tuple[Path, StackFacts] | None:
-    """Returns a running stack by the name of its backend, its YAML or its folder. A ready one is preferred."""
+    """Returns the running stack with this backend name, YAML file or folder, preferably a ready one. Returns None if there is none."""
     from pytest_agentbench.backends.stack import registry
 
     matching = [each for each in registry.running() if name == each[0].name or Path(name).stem == each[1].backend]
@@ -229,7 +239,7 @@ def _running_stack(name: str) -> tuple[Path, StackFacts] | None:
 
 
 def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
-    """Returns the endpoint of a name or a URL, and its readiness checks."""
+    """Returns the endpoint of a running stack, a backend or a URL, and the settings of its readiness checks."""
     from pytest_agentbench.backends.spec import load_backend
     from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
     from pytest_agentbench.records import Endpoint
@@ -237,14 +247,14 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
     if (running := _running_stack(name)) is not None:
         facts = running[1]
         if facts.url is None:
-            raise ConfigError(f"{name} is {facts.state}; `agentbench backend status` says when it is ready")
+            raise ConfigError(f"{name} is {facts.state}; wait until `agentbench backend status` lists it as ready")
         return Endpoint(facts.url, facts.model or "", facts.backend), ReadySpec(**facts.ready)
     spec = load_backend(name, Path.cwd())
     if (standing := spec.standing()) is not None:
         return standing, ReadySpec(in_a_row=1)
     if isinstance(spec, StackSpec):
-        raise ConfigError(f"{name} does not run; `agentbench backend up {name}` boots it")
-    raise ConfigError(f"{name} is of kind {spec.kind}: it runs only within a session")
+        raise ConfigError(f"{name} is not running; start it with `agentbench backend up {name}`")
+    raise ConfigError(f"{name} is of kind {spec.kind}, which runs only during a session; pass a running stack or a URL instead")
 
 
 def _seconds(option: str, text: str) -> float:

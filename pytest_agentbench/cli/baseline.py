@@ -1,4 +1,4 @@
-"""`agentbench baseline promote`: makes a run the baseline of later ones."""
+"""`agentbench baseline promote`: makes a run the baseline that later runs are compared with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ def add(commands: Any) -> None:
     """Adds the parser of this command."""
     baseline = commands.add_parser("baseline", help="Make a run the baseline of its suites", example="agentbench baseline promote latest")
     actions = baseline.commands("actions")
-    promote = actions.add_parser("promote", help="Write reports/baselines/<suite>.jsonl: scores, derived timings and hashes, no texts")
+    promote = actions.add_parser(
+        "promote", help="Make a run the baseline: write its scores, timings and hashes (no texts) to reports/baselines/<suite>.jsonl"
+    )
     promote.takes_run()
     promote.add_argument("--suite", metavar="NAME", help="only this suite of the run (default: all)")
     promote.add_argument("--to", type=Path, metavar="FILE", help="write to this file instead, for a single suite")
@@ -21,7 +23,7 @@ def add(commands: Any) -> None:
 
 
 def run_promote(options: argparse.Namespace) -> None:
-    """Prints the old and the new mean of each score, then the files. Writes all files or none."""
+    """Writes the baseline file of each suite of a run, all or none. Prints the old and the new mean of each score, then the files."""
     from pytest_agentbench.cli.output import mean_text
     from pytest_agentbench.errors import ConfigError, unknown_name
     from pytest_agentbench.gate.baselines import (
@@ -42,11 +44,11 @@ def run_promote(options: argparse.Namespace) -> None:
         raise ConfigError(f"{directory}: {unknown_name('suite', options.suite, suites)}")
     chosen = [options.suite] if options.suite else suites
     if not chosen:
-        raise ConfigError(f"{directory} has no rollouts")
+        raise ConfigError(f"{directory} has no rollouts; choose a run with results")
     if options.to and len(chosen) > 1:
-        raise ConfigError(f"--to names the file of one suite, and the run has {', '.join(chosen)}; choose with --suite")
+        raise ConfigError(f"--to is for the baseline of one suite, but the run has {', '.join(chosen)}; choose one with --suite")
     if options.to and options.to.suffix != ".jsonl":
-        raise ConfigError(f"--to {options.to}: a baseline's name ends in .jsonl, by which --agentbench-baseline knows it")
+        raise ConfigError(f"--to {options.to}: must end in .jsonl, because --agentbench-baseline recognises baseline files by it")
     others = runs_of_same_setup(run, options.reports)
     plans = [plan_promotion(run, evidence, suite, options.to or default_baseline(suite, options.reports)) for suite in chosen]
     for plan in plans:

@@ -19,14 +19,14 @@ def add(commands: Any) -> None:
         help="Suggest thresholds from several runs of an unchanged setup",
         example="agentbench calibrate banking monday tuesday wednesday",
     )
-    calibrate.add_argument("suite", metavar="SUITE", help="a suite or SUITE-VARIANT of these runs")
+    calibrate.add_argument("suite", metavar="SUITE", help="name of a suite in these runs, or SUITE-VARIANT")
     calibrate.add_argument("names", nargs="+", metavar="RUN", help="two or more run directories, or their names in reports/")
     calibrate.takes_reports()
     calibrate.set_defaults(run=run_calibrate)
 
 
 def run_calibrate(options: argparse.Namespace) -> None:
-    """Prints YAML for suite.yaml, with the evidence as comments."""
+    """Prints suggested thresholds and gate rules as YAML for suite.yaml. Comments in it show the measured noise."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.gate.repeats import calibrate
     from pytest_agentbench.reports import comparison_phrases
@@ -37,12 +37,12 @@ def run_calibrate(options: argparse.Namespace) -> None:
     remarks += map(comparison_phrases.not_the_same, _differ(runs, group, "agent", "backend"))
     if differing := [score for score in scores if len({frozenset(run.scored_by(group, score)) for run in runs}) > 1]:
         names = ", ".join(differing)
-        raise ConfigError(f"{names} of these runs of {group} came about in different ways; `agentbench rescore` scores them again")
+        raise ConfigError(f"{names} of {group}: these runs used different scorers; score them again with `agentbench rescore`")
     thresholds, rules = list[str](), list[str]()
     for score in scores:
         scale = runs[0].scale(group, score)
         if any(not scale.is_comparable(run.scale(group, score)) for run in runs):
-            raise ConfigError(f"{score} of these runs of {group} is on different scales; `agentbench rescore` scores them again")
+            raise ConfigError(f"{score} of {group}: these runs used different scales; score them again with `agentbench rescore`")
         if scale.limits is None:
             remarks.append(comparison_phrases.unlimited(score))
             continue
@@ -63,20 +63,20 @@ def run_calibrate(options: argparse.Namespace) -> None:
 
 
 def _runs(options: argparse.Namespace) -> Iterator[Evidence]:
-    """Returns the evidence of each run. Raises ConfigError for a run that cannot be used."""
+    """Yields the evidence of each run (its scores and hashes). Raises ConfigError if a run cannot be used."""
     from pytest_agentbench.errors import ConfigError, unknown_name
     from pytest_agentbench.gate.baselines import read_evidence, unfit_reasons
     from pytest_agentbench.runs.run_file import find_run, read_run
 
     directories = [find_run(name, options.reports).resolve() for name in options.names]
     if len(set(directories)) < max(2, len(directories)):
-        raise ConfigError("calibrate takes two runs at least, each of them once")
+        raise ConfigError("calibrate needs at least two runs; name each of them once")
     for directory in directories:
         run, evidence = read_run(directory), read_evidence(directory)
         if options.suite not in evidence.groups:
             raise ConfigError(f"{directory}: {unknown_name('suite', options.suite, [*evidence.groups])}")
-        if found := [*unfit_reasons(run, evidence, evidence.groups[options.suite][0].suite)]:
-            raise ConfigError(f"{directory} says nothing about limits: {'; '.join(found)}")
+        if reasons := [*unfit_reasons(run, evidence, evidence.groups[options.suite][0].suite)]:
+            raise ConfigError(f"{directory} is not suitable for choosing thresholds, so leave it out: {'; '.join(reasons)}")
         yield evidence
 
 
@@ -85,15 +85,15 @@ def _differ(runs: list[Evidence], group: str, *parts: str) -> list[str]:
 
 
 def _in_hundredths(score: float, scale: Scale) -> float:
-    """Returns the strictest threshold in hundredths that a score reaches."""
+    """Rounds a score to hundredths, to the worse side, so that the score itself still reaches the threshold."""
     return (math.ceil(score * 100) if scale.falling else math.floor(score * 100)) / 100
 
 
 def _decides(limit: float, scale: Scale) -> bool:
-    """Returns whether some possible value does not reach a threshold."""
+    """Returns whether any possible score misses the threshold. If none does, the threshold is useless."""
     return scale.worst is None or scale.loss(limit) < scale.loss(scale.worst)
 
 
 def _holds(margin: float | None, scale: Scale) -> bool:
-    """Returns whether a margin is known, and some run could miss it."""
+    """Returns whether a margin is known and less than the range of the score. Otherwise no run could miss it."""
     return margin is not None and (scale.width is None or margin < scale.width)

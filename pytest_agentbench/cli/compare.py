@@ -26,14 +26,16 @@ def add(commands: Any) -> None:
     compare.add_argument("--reference", metavar="RUN", help="the run that the others are compared with (default: the first)")
     compare.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"output format (default: {FORMATS[0]})")
     compare.add_argument(
-        "--details", action="store_true", help="also list scenarios that differ in any score, and those left out (always for two runs)"
+        "--details",
+        action="store_true",
+        help="also list the scenarios that differ in any score, and those left out (two runs are always listed like this)",
     )
     compare.takes_reports()
     compare.set_defaults(run=run_compare)
 
 
 def run_compare(options: argparse.Namespace) -> None:
-    """Prints the tables."""
+    """Prints the comparison as text or Markdown."""
     from pytest_agentbench.reports.sections.runs_compared import MOST, WIDTH, document, with_short_names
 
     runs = _read(options)
@@ -58,6 +60,6 @@ def _read(options: argparse.Namespace) -> RunComparison:
     for directory in (*first, *named):
         runs.setdefault(directory.resolve(), directory)
     if len(runs) < 2:
-        raise ConfigError(f"{', '.join(map(str, runs.values()))} is one run, and it takes two or more to compare")
+        raise ConfigError(f"{', '.join(map(str, runs.values()))} is only one run; name two or more runs to compare")
     names = [name_of(directory) or directory.name for directory in runs]
     return RunComparison(distinct(names), tuple(map(read, runs.values())))

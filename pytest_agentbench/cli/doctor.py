@@ -34,18 +34,20 @@ def add(commands: Any) -> None:
 
 
 def run_doctor(options: argparse.Namespace) -> None:
-    """Prints a line for each check; raises MissingError if a named backend, retriever or suite lacks something."""
+    """Prints a line for each check. Raises MissingError if a named backend, retriever or suite lacks something."""
     if not options.backends:
         examine_project()
         return
     named = [(name, *_named(name)) for name in map(LoginUrl, options.backends)]
     if lacking := [name for name, title, checks in named if _examine(title, checks)]:
-        raise MissingError(f"this machine lacks something that {', '.join(lacking)} need{'s' * (len(lacking) == 1)}")
+        raise MissingError(
+            f"this machine lacks something that {', '.join(lacking)} need{'s' * (len(lacking) == 1)}; see the lines with ✗ above"
+        )
     print(f"nothing is missing for: {', '.join(name for name, _, _ in named)}")
 
 
 def _named(name: str) -> tuple[str, Iterable[Check]]:
-    """Returns the title and the checks of a backend, a retriever or a suite; raises ConfigError for an unknown name."""
+    """Returns the title and the checks of a backend, a retriever or a suite. Raises ConfigError if the name is unknown."""
     from pytest_agentbench.backends.doctor import checks
     from pytest_agentbench.backends.doctor.data_files import file_checks, suite_checks
     from pytest_agentbench.backends.spec import load_backend
@@ -72,12 +74,15 @@ def examine_project() -> None:
     ready = [name for name in names if not _is_incomplete(name)]
     print(f"nothing is missing for: {', '.join(ready) or 'none'}" if names else "this project has no backends/")
     if others := [name for name in known_backends(Path.cwd()) if name not in names]:
-        print(f"not examined, for they are not in backends/ but came with agentbench: {', '.join(others)}")
-        print(f"to examine one of them: agentbench doctor {others[0]}")
+        print(f"not checked, because they are included in agentbench and not in backends/: {', '.join(others)}")
+        print(f"to check one of them: agentbench doctor {others[0]}")
 
 
 def _is_incomplete(name: str) -> bool:
-    """Checks a backend of the project without calling other machines. An invalid YAML is reported, and the others are still checked."""
+    """Checks a backend of the project without calling other machines, and prints the results. Returns whether something is missing.
+
+    If its YAML file is invalid, the error is printed instead of raised, so that the other backends are still checked.
+    """
     from pytest_agentbench.backends.doctor import checks
     from pytest_agentbench.backends.spec import load_backend
 
@@ -96,7 +101,7 @@ def _examine(title: str, checks: Iterable[Check]) -> bool:
 
 
 def _print(checks: Iterable[Check]) -> bool:
-    """Prints a line for each check, and one with the remedy. Returns whether something is missing."""
+    """Prints a line for each check, and how to fix it if it fails. Returns whether something is missing."""
     missing = False
     for check in checks:
         print(f"  {MARKS[check.state]} {check.name:<17} {check.detail}")

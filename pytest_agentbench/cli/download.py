@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
         metavar="DOMAIN",
         help="one or more of: banking healthcare insurance investment telecom",
     )
-    leaderboard.add_argument("--revision", help="commit, tag or branch, `main` for the newest (default: a commit that stays the same)")
+    leaderboard.add_argument("--revision", help="commit, tag or branch; `main` is the newest (default: a pinned commit)")
     leaderboard.add_argument("--output", type=Path, default=Path("data"), metavar="DIR", help="where to write (default: data)")
     leaderboard.set_defaults(run=run_leaderboard)
     exam = sets.add_parser("hle", help="Humanity's Last Exam (gated: accept its terms on the hub first)")
@@ -46,12 +46,24 @@ def add(commands: Any) -> None:
         description="Arguments after `--` go to pytest.",
         example="agentbench download openthoughts --run -- -n 8 --agentbench-backend=nemotron",
     )
-    tasks.add_argument("--dataset", default="tb-dev", metavar="NAME", help="tb-dev (default), tblite, or owner/name of another repository")
+    tasks.add_argument(
+        "--dataset",
+        default="tb-dev",
+        metavar="NAME",
+        help="data set: tb-dev (default), tblite, or owner/name of another repository of the hub",
+    )
     tasks.add_argument("--revision", default="main", help="commit, tag or branch (default: main); its commit is recorded")
     tasks.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: scenarios/openthoughts/NAME)")
-    tasks.add_argument("--skip-download", action="store_true", help="use the files that are already in the folder")
-    tasks.add_argument("--run", dest="runs", action="store_true", help="run the suite openthoughts on the tasks, and print the analysis")
-    tasks.add_argument("--agent", type=Path, metavar="FILE", help="with --run: an agent_config.json or config.yaml, which is checked first")
+    tasks.add_argument("--skip-download", action="store_true", help="use the files that are already in the output folder")
+    tasks.add_argument(
+        "--run", dest="runs", action="store_true", help="then run the suite openthoughts on the tasks, and print the results"
+    )
+    tasks.add_argument(
+        "--agent",
+        type=Path,
+        metavar="FILE",
+        help="with --run: settings of the agent, an agent_config.json or config.yaml; checked before the download",
+    )
     tasks.takes_rest()
     tasks.takes_reports()
     tasks.set_defaults(run=run_openthoughts)
@@ -72,11 +84,11 @@ def run_hle(options: argparse.Namespace) -> None:
 
 
 def run_openthoughts(options: argparse.Namespace) -> int:
-    """Downloads the tasks and prints how to run them; with --run it also runs them."""
+    """Downloads the tasks of OpenThoughts. Prints how to run them, or runs them with --run. Returns the exit status."""
     from pytest_agentbench.suites.datasets.openthoughts import download, local_tasks
 
     if (options.agent or options.rest) and not options.runs:
-        raise ConfigError("--agent and options of pytest are for a run: give --run as well")
+        raise ConfigError("--agent and pytest options apply only to a run; add --run")
     agent = agent_words(options)
     tasks = (
         local_tasks(options.dataset, options.output)
@@ -94,7 +106,7 @@ def run_openthoughts(options: argparse.Namespace) -> int:
 
 
 def agent_words(options: argparse.Namespace) -> list[str]:
-    """Returns the options of pytest for an agent file and its server. Checks the server before anything is downloaded."""
+    """Returns the pytest options for the file of --agent and the server in it. Checks that server, unless the session starts a backend."""
     from pytest_agentbench.suites.folder import read_agent_config
 
     if options.agent is None:

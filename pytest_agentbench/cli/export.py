@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     export.add_argument(
         "--as", dest="tool", required=True, metavar="FORMAT", help=f"one of: {' '.join(EXPORTS)}, or the import path of a writer"
     )
-    export.add_argument("--output", type=Path, metavar="DIR", help="a new directory for the files (default, of one run: RUN/FORMAT)")
+    export.add_argument("--output", type=Path, metavar="DIR", help="a new directory for the files (default for one run: RUN/FORMAT)")
     export.add_argument(
         "--exact", action="store_true", help="keep texts of CSV files exact, even if a spreadsheet would read them as formulas"
     )
@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
 
 
 def run_export(options: argparse.Namespace) -> None:
-    """Prints the name of each written file."""
+    """Writes the files of another tool, and prints their names."""
     from pytest_agentbench.exports.files import ChosenRuns
     from pytest_agentbench.runs.run_file import find_run
 
@@ -49,14 +49,17 @@ def run_export(options: argparse.Namespace) -> None:
 
 
 def in_run(chosen: ChosenRuns, folder: str, what: str) -> Path:
-    """Returns a folder in the directory of a single run. Raises ConfigError with `what` in its message if there are several runs."""
+    """Returns the path of a folder in the directory of the only run.
+
+    Raises ConfigError if there are several runs; `what` names the files in its message.
+    """
     if (count := len(chosen.origins)) > 1:
-        raise ConfigError(f"{count} runs belong into no one of their directories; name one for the {what} with --output DIR")
+        raise ConfigError(f"{count} runs have no common directory for the {what}; name one with --output DIR")
     return chosen.origins[0].directory / folder
 
 
 def written(writer: Writer, chosen: ChosenRuns, output: Path) -> list[Path]:
-    """Writes a new directory, completely or not at all, and returns its files. Raises ConfigError."""
+    """Writes a new directory with `writer`, completely or not at all. Returns its files. Raises ConfigError if that fails."""
     if output.exists():
         raise ConfigError(f"{output} exists already; remove it, or name another directory with --output DIR")
     draft = output.with_name(f".{output.name}.{os.getpid()}")

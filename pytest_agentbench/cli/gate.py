@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """The options that `make_gate` reads."""
+    """The options of a gate, as `session.gate.make_gate` reads them from a session."""
 
     gate: tuple[str, ...]
     baseline: str | None
@@ -58,7 +58,7 @@ class Options:
 
 
 def run_gate(options: argparse.Namespace) -> int:
-    """Prints the lines of the gate as a session does. Returns the exit status that the session would have had."""
+    """Applies the rules to a run and prints the results as a session does. Returns the exit status that the session would have had."""
     from dataclasses import replace
 
     from pytest_agentbench.cli.output import print_document
@@ -72,15 +72,15 @@ def run_gate(options: argparse.Namespace) -> int:
     asking = Options(tuple(options.gate), options.baseline, options.reports, thresholds=run.settings.thresholds, ab=run.settings.ab)
     result, evidence = judge_again(run, directory, [*suites_of(run)], asking)
     if result is None:
-        raise ConfigError(f"nothing is asked of {run.id}: its suites have no rules; give some with --gate, or a --baseline")
+        raise ConfigError(f"{run.id} has no gate rules to apply; give some with --gate, or a baseline with --baseline")
     print_document(document_of(result, run.rounds))
     return status_of(replace(run, gate=result), evidence, options.inconclusive)
 
 
 def status_of(run: Run, evidence: Evidence, inconclusive: str, *, failed: bool = False) -> int:
-    """Returns the exit status that a session would have had for its gate.
+    """Returns the exit status of a session with the gate result in `run`.
 
-    Tests that could not measure anything count as failed. `failed` says that other tests failed, too.
+    Rollouts that could not be measured count as failed tests. `failed` is whether other tests failed, too.
     """
     from pytest_agentbench.gate.exit_status import SessionEnd, deciding, exit_status
 
@@ -91,7 +91,7 @@ def status_of(run: Run, evidence: Evidence, inconclusive: str, *, failed: bool =
 
 
 def suites_of(run: Run) -> Iterator[CompiledSuite]:
-    """Returns the suites of a run under the variants that ran, from run.json: rules and scores, but no scenarios."""
+    """Yields each suite and variant of a run, with rules and scores from run.json and without scenarios."""
     from pytest_agentbench.gate.rules import parse_rule
     from pytest_agentbench.rollouts.compile import CompiledSuite
     from pytest_agentbench.runs.builder import pass_threshold_of

@@ -34,7 +34,7 @@ from pytest_agentbench.suites.suite import DatasetInfo, Suite, public_of
 
 
 class ImportPass:
-    """Reads the rollouts once, with one in memory at a time, and makes the run."""
+    """One conversion of another tool's results. Rollouts are passed to `add` one by one, and `run` then returns the run."""
 
     def __init__(self, tool: str, source: Source, suite: Suite | None) -> None:
         self.tool, self.source, self.suite = tool, source, suite
@@ -42,14 +42,19 @@ class ImportPass:
         self.contents = ContentHashes({suite.name: suite} if suite else {}, "", prompt_hashes)
         self.variants: dict[str, str] = {}  # group -> its variant
         self.read = RunReader()
-        self.seen: set[RolloutKey] = set()
+        self.keys: set[RolloutKey] = set()
         self.untimed = 0  # number of rollouts without start and end
 
     def add(self, rollout: Rollout) -> Rollout:
-        """Counts a rollout and returns it as a rollout of its suite."""
+        """Adds a rollout to the numbers of the run. Returns it with the name of the suite and the expected values of its scenario.
+
+        Raises ConfigError if the suite has no such scenario, or if the scenario has two results.
+        """
         if self.suite:
             if rollout.scenario not in self.scenarios:
-                raise ConfigError(f"{self.suite.folder}: no scenario {rollout.scenario!r}, which was run by {self.tool}; is it that suite?")
+                raise ConfigError(
+                    f"{self.suite.folder}: has no scenario {rollout.scenario!r}, which {self.tool} ran; name its suite with --suite"
+                )
             key = RolloutKey(self.suite.name, rollout.scenario)
             content = {"scenario": self.contents.of(key)["scenario"], "agent": "", "prompts": "", "scorers": {}, "backend": ""}
             scenario = self.scenarios[rollout.scenario]
@@ -57,9 +62,9 @@ class ImportPass:
             rollout = dataclasses.replace(rollout, reference=scenario.reference)
         else:
             rollout = dataclasses.replace(rollout, suite=self.source.suite)
-        if rollout.key in self.seen:
-            raise ConfigError(f"{self.tool} has two results of {rollout.key}; an id names one scenario")
-        self.seen.add(rollout.key)
+        if rollout.key in self.keys:
+            raise ConfigError(f"{self.tool} has two results of {rollout.key}; give each scenario an id of its own")
+        self.keys.add(rollout.key)
         self.variants[rollout.key.group] = rollout.variant
         main = self.source.scores[0]
         self.read.add(rollout, main, scale_in(self.source.scales, main))
@@ -89,14 +94,14 @@ class ImportPass:
             settings=RunOptions(backend=self.tool, concurrency=self.source.concurrency),
             environment=unknown_environment(),
             backend=BackendUse(name=self.tool, note="", kind="imported", served_model=self.source.model, failure=""),
-            plan=Plan(max(self.source.planned, len(self.seen)), len(self.seen), max(0, self.source.planned - len(self.seen))),
+            plan=Plan(max(self.source.planned, len(self.keys)), len(self.keys), max(0, self.source.planned - len(self.keys))),
             stopwatch=self._stopwatch(),
         )
-        run = build_run(facts, [*self._asked()], self.read)
+        run = build_run(facts, [*self._planned_suites()], self.read)
         assert run.imported is not None
         return dataclasses.replace(run, imported=dataclasses.replace(run.imported, means=tuple(self._means(run))))
 
-    def _asked(self) -> Iterator[PlannedSuite]:
+    def _planned_suites(self) -> Iterator[PlannedSuite]:
         suite = self._suite()
         for group, variant in self.variants.items():
             own = dataclasses.replace(suite, agent=self.source.agents.get(variant, {}), variants={})
@@ -106,12 +111,12 @@ class ImportPass:
         scorers: Mapping[str, Json] = {name: {} for name in self.source.scores}
         if self.suite:
             return dataclasses.replace(self.suite, scorers=scorers, scales=self.source.scales)
-        size = len({key.scenario for key in self.seen})
+        size = len({key.scenario for key in self.keys})
         data = DatasetInfo(Path(self.source.dataset).stem or "unknown", "unknown", self.source.dataset, "", "unknown", size)
         return Suite(self.source.suite, Path(), (), dataset=data, scorers=scorers, scales=self.source.scales)
 
     def _means(self, run: Run) -> Iterator[OwnMean]:
-        """Returns the tool's own means next to ours, with the reason for each difference."""
+        """Yields each mean that the tool reported, next to our mean of the same score, with the reason for a difference."""
         for group, suite in run.suites.items():
             for score, theirs in self.source.means.get(suite.variant, {}).items():
                 mean = suite.scores[score].mean
@@ -120,24 +125,24 @@ class ImportPass:
                 yield OwnMean(group, score, theirs, ours, "" if same else self.source.averages)
 
     def _stopwatch(self) -> Stopwatch:
-        """Returns the timing quality. It is at best a warning, because the other tool did not check its timings."""
+        """Returns the timing quality: a warning, because the other tool did not check its timings, or no verdict without timings."""
         own, timed = stopwatch_of(self.read.frame.scenarios().timed, CpuShares(), os.cpu_count()), self._timed
         reasons = (self.source.stopwatch,) if timed else ()
         return dataclasses.replace(own, verdict=WARN if timed else None, reasons=reasons, notes=(), clean_share=None)
 
     @property
     def _timed(self) -> bool:
-        """Returns whether calls have times."""
+        """Returns whether any LLM call has a measured duration."""
         return self.read.frame.scenarios().timed.value("e2e.n") is not None
 
     def _missing(self) -> list[str]:
-        notes = [f"{self.untimed} of {len(self.seen)} rollouts have no start and end; they are in no timing"] if self.untimed else []
+        notes = [f"{self.untimed} of {len(self.keys)} rollouts have no start and end, so no timing includes them"] if self.untimed else []
         if self.source.concurrency is None:
-            notes.append("the concurrency that was asked for is not recorded; steady rates are those of the time with anything in flight")
-        if self.suite and (without := len(self.scenarios) - len({key.scenario for key in self.seen})):
+            notes.append("the requested concurrency is not recorded; steady rates are computed over the time with any rollout in flight")
+        if self.suite and (without := len(self.scenarios) - len({key.scenario for key in self.keys})):
             notes.append(f"{without} of {len(self.scenarios)} scenarios of {self.suite.folder} have no result")
         if not self.suite:
-            notes.append("no suite was given (--suite), so labels are only what the tool wrote of them, and nothing can be scored again")
+            notes.append("no suite was given (--suite), so only the labels that the tool wrote are known, and nothing can be scored again")
         return notes
 
 
@@ -147,7 +152,7 @@ def _text(seconds: float) -> str:
 
 
 def write(tool: str, source: Source, path: Path, suite: Suite | None, reports: Path) -> tuple[Path, Run]:
-    """Writes the run. Returns its directory and the run. If the results cannot be read, nothing is left on the disk."""
+    """Writes the run directory for the results in `source`. Returns the directory and the run. If it fails, the directory is removed."""
     name = re.sub(r"[^\w.-]", "-", f"{tool}-{path.resolve().name}")
     target, redact = named_directory(reports, name), Redactor(public=public_of([suite] if suite else []))
     importing = ImportPass(tool, source, suite)
@@ -155,8 +160,8 @@ def write(tool: str, source: Source, path: Path, suite: Suite | None, reports: P
         with (target / FILE).open("xb") as lines:
             for rollout in source.rollouts:
                 lines.write(sealed(redact(record_line(importing.add(rollout)).decode()).encode()) + b"\n")
-        if not importing.seen:
-            raise ConfigError(f"{path}: there is no result in it")
+        if not importing.keys:
+            raise ConfigError(f"{path}: contains no results; pass a directory with results of {tool}")
         run = redacted(importing.run(target.name, path, ("agentbench", "import", tool, str(path))), redact)
         write_run(run, target)
         write_reports(run, target)

@@ -24,14 +24,14 @@ def add(commands: Any) -> None:
         "--suite",
         type=Path,
         metavar="DIR",
-        help="the suite of the scenarios: adds its labels, and lets `agentbench rescore` score them again",
+        help="folder of the suite that the tool ran: adds its labels, and lets `agentbench rescore` score the results again",
     )
     imports.takes_reports()
     imports.set_defaults(run=run_import)
 
 
 def run_import(options: argparse.Namespace) -> None:
-    """Converts each result in a directory. Prints its scores, what is not known, and the directory of the run."""
+    """Converts each result in a directory to a run. Prints its scores, notes on missing data, and the directory of the run."""
     from pytest_agentbench.cli.imported import write
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.exports import load_reader, results_in
@@ -48,7 +48,7 @@ def run_import(options: argparse.Namespace) -> None:
 
 
 def _say(run: Run) -> None:
-    """Prints the scores of a run and the notes about what is not known."""
+    """Prints the scores of an imported run, the means that the tool reported, and notes on missing data."""
     from pytest_agentbench.lib.foreign import one_line
 
     assert run.imported is not None

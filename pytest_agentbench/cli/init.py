@@ -1,4 +1,4 @@
-"""`agentbench init`: copies an included suite into a project."""
+"""`agentbench init`: copies an example suite into a project."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
 
 
 def run_init(options: argparse.Namespace) -> None:
-    """Writes the missing files of a suite. Existing files stay as they are; those that differ from the included ones are listed."""
+    """Copies an example suite into the current directory, or prints the names of all. Existing files stay unchanged."""
     from pytest_agentbench.errors import ConfigError, unknown_name
     from pytest_agentbench.lib.file_system import shipped
 
@@ -45,13 +45,13 @@ def run_init(options: argparse.Namespace) -> None:
         print_suites(suites, known)
         return
     if options.suite not in known:
-        raise ConfigError(unknown_name("shipped suite", options.suite, known))
+        raise ConfigError(unknown_name("example suite", options.suite, known))
     write_suite(options.suite)
     print(f"now run: pytest scenarios/{options.suite}")
 
 
 def write_suite(name: str) -> None:
-    """Writes the missing files of an included suite and prints their names."""
+    """Copies an example suite with its backend and a pytest.ini. Files that exist stay unchanged. Prints what was done."""
     from pytest_agentbench.cli.schema import schema_text
     from pytest_agentbench.lib.file_system import shipped
     from pytest_agentbench.suites.suite import SUITE_FILE
@@ -72,33 +72,33 @@ def write_suite(name: str) -> None:
 
 
 def configuration() -> list[tuple[FileOutcome, Path]]:
-    """Writes pytest.ini, unless the directory has another configuration of pytest. Returns what was done with it."""
+    """Writes pytest.ini, unless the directory has a configuration of pytest. Returns the file and its outcome, or an empty list."""
     own = next((file for file in map(Path, PYTEST_FILES) if file.exists()), None)
     if own is None:
         Path("pytest.ini").write_text(PYTEST_INI)
         return [("wrote", Path("pytest.ini"))]
     if own.read_bytes() == PYTEST_INI.encode():
         return [("there", own)]
-    print(f"left {own} alone; the suite needs nothing in it")
+    print(f"left {own} unchanged; the suite needs no setting in it")
     return []
 
 
 def print_suites(folder: Path, names: Sequence[str]) -> None:
-    """Prints a line for each included suite."""
+    """Prints the name and description of each example suite."""
     from pytest_agentbench.lib.config import load_yaml
 
     for name in names:
         print(f"{name:<12} {load_yaml(folder / name / 'suite.yaml')['description']}")
-    print(f"to write one of them into this directory: agentbench init {names[0]}")
+    print(f"to copy one of them into this directory: agentbench init {names[0]}")
 
 
 def data_files(folder: Path) -> Iterator[Path]:
-    """Yields the files of an included suite."""
+    """Yields the files of an example suite."""
     return (file for file in sorted(folder.rglob("*")) if file.is_file() and "__pycache__" not in file.parts)
 
 
 def add_file(target: Path, content: bytes, mode: int = 0o644) -> FileOutcome:
-    """Writes `target` with these permissions if it does not exist. Raises ConfigError if it cannot be written."""
+    """Writes `target` with these permissions if it does not exist. Returns the outcome. Raises ConfigError if it cannot be written."""
     from pytest_agentbench.errors import ConfigError
 
     try:
@@ -113,11 +113,11 @@ def add_file(target: Path, content: bytes, mode: int = 0o644) -> FileOutcome:
 
 
 def report(outcomes: Sequence[tuple[FileOutcome, Path]]) -> None:
-    """Prints a line for each file that is new or differs from the included one, and the number of unchanged files."""
+    """Prints a line for each file that was written or that differs from the original, and the number of files that existed already."""
     for outcome, target in outcomes:
         if outcome == "wrote":
             print(f"wrote {target}")
         elif outcome == "kept":
-            print(f"kept {target}, which differs from the one that came with agentbench")
-    if there := sum(outcome == "there" for outcome, _ in outcomes):
-        print(f"{there} of {len(outcomes)} files were there already")
+            print(f"kept {target}, which differs from the original in agentbench")
+    if existing := sum(outcome == "there" for outcome, _ in outcomes):
+        print(f"{existing} of {len(outcomes)} files existed already")

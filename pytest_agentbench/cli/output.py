@@ -1,4 +1,4 @@
-"""Printing of report sections by commands. The reader of the output may close it early, as `head` does."""
+"""Prints report sections for commands. Handles readers of the output that close it early, such as `head`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Pipe:
 
 
 def abandon(*streams: TextIO) -> None:
-    """Redirects closed streams to the null device, because Python writes their buffers at its end."""
+    """Redirects closed output streams to the null device. Otherwise Python fails at its end, when it writes their buffers."""
     for stream in streams:
         try:
             stream.flush()
@@ -81,7 +81,7 @@ def mean_text(value: float | None) -> str:
 
 
 def draw(line: str) -> None:
-    """Replaces the last line of a terminal, on standard error."""
+    """Replaces the last line of the terminal with a text, on standard error. Shows progress that does not stay on the screen."""
     sequence = f"\r\x1b[2K{one_line(line)}"
     if isinstance(sys.stderr, ForeignOutput):
         sys.stderr.draw(sequence)

@@ -1,4 +1,4 @@
-"""The parser of the command line of `agentbench`. A mistake has the exit status that pytest gives to a wrong option.
+"""The command-line parser of `agentbench`, based on argparse. Wrong arguments lead to the exit status that pytest uses for them.
 
 `runs_of` finds the runs that an argument names.
 """
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of arguments. The parsers of its commands are of this class, too.
+    """An argparse parser that groups commands in its help, shows an example, and suggests names for misspelt ones.
 
     Args:
         example: A command line that is shown at the end of the help.
@@ -31,10 +31,10 @@ class Parser(argparse.ArgumentParser):
         self._commands: Commands | None = None
 
     def commands(self, title: str = "commands", groups: Mapping[str, Collection[str]] | None = None) -> Commands:
-        """Returns the object that commands are added to. The help lists them under `title`, or in `groups`: title -> names.
+        """Makes the parser require a command. Returns the object to which commands are added.
 
-        A command line without a command prints the help on stderr and has the exit status of a mistake, so that a script that lost a
-        word fails.
+        The help lists the commands under `title`, or in `groups` (title -> names). A command line without a command prints the help on
+        stderr and has the exit status of wrong arguments, so that a script with a missing word fails.
         """
         self.set_defaults(run=self._help)
         added = self.add_subparsers(metavar="COMMAND", help=argparse.SUPPRESS, prog=self.prog, parser_class=CommandParser)
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         return self._commands
 
     def format_help(self) -> str:
-        """Returns the help with the commands in groups and the example, which argparse does not know."""
+        """Returns the help, including the groups of commands and the example, which argparse does not support."""
         groups = self._commands.listed() if self._commands else ()
         examples = [f"example:\n  {self._example}"] if self._example else []
         self.epilog = "\n\n".join([*groups, *examples]) or None
@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="directory of the runs (default: reports)")
 
     def takes_rest(self) -> None:
-        """Accepts arguments after `--`, as `options.rest`, for the program that the command starts."""
+        """Accepts arguments after `--`, as `options.rest`. The command passes them to the program that it starts."""
         self.passes_on = True
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -84,7 +84,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class CommandParser(Parser):
-    """The parser of a command. It refuses unknown arguments itself, so that the message has the usage of this command."""
+    """The parser of one command, such as `agentbench show`. It rejects unknown arguments itself, so that the error shows its own usage."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         options, unknown = super().parse_known_args(args, namespace)
@@ -96,28 +96,28 @@ class CommandParser(Parser):
 
 
 class Commands:
-    """The commands of a parser. `lines` has what each does, in one line."""
+    """The commands of a parser, in the order in which they were added. `lines` has the description of each, by name."""
 
     def __init__(self, parsers: Any, title: str, groups: Mapping[str, Collection[str]]) -> None:
         self._parsers, self._title, self._groups = parsers, title, groups
         self.lines: dict[str, str] = {}
 
     def add_parser(self, name: str, *, help: str, description: str = "", example: str = "") -> Any:
-        """Adds a command and returns its parser. `help` is its line in the list of commands, and the start of its own help."""
+        """Adds a command and returns its parser. `help` is the line in the list of commands, and begins the help of the command itself."""
         self.lines[name] = help
         return self._parsers.add_parser(name, description=". ".join(filter(None, (help, description))), example=example)
 
     def listed(self) -> Iterator[str]:
-        """Yields each group of commands, one command a line."""
+        """Yields each group of commands as text: the title, then a line for each command."""
         width = max(map(len, self.lines))
         for title, names in (self._groups or {self._title: self.lines}).items():
             yield "\n".join([f"{title}:", *(f"  {name:{width}}  {self.lines[name]}" for name in names)])
 
 
 def option(read: Callable[[str], T], *, whole: bool = False) -> Callable[[str], T]:
-    """Returns a function for argparse that reads a value with `read` and turns its ValueError into a message.
+    """Returns a function for argparse that reads a value with `read`, and converts its ValueError to an error of argparse.
 
-    The text of the error says what the value must be. If `whole` is set, it is the whole message.
+    The ValueError says what the value must be. If `whole` is set, it is a message of its own.
     """
 
     def value(text: str) -> T:
@@ -130,7 +130,7 @@ def option(read: Callable[[str], T], *, whole: bool = False) -> Callable[[str], 
 
 
 def runs_of(name: str, reports: Path) -> Iterator[Path]:
-    """Yields the run of a name, or all finished runs in a directory of runs, the oldest first. Raises ConfigError."""
+    """Yields the directory of the run with a name, or of all finished runs in a directory of runs. Raises ConfigError if there is none."""
     from pytest_agentbench.runs.run_file import FILE, find_run
 
     inside: Sequence[Path] = sorted(file.parent for file in Path(name).glob(f"*/{FILE}") if not file.parent.is_symlink())

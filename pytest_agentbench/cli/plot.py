@@ -17,12 +17,12 @@ def add(commands: Any) -> None:
     plot = commands.add_parser("plot", help="Plot scores and speed of one or more runs", example="agentbench plot latest --format svg")
     runs = "run directories, their names in reports/, or a directory of runs (default: latest)"
     plot.add_argument("names", nargs="*", default=["latest"], metavar="RUN", help=runs)
-    plot.add_argument("--output", type=Path, metavar="DIR", help=f"a new directory for the files (default, of one run: RUN/{FOLDER})")
+    plot.add_argument("--output", type=Path, metavar="DIR", help=f"a new directory for the files (default for one run: RUN/{FOLDER})")
     plot.add_argument("--score", metavar="NAME", help="the score on the quality axis (default: the main score)")
     plot.add_argument(
         "--color-by",
         metavar="NAME",
-        help="a column of the rollouts table or a setting (default: run, or the setting that separates the points best)",
+        help="colour by a column of the rollouts table, or by a setting (default: run, or the setting that separates the points best)",
     )
     plot.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"file format (default: {FORMATS[0]})")
     plot.takes_reports()
@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
 
 
 def run_plot(options: argparse.Namespace) -> None:
-    """Prints each written file, and the data that could not be drawn."""
+    """Draws the plots. Prints each written file, and which data could not be drawn."""
     from pytest_agentbench.exports.files import ChosenRuns
     from pytest_agentbench.reports import markdown
 

@@ -22,21 +22,26 @@ def add(commands: Any) -> None:
         "power", help="Estimate the smallest score drop that a suite can detect", example="agentbench power scenarios/banking --trials 1,3"
     )
     power.add_argument("suite", type=Path, metavar="SUITE", help="the suite's folder, such as scenarios/banking")
-    power.add_argument("--trials", type=trials, default=(1, 3, 5), metavar="N,N", help="numbers of trials (default: 1,3,5)")
+    power.add_argument("--trials", type=trials, default=(1, 3, 5), metavar="N,N", help="numbers of trials per scenario (default: 1,3,5)")
     power.add_argument(
         "--of",
         choices=["suite", "population"],
         default="suite",
-        help="the drop over this suite's scenarios, or over all scenarios like them (default: suite)",
+        help="detect a drop over exactly this suite's scenarios, or over all scenarios like them (default: suite)",
     )
-    power.add_argument("--run", dest="name", metavar="RUN", help="a run of the suite with several trials, to take its noise from")
+    power.add_argument(
+        "--run",
+        dest="name",
+        metavar="RUN",
+        help="a run of the suite with several trials, which shows how much they vary (default: an assumption)",
+    )
     power.add_argument("--score", metavar="NAME", help="a score of the suite (default: its first one)")
     power.takes_reports()
     power.set_defaults(run=run_power)
 
 
 def trials(text: str) -> tuple[int, ...]:
-    """Reads `1,3,5`. Raises ValueError, which argparse reports."""
+    """Reads numbers of trials, such as `1,3,5`. Raises ValueError if one is not a positive whole number."""
     counts = tuple(map(int, text.split(",")))
     if min(counts) < 1:
         raise ValueError(text)
@@ -58,20 +63,20 @@ def run_power(options: argparse.Namespace) -> None:
     scale = _scale(suite, score)
     if scale.width is None:
         raise ConfigError(
-            f"{score} does not have both a least and a greatest value, so it is unknown before a run what it can find; "
-            "a run says it below each rule"
+            f"{score} has no lowest or no highest value, so its detectable drop cannot be computed before a run; "
+            "run the suite, and see the line below each rule"
         )
     count, size = size_of(suite) if options.of == POPULATION else fixed_size_of(suite)
     within, level, source = _noise(options, suite, score, scale)
     varies = f"{score} of a trial varies by {within**0.5 * scale.width:.3f} around its scenario's mean (standard deviation), {source}"
-    print(f"{suite.name}: {size}; {varies}{'; lower is better, so a drop is a rise of it' if scale.falling else ''}")
+    print(f"{suite.name}: {size}; {varies}{'; lower is better, so a drop means that the score rises' if scale.falling else ''}")
     designs = [Design(count, number, within, of=options.of, confidence=CONFIDENCE, level=level) for number in options.trials]
-    for line in (*_found(designs, scale.width), "", *_needed(designs, scale.width)):
+    for line in (*_detectable(designs, scale.width), "", *_needed(designs, scale.width)):
         print(line)
 
 
 def _declared(file: Path) -> Suite:
-    """Returns the suite of a suite.yaml with what its built-in scorers declare; raises ConfigError for one that cannot be loaded."""
+    """Loads a suite, with the scales that its built-in scorers declare. Raises ConfigError if the suite or a scorer cannot be loaded."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.scorers import built_in_scales
     from pytest_agentbench.suites.folder import load_suite
@@ -84,7 +89,7 @@ def _declared(file: Path) -> Suite:
 
 
 def _scale(suite: Suite, score: str) -> Scale:
-    """Returns the scale of a score; raises ConfigError if the code of the suite's own scorer cannot be loaded to ask for it."""
+    """Returns the scale of a score. If one of the suite's own scorers declares it, its code is loaded; raises ConfigError if that fails."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.rollouts.isolation.codecheck import check_code
     from pytest_agentbench.rollouts.isolation.protocol import NotLoaded
@@ -98,7 +103,10 @@ def _scale(suite: Suite, score: str) -> Scale:
 
 
 def fixed_size_of(suite: Suite) -> tuple[int, str]:
-    """Returns the number of scenarios for questions about this suite itself, also in words. Raises ConfigError if there are too few."""
+    """Returns the number of scenarios of a suite, and the same in words, for drops over exactly these scenarios (`--of suite`).
+
+    Raises ConfigError if there are too few for a decision.
+    """
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.stats.intervals import too_few
     from pytest_agentbench.stats.mean_intervals import Clusters
@@ -110,9 +118,10 @@ def fixed_size_of(suite: Suite) -> tuple[int, str]:
 
 
 def size_of(suite: Suite) -> tuple[int, str]:
-    """Returns the number of independent scenarios of a suite, also in words. Scenarios of one cluster may all fail together.
+    """Returns the effective number of scenarios of a suite, and the same in words, for drops over all scenarios like them.
 
-    Raises ConfigError for too few to decide anything.
+    It is lower if scenarios are in clusters, because those of one cluster may all fail together. Raises ConfigError if there are too few
+    for a decision.
     """
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.stats.intervals import too_few
@@ -129,7 +138,10 @@ def size_of(suite: Suite) -> tuple[int, str]:
 
 
 def _noise(options: argparse.Namespace, suite: Suite, score: str, scale: Scale) -> tuple[float, ScoreLevel, str]:
-    """Returns (variance of a trial around its scenario's mean, mean score, source of both). 0 is the worst score and 1 the best."""
+    """Returns the variance of trials around their scenario's mean, the level of the scores, and the source of both in words.
+
+    Scores are converted so that 0 is the worst and 1 the best. The source is the run of --run, or an assumption.
+    """
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.gate.baselines import find_baseline, read_evidence
     from pytest_agentbench.gate.evidence import samples
@@ -137,27 +149,31 @@ def _noise(options: argparse.Namespace, suite: Suite, score: str, scale: Scale) 
 
     if options.name is None:
         level = ScoreLevel(ASSUMED_MEAN, ASSUMED_MEAN - ASSUMED)
-        return ASSUMED, level, "an assumption: that of suites whose mean is 0.8 and whose scenarios differ; --run takes it from a run"
+        return ASSUMED, level, "an assumption for suites whose mean is 0.8 and whose scenarios differ; --run takes the value from a run"
     evidence = read_evidence(find_baseline(options.name, options.reports))
     if suite.name not in evidence.groups:
-        raise ConfigError(f"{options.name} has no rollouts of {suite.name}, but of {', '.join(evidence.groups) or 'nothing'}")
+        raise ConfigError(
+            f"{options.name} has no rollouts of {suite.name}, only of {', '.join(evidence.groups) or 'no suite'}; name another --run"
+        )
     measured = samples(evidence.groups[suite.name], score, scale)
     assert scale.width is not None and scale.worst is not None  # `run_power` has checked it
     worst, width = scale.loss(scale.worst), scale.width
     scores = {name: [(worst - scale.loss(value)) / width for value in each.scores] for name, each in measured.items() if each.scores}
     if not any(len(each) > 1 for each in scores.values()) or len(scores) < 2:
-        raise ConfigError(f"{options.name} has one trial of a scenario, which does not show how trials vary; run --agentbench-trials=3")
+        raise ConfigError(
+            f"{options.name} has too few trials to show how trials vary; name a run with --agentbench-trials=3 and two scenarios or more"
+        )
     within = spread(scores).within
     means = [math.fsum(each) / len(each) for each in scores.values()]
     level = ScoreLevel.of(means, within, len(scores) / sum(1 / len(each) for each in scores.values()))
     return within, level, f"as in {evidence.facts.run}"
 
 
-def _found(designs: Sequence[Design], width: float) -> list[str]:
-    lines = ["trials  drop that is found 4 times out of 5  margin with which it passes as often unchanged"]
+def _detectable(designs: Sequence[Design], width: float) -> list[str]:
+    lines = ["trials  smallest drop detected 4 times out of 5  margin that an unchanged run passes 4 times out of 5"]
     for design in designs:
         drop, margin = (f"{each * width:.3f}" if each < 1 else "none" for each in (design.smallest_drop(), design.smallest_margin()))
-        lines.append(f"{design.trials:>6}  {drop:>33}  {margin:>49}")
+        lines.append(f"{design.trials:>6}  {drop:>38}  {margin:>52}")
     return lines
 
 

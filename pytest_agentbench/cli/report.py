@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
 
 
 def run_report(options: argparse.Namespace) -> None:
-    """Writes the page and prints its path."""
+    """Writes an HTML report of one run, or a comparison page of several, and prints its path."""
     from pytest_agentbench.reports.page import PAGE, write_several
     from pytest_agentbench.runs.run_file import find_run
 

@@ -1,4 +1,7 @@
-"""`agentbench reproduce`: reproduces a published experiment. Each call continues with the cells that are not measured yet."""
+"""`agentbench reproduce`: reproduces a published experiment, in which several methods run at several concurrencies.
+
+A cell is one method at one concurrency. Each call of the command measures the cells that are not measured yet.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +41,16 @@ def add(commands: Any) -> None:
     command.add_argument(
         "experiment",
         choices=[EXPERIMENT],
-        help=f"{EXPERIMENT}: steps per minute of ThunderAgent's paper on Humanity's Last Exam, for methods at several concurrencies",
+        help=f"{EXPERIMENT}: steps per minute of ThunderAgent's paper on Humanity's Last Exam, for several methods and concurrencies",
     )
     _add_what(command)
     _add_when(command)
     command.add_argument("--dry-run", action="store_true", help="show what would be measured, how long it takes and what is missing")
     command.add_argument(
-        "--output", type=Path, metavar="DIR", help=f"directory of the cells; an existing one is resumed (default: reports/{EXPERIMENT})"
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help=f"directory of the measurements; an existing one is completed (default: reports/{EXPERIMENT})",
     )
     command.takes_rest()
     command.takes_reports()
@@ -61,7 +67,7 @@ def _add_what(command: Any) -> None:
         type=option(_methods),
         default=_methods(METHODS),
         metavar="NAME=BACKEND",
-        help=f"methods and their backends; the first is the baseline (default: {METHODS})",
+        help=f"methods to compare and their backends, separated by commas; the first is the baseline (default: {METHODS})",
     )
     command.add_argument(
         "--concurrency", type=option(counts), default=(24, 32, 40, 48), metavar="N,N", help="rollouts in flight (default: 24,32,40,48)"
@@ -81,7 +87,7 @@ def _add_when(command: Any) -> None:
         type=option(window),
         default=(600.0, 7800.0),
         metavar="START:END",
-        help="the measured time, counted from the first call (default: 10m:130m)",
+        help="the part of each session that is measured, in times after the first call (default: 10m:130m)",
     )
     command.add_argument(
         "--sample-interval",
@@ -99,11 +105,11 @@ def _methods(text: str) -> dict[str, str]:
 
 
 def run_reproduce(options: argparse.Namespace) -> None:
-    """Measures the cells that are not measured yet. Prints the table of all cells after each of them."""
+    """Measures the cells (method and concurrency) that are not measured yet. Prints the table of all cells after each one."""
     from pytest_agentbench.reproduction.experiment import ReproductionPlan, duration, is_measured, record_plan
 
     if options.window[0] >= options.duration:
-        raise ConfigError(f"the window begins after {options.window[0]:g} s, when no rollout begins any more; give a longer --duration")
+        raise ConfigError(f"--window begins after {options.window[0]:g} s, but no rollout starts that late; give a longer --duration")
     output: Path = options.output or options.reports / EXPERIMENT
     variant = options.variant or (VARIANT if Path(options.suite) == Path(SUITE) else "")
     plan = ReproductionPlan(
@@ -111,7 +117,10 @@ def run_reproduce(options: argparse.Namespace) -> None:
     )
     cells = plan.cells(options.concurrency)
     left = [cell for cell in cells if not is_measured(cell, output)]
-    print(f"{len(cells)} cells, {len(cells) - len(left)} of them measured; {duration(left, plan)} to go, and each backend's boot and drain")
+    print(
+        f"{len(cells)} cells, {len(cells) - len(left)} of them measured; {duration(left, plan)} to go, "
+        "plus the time in which each backend boots and finishes its last rollouts"
+    )
     needs = _needs(plan, left)
     if options.dry_run:
         for cell in left:
@@ -130,16 +139,16 @@ def run_reproduce(options: argparse.Namespace) -> None:
 
 
 class CellsFailed(AgentbenchError):
-    """Sessions of some cells did not finish. They have printed the reason."""
+    """The sessions of some cells (method and concurrency) did not finish. They have printed the reason."""
 
     exit_status = FAILED
 
     def __init__(self, names: Sequence[str]) -> None:
-        super().__init__(f"not measured: {', '.join(names)}; the same command measures what is missing")
+        super().__init__(f"not measured: {', '.join(names)}; run the same command again to measure them")
 
 
 def _needs(plan: ReproductionPlan, cells: Sequence[Cell]) -> Requirements:
-    """Returns the needs of cells before hours are spent on them, with a sentence for each that is not met."""
+    """Returns what the sessions of the cells need, with a sentence for each need that is not met. Nothing is started."""
     from pytest_agentbench.backends.doctor import checks
     from pytest_agentbench.backends.spec import load_backend
     from pytest_agentbench.cli.requirements import PlannedSessions, Requirements
@@ -159,7 +168,10 @@ def _needs(plan: ReproductionPlan, cells: Sequence[Cell]) -> Requirements:
 
 
 def _measure(cell: Cell, plan: ReproductionPlan, reports: Path, output: Path) -> bool:
-    """Runs a cell's session and keeps what it measured. Rollouts that did not run because of the time limit do not invalidate it."""
+    """Runs the session of a cell and writes its measurements to the output directory. Returns whether it was measured.
+
+    Rollouts that did not run because of the time limit do not invalidate the measurements.
+    """
     from pytest_agentbench.exports.files import ChosenRuns
     from pytest_agentbench.reproduction.experiment import write_cell
 

@@ -1,4 +1,4 @@
-"""Tells the needs of sessions besides their backends: questions of a suite, and the retriever and roles that its agent asks."""
+"""Finds out what planned sessions need besides backends: questions of a suite, a retriever, and models for roles such as the judge."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 PATIENCE = 3.0  # seconds for a retriever to answer
 
-#: Options of pytest that say which rollouts of a suite a session has; words that are none of them may leave some out.
+#: Pytest options that determine which rollouts of a suite a session has. Other arguments, such as -k, may select only some of them.
 CHOOSING = {name: declared(RunOptions)[name][""] for name in ("changes", "agent", "limit", "trials")}
 
 
 @dataclass
 class Requirements:
-    """Lines about the needs of sessions, and a sentence for each need that is not met."""
+    """The needs of planned sessions: a line about each for the user, and a sentence for each one that is not met."""
 
     lines: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -43,16 +43,16 @@ class Requirements:
 
 @dataclass(frozen=True)
 class PlannedSessions:
-    """Sessions of one suite that have not begun."""
+    """The sessions that `agentbench reproduce` will run: one suite and one variant, on each of several backends."""
 
     folder: str  # folder of the suite
     variant: str  # name of its variant; empty: its own agent
-    options: Sequence[str]  # words for pytest
+    options: Sequence[str]  # arguments for pytest
     backends: Mapping[str, BackendSpec]  # name of a method -> its backend
     in_flight: int  # rollouts, at most
 
     def requirements(self) -> Requirements:
-        """Reads the suite and requests the health of its retriever. Starts nothing."""
+        """Returns what the sessions need. Reads the suite and requests the health of its retriever, but starts nothing."""
         needs = Requirements()
         try:
             self._questions(needs)
@@ -63,7 +63,7 @@ class PlannedSessions:
 
     @cached_property
     def _choice(self) -> tuple[dict[str, Any], list[str]]:
-        """Values of the options that choose rollouts, and the other words; raises ConfigError."""
+        """The values of the options in CHOOSING, and the other arguments for pytest. Raises ConfigError if a value is invalid."""
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         for name, option in CHOOSING.items():
             parser.add_argument(option.flag, dest=name, action="append" if option.many else "store")
@@ -76,7 +76,7 @@ class PlannedSessions:
 
     @cached_property
     def _suite(self) -> Suite:
-        """The suite as the options change it; raises ConfigError."""
+        """The suite, with the changes from the options. Raises ConfigError if it cannot be loaded."""
         values, _ = self._choice
         changes = [("agent.model" if path == "model" else path, value) for path, value in values["changes"].items()]
         own = [(path, value) for path, value in changes if not path.startswith("backend.")]
@@ -89,24 +89,26 @@ class PlannedSessions:
         how_many = f"{chosen} of {len(suite.scenarios)}" if chosen < len(suite.scenarios) else f"all {chosen}"
         times = f", {trials} times each" if trials > 1 else ""
         left_out = "".join(f"; left out: {count} {what}" for what, count in suite.dataset.left_out.items())
-        selected = f"; of them those that pytest selects by {' '.join(others)}" if others else ""
+        selected = f"; only those that pytest selects by {' '.join(others)}" if others else ""
         where = suite.dataset.file or suite.dataset.format
         needs.lines.append(f"questions: {how_many} of {suite.dataset.name} ({where}){times}{left_out}{selected}")
         if chosen * trials < self.in_flight:
             enough = -(-self.in_flight // max(chosen, 1))
             needs.missing.append(
-                f"questions: {chosen * trials} rollouts are never {self.in_flight} in flight; "
-                f"take more questions, or each several times: -- --agentbench-trials={enough}"
+                f"questions: {chosen * trials} rollouts are fewer than the concurrency of {self.in_flight}; "
+                f"select more questions, or run each several times: -- --agentbench-trials={enough}"
             )
 
     def _agent(self, needs: Requirements) -> None:
-        """Tells the retriever and the roles that agent and scorers ask; raises ConfigError for an unknown agent."""
+        """Adds the retriever and the roles that the agent and built-in scorers need. Raises ConfigError for an unknown agent or variant."""
         suite, variant = self._suite, self.variant or "default"
         if variant not in ("default", *suite.variants):
             raise ConfigError(f"{self.folder}: {unknown_name('variant', variant, ('default', *suite.variants))}")
         settings = suite.agent_of(variant)
         if brings_code(settings, suite.folder):
-            needs.lines.append(f"agent: {settings['kind']} is code of the suite; whom it asks is known when it runs")
+            needs.lines.append(
+                f"agent: {settings['kind']} is code of the suite; the retriever and roles that it needs are known only when it runs"
+            )
             return
         agent = make_agent(settings, suite.folder)
         self._retriever(needs, retriever_of(agent))
@@ -119,7 +121,7 @@ class PlannedSessions:
         if url is None:
             return
         if not url:
-            needs.lines.append("retriever: the agent's settings name none, so it has no tool `search`")
+            needs.lines.append("retriever: none in the agent's settings, so the agent has no tool `search`")
             return
         booted = all(_boots(spec, url) for spec in self.backends.values())
         answer, is_there = ("is a service of the backend", True) if booted else _health_of(url)
@@ -128,7 +130,7 @@ class PlannedSessions:
             needs.missing.append(f"retriever: {without_logins(url)} {answer}; start it, or correct `retriever` of the agent")
 
     def _role(self, needs: Requirements, role: str) -> None:
-        """Tells the player of a role, once if all backends have the same one."""
+        """Adds the player of a role (the model that answers its calls) on each backend, in one line if all backends have the same one."""
         played = {name: self._player(role, spec) for name, spec in self.backends.items()}
         for text, why in dict.fromkeys(played.values()):
             names = [name for name, each in played.items() if each == (text, why)]
@@ -138,30 +140,30 @@ class PlannedSessions:
                 needs.missing.append(f"role {role}{whose}: {why}")
 
     def _player(self, role: str, spec: BackendSpec) -> tuple[str, str]:
-        """Returns the player of a role on a backend, and the reason why it is missing."""
+        """Returns the player of a role on a backend in words, and the reason if it cannot be used (otherwise empty)."""
         backend: Json = {"name": spec.name, "url": getattr(spec, "url", None), "roles": spec.beside["roles"]}
         player = player_of(role, self._suite, backend)
         if player is None and role == JUDGE:
             return "the backend under test", ""
         why = why_not_playable(role, self._suite, backend, keys=True)
-        return ("nobody" if player is None else _words(player, is_set=not why)), why
+        return ("none" if player is None else _words(player, is_set=not why)), why
 
 
 def _words(player: Json, *, is_set: bool) -> str:
-    """Returns a role's model, its place, and whether its key is set."""
+    """Describes the player of a role: its model, its server, and whether the variable of its API key is set."""
     place = f"the service {player['service']}" if "service" in player else without_logins(player.get("url", "the backend under test"))
     key = f", the key {player['api_key']} is {'set' if is_set else 'not set'}" if "api_key" in player else ""
     return f"{player['model']} at {place}{key}" if "model" in player else f"{place}{key}"
 
 
 def _boots(spec: BackendSpec, url: str) -> bool:
-    """Whether a stack has a service at the port of a URL on this machine."""
+    """Returns whether a stack starts a service on this machine at the port of a URL."""
     at, services = urlsplit(url), getattr(spec, "services", {})
     return at.hostname in ("127.0.0.1", "localhost", "::1") and at.port in {service.port for service in services.values()} - {0}
 
 
 def _health_of(url: str) -> tuple[str, bool]:
-    """Returns words about the health of a retriever, and whether it works."""
+    """Requests the health of a retriever. Returns the result in words, and whether the retriever works."""
     try:
         answer = Api(Endpoint(url.rstrip("/"), "")).get("/health", PATIENCE)
     except BackendError:

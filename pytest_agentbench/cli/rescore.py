@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="only this scorer, by name or import path; it need not be one of the suite; can be repeated",
+        help="use only this scorer (a name or an import path), which need not belong to the suite; can be repeated",
     )
     rescore.add_argument(
         "--suite", action="append", default=[], type=Path, metavar="DIR", help="folder of a suite, if it has moved since the run"
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
 
 
 def run_rescore(options: argparse.Namespace) -> None:
-    """Prints the old and the new mean of each score, and how many rollouts have another value."""
+    """Writes a new run with the new scores. Prints the old and new mean of each score, and how many rollouts changed."""
     from pytest_agentbench.cli.output import print_document
     from pytest_agentbench.lib.threads import run_apart
     from pytest_agentbench.reports import write_reports
@@ -82,13 +82,13 @@ def _tell_changes(groups: Mapping[str, RescoredSuite], new: Run) -> None:
             print(f"{change.group} {change.score}: the scorer failed on {change.failed} of them: {one_line(change.reason)}")
     for name, group in groups.items():
         for score in group.kept:
-            print(f"{name} {score}: kept as it was, its scorer asks a judge")
+            print(f"{name} {score}: not scored again, because its scorer asks a judge")
 
 
 def judged(run: Run, directory: Path, options: argparse.Namespace, below: Collection[str]) -> Run:
     """Returns the run with the gate's verdict on its new scores, and the exit status that a session would have had.
 
-    `below`: suites some rollouts of which do not reach a floor, which fails a session unless their scores are compared with a baseline.
+    `below` are the suites with rollouts that miss a threshold. They fail a session, unless the gate compares the suite with a baseline.
     Raises ConfigError if the baseline of the session does not exist any more.
     """
     from dataclasses import replace

@@ -15,10 +15,10 @@ def add(commands: Any) -> None:
     """Adds the parser of this command."""
     retriever = commands.add_parser(
         "retriever",
-        help="Build the document index of the retriever, and serve it",
+        help="Build the document index of the retriever (the search service of agents), and serve it",
         example="agentbench retriever build corpus.jsonl --model BAAI/bge-small-en-v1.5",
     )
-    verbs = retriever.commands("what to do")
+    verbs = retriever.commands()
     build = verbs.add_parser("build", help="Compute the embeddings of a corpus and write its index")
     build.add_argument("corpus", type=Path, metavar="CORPUS.jsonl", help="one document per line: {id, content}")
     build.add_argument("--output", type=Path, default=Path("index"), metavar="DIR", help="where to write (default: index)")
@@ -29,16 +29,18 @@ def add(commands: Any) -> None:
         "--python",
         default="agentbench",
         metavar="NAME",
-        help="environment that computes the embeddings, such as retriever-cpu (default: this one)",
+        help="environment that computes the embeddings, from `agentbench env list` (default: the one of this command)",
     )
     build.set_defaults(run=run_build)
     serve = verbs.add_parser("serve", help="Serve an index until Ctrl-C; the log is written next to the settings")
-    serve.add_argument("settings", type=Path, metavar="SETTINGS.yaml", help="the settings: index, embeddings, port, environment")
+    serve.add_argument(
+        "settings", type=Path, metavar="SETTINGS.yaml", help="settings of the retriever: index, embeddings, port, environment"
+    )
     serve.set_defaults(run=run_serve)
 
 
 def run_build(options: argparse.Namespace) -> None:
-    """Builds an index and prints the files; raises BackendError if another interpreter fails."""
+    """Builds an index and prints the files. Raises BackendError if it runs in another environment and fails there."""
     from pytest_agentbench.backends.machine.environments import OWN
     from pytest_agentbench.retriever.build import build_index
 
@@ -50,7 +52,7 @@ def run_build(options: argparse.Namespace) -> None:
 
 
 def _build_elsewhere(python: str, arguments: list[str]) -> None:
-    """Builds in another interpreter."""
+    """Builds an index with the interpreter of another environment."""
     from pytest_agentbench.backends.machine.environments import package_path, resolve_python
     from pytest_agentbench.errors import BackendError
     from pytest_agentbench.lib.process import foreign_environment
@@ -62,7 +64,7 @@ def _build_elsewhere(python: str, arguments: list[str]) -> None:
 
 
 def run_serve(options: argparse.Namespace) -> None:
-    """Serves until Ctrl-C and prints the address and the log; raises BackendError if the service ends by itself."""
+    """Serves an index until Ctrl-C. Prints the address and the log file. Raises BackendError if the service ends by itself."""
     from pytest_agentbench.backends.machine.environments import OWN, package_path, resolve_python
     from pytest_agentbench.cli.sessions import tidy_termination
     from pytest_agentbench.errors import BackendError

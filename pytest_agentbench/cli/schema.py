@@ -27,12 +27,11 @@ def add(commands: Any) -> None:
 
 
 def run_schema(options: argparse.Namespace) -> None:
-    """Prints a schema."""
     sys.stdout.write(schema_text(options.file))
 
 
 def schema_text(name: str) -> str:
-    """Returns the JSON Schema of one of FILES. It is made of the fields of records and models, and of their descriptions."""
+    """Returns the JSON Schema of one of FILES as text. It is generated from the Python class of the file."""
     from pytest_agentbench.schemas import schema
 
     return json.dumps(schema(name), indent=2) + "\n"

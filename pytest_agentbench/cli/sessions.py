@@ -15,7 +15,7 @@ TERMINATED = 128 + signal.SIGTERM  # exit status that a shell gives to a program
 
 @contextmanager
 def tidy_termination() -> Iterator[None]:
-    """Makes SIGTERM raise an exception in the block, so that its processes and temporary files are cleaned up."""
+    """Makes SIGTERM raise SystemExit inside the `with` block, so that its processes and temporary files are cleaned up."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         yield
@@ -27,14 +27,14 @@ QUIET = ("-q", "--tb=no", "-rN")  # hides failed tests, because the command is a
 
 
 class SessionOutcome(NamedTuple):
-    """The result of a session."""
+    """The result of a pytest session that a command has run."""
 
     status: int  # exit status
     directory: Path | None  # run directory; None if the session made none
 
 
 def run_session(words: Sequence[str], reports: Path) -> SessionOutcome:
-    """Runs pytest with these arguments until it ends."""
+    """Runs pytest with these arguments and waits for its end. Returns the exit status and the run directory."""
     latest = reports / "latest"
     before = latest.resolve()
     sys.stdout.flush()
@@ -43,7 +43,7 @@ def run_session(words: Sequence[str], reports: Path) -> SessionOutcome:
 
 
 def _wait(command: Sequence[str]) -> int:
-    """Runs pytest with the user's own arguments until it ends. Ctrl-C also interrupts pytest, which then writes its results so far."""
+    """Runs a pytest command and returns its exit status. After Ctrl-C or SIGTERM, waits until pytest has written its results so far."""
     session = subprocess.Popen(command)
     try:
         with tidy_termination():

@@ -33,14 +33,14 @@ def add(commands: Any) -> None:
     )
     share.takes_run()
     share.add_argument("--output", type=Path, metavar="FILE", help="the archive (default: NAME-OF-THE-RUN.tar.gz in this directory)")
-    share.add_argument("--without-suites", action="store_true", help="leave out the suites; the run can then not be scored again")
+    share.add_argument("--without-suites", action="store_true", help="leave out the suites; then the run cannot be scored again")
     share.add_argument("--without-messages", action="store_true", help="leave out messages.jsonl, the requests and replies of LLM calls")
     share.takes_reports()
     share.set_defaults(run=run_share)
 
 
 def run_share(options: argparse.Namespace) -> None:
-    """Writes the archive as a whole or not at all, and prints what is in it."""
+    """Writes the archive, completely or not at all. Prints its size and contents."""
     from pytest_agentbench.lib.redact import Redactor
     from pytest_agentbench.runs.journal import check_journal
     from pytest_agentbench.runs.run_file import find_run, read_run
@@ -72,19 +72,19 @@ def run_share(options: argparse.Namespace) -> None:
 
 
 def loaded_suites(run: Run) -> dict[str, Suite]:
-    """Returns the suites of a run by name; raises ConfigError if one does not exist any more or has other data."""
+    """Loads the suites of a run, by name. Raises ConfigError if one was removed or its data has changed since the run."""
     from pytest_agentbench.records import suite_of
     from pytest_agentbench.rollouts.rescore import load_groups
 
     try:
         groups = load_groups(run, {}, ())
     except ConfigError as error:
-        raise ConfigError(f"{error}. To share the run without its suites: --without-suites") from error
+        raise ConfigError(f"{error}. To share the run without its suites, use --without-suites") from error
     return {suite_of(group, run.suites[group].variant): each.suite for group, each in groups.items()}
 
 
 def copy_record(run: Run, source: Path, folder: Path, redactor: Redactor, *, with_messages: bool) -> None:
-    """Writes record, messages, samples, sessions and logs of a run, redacted once more, and makes the reports from them again."""
+    """Copies the journal, messages, samples, session files and logs of a run to a folder, redacted again, and writes new reports."""
     from pytest_agentbench.backends.telemetry import samples
     from pytest_agentbench.lib.checked_lines import sealed
     from pytest_agentbench.lib.redact import scrub
@@ -95,8 +95,8 @@ def copy_record(run: Run, source: Path, folder: Path, redactor: Redactor, *, wit
     changed = message_file.copy_messages(source, folder, redactor) if with_messages else {}
     with (folder / journal.FILE).open("xb") as lines:
         for rollout in journal.read_journal(source):
-            rollout = rollout if with_messages else replace(rollout, conversation="")  # The transcript is then in the record.
-            line = redactor(journal.record_line(rollout).decode()).encode()
+            kept = rollout if with_messages else replace(rollout, conversation="")  # The transcript is then in the record.
+            line = redactor(journal.record_line(kept).decode()).encode()
             lines.write(sealed(message_file.with_changed_ids(line, changed)) + b"\n")
     for file in sorted([*source.rglob(samples.FILE), *source.rglob(sessions.SESSIONS_FILE), *source.rglob("*.log")]):
         copy = folder / file.relative_to(source)
@@ -135,7 +135,7 @@ def _readme(run: Run, folder: Path, suites: dict[str, Suite]) -> str:
         f"# The run {folder.name}\n\n"
         "Open report.html in a browser, or read report.md. run.json has every number, rollouts.jsonl every rollout with its calls.\n\n"
         f"The run was made with Python {environment.python} and these packages: {packages}.\n\n"
-        f"`sha256sum -c {SUMS}` says whether every file is as it was shared. With pytest-agentbench installed, in this directory:\n"
+        f"`sha256sum -c {SUMS}` checks that no file was changed. With pytest-agentbench installed, in this directory:\n"
         f"`agentbench show .` prints the run. {again}\n"
     )
 
@@ -151,13 +151,13 @@ def _suites_text(suites: dict[str, Suite]) -> str:
 
 
 def _sums(folder: Path) -> Iterator[str]:
-    """Yields a line of each file, as sha256sum writes and checks them."""
+    """Yields the line of each file in SHA256SUMS: hash and name, in the format of sha256sum."""
     for file in sorted(each for each in folder.rglob("*") if each.is_file()):
         yield f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.relative_to(folder)}\n"
 
 
 def _without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Removes the owner of a file from the archive."""
+    """Removes the owner from an entry of the archive."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry

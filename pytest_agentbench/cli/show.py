@@ -25,7 +25,12 @@ def add(commands: Any) -> None:
     )
     show.takes_run()
     other = show.add_mutually_exclusive_group()
-    other.add_argument("--as", dest="tool", metavar="TOOL", help=f"the table of another tool, by its definitions: {' '.join(PEERS)}")
+    other.add_argument(
+        "--as",
+        dest="tool",
+        metavar="TOOL",
+        help=f"print the table of another tool, with its definitions of metrics; one of: {' '.join(PEERS)}",
+    )
     other.add_argument(
         "--profile", action="store_true", help="show where the time went: slowest calls, call tree, concurrency, common prompts"
     )
@@ -34,7 +39,7 @@ def add(commands: Any) -> None:
 
 
 def run_show(options: argparse.Namespace) -> None:
-    """Prints what a session prints with -v, except single rollouts; or a profile; or another tool's table."""
+    """Prints a run like a session with -v, but without single rollouts. With --profile or --as, prints a profile or another table."""
     from pytest_agentbench.reports.sections import document
     from pytest_agentbench.reports.terminal import write_run
     from pytest_agentbench.reports.view import RunView
@@ -52,7 +57,7 @@ def run_show(options: argparse.Namespace) -> None:
 
 
 def _show_as(tool: str, directory: Path, run: Run) -> None:
-    """Prints another tool's table of a run, or of each arm of a run with arms."""
+    """Prints the table that another tool would print for a run, or for each arm of a run with arms (settings under comparison)."""
     from pytest_agentbench.metrics.other_tools import load_peer
     from pytest_agentbench.reports.comparison_phrases import OF_RUN, of_arm
     from pytest_agentbench.reports.sections.peers import document
@@ -61,9 +66,12 @@ def _show_as(tool: str, directory: Path, run: Run) -> None:
     check_journal(directory)
     peer = load_peer(tool)
     if run.imported and run.stopwatch.verdict is None:
-        raise ConfigError(f"{directory} is by {run.imported.tool}, which took no times of calls; {tool} would print nothing true")
+        raise ConfigError(f"{directory} was imported from {run.imported.tool}, which recorded no times of calls; leave out --as {tool}")
     if (count := len({entry.session for entry in read_index(directory).entries.values()})) > 1:
-        raise ConfigError(f"{directory} is of {count} sessions with pauses between them, which {tool} could not have measured")
+        raise ConfigError(
+            f"{directory} has {count} sessions with pauses between them, so rates of {tool} would be wrong; "
+            "leave out --as, or choose another run"
+        )
     if run.ab:
         print_document(document(tool, ((of_arm(arm), peer(calls)) for arm, calls in _calls_of_arms(directory, run))))
         return
@@ -72,19 +80,25 @@ def _show_as(tool: str, directory: Path, run: Run) -> None:
 
 
 def _calls_of_arms(directory: Path, run: Run) -> Iterator[tuple[str, Iterator[LLMCall]]]:
-    """Yields each arm of a run and the calls of its rollouts, as if the blocks of the arm had followed each other without pauses."""
+    """Yields the name of each arm of a run and the calls of its rollouts.
+
+    Times are moved, as if the blocks of rollouts of an arm had followed each other without pauses.
+    """
     from pytest_agentbench.exports.files import ChosenRuns
     from pytest_agentbench.records import arm_of
     from pytest_agentbench.tables import places
 
     [origin] = ChosenRuns([directory]).origins
-    for arm, (own, _) in ChosenRuns.in_turns(origin, run, "arm").items():
+    for arm, (own, _) in ChosenRuns.split_by_arm(origin, run, "arm").items():
         attempts = (each for place in places(own) if arm_of(place.rollout.variant) == arm for each in place.rollout.attempts)
         yield arm, (_moved(call, own.calendar, each.session, each.started_ns) for each in attempts for call in each.calls)
 
 
 def _moved(call: LLMCall, calendar: Calendar, session: int, started_ns: int) -> LLMCall:
-    """Returns a call with its times moved to those of a calendar. The length of its attempt does not change."""
+    """Returns a call with its times moved like its attempt, which began at `started_ns`. Durations do not change.
+
+    `calendar` converts times of a session to the times of the arm.
+    """
     at_ns = calendar.epoch_ns(session, started_ns)
     later_ns = 0 if at_ns is None else at_ns - started_ns
     times = {name: at + later_ns for name in ("called_ns", "received_ns", "sent_ns", "ended_ns") if (at := getattr(call, name)) is not None}

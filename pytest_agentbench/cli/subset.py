@@ -18,10 +18,12 @@ def add(commands: Any) -> None:
         help="Write a few scenarios of a data file to a new file",
         example="agentbench subset data/banking.json few.json --limit 10 --seed 1",
     )
-    parser.add_argument("input", type=Path)
-    parser.add_argument("output", type=Path)
+    parser.add_argument("input", type=Path, metavar="INPUT", help="the data file")
+    parser.add_argument(
+        "output", type=Path, metavar="OUTPUT", help="the new file; JSON lines if its name ends in .jsonl, otherwise a JSON list"
+    )
     parser.add_argument("--limit", type=int, default=3, metavar="N", help="number of scenarios (default: 3)")
-    parser.add_argument("--seed", type=int, help="seed of a random sample (default: take the first ones)")
+    parser.add_argument("--seed", type=int, help="take a random sample with this seed (default: take the first scenarios)")
     parser.set_defaults(run=run_subset)
 
 
@@ -31,19 +33,19 @@ def run_subset(options: argparse.Namespace) -> None:
 
 
 def subset(source: Path, output: Path, limit: int, seed: int | None = None) -> int:
-    """Writes `limit` entries of a file, unchanged and in its order, and returns how many were written.
+    """Writes some scenarios of a data file to a new file, unchanged and in the same order. Returns their number, at most `limit`.
 
-    The first ones without a seed, a random sample with one. Files that end in .jsonl hold JSON lines, others a JSON list.
-    A `tools.json` that entries share is not copied. Raises ConfigError that names the file and what is wrong with it.
+    Without a seed these are the first scenarios, with a seed a random sample. Files that end in .jsonl contain JSON lines, others a JSON
+    list. A shared `tools.json` is not copied. Raises ConfigError if a file cannot be read or written.
     """
     from pytest_agentbench.suites.datasets.agent_leaderboard import entries
 
     if limit < 1:
-        raise ConfigError(f"{source}: a subset has at least one scenario, not {limit}")
+        raise ConfigError(f"{source}: the number of scenarios must be at least 1, not {limit}")
     _check_output(source, output)
     everything = [entry for _, entry in entries(source)]
     if not everything:
-        raise ConfigError(f"{source}: no scenarios in it")
+        raise ConfigError(f"{source}: contains no scenarios; name another file")
     count = min(limit, len(everything))
     positions = range(count) if seed is None else sorted(random.Random(seed).sample(range(len(everything)), count))
     _write(output, [everything[position] for position in positions])
@@ -51,11 +53,11 @@ def subset(source: Path, output: Path, limit: int, seed: int | None = None) -> i
 
 
 def _check_output(source: Path, output: Path) -> None:
-    """Raises ConfigError if the folder of the output does not exist, or if the output is the source itself."""
+    """Raises ConfigError if the folder of the output does not exist, or if the output is the input file."""
     if not output.parent.is_dir():
-        raise ConfigError(f"{output}: there is no directory {output.parent}; make it, or name a file in one that is there")
+        raise ConfigError(f"{output}: the directory {output.parent} does not exist; create it, or name a file in an existing one")
     if output.exists() and source.exists() and output.samefile(source):
-        raise ConfigError(f"{output}: is the file that the scenarios are taken from; name another one")
+        raise ConfigError(f"{output}: is the input file; name another output file")
 
 
 def _write(output: Path, chosen: list[object]) -> None:

@@ -23,10 +23,10 @@ ENDED = (OK, FAILED, CANNOT_MEASURE, CANNOT_TELL)
 
 
 class SessionFailed(AgentbenchError):
-    """The pytest session of a sweep did not finish. It has printed the reason."""
+    """The pytest session of a sweep did not measure anything. It has printed the reason."""
 
     def __init__(self, status: int) -> None:
-        super().__init__(f"the session ended with status {status}, see above; there is nothing to sum up")
+        super().__init__(f"the session ended with status {status}, see above; nothing was measured")
         self.exit_status = status
 
 
@@ -38,13 +38,17 @@ def add(commands: Any) -> None:
         description="Arguments after `--` go to pytest.",
         example="agentbench sweep scenarios/banking --concurrency 2,4 -- --agentbench-limit 20",
     )
-    command.add_argument("suite", metavar="SUITE", help="the suite's folder, as pytest takes it")
+    command.add_argument("suite", metavar="SUITE", help="the suite's folder, or a part of the suite as a pytest argument")
     command.add_argument(
-        "--concurrency", type=option(levels), default=(8, 16, 32), metavar="N,N", help="rollouts in flight (default: 8,16,32)"
+        "--concurrency", type=option(levels), default=(8, 16, 32), metavar="N,N", help="numbers of rollouts in flight (default: 8,16,32)"
     )
-    command.add_argument("--find", action="store_true", help="search between the lowest and the highest --concurrency, in several sessions")
-    command.add_argument("--backend", metavar="NAME", help="as --agentbench-backend")
-    command.add_argument("--trials", type=int, metavar="N", help="as --agentbench-trials")
+    command.add_argument(
+        "--find",
+        action="store_true",
+        help="find the highest level that meets the objectives, between the lowest and the highest --concurrency; runs several sessions",
+    )
+    command.add_argument("--backend", metavar="NAME", help="the backend under test, as for --agentbench-backend")
+    command.add_argument("--trials", type=int, metavar="N", help="trials per scenario, as for --agentbench-trials")
     command.add_argument(
         "--slo",
         type=option(objective, whole=True),
@@ -65,7 +69,7 @@ def add(commands: Any) -> None:
         type=_share,
         default=Criteria.margin,
         metavar="M",
-        help="accepted drop of the main score (default: 0.05)",
+        help="accepted drop of the main score, compared with the lowest level (default: 0.05)",
     )
     command.add_argument("--output", type=Path, metavar="DIR", help=f"a new directory for the files (default: RUN/{FOLDER})")
     command.takes_rest()
@@ -74,10 +78,10 @@ def add(commands: Any) -> None:
 
 
 def levels(text: str) -> tuple[int, ...]:
-    """Reads two or more levels, such as `8,16,32`, and sorts them."""
+    """Reads two or more concurrency levels, such as `8,16,32`. Returns them sorted."""
     every = tuple(sorted({*counts(text)}))
     if len(every) < 2:
-        raise ValueError("two numbers at least, separated by commas, such as 8,16,32")
+        raise ValueError("at least two different numbers, separated by commas, such as 8,16,32")
     return every
 
 
@@ -89,11 +93,11 @@ def _share(text: str) -> float:
 
 
 def run_sweep(options: argparse.Namespace) -> None:
-    """Prints the table of the levels and the conclusions. For a search it prints a line for each session, then the conclusions."""
+    """Runs the sessions. Prints the measurements of each concurrency level, the conclusions, and with --find the level that was found."""
     if options.output and options.output.exists():
-        raise ConfigError(f"{options.output} is there; name a new directory")
+        raise ConfigError(f"{options.output} exists already; remove it, or name another directory with --output DIR")
     if options.find and options.output:
-        raise ConfigError("--find is several sessions, each with files in its own run directory; leave out --output")
+        raise ConfigError("--find runs several sessions, and each writes its files to its own run directory; leave out --output")
     terms = Criteria(dict(options.slo), options.target, options.margin)
     if options.find:
         _find(options, terms)
@@ -106,12 +110,12 @@ def _find(options: argparse.Namespace, terms: Criteria) -> None:
     from pytest_agentbench.sweep.levels import search
 
     low, high = options.concurrency[0], options.concurrency[-1]
-    found = search(lambda level: _measure(options, (low, level), terms), low, high)
-    print(search_result(low, high, found, terms))
+    best = search(lambda level: _measure(options, (low, level), terms), low, high)
+    print(search_result(low, high, best, terms))
 
 
 def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: Criteria) -> Mapping[int, str]:
-    """Runs one session and prints its measurements. Returns level -> verdict."""
+    """Runs one session, prints its measurements and writes them to files. Returns the verdict on each concurrency level."""
     from pytest_agentbench.reports.sections.sweep import document
     from pytest_agentbench.reports.sweep import write
     from pytest_agentbench.sweep.levels import judgements, read_sweep, verdicts
@@ -128,9 +132,9 @@ def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: C
 
 
 def _session(options: argparse.Namespace, concurrencies: Sequence[int]) -> tuple[Path, int]:
-    """Runs one session. Returns its run directory and its exit status.
+    """Runs one session with these concurrency levels as arms. Returns its run directory and its exit status.
 
-    Failed and unmeasured tests do not stop a sweep, because it is about the measurements.
+    Raises SessionFailed if the session did not finish. Failed tests do not matter.
     """
     words = [options.suite, f"--agentbench-ab=set:concurrency={'|'.join(map(str, concurrencies))}", *QUIET]
     words += [f"--agentbench-slo={name}={value:g}ms" for name, value in options.slo]

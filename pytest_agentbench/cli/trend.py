@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
 
 
 def run_trend(options: argparse.Namespace) -> None:
-    """Prints the period, each regression, what was left out, and the files that were written."""
+    """Writes the history of the suites. Prints its period, each regression, which runs were left out, and the written files."""
     from pytest_agentbench.gate.trend import read_history, trend_of
     from pytest_agentbench.reports.sections.trend import document
     from pytest_agentbench.reports.trend import write

@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
 
 
 def run_watch(options: argparse.Namespace) -> None:
-    """Prints the address of the page and serves it until Ctrl-C."""
+    """Serves the live report of a run until Ctrl-C. Prints its address."""
     from pytest_agentbench.reports.page.live import LiveRun, Loopback, newest
 
     run = LiveRun(find(options.name, options.reports) if options.name else newest(options.reports))
@@ -31,7 +31,7 @@ def run_watch(options: argparse.Namespace) -> None:
 
 
 def find(name: str, reports: Path) -> Path:
-    """Returns the directory of a running or finished run. Raises ConfigError."""
+    """Returns the directory of a running or finished run. Without a name, returns the one that was written to last. Raises ConfigError."""
     from pytest_agentbench.runs.directory import directory_with
     from pytest_agentbench.runs.journal import FILE
 

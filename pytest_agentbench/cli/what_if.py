@@ -39,23 +39,28 @@ def add(commands: Any) -> None:
         type=option(facts),
         default={},
         metavar="NAME=VALUE,...",
-        help="the settings of the run, if its backend does not report them: workers=2,kv-blocks=1200,block-size=16,router=kv",
+        help="the settings that the run had, if its backend does not report them, such as workers=2,kv-blocks=1200,block-size=16,router=kv",
     )
     command.add_argument(
         "--timing",
         default=MEASURED,
         metavar="WHOSE",
-        help=f"speed of a simulated worker: {MEASURED}, {MOCKER}, or a .npz file of Dynamo's profiler (default: {MEASURED})",
+        help=f"speed of a simulated worker: {MEASURED} (in the run), {MOCKER} (of Dynamo's mock engine), "
+        f"or a .npz file of Dynamo's profiler (default: {MEASURED})",
     )
     command.add_argument(
         "--slo",
         type=option(objective, whole=True),
         action="append",
         metavar="NAME=TIME",
-        help="a latency objective, as for --agentbench-slo (default: those of the run)",
+        help="a latency objective for goodput, as for --agentbench-slo (default: the objectives of the run)",
     )
     command.add_argument(
-        "--limit", type=option(positive_time), default=300.0, metavar="TIME", help="time limit of one replay (default: 5m)"
+        "--limit",
+        type=option(positive_time),
+        default=300.0,
+        metavar="TIME",
+        help="time limit of the simulation of one setting (default: 5m)",
     )
     command.add_argument("--format", choices=FORMATS, default="text", help="output format (default: text)")
     command.takes_reports()
@@ -63,7 +68,7 @@ def add(commands: Any) -> None:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Reads counts, such as `1,2,4`."""
+    """Reads positive whole numbers, such as `1,2,4`. Raises ValueError for other texts."""
     try:
         return tuple(map(_count, names(text))) or (_count(text),)
     except ValueError as error:
@@ -71,14 +76,14 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def routers(text: str) -> tuple[str, ...]:
-    """Reads names of routers, such as `kv,round_robin`."""
+    """Reads names of routers, such as `kv,round_robin`. Raises ValueError for other texts."""
     if not names(text) or any(name not in ROUTERS for name in names(text)):
-        raise ValueError(f"of {', '.join(ROUTERS)}, separated by commas")
+        raise ValueError(f"one or more of {', '.join(ROUTERS)}, separated by commas")
     return names(text)
 
 
 def facts(text: str) -> Mapping[str, int | str]:
-    """Reads settings, such as `workers=2,kv-blocks=1200,router=kv`."""
+    """Reads settings of a stack, such as `workers=2,kv-blocks=1200,router=kv`. Raises ValueError for other texts."""
     known: Mapping[str, Callable[[str], int | str]] = {
         "workers": _count,
         "kv-blocks": _count,
@@ -91,11 +96,13 @@ def facts(text: str) -> Mapping[str, int | str]:
             raise ValueError
         return {name: known[name](value) for name, value in pairs.items()}
     except (KeyError, ValueError) as error:
-        raise ValueError(f"NAME=VALUE, separated by commas, of {', '.join(known)}, such as workers=2,kv-blocks=1200,router=kv") from error
+        raise ValueError(
+            f"NAME=VALUE pairs, separated by commas, with names of {', '.join(known)}, such as workers=2,kv-blocks=1200,router=kv"
+        ) from error
 
 
 def run_what_if(options: argparse.Namespace) -> None:
-    """Prints the error of the simulation, a row for each setting, and which settings it can distinguish."""
+    """Simulates a run with each combination of settings. Prints the error of the simulation and a row for each combination."""
     from pytest_agentbench.reports.sections.what_if import document
     from pytest_agentbench.runs.run_file import find_run, read_run
     from pytest_agentbench.simulation.what_if import ask
@@ -111,10 +118,10 @@ def run_what_if(options: argparse.Namespace) -> None:
         limit_s=options.limit,
     )
     with tidy_termination():
-        found = ask(directory, read_run(directory), question, on_setting=lambda setting: print(f"replaying {setting}", file=sys.stderr))
+        answer = ask(directory, read_run(directory), question, on_setting=lambda setting: print(f"simulating {setting}", file=sys.stderr))
     if options.format == "json":
-        print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
+        print(json.dumps(answer.as_json(), indent=2, ensure_ascii=False))
     elif options.format == "markdown":
-        print_markdown(document(found))
+        print_markdown(document(answer))
     else:
-        print_document(document(found))
+        print_document(document(answer))

@@ -1,6 +1,7 @@
-"""Reads results of other tools as runs, and writes runs as files of other tools. Each has a module here and a line in TOOLS or EXPORTS.
+"""Imports the results of other tools as runs, and exports runs to the file formats of other tools.
 
-No values are invented: a value that a tool or a run did not record stays unknown.
+Tools have a module here and a line in TOOLS, formats a module and a line in EXPORTS. No values are invented: a value that a tool or a
+run did not record stays unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """The content of a result directory of another tool."""
+    """The results of another tool in one directory, converted for an imported run. A Reader returns it."""
 
     suite: str  # name of the suite; `--suite` overrides it
     scores: Sequence[str]  # under the tool's own names, the main one first
@@ -68,20 +69,20 @@ Writer = Callable[["ChosenRuns", Path], None]
 
 
 def load_writer(name: str) -> Writer:
-    """Returns the writer of a format. Raises ConfigError for an unknown format."""
+    """Returns the function that writes runs in a format. Raises ConfigError for an unknown format."""
     writer: Writer = load_object("format", name, EXPORTS, Path())
     return writer
 
 
 def load_reader(tool: str) -> Reader:
-    """Returns the reader of a tool's results. Raises ConfigError for an unknown tool."""
+    """Returns the function that reads the results of a tool. Raises ConfigError for an unknown tool."""
     reader: Reader = load_object("tool", tool, TOOLS, Path())
     return reader
 
 
 def results_in(tool: str, path: Path) -> list[Path]:
-    """Returns the directories that contain results of a tool."""
+    """Returns the directories at a path that become one imported run each: the path itself or, for some tools, directories in it."""
     if tool not in SEVERAL:
         return [path]
-    found: list[Path] = load_object("tool", tool, SEVERAL, Path())(path)
-    return found
+    directories: list[Path] = load_object("tool", tool, SEVERAL, Path())(path)
+    return directories

@@ -1,4 +1,4 @@
-"""Reads ATIF trajectories of Harbor's agents as messages and calls, and writes rollouts as trajectories of version 1.8."""
+"""Reads the trajectories of Harbor's agents (ATIF files) as messages and calls, and writes rollouts as trajectories of ATIF 1.8."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_agentbench.records import Json, LLMCall, ToolCall
 
 
 class Trajectory(NamedTuple):
-    """The calls, messages and answer of an agent."""
+    """The calls, messages and answer of an agent, as read from an ATIF file."""
 
     calls: tuple[LLMCall, ...] = ()  # with tokens but without times, because a step has one timestamp of unknown meaning
     tool_calls: tuple[ToolCall, ...] = ()
@@ -26,21 +26,21 @@ class Trajectory(NamedTuple):
 
 
 def read_trajectory(file: Path) -> Trajectory:
-    """Reads the trajectory in a file. Raises ConfigError if it is invalid."""
+    """Reads the trajectory in an ATIF file. Raises ConfigError if the file is invalid."""
     data = read_object(file, "schema_version", "steps")
     if not str(data["schema_version"]).startswith("ATIF-"):
-        raise ConfigError(f"{file}: schema_version is {data['schema_version']!r}, must be ATIF-...")
+        raise ConfigError(f"{file}: schema_version is {data['schema_version']!r}, must be ATIF-..., such as ATIF-v1.8")
     steps = data["steps"]
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise ConfigError(f"{file}: steps must be an array of objects")
     agent = [step for step in steps if step.get("source") == "agent"]
     model = dig(data, "agent", "model_name") or ""
-    said = [step["message"] for step in agent if isinstance(step.get("message"), str)]
+    texts = [step["message"] for step in agent if isinstance(step.get("message"), str)]
     return Trajectory(
         calls=tuple(_call(step, model, file) for step in agent if member(step, "llm_call_count", int, file) != 0),
         tool_calls=tuple(_tool_calls(agent, file)),
         messages=tuple(message for step in steps for message in _messages(step, file)),
-        answer=said[-1] if said else "",
+        answer=texts[-1] if texts else "",
         several=sum((step.get("llm_call_count") or 1) > 1 for step in agent),
     )
 
@@ -70,7 +70,7 @@ def _tool_calls(agent: Sequence[Json], file: Path) -> Iterator[ToolCall]:
 
 
 def _messages(step: Json, file: Path) -> Iterator[Json]:
-    """Yields a step as a Chat Completions message, followed by its tool results."""
+    """Converts a step of a trajectory to Chat Completions messages: one for the step, then one for each of its tool results."""
     source = member(step, "source", str, file) or "user"
     calls = [
         {
@@ -91,7 +91,7 @@ SOURCES = {"assistant": "agent", "system": "system"}  # roles; all others are th
 
 
 def trajectory(place: RolloutPlace, agent: Json) -> Json | None:
-    """Returns the trajectory of a rollout, or None if it has no transcript, because a trajectory needs a step."""
+    """Returns a rollout as an ATIF trajectory, or None if the rollout has no transcript, because a trajectory needs at least one step."""
     rollout = place.rollout
     steps = [*_steps(place)]
     if not steps:
@@ -113,18 +113,18 @@ def trajectory(place: RolloutPlace, agent: Json) -> Json | None:
 
 
 def total(counts: Iterator[int | None]) -> int | None:
-    """Returns the sum of the known counts, or None if all are unknown."""
+    """Returns the sum of the counts that are not None, or None if there are none."""
     values = [count for count in counts if count is not None]
     return sum(values) if values else None
 
 
 def known(values: Mapping[str, Any]) -> Json:
-    """Returns the values that are not None."""
+    """Returns the mapping without the keys whose value is None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _steps(place: RolloutPlace) -> Iterator[Json]:
-    """Yields a step for each message, except tool results, which belong to the step before them."""
+    """Yields a trajectory step for each message of a rollout. Tool results are part of the step before them."""
     messages, calls = place.rollout.messages, iter(_calls(place))
     starts = [number for number, message in enumerate(messages) if message.get("role") != "tool"]
     for step_id, number in enumerate(starts, 1):
@@ -138,14 +138,14 @@ def _steps(place: RolloutPlace) -> Iterator[Json]:
 
 
 def _calls(place: RolloutPlace) -> Sequence[LLMCall]:
-    """Returns the successful calls if there is one for each answer of the transcript. Otherwise they cannot be matched: returns none."""
+    """Returns the successful LLM calls, one for each assistant message, or none if their numbers differ."""
     good = [call for call in place.rollout.calls if call.error_kind is None]
     answers = sum(message.get("role") == "assistant" for message in place.rollout.messages)
     return good if len(good) == answers else ()
 
 
 def _results(messages: Sequence[Json], number: int) -> Iterator[Json]:
-    """Yields the tool results that directly follow a message."""
+    """Yields the tool results that directly follow the message at an index."""
     for message in messages[number + 1 :]:
         if message.get("role") != "tool":
             return
@@ -153,7 +153,7 @@ def _results(messages: Sequence[Json], number: int) -> Iterator[Json]:
 
 
 def _work(message: Json, results: Sequence[Json]) -> Json:
-    """Returns the tool calls of a message and their results."""
+    """Returns the keys of a step that hold the tool calls of a message and their results."""
     called = [_tool_call(number, call) for number, call in enumerate(message.get("tool_calls") or ())]
     ids = {call["tool_call_id"] for call in called}
     results = [
@@ -164,7 +164,7 @@ def _work(message: Json, results: Sequence[Json]) -> Json:
 
 
 def _tool_call(number: int, call: Json) -> Json:
-    """Converts a tool call. Arguments that are not a JSON object are kept as text in `extra`."""
+    """Converts a Chat Completions tool call to ATIF. Arguments that are not a JSON object are kept as text in `extra`."""
     function = call.get("function") or {}
     raw = function.get("arguments")
     try:
@@ -172,12 +172,12 @@ def _tool_call(number: int, call: Json) -> Json:
     except ValueError:
         arguments = None
     fits = isinstance(arguments, dict)
-    found = {"tool_call_id": str(call.get("id") or f"call-{number + 1}"), "function_name": str(function.get("name", ""))}
-    return {**found, "arguments": arguments if fits else {}, **({} if fits else {"extra": {"raw": raw}})}
+    names = {"tool_call_id": str(call.get("id") or f"call-{number + 1}"), "function_name": str(function.get("name", ""))}
+    return {**names, "arguments": arguments if fits else {}, **({} if fits else {"extra": {"raw": raw}})}
 
 
 def _measured(place: RolloutPlace, call: LLMCall) -> Json:
-    """Returns timestamp, model, tokens and durations of a call. Durations are in milliseconds and have the names of run.json."""
+    """Returns the keys of a step for its LLM call: timestamp, model, tokens, and durations in milliseconds with the names of run.json."""
     values = {metric.key: metric.of_call(call) for metric in registry.METRICS if metric.level == "call" and metric.of_call}
     durations = {name: value / 1e6 for name, value in values.items() if value is not None}
     tokens = {"prompt_tokens": call.prompt_tokens, "completion_tokens": call.completion_tokens, "cached_tokens": call.cached_tokens}

@@ -1,4 +1,4 @@
-"""Files of pytest-benchmark 5: durations of a run, in seconds, as `pytest-benchmark compare` reads them."""
+"""Writes the durations of a run, in seconds, as files of pytest-benchmark 5, for `pytest-benchmark compare`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FENCE = 1.5  # interquartile ranges beyond a quartile from which on pytest-bench
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """Writes a file for each run. It has a benchmark for each suite and duration, with a round for each call or rollout."""
+    """Writes a file for each run. Each duration of a suite is a benchmark in it, and each call or rollout is a round of the benchmark."""
     for origin in chosen.origins:
         run = chosen.run_of(origin)
         file = {**_about(run), "benchmarks": [*_benchmarks(chosen.tables, origin.run)]}
@@ -37,7 +37,7 @@ def _about(run: Run) -> Json:
 
 
 def _benchmarks(tables: Tables, run: str) -> Iterator[Json]:
-    """Returns the benchmarks of a run's scenarios. Calls of judges and to other endpoints are left out, as in all timings."""
+    """Yields a benchmark for each suite and duration of a run. Calls of judges and to other endpoints are left out, as in all timings."""
     calls, rollouts = (_measured(table, run) for table in (tables.calls, tables.rollouts))
     agents = calls.where(calls["measured"])
     columns = [(agents, f"{name}_mean_ms", f"{name}_mean") for name in registry.latencies("event")]
@@ -66,7 +66,7 @@ def _benchmark(group: str, name: str, seconds: NDArray[np.float64]) -> Json:
 
 
 def statistics(seconds: NDArray[np.float64]) -> dict[str, Any]:
-    """Returns the statistics of pytest-benchmark for the rounds of a benchmark, with quartiles by linear interpolation."""
+    """Returns the statistics that pytest-benchmark stores for these durations. Quartiles are interpolated linearly."""
     low, median, high = (float(value) for value in np.percentile(seconds, (25, 50, 75)))
     mean, deviation = float(seconds.mean()), float(seconds.std(ddof=1)) if len(seconds) > 1 else 0.0
     inside = (seconds >= low - FENCE * (high - low)) & (seconds <= high + FENCE * (high - low))

@@ -1,6 +1,7 @@
-"""CSV files by RFC 4180: one for each table, and `columns.csv`, which describes every column.
+"""Writes CSV files (RFC 4180): one for each table of a run, and `columns.csv`, which describes every column.
 
-Texts come from servers and data sets, and a spreadsheet may run some as formulas. These get an apostrophe, unless a file is to be exact.
+Some texts of servers and data sets may look like formulas, which a spreadsheet would execute. They get an apostrophe, unless the user
+wants exact files.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _NUMBER = re.compile(r"[+-](?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]+
 
 
 def inert(value: Any) -> Any:
-    """Returns a value that is not a formula: a text that begins like one gets an apostrophe. Numbers do not change, even as texts."""
+    """Returns a cell that spreadsheets do not execute: a text that begins like a formula gets an apostrophe. Numbers are unchanged."""
     if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value):
         return f"'{value}"
     return value
@@ -52,7 +53,7 @@ class CsvFile:
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """Writes a file for each table, and `columns.csv`. An unknown value and an empty text are both empty cells."""
+    """Writes a CSV file for each table of the runs, and `columns.csv`. Unknown values and empty texts are empty cells."""
     for table in chosen.tables.all:
         write_rows(directory / f"{table.name}.csv", [head.name for head in table.heads], table.rows(), exact=chosen.exact)
     write_rows(directory / "columns.csv", COLUMNS, (row for table in chosen.tables.all for row in _about(table)), exact=chosen.exact)

@@ -1,4 +1,4 @@
-"""Helpers for files of other tools: reading JSON and times with errors that name the file, the chosen runs, and file names."""
+"""Helpers for imports and exports: readers of JSON and times whose errors name the file, the runs of an export, and its file names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_object(file: Path, *needed: str) -> Json:
     """Returns the JSON object in a file. Raises ConfigError if it is not an object or lacks one of the `needed` keys."""
     data = read_json_file(file)
     if not isinstance(data, dict):
-        raise ConfigError(f"{file}: holds {_kind(data)}, must be an object")
+        raise ConfigError(f"{file}: contains {_kind(data)}, must be an object")
     if missing := [key for key in needed if key not in data]:
         raise ConfigError(f"{file}: the key {missing[0]!r} is missing")
     return data
@@ -49,7 +49,7 @@ def json_items(file: Path, size: int = 1 << 20) -> Iterator[Any]:
             text = stream.read(size)
             at = _SPACE.match(text).end()  # type: ignore[union-attr]  # it matches anything
             if text[at : at + 1] != "[":
-                raise ConfigError(f"{file}: must hold a JSON array")
+                raise ConfigError(f"{file}: must be a JSON array")
             at += 1
             while (element := _element(text, at)) != _END:
                 if element is not None:
@@ -58,7 +58,7 @@ def json_items(file: Path, size: int = 1 << 20) -> Iterator[Any]:
                 elif more := stream.read(max(size, len(text) - at)):  # doubles the text: a long element is parsed seldom
                     text, at = text[at:] + more, 0
                 else:
-                    raise ConfigError(f"{file}: its array is truncated or not valid JSON at {text[at : at + 40]!r}")
+                    raise ConfigError(f"{file}: the JSON array is truncated or not valid JSON at {text[at : at + 40]!r}")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from error
 
@@ -67,7 +67,10 @@ _END = (None, -1)
 
 
 def _element(text: str, at: int) -> tuple[Any, int] | None:
-    """Returns (element at a position, position of the next one), _END after the last element, or None if more text is needed."""
+    """Parses the array element at a position of a JSON text. Returns (element, position of the next one).
+
+    Returns _END after the last element, and None if the text ends too early.
+    """
     at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
     if text[at : at + 1] == "]":
         return _END
@@ -86,29 +89,29 @@ def _element(text: str, at: int) -> tuple[Any, int] | None:
 
 
 def epoch_ns(seconds: str) -> int:
-    """Converts seconds since 1970 to nanoseconds. They are a text, so that no digit is lost. Raises ValueError if it is not a number."""
+    """Converts seconds since 1970 to nanoseconds. The seconds are a text, so that no digit is lost. Raises ValueError for other texts."""
     try:
         value = Decimal(seconds)
     except InvalidOperation as error:
-        raise ValueError(f"{seconds!r} is not a time in seconds") from error
+        raise ValueError(f"{seconds!r} must be a time in seconds, such as 1700000000.25") from error
     if not value.is_finite():
-        raise ValueError(f"{seconds!r} is not a time in seconds")
+        raise ValueError(f"{seconds!r} must be a time in seconds, such as 1700000000.25")
     return round(value * 10**9)
 
 
 def iso_ns(text: Any, file: Path) -> int | None:
-    """Converts an ISO 8601 time to nanoseconds since 1970, and None to None. Raises ConfigError."""
+    """Converts an ISO 8601 time to nanoseconds since 1970, and None to None. Raises ConfigError, with the file, for anything else."""
     if text is None:
         return None
     try:
         moment = datetime.fromisoformat(text)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{file}: {text!r} is not an ISO 8601 time") from error
+        raise ConfigError(f"{file}: {text!r} must be an ISO 8601 time, such as 2026-03-05T12:00:00Z") from error
     return round(Decimal(str(moment.timestamp())) * 10**9)
 
 
 def dig(data: Any, *path: str) -> Any:
-    """Returns the value at a path through nested mappings, or None if it does not exist."""
+    """Returns the value at a path of keys in nested mappings, or None if it does not exist."""
     for key in path:
         data = data.get(key) if isinstance(data, dict) else None
     return data
@@ -126,7 +129,7 @@ def members(data: Json, name: str, file: Path) -> list[Json]:
     """Returns the objects in the array at a key, or none if it is missing. Raises ConfigError if it is not an array of objects."""
     values = member(data, name, list, file) or []
     if wrong := [value for value in values if not isinstance(value, dict)]:
-        raise ConfigError(f"{file}: {name} has {_kind(wrong[0])} in it, must be an array of objects")
+        raise ConfigError(f"{file}: {name} contains {_kind(wrong[0])}, must be an array of objects")
     return values
 
 
@@ -135,10 +138,13 @@ def _kind(value: Any) -> str:
 
 
 class ChosenRuns:
-    """The runs to write for another tool."""
+    """The runs that the user chose to export."""
 
     def __init__(self, directories: Sequence[Path], *, exact: bool = False) -> None:
-        """`exact`: texts of CSV files that look like formulas get no apostrophe. Raises ConfigError as `origins` does."""
+        """`directories` are the run directories. If `exact` is set, texts in CSV files that look like formulas get no apostrophe.
+
+        Raises ConfigError if a directory has no journal, or if two have the same name.
+        """
         self.exact = exact
         self.origins: Sequence[Origin] = origins(directories)
 
@@ -148,12 +154,15 @@ class ChosenRuns:
 
     @staticmethod
     def run_of(origin: Origin) -> Run:
-        """Returns the content of run.json. Raises ConfigError."""
+        """Returns the run.json of a chosen run. Raises ConfigError if the file is missing or invalid."""
         return read_run(origin.directory)
 
     @staticmethod
-    def in_turns(origin: Origin, run: Run, by: Literal["arm", "group"]) -> dict[str, tuple[Origin, Slice]]:
-        """Returns arm or group -> (the run with a calendar of its own blocks, its rollouts). Empty if the run has no arms."""
+    def split_by_arm(origin: Origin, run: Run, by: Literal["arm", "group"]) -> dict[str, tuple[Origin, Slice]]:
+        """Splits the run of an A/B session into its arms, or into its groups (suite and variant). Empty if the run has no arms.
+
+        Returns name -> (origin, rollouts). The calendar of this origin leaves out the blocks in which others ran.
+        """
         if not run.ab:
             return {}
         part = read_frame(origin, events=False).scenarios()
@@ -168,14 +177,17 @@ LONGEST = 120  # maximum length of a name without prefixes and suffixes, bytes
 
 
 class FileNames:
-    """Id -> unique name of a file or folder in an export, without extension."""
+    """Assigns each id (of a scenario, for example) a unique name of a file or folder in an export, without extension."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self._taken: set[str] = set()
 
     def of(self, id: str) -> str:
-        """Returns the id, with `_` for invalid characters. A hash is appended if it is too long, or if another id has the name."""
+        """Returns the name for an id: the id with `_` for invalid characters.
+
+        A hash of the id is appended if the name is too long, or belongs to another id.
+        """
         if id not in self._names:
             name = re.sub(r"[^\w.-]", "_", id)
             if len(name.encode()) > LONGEST or name in self._taken:

@@ -1,4 +1,4 @@
-"""Reads a job directory of Harbor, which has a directory for each trial with its result, reward and trajectory."""
+"""Imports a job directory of Harbor. It has a directory for each trial, with the trial's result, reward and trajectory."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ENDS = {"CancelledError": ("cancelled", ""), "AgentTimeoutError": ("limit", "tim
 NOT_THE_AGENT = frozenset({"ApiUsageLimitError", "AgentAuthenticationError", "ModelNotFoundError"})
 
 STOPWATCH = (
-    "Harbor records times of a trial's phases, not of its calls: a rollout's time is its agent_execution, and calls have tokens only"
+    "Harbor records times of a trial's phases, not of its calls: a rollout's time is that of agent_execution, and calls have only tokens"
 )
 AVERAGES = (
-    "Harbor counts every trial without a reward as 0, and takes all trials alike; "
-    "a run leaves out what was not the agent's fault, and takes a scenario's trials first"
+    "Harbor counts every trial without a reward as 0, and weights all trials equally; "
+    "a run leaves out errors that are not the agent's fault, and averages a scenario's trials first"
 )
 NOTES = (
     "a retry deletes the earlier attempt's directory, so earlier attempts and their errors are not known",
@@ -39,7 +39,7 @@ NOTES = (
 
 @dataclass(frozen=True)
 class HarborTrial:
-    """The directory of a trial and its content."""
+    """A trial of a Harbor job: its directory, and the content of its JSON files. It becomes a rollout."""
 
     folder: Path
     config: Json
@@ -52,10 +52,10 @@ class HarborTrial:
 
     @property
     def agent(self) -> Json:
-        """The agent, without its keyword arguments, which may contain API keys."""
-        info, asked = self._info, member(self.config, "agent", dict, self.folder / CONFIG) or {}
-        model = asked.get("model_name") or dig(info, "model_info", "name")
-        return {"kind": info.get("name") or asked.get("name") or asked.get("import_path") or "unknown", "model": model}
+        """Name and model of the agent. Its keyword arguments are left out, because they may contain API keys."""
+        info, requested = self._info, member(self.config, "agent", dict, self.folder / CONFIG) or {}
+        model = requested.get("model_name") or dig(info, "model_info", "name")
+        return {"kind": info.get("name") or requested.get("name") or requested.get("import_path") or "unknown", "model": model}
 
     @property
     def _info(self) -> Json:
@@ -63,7 +63,7 @@ class HarborTrial:
 
     @property
     def statistics(self) -> str:
-        """The name of the trial's group in the `stats` of the job."""
+        """The key in the `stats` of the job's result under which Harbor counts this trial: agent, model and data set."""
         info = self._info
         words = info.get("name"), dig(info, "model_info", "name"), dig(self.result, "source") or "adhoc"
         return "__".join(str(word) for word in words if word)
@@ -71,12 +71,12 @@ class HarborTrial:
     @property
     def rewards(self) -> dict[str, float]:
         verified = member(self.result or {}, "verifier_result", dict, self.folder / RESULT) or {}
-        found = member(verified, "rewards", dict, self.folder / RESULT) or {}
-        return {f"harbor_{name}": value for name, value in found.items()}
+        rewards = member(verified, "rewards", dict, self.folder / RESULT) or {}
+        return {f"harbor_{name}": value for name, value in rewards.items()}
 
 
 def read(path: Path) -> Source:
-    """Reads the trials of a job."""
+    """Reads a job directory. Raises ConfigError if it contains no trial."""
     trials = _trials(path)
     config = read_object(path / CONFIG) if (path / CONFIG).is_file() else {}
     result = read_object(path / RESULT) if (path / RESULT).is_file() else {}
@@ -103,7 +103,7 @@ def read(path: Path) -> Source:
 
 
 def _scales(trials: Sequence[HarborTrial], scores: Sequence[str]) -> dict[str, Scale]:
-    """Returns the scale of each reward. By Harbor's convention it lies between 0 and 1; a reward with a value outside has no scale."""
+    """Returns the scale of each reward. By Harbor's convention rewards are between 0 and 1. Rewards with other values get no scale."""
     values = {score: [trial.rewards[score] for trial in trials if score in trial.rewards] for score in scores}
     return {
         score: SHARE for score, each in values.items() if all(isinstance(value, int | float) and SHARE.contains(value) for value in each)
@@ -111,10 +111,10 @@ def _scales(trials: Sequence[HarborTrial], scores: Sequence[str]) -> dict[str, S
 
 
 def _means(trials: Sequence[HarborTrial], variant: str, result: Json, scores: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Yields (score, Harbor's own mean of it) under a variant, if the job has one mean of all its trials.
+    """Yields (score, mean that Harbor computed) for a variant, if the job has one mean for all trials of the variant.
 
-    Harbor calls the mean of a single reward `mean`. For several rewards, older versions give the mean of `reward`, later ones each mean
-    by its name.
+    If there is a single reward, Harbor calls its mean `mean`. If there are several, older versions give only the mean of `reward`, and
+    later ones the mean of each reward under its name.
     """
     names = {trial.statistics for trial in trials if trial.variant == variant and trial.result}
     counted = dig(result, "stats", "evals", *names) if len(names) == 1 else None
@@ -128,20 +128,23 @@ def _means(trials: Sequence[HarborTrial], variant: str, result: Json, scores: Se
 
 
 def _dataset(datasets: Sequence[Json]) -> Path:
-    """Returns the path or name of a job's data set. Empty if there is not exactly one."""
+    """Returns the path or name of the only data set of a job. Empty if there is none, or more than one."""
     return Path(str(dig(datasets[0], "path") or dig(datasets[0], "name") or "")) if len(datasets) == 1 else Path()
 
 
 def _trials(path: Path) -> Sequence[HarborTrial]:
-    """Returns the trials by task, variant and start. If a job has several agents or models, each pair of them is a variant."""
+    """Returns the trials of a job, sorted by task, variant and start.
+
+    If the job has several agents or models, each pair of agent and model is a variant.
+    """
     folders = sorted(file.parent for file in path.glob(f"*/{CONFIG}"))
     if not folders:
-        raise ConfigError(f"{path}: no trial in it, which is a directory with {CONFIG}; pass the directory of a job")
-    found = [HarborTrial(each, read_object(each / CONFIG), _result(each / RESULT)) for each in folders]
-    names = {str(trial.agent) for trial in found if trial.result}
+        raise ConfigError(f"{path}: contains no trial (a directory with {CONFIG}); pass the directory of a job")
+    trials = [HarborTrial(each, read_object(each / CONFIG), _result(each / RESULT)) for each in folders]
+    names = {str(trial.agent) for trial in trials if trial.result}
     if len(names) > 1:
-        found = [HarborTrial(each.folder, each.config, each.result, _variant(each.agent)) for each in found]
-    return sorted(found, key=lambda each: (each.task, each.variant, str(dig(each.result, "started_at") or "~")))
+        trials = [HarborTrial(each.folder, each.config, each.result, _variant(each.agent)) for each in trials]
+    return sorted(trials, key=lambda each: (each.task, each.variant, str(dig(each.result, "started_at") or "~")))
 
 
 def _result(file: Path) -> Json | None:
@@ -209,9 +212,9 @@ def _scores(trial: HarborTrial) -> dict[str, Score]:
 
 
 def outcome(trial: HarborTrial) -> tuple[str, str]:
-    """Returns (status, reason). The phase in which an exception was raised decides whether it is the agent's fault.
+    """Returns (status, reason) of a rollout for a trial. An exception counts as the agent's error if it was raised while the agent ran.
 
-    An agent that ran out of time, or whose program failed, is graded too. If it has a reward, the reward counts.
+    Harbor also grades agents that ran out of time or failed with an exception. If such a trial has a reward, the reward counts.
     """
     if trial.result is None:
         return "cancelled", f"there is no {RESULT}: the trial was killed"

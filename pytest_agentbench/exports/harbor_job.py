@@ -1,4 +1,4 @@
-"""Writes job directories of Harbor: a trial for each rollout, with its result, its reward, and its trajectory in ATIF."""
+"""Exports runs as job directories of Harbor. Each rollout is a trial, with its result, its reward, and its trajectory in ATIF."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXCEPTIONS = {
 
 @dataclass
 class HarborJob:
-    """The job of a suite of a run, with the counts for its result."""
+    """A job that is being written for one group (suite and variant) of a run, with the counts for its result."""
 
     folder: Path
     agent: Json
@@ -39,7 +39,7 @@ class HarborJob:
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """Writes a job for each suite of each run."""
+    """Writes a job for each group (suite and variant) of each run."""
     for origin in chosen.origins:
         run = chosen.run_of(origin)
         jobs: dict[str, HarborJob] = {}
@@ -55,7 +55,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 
 
 def _agent(run: Run, group: str) -> Json:
-    """Returns the agent's name, version and model, as trajectories and trials have them."""
+    """Returns name, version and model of the agent of a group, in the form that trajectories and trials contain."""
     kind = run.suites[group].agent.get("kind", "unknown") if group in run.suites else "unknown"
     agent = {
         "name": str(kind),
@@ -71,25 +71,25 @@ def _write_trial(job: HarborJob, place: RolloutPlace, run: Run) -> None:
     folder = job.folder / name
     (folder / "agent").mkdir(parents=True)
     rewards = {_reward(score, run, rollout): float(value) for score, value in rollout.scores.items()}
-    configuration = {"task": {"path": rollout.scenario}, "trial_name": name, "agent": _asked(job)}
+    configuration = {"task": {"path": rollout.scenario}, "trial_name": name, "agent": _agent_settings(job)}
     _write_json(folder / CONFIG, configuration)
     _write_json(folder / RESULT, _trial_result(job, place, name, rewards) | {"config": configuration})
     if rewards:
         (folder / "verifier").mkdir()
         _write_json(folder / "verifier" / "reward.json", rewards)
-    if told := trajectory(place, job.agent):
-        _write_json(folder / "agent" / "trajectory.json", told)
+    if steps := trajectory(place, job.agent):
+        _write_json(folder / "agent" / "trajectory.json", steps)
     _count(job, rollout, name, rewards)
 
 
-def _asked(job: HarborJob) -> Json:
+def _agent_settings(job: HarborJob) -> Json:
     return {name: job.agent[name] for name in ("name", "model_name") if name in job.agent}
 
 
 def _reward(score: str, run: Run, rollout: Rollout) -> str:
-    """Returns Harbor's name of a score: `reward` for the main score, the original name for one that was imported from Harbor.
+    """Returns the name of the reward that a score becomes: `reward` for the main score, otherwise its own name without `harbor_`.
 
-    Higher rewards are better, so a main score for which lower is better keeps its name.
+    Harbor treats higher rewards as better, so a main score for which lower is better keeps its name.
     """
     suite = run.suites.get(rollout.key.group)
     main = suite.scorers[0] if suite and suite.scorers else next(iter(rollout.scores))
@@ -132,7 +132,10 @@ def _trial_result(job: HarborJob, place: RolloutPlace, name: str, rewards: Json)
 
 
 def _phases(times: Json, last: str) -> Json:
-    """Returns the phases of a trial; those it did not reach are None. The agent's has the rollout's times, the others take no time."""
+    """Returns phase -> its times. Phases after `last`, the last one that the trial reached, are None.
+
+    The phase of the agent has the times of the rollout. The other phases take no time, because a run does not record them.
+    """
     begun = PHASES[: PHASES.index(last) + 1]
     start, end = times["started_at"], times["finished_at"]
     moments = {"agent_execution": times, "verifier": {"started_at": end, "finished_at": end}}
@@ -154,17 +157,20 @@ def _count(job: HarborJob, rollout: Rollout, name: str, rewards: Json) -> None:
 
 
 def _configuration(job: HarborJob, run: Run, group: str) -> Json:
-    """Returns the configuration of a job, as far as a run knows it."""
+    """Returns the content of a job's config.json, as far as the run records it."""
     return {
         "job_name": job.folder.name,
         "n_concurrent_trials": run.concurrency_of(group) or 1,
-        "agents": [_asked(job)],
+        "agents": [_agent_settings(job)],
         "datasets": [{"name": group}],
     }
 
 
 def _result(job: HarborJob, run: Run, group: str) -> Json:
-    """Returns the result of a job. Its mean is Harbor's: a trial without a reward counts as 0, and all trials have equal weight."""
+    """Returns the content of a job's result.json.
+
+    The mean is computed as by Harbor: a trial without a reward counts as 0, and all trials have equal weight.
+    """
     errors = sum(map(len, job.exceptions.values()))
     counted = {
         "n_trials": job.graded,

@@ -1,4 +1,6 @@
-"""Agentic Mooncake traces for `python -m dynamo.replay` of Dynamo 1.4. Each call has its prompt's blocks and the call that it waited for.
+"""Writes agentic Mooncake traces, which `python -m dynamo.replay` of Dynamo 1.4 replays.
+
+A trace has a line for each LLM call, with the blocks of its prompt (for prefix caching) and the call that it waited for.
 
 No tokenizer is available, so a block of a prompt is a fixed number of the transcript's characters. Two calls share their first blocks if
 their transcripts begin alike. Tools and template are not in a transcript; they count as equal for all rollouts of a suite.
@@ -28,7 +30,7 @@ CHARACTERS = 4  # characters per token, as in English
 
 
 class SentCall(NamedTuple):
-    """A successful call. Times are in nanoseconds since 1970."""
+    """A successful LLM call with its prompt. Times are in nanoseconds since 1970."""
 
     id: str
     start: int
@@ -39,7 +41,7 @@ class SentCall(NamedTuple):
 
 @dataclass
 class BlockNumbers:
-    """Numbers of prompt blocks. Two blocks have the same number if they and all blocks before them are equal."""
+    """Assigns numbers to the blocks of prompts. Two blocks get the same number if they and all blocks before them are equal."""
 
     _numbers: dict[tuple[int, str], int] = field(default_factory=dict)
 
@@ -52,23 +54,23 @@ class BlockNumbers:
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """Writes a trace for each run. Raises ConfigError if a run has no timed call."""
+    """Writes a trace for each run. Raises ConfigError if a run has no successful call whose time is known."""
     calls = chosen.tables.calls
     for origin in chosen.origins:
         sent = calls.where((calls["run"] == origin.run) & calls["measured"] & (calls["kind"] == "scenario"))["sent_s"]
         if np.isnan(sent).all():
-            raise ConfigError(f"{origin.directory} has no call of a scenario whose time is known, so there is nothing to replay")
+            raise ConfigError(f"{origin.directory} has no call with a known time, so nothing can be replayed; name another run")
         began, blocks = math.floor(np.nanmin(sent) * 1e3), BlockNumbers()
         with (directory / f"{origin.run}.jsonl").open("w", encoding="utf-8") as file:
             for place in places(origin):
                 if place.rollout.kind == "scenario":
                     file.writelines(json.dumps(row) + "\n" for row in _rows(place, blocks, began))
             if not file.tell():
-                raise ConfigError(f"{origin.directory}: all calls of its scenarios failed, so there is nothing to replay")
+                raise ConfigError(f"{origin.directory}: all calls of its scenarios failed, so nothing can be replayed; name another run")
 
 
 def _rows(place: RolloutPlace, blocks: BlockNumbers, began: int) -> Iterator[Json]:
-    """Yields the calls of a rollout. Each attempt is a session."""
+    """Yields a line of the trace for each call of a rollout. Each attempt is a session of the trace."""
     for attempt in place.rollout.attempts:
         timed = sorted(timed_calls(place, attempt), key=lambda call: call.start)
         shared = _shared(timed)
@@ -85,18 +87,18 @@ def _rows(place: RolloutPlace, blocks: BlockNumbers, began: int) -> Iterator[Jso
 
 
 def timed_calls(place: RolloutPlace, attempt: Attempt) -> Iterator[SentCall]:
-    """Yields the calls of an attempt whose times are known."""
+    """Yields the successful calls of an attempt whose times are known."""
     text, calls, ends = prompts(place.rollout, attempt)
     first = ends[0] if ends else 0  # characters that every prompt contains
     for number, call in enumerate(calls):
         start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in (call.sent_ns, call.ended_ns))
         if start is not None and end is not None:
-            asked = text[: ends[number] if number < len(ends) else first]
-            yield SentCall(f"{place.rollout.key}-{attempt.attempt}-{number + 1}", start, end, call, asked)
+            prompt = text[: ends[number] if number < len(ends) else first]
+            yield SentCall(f"{place.rollout.key}-{attempt.attempt}-{number + 1}", start, end, call, prompt)
 
 
 def _length(call: SentCall) -> int:
-    """Returns the tokens of a prompt: the server's count, or else an estimate."""
+    """Returns the number of tokens in a call's prompt: the server's count, or else an estimate."""
     return call.call.prompt_tokens or max(1, len(call.text) // CHARACTERS)
 
 
@@ -106,19 +108,26 @@ def _stretches(text: str) -> list[str]:
 
 
 def _shared(timed: Sequence[SentCall]) -> int:
-    """Returns how many blocks precede the transcript: the length of the first prompt minus that of its transcript, at least 0."""
+    """Returns how many blocks of each prompt precede its transcript (tools and template), from the length of the first prompt."""
     return max(0, math.ceil(_length(timed[0]) / BLOCK) - len(_stretches(timed[0].text))) if timed else 0
 
 
 def _names(group: str, call: SentCall, shared: int) -> list[str]:
-    """Returns the names of a prompt's blocks. Shared ones are named by the suite, others by their text, or by the call if it is unknown."""
+    """Returns a name for each block of a prompt; equal names mean equal blocks.
+
+    The `shared` blocks before the transcript are named after the suite, blocks of the transcript after their text, and blocks of
+    unknown text after the call.
+    """
     count = math.ceil(_length(call) / BLOCK)
     names = [*(f"{group} {number}" for number in range(shared)), *_stretches(call.text)][:count]
     return [*names, *(f"{call.id} {number}" for number in range(len(names), count))]
 
 
 def _when(place: RolloutPlace, call: SentCall, earlier: Sequence[SentCall], began: int) -> Json:
-    """Returns when a call began: the delay after the last call of its session that had ended, or a timestamp if none had."""
+    """Returns the keys that say when a call begins.
+
+    These are the earlier call that ended last before it and the delay after that, or a timestamp if no earlier call had ended.
+    """
     ended = [each for each in earlier if each.end <= call.start]
     if not ended:
         return {"timestamp": max(0.0, call.start / 1e6 - began)}
@@ -128,7 +137,7 @@ def _when(place: RolloutPlace, call: SentCall, earlier: Sequence[SentCall], bega
 
 
 def _tool_ns(place: RolloutPlace, start: int, end: int) -> int:
-    """Returns how many nanoseconds tools ran in a gap between calls. Overlapping tools count once."""
+    """Returns how many nanoseconds of the gap between two calls tools were running. Overlapping tools count once."""
     rollout, calendar = place.rollout, place.origin.calendar
     spans = (tuple(calendar.epoch_ns(rollout.session, stamp) for stamp in (tool.started_ns, tool.ended_ns)) for tool in rollout.tool_calls)
     total, covered = 0, start

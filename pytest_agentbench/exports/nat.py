@@ -1,4 +1,4 @@
-"""Reads a job directory of `nat eval` (NeMo Agent Toolkit): scores of evaluators, answers, and the profiler's events."""
+"""Imports a job directory of `nat eval` (NeMo Agent Toolkit): scores of evaluators, answers, and the profiler's events."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from pytest_agentbench.records import Json, Rollout, Score, is_score
 
 STOPWATCH = (
     "the toolkit stamped events in the agent's own process with the wall clock: a call begins when the framework announces it, "
-    "so the client queue is in TTFT"
+    "so TTFT includes the client queue"
 )
 
-AVERAGES = "the toolkit counts an error as 0.0, and takes all items alike; a run leaves errors out, and takes a scenario's trials first"
+AVERAGES = "the toolkit counts an error as 0.0, and weights items equally; a run leaves errors out, and averages trials of a scenario first"
 
 
 @dataclass
 class NatEntry:
-    """The known facts about one entry of the data set."""
+    """One entry of the data set with the answer and the scores that the toolkit recorded for it. It becomes a rollout."""
 
     id: str
     answer: str | None = None  # None: not known
     question: str = ""
     expected: tuple[Json, ...] = ()
-    called: list[str] | None = None  # tools that an evaluator saw
+    called: list[str] | None = None  # called tools, according to an evaluator
     scores: dict[str, Score] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)  # score -> reason why it is missing
 
 
 def read(path: Path) -> Source:
-    """Reads the job in a directory, or the only job below it."""
+    """Reads the job in a directory: the directory itself, or the only job in it. Raises ConfigError if there are several."""
     job = _job(path)
     evaluators = {
         file.name.removesuffix(EVALUATOR_ENDING): file
@@ -59,7 +59,7 @@ def read(path: Path) -> Source:
     }
     names = sorted(evaluators, key=lambda name: (name != MAIN, name))
     if not names:
-        raise ConfigError(f"{job}: no <evaluator>_output.json in it; the toolkit writes none when all evaluators failed")
+        raise ConfigError(f"{job}: contains no <evaluator>_output.json (none is written if all evaluators failed); name another job")
     items = {name: _items(evaluators[name]) for name in names}
     config, metadata = (_optional(job / name) for name in (CONFIG, METADATA))
     notes: list[str] = []
@@ -67,7 +67,7 @@ def read(path: Path) -> Source:
     for name in names:
         _score(entries, name, items[name], notes)
     events = _joined(job, entries, notes)
-    _doubts(config, notes)
+    _note_doubts(config, notes)
     general = dig(config, "eval", "general")
     data = dig(general, "dataset", "file_path") or dig(metadata, "dataset") or ""
     return Source(
@@ -87,44 +87,44 @@ def read(path: Path) -> Source:
 
 
 def jobs(path: Path) -> list[Path]:
-    """Returns the jobs in a directory or in its `jobs`, by name, or the directory itself if it is a job."""
+    """Returns the job directories in a directory or in its `jobs`, sorted by name. Returns the directory itself if there are none."""
     inside = [] if (path / ANSWERS).is_file() else sorted(path.glob("job_*")) or sorted(path.glob("jobs/job_*"))
     return inside or [path]
 
 
 def _job(path: Path) -> Path:
-    found = jobs(path)
-    if len(found) > 1:
-        raise ConfigError(f"{path}: {len(found)} jobs are in it, and a job is a run; name one of them, such as {found[-1]}")
-    return found[0]
+    folders = jobs(path)
+    if len(folders) > 1:
+        raise ConfigError(f"{path}: {len(folders)} jobs are in it, but a run has one job; name one of them, such as {folders[-1]}")
+    return folders[0]
 
 
 def _optional(file: Path) -> Json:
-    """Returns the configuration in a file, or an empty one if the file does not exist."""
+    """Returns the mapping in a YAML or JSON file of a job, or an empty one if the file does not exist."""
     return (load_yaml(file) if file.suffix == ".yml" else read_object(file)) if file.is_file() else {}
 
 
 def _items(file: Path) -> dict[str, Json]:
-    """Returns id -> item of an evaluator, in the order of the file."""
+    """Reads the output file of an evaluator and returns id of an entry -> its item (score and reasoning), in the order of the file."""
     items = read_object(file, "eval_output_items")["eval_output_items"]
     by_id: dict[str, Json] = {}
     for number, item in enumerate(items if isinstance(items, list) else [None]):
         if not isinstance(item, dict) or "id" not in item or "score" not in item:
             raise ConfigError(f"{file}: eval_output_items[{number}] must be an object with id and score")
         if str(item["id"]) in by_id:
-            raise ConfigError(f"{file}: the id {item['id']!r} is there twice")
+            raise ConfigError(f"{file}: the id {item['id']!r} is there twice; remove one of the two items")
         by_id[str(item["id"])] = item
     return by_id
 
 
 def _average(file: Path) -> float | None:
-    """Returns the mean score that an evaluator wrote, or None."""
+    """Returns the mean score in the output file of an evaluator, or None if there is none."""
     mean = read_object(file).get("average_score")
     return mean if isinstance(mean, int | float) and not isinstance(mean, bool) and math.isfinite(mean) else None
 
 
 def _entries(job: Path, items: Mapping[str, Json], notes: list[str]) -> list[NatEntry]:
-    """Returns the entries in the order of the data set, with ids, questions and answers."""
+    """Returns the entries with ids, questions and answers, in the order of the data set. Adds notes about answers without ids."""
     rows = list(map(_row, json_items(job / ANSWERS))) if (job / ANSWERS).is_file() else []
     if rows and all(row.id for row in rows):
         return rows
@@ -139,7 +139,10 @@ def _entries(job: Path, items: Mapping[str, Json], notes: list[str]) -> list[Nat
 
 
 def _row(row: Any) -> NatEntry:
-    """Returns an entry of workflow_output.json, which is an object with an id or, without structure, only the answer's text."""
+    """Converts an element of workflow_output.json to an entry.
+
+    It is an object with an id or, if the data set has no structure (`structure.disable`), only the text of the answer.
+    """
     if not isinstance(row, dict):
         return NatEntry("", str(row or ""))
     labels = row.get("expected_tool_calls")
@@ -148,7 +151,7 @@ def _row(row: Any) -> NatEntry:
 
 
 def _score(entries: Sequence[NatEntry], name: str, items: Mapping[str, Json], notes: list[str]) -> None:
-    """Adds an evaluator's scores to the entries. Items that the toolkit marks as errors get no score, although it wrote 0.0."""
+    """Adds the scores of the evaluator `name` to the entries. Items with an error lead to no score, although the toolkit wrote 0.0."""
     failed = 0
     for entry in entries:
         item = items.get(entry.id, {"score": None, "error": "the evaluator has no item of this id"})
@@ -168,7 +171,7 @@ def _score(entries: Sequence[NatEntry], name: str, items: Mapping[str, Json], no
             entry.expected = entry.expected or tuple({"tool": tool} for tool in (labels if isinstance(labels, list) else ()))
     if failed:
         notes.append(
-            f"{name}: {failed} of {len(entries)} items are errors, which the toolkit's average counts as 0.0; here they are no scores"
+            f"{name}: {failed} of {len(entries)} items are errors, which the toolkit's average counts as 0.0; here they have no scores"
         )
     if strangers := [id for id in items if id not in {entry.id for entry in entries}]:
         notes.append(
@@ -177,7 +180,11 @@ def _score(entries: Sequence[NatEntry], name: str, items: Mapping[str, Json], no
 
 
 def _joined(job: Path, entries: Sequence[NatEntry], notes: list[str]) -> dict[int, Example]:
-    """Returns the events by position. They have no ids, so positions are checked by comparing the tools with those of evaluators."""
+    """Returns position of an entry -> its profiler events.
+
+    Events have no ids, so the positions are checked: the tools in the events must be those that an evaluator recorded for the entry. If
+    they are not, all events are left out, and `notes` says why.
+    """
     if not (job / EVENTS).is_file():
         notes.append(f"no {EVENTS} (the profiler was off), so there are no calls, tools or times")
         return {}
@@ -224,7 +231,7 @@ def _rollouts(
         zeros += any(not float(score) for score in rollout.scores.values()) and not rollout.tool_calls
         yield rollout
     if silent:
-        notes.append(f"{silent} entries have no answer and no event: infra_error here, 0.0 in the toolkit's average")
+        notes.append(f"{silent} entries have no answer and no event: they are infra_error here, and count as 0.0 in the toolkit's average")
     if zeros:
         notes.append(f"{zeros} scores of 0.0 are of entries without a tool call: the toolkit writes the same for a workflow that failed")
     if events and not inputs:
@@ -259,11 +266,11 @@ def _models(config: Json) -> list[str]:
     return sorted({str(dig(llm, "model_name")) for llm in llms.values() if dig(llm, "model_name")})
 
 
-def _doubts(config: Json, notes: list[str]) -> None:
-    """Adds notes about the limits of the numbers that follow from the configuration."""
+def _note_doubts(config: Json, notes: list[str]) -> None:
+    """Adds notes about doubts that the job's configuration casts on its numbers."""
     if not config:
         notes.append(f"no {CONFIG}, so agent, model and concurrency are unknown")
     if dig(config, "eval", "general", "dataset", "structure", "disable"):
         notes.append("structure.disable: the agent was given the whole entry of the data set, its labels included")
     if "self_evaluating" in str(dig(config, "workflow", "_type")):
-        notes.append("the agent judges itself: its judge's calls are among its own, and tools are those of all its tries")
+        notes.append("the agent judges itself: its calls include those of the judge, and its tools are those of all its drafts")

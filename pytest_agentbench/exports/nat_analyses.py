@@ -29,7 +29,7 @@ GAP = "\n\n\n"  # before each analysis
 
 @dataclass
 class Node:
-    """A call in the tree of an example's calls. Times are nanoseconds since 1970."""
+    """An LLM or tool call in the tree of the calls of an example (an entry of the data set). Times are nanoseconds since 1970."""
 
     id: str
     kind: str
@@ -48,13 +48,13 @@ class Node:
 
     @property
     def own(self) -> int:
-        """Nanoseconds that no child covers."""
+        """Nanoseconds of the call in which no call below it was running."""
         clamped = ((max(self.start, start), min(self.end, end)) for start, end in self.below)
         return max(0, self.duration - total_ns(at_least(clamped, 1)))
 
 
 class NatReport:
-    """The calls of a job's examples, for workflow_profiling_report.txt."""
+    """Collects the calls of a job's examples, and makes the text of workflow_profiling_report.txt from them."""
 
     def __init__(self) -> None:
         self._examples: dict[int, list[Node]] = {}
@@ -69,7 +69,7 @@ class NatReport:
 
 
 def _nodes(events: Sequence[ProfilerEvent]) -> list[Node]:
-    """Returns the calls of an example in order of their starts, which is also the order of their tree from top to bottom."""
+    """Returns the calls of an example in order of their starts. This is also the order in which a printed tree shows them."""
     nodes: list[Node] = []
     stack: list[int] = []
     started: dict[str, int] = {}
@@ -132,7 +132,7 @@ def _nested(examples: Sequence[Sequence[Node]]) -> Iterator[str]:
 
 
 def _subtrees(nodes: Sequence[Node]) -> list[int]:
-    """Returns each call's own time plus that of all calls below it. A parent must precede its children."""
+    """Returns for each call its own time plus that of all calls below it, in nanoseconds. Parents must precede their children."""
     totals = [node.own for node in nodes]
     for place in range(len(nodes) - 1, -1, -1):
         if (parent := nodes[place].parent) is not None:
@@ -179,7 +179,10 @@ def _spikes(nodes: Sequence[Node]) -> Iterator[str]:
 
 
 def _spikes_of(levels: Levels, spiked: NDArray[np.bool_], starts: NDArray[np.float64], ends: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the number of spikes that each call is in. Spikes begin and end when calls do."""
+    """Returns for each call the number of spikes (periods of high concurrency) during which it ran.
+
+    Spikes begin and end when calls do. `spiked` says which periods in `levels` are spikes.
+    """
     before = np.concatenate([np.zeros(1), np.cumsum(spiked, dtype=np.float64)])
     first, last = (before[np.searchsorted(levels.times, times)] for times in (starts, ends))
     inside: NDArray[np.float64] = last - first
@@ -187,7 +190,7 @@ def _spikes_of(levels: Levels, spiked: NDArray[np.bool_], starts: NDArray[np.flo
 
 
 def _average(tokens: Sequence[int], spikes: NDArray[np.float64]) -> float:
-    """Returns the mean number of tokens of calls in spikes. A call counts once for each of its spikes, if it has tokens."""
+    """Returns the mean number of tokens of calls in spikes, or 0. A call with tokens counts once for each spike during which it ran."""
     counts = np.array(tokens, np.float64)
     weights = np.where(counts > 0, spikes, 0)
     return float((counts * weights).sum() / weights.sum()) if weights.sum() else 0.0
@@ -203,7 +206,7 @@ TAILS = (90, 95, 99)
 
 
 class Optimization:
-    """The data of a job's examples that inference_optimization.json needs."""
+    """Collects the data of a job's examples, and makes the content of inference_optimization.json from them."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[float, float]] = []  # start and end of each example, seconds
@@ -246,7 +249,7 @@ class Optimization:
         }
 
     def _throughput(self) -> Json:
-        """Returns the requests per second between the first event and the last. The standard error is that of a count."""
+        """Returns the examples per second between the first and the last event, with intervals. The standard error is that of a count."""
         window = max(end for _, end in self._spans) - min(start for start, _ in self._spans) if self._spans else 0.0
         if window <= 0 or self._requests < 2:
             return _figures()
@@ -256,7 +259,10 @@ class Optimization:
 
 
 def _interval(values: Sequence[float]) -> Json:
-    """Returns a mean with its interval, z times the standard error. With a single value, all figures are that value."""
+    """Returns the mean of values with its confidence intervals (z times the standard error) and high percentiles.
+
+    With a single value, all figures are that value.
+    """
     center = mean(values)
     if center is None:
         return _figures()
@@ -265,7 +271,7 @@ def _interval(values: Sequence[float]) -> Json:
 
 
 def _figures(n: int = 0, center: float = 0, intervals: Json | None = None, tails: Json | None = None) -> Json:
-    """Unknown values are 0, as in the toolkit."""
+    """Returns a mean with its intervals and percentiles in the toolkit's form. Unknown values are 0, as in the toolkit."""
     return {"n": n, "mean": center, **dict.fromkeys(INTERVALS, (0, 0)), **(intervals or {}), **(tails or _tails(()))}
 
 
@@ -287,9 +293,9 @@ def _prefix(prefix: str, count: int, total: int) -> Json:
 
 
 def _common(tree: PromptTree, least: float) -> Iterator[tuple[str, int]]:
-    """Yields (prefix, number of calls) of the longest prefixes that at least `least` calls have, compared letter by letter."""
+    """Yields (prefix, number of calls) for the longest prefixes that at least `least` prompts share. Compares them letter by letter."""
     calls, children = tree.counts()[0], tree.children()
-    places = [("", [(0, 0)])]  # prefix, and the (node, letters used) where it continues
+    places = [("", [(0, 0)])]  # prefix, and the (node, letters used) at which it continues
     while places:
         begun, parts = places.pop()
         onward: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -302,7 +308,7 @@ def _common(tree: PromptTree, least: float) -> Iterator[tuple[str, int]]:
 
 
 def _onward(tree: PromptTree, children: Sequence[Sequence[int]], part: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Yields the (node, letters used) where the next letters after a part are."""
+    """Yields the positions of the next letter after `part`, all as (node of the tree, letters used of its text)."""
     node, used = part
     if used < len(tree.texts[node]):
         yield part
@@ -311,7 +317,7 @@ def _onward(tree: PromptTree, children: Sequence[Sequence[int]], part: tuple[int
 
 
 def _new_words(rollout: Rollout) -> Iterator[tuple[str, int]]:
-    """Yields (model, number of words in a prompt that the model's previous prompt in the rollout does not contain)."""
+    """Yields (model, number of new words) for each call of a rollout: words that the model's previous prompt does not contain."""
     words: dict[str, set[str]] = {}  # model -> words of its last prompt
     ends: dict[str, int] = {}
     for attempt in rollout.attempts:

@@ -1,4 +1,7 @@
-"""Writes the files that scripts of the NeMo Agent Toolkit's example make of several jobs: a CSV, a report, and analyses of throughput."""
+"""Writes benchmarks: files that compare several jobs of the NeMo Agent Toolkit, as scripts of its Dynamo example write them.
+
+A benchmark is a CSV file and a Markdown report with a row for each concurrency, and an analysis of the throughput of each job.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from pytest_agentbench.runs.run_file import Run
 
 
 def add_events(throughput: Throughput, example: int, events: Iterable[ProfilerEvent]) -> None:
-    """Adds the calls of an example, whose events must be in order of time."""
+    """Adds the LLM calls of an example (an entry of the data set) to the throughput of a job. Events must be in order of time."""
     timed = [(float(seconds(event.at)), event) for event in events if event.kind.startswith("LLM_")]
     tokens = [at for at, event in timed if event.kind == "LLM_NEW_TOKEN"]
     number, start = 0, None
@@ -28,7 +31,7 @@ def add_events(throughput: Throughput, example: int, events: Iterable[ProfilerEv
 
 
 def write_calls(throughput: Throughput, job: Path, *, exact: bool) -> None:
-    """Writes CALLS and GAPS. `exact` is passed to CsvFile for CALLS."""
+    """Writes the CSV files CALLS (a row per LLM call) and GAPS (a row per gap between tokens). `exact` applies to CALLS; see CsvFile."""
     write_rows(job / CALLS, CALL_COLUMNS, throughput.calls, exact=exact)
     write_rows(job / GAPS, GAP_COLUMNS, ((gap,) for gap in throughput.gaps))
 
@@ -43,7 +46,7 @@ THROUGHPUT_SECTIONS = (
 
 
 def analysis(throughput: Throughput) -> str:
-    """Returns the text of `analysis_<concurrency>.txt`, with the labels by which scripts find its numbers."""
+    """Returns the text of `analysis_<concurrency>.txt`, which shows the throughput of a job. Scripts find its numbers by their labels."""
     figures = throughput.figures()
     lines = [
         f"Total LLM Calls: {figures['total_llm_calls']}",
@@ -111,21 +114,21 @@ SUMMARY = (
 
 
 class Heading(NamedTuple):
-    """The first lines of a benchmark's report."""
+    """The facts in the first lines of a benchmark's report."""
 
-    name: str
+    name: str  # name of the benchmark
     date: str  # start of the run, ISO 8601
-    configuration: str  # the file with its settings
+    configuration: str  # path of the suite.yaml
 
     @classmethod
     def of(cls, name: str, run: Run, group: str) -> Heading:
-        """Returns the heading of a suite of a run."""
+        """Returns the heading for the benchmark `name` of a run. `group` names a suite of the run, or a suite and variant."""
         suite = run.suites.get(group)
         return cls(name, run.started_at, f"{suite.folder}/suite.yaml" if suite and suite.folder else "unknown")
 
 
 def write_benchmark(heading: Heading, measured: Sequence[tuple[int | None, Throughput]], folder: Path) -> None:
-    """Writes the report, and a CSV row and an analysis for each (concurrency, throughput)."""
+    """Writes the files of a benchmark. `measured` has the (concurrency, throughput) of each job."""
     folder.mkdir(parents=True)
     rows: list[Json] = []
     used: set[str] = set()
@@ -141,7 +144,7 @@ def write_benchmark(heading: Heading, measured: Sequence[tuple[int | None, Throu
 
 
 def _report(heading: Heading, rows: Sequence[Json]) -> Iterator[str]:
-    """Yields the lines of benchmark_report.md in the script's layout: heading, the table that the script prints, a section for each row."""
+    """Yields the lines of benchmark_report.md in the layout of the toolkit's script: heading, summary table, a section for each row."""
     yield "# Dynamo Concurrency Benchmark Report"
     yield ""
     yield f"**Benchmark Name:** {heading.name}  "
@@ -163,7 +166,10 @@ def _report(heading: Heading, rows: Sequence[Json]) -> Iterator[str]:
 
 
 def _shown(row: Json, column: str, unit: str) -> str:
-    """Returns a figure as in the CSV, with its unit, or `N/A` if it is missing. `total_tokens` has commas for thousands."""
+    """Returns a value of a row as the report shows it: as in the CSV file, with its unit, or `N/A` if it is missing.
+
+    `total_tokens` has commas for thousands.
+    """
     value = _cell(column, row[column])
     if value in ("", None):
         return "N/A"

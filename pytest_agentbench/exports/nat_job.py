@@ -1,4 +1,7 @@
-"""Writes directories of the NeMo Agent Toolkit: a `nat eval` job for each suite of a run, and benchmarks over jobs of several runs."""
+"""Exports runs as directories of the NeMo Agent Toolkit: `nat eval` jobs, and benchmarks that compare jobs of several runs.
+
+A job contains one group of a run: the rollouts of one suite and variant.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ CONCURRENCY = "eval.general.max_concurrency"
 
 
 def write_configuration(folder: Path, run: Run, group: str, evaluators: Iterable[str], trials: int) -> None:
-    """Writes CONFIG_GIVEN, CONFIG and METADATA of a suite of a run."""
+    """Writes the configuration files of a job: before overrides (CONFIG_GIVEN), with overrides (CONFIG), and METADATA about both."""
     effective, overrides = _configuration(run, group, evaluators), _overrides(run, group)
     given = copy.deepcopy(effective)
     for path in overrides:
@@ -68,16 +71,19 @@ def _configuration(run: Run, group: str, evaluators: Iterable[str]) -> Json:
 
 
 def _overrides(run: Run, group: str) -> dict[str, Any]:
-    """Returns path -> value of the settings that --agentbench-set or the arm changed, if the toolkit has a place for them."""
+    """Returns path -> value of the settings that --agentbench-set or an arm changed, under their paths in the toolkit's configuration.
+
+    Settings that the toolkit does not have are left out.
+    """
     changes, arm = dict(run.settings.changes), run.arm_of(group)
     if arm and arm.path:
         changes[arm.path] = arm.setting
-    found = {f"workflow.{path.removeprefix(OF_AGENT)}": value for path, value in changes.items() if path.startswith(OF_AGENT)}
-    return found | ({CONCURRENCY: arm.concurrency} if arm and arm.concurrency is not None else {})
+    settings = {f"workflow.{path.removeprefix(OF_AGENT)}": value for path, value in changes.items() if path.startswith(OF_AGENT)}
+    return settings | ({CONCURRENCY: arm.concurrency} if arm and arm.concurrency is not None else {})
 
 
 def _leave_out(configuration: Json, path: str) -> None:
-    """Removes the value at a path, if there is one. The value before the override is not recorded."""
+    """Removes the value at a dotted path, if there is one: an override replaced it, and runs do not record the value before that."""
     *above, last = path.split(".")
     inside: Any = configuration
     for name in above:
@@ -113,7 +119,7 @@ EVALUATORS = {"tsq": MAIN}
 
 @dataclass
 class NatJob:
-    """The job of a suite of a run, while it is collected."""
+    """A job while its data are collected from the rollouts of one group of a run."""
 
     group: str
     folder: Path
@@ -125,14 +131,14 @@ class NatJob:
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """Writes all jobs, and a benchmark for each suite."""
+    """Writes a job for each group of each run, and a benchmark for each group, which compares its jobs."""
     rows: defaultdict[str, list[tuple[int | None, Throughput]]] = defaultdict(list)
     headings: dict[str, Heading] = {}
     for origin in chosen.origins:
         run = chosen.run_of(origin)
-        in_turns = chosen.in_turns(origin, run, "group")
+        groups = chosen.split_by_arm(origin, run, "group")
         for group, positions in _positions(chosen, origin).items():
-            own_origin, part = in_turns.get(group, (origin, None))
+            own_origin, part = groups.get(group, (origin, None))
             job = NatJob(group, directory / "dynamo_evals" / _experiment(run, group) / "jobs" / f"job_{origin.run}", positions)
             job.folder.mkdir(parents=True)
             throughput = _write_job(job, own_origin, run, exact=chosen.exact)
@@ -145,18 +151,24 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 
 
 def _benchmark(run: Run, group: str) -> str:
-    """Returns the name of the job's benchmark. Arms that differ in concurrency are rows of one benchmark, like such runs."""
+    """Returns the name of the benchmark that a group of a run belongs to.
+
+    Usually this is the name of the group. If arms differ in concurrency, all of them are rows of one benchmark.
+    """
     arm = run.arm_of(group)
     return group.removesuffix(f"-{arm.name}") if arm and arm.concurrency is not None else group
 
 
 def _experiment(run: Run, group: str) -> str:
-    """Returns the name of the run, with that of the suite if the run has several. If the run has no name, that of the suite."""
+    """Returns the name of the experiment folder: the name of the run, of the group, or both if a named run has several groups."""
     return "-".join(filter(None, (run.name, group if len(run.suites) > 1 or not run.name else "")))
 
 
 def _positions(chosen: ChosenRuns, origin: Origin) -> dict[str, dict[RolloutKey, int]]:
-    """Returns group -> rollout -> position, by id (numbers by value), then by trial. The toolkit's plots join files by position."""
+    """Returns group -> rollout -> its position in the files of the job, by which the toolkit's plots join them.
+
+    Rollouts are sorted by the id of the scenario (numbers by value), then by trial.
+    """
     rollouts = chosen.tables.rollouts
     own = rollouts.where((rollouts["run"] == origin.run) & (rollouts["kind"] == "scenario"))
     names = zip(*(own[name] for name in RolloutKey._fields), strict=True)
@@ -194,7 +206,7 @@ def _write_job(job: NatJob, origin: Origin, run: Run, *, exact: bool) -> Through
 
 
 def _examples(job: NatJob, origin: Origin) -> Iterator[tuple[int, RolloutPlace]]:
-    """Yields the rollouts of a job with their positions, each after its entry and items were added to the job."""
+    """Adds the entry and the items of each rollout to a job, and then yields the position and the rollout."""
     for place in places(origin):
         rollout = place.rollout
         if rollout.kind == "scenario" and rollout.key in job.positions:
@@ -208,7 +220,7 @@ def _examples(job: NatJob, origin: Origin) -> Iterator[tuple[int, RolloutPlace]]
 
 
 def _entry(id: str, rollout: Rollout) -> Json:
-    """Returns an entry of ANSWERS, with the fields of the data set."""
+    """Returns the entry of a rollout in ANSWERS (workflow_output.json): the fields of the data set with the answer."""
     questions = [message.get("content") for message in rollout.messages if message.get("role") == "user"]
     return {
         "id": id,
@@ -222,9 +234,9 @@ def _entry(id: str, rollout: Rollout) -> Json:
 
 
 def _items(id: str, place: RolloutPlace) -> Iterator[tuple[str, Json]]:
-    """Yields (evaluator, item) of a rollout. A missing score is an error with the score 0.0, as in the toolkit.
+    """Yields (evaluator, item) for each score of a rollout. The item of a missing score has an error and the score 0.0, as in the toolkit.
 
-    If lower scores are better, 0.0 would be a good score. Then the item has the worst score of the scale, or None if there is no worst.
+    If lower scores are better, 0.0 would be a good score, so the item gets the worst possible score instead, or None if there is none.
     """
     rollout = place.rollout
     for name, score in rollout.scores.items():
@@ -238,7 +250,7 @@ def _items(id: str, place: RolloutPlace) -> Iterator[tuple[str, Json]]:
 
 
 def _accuracies(rollout: Rollout) -> Json:
-    """Returns the two parts of the toolkit's evaluator of tools, computed as there. `tsq` is its score with all weight on the first."""
+    """Returns tool and parameter accuracy by the definitions of the toolkit's evaluator MAIN. `tsq` corresponds to tool accuracy alone."""
     parts = nat_score(nat_calls(rollout), rollout.expected).parts
     return {"tool_selection_accuracy": parts["tool_accuracy"], "parameter_usage_accuracy": parts["parameter_accuracy"]}
 

@@ -1,4 +1,7 @@
-"""Reads events of the NeMo Agent Toolkit's profiler as LLM and tool calls, and writes the profiler's files for a run."""
+"""Reads the profiler events of the NeMo Agent Toolkit as LLM and tool calls, and writes a run's calls as the profiler's files.
+
+An example is the execution of one entry of the data set, like a rollout. The profiler numbers examples by position in the data set.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ EMPTY = frozenset({"", "None"})  # values of llm_new_token in events without tex
 
 @dataclass
 class CallEvents:
-    """The events of one LLM call."""
+    """An LLM call, put together from the profiler's events about it."""
 
     started: int | None = None  # nanoseconds since 1970, like all times here
     ended: int | None = None
@@ -79,7 +82,7 @@ class CallEvents:
 
 @dataclass
 class ToolEvents:
-    """The events of one tool call."""
+    """A tool call, put together from the profiler's events about it."""
 
     name: str
     started: int
@@ -88,7 +91,7 @@ class ToolEvents:
 
 @dataclass
 class Example:
-    """The events of one example."""
+    """The LLM and tool calls of one example, put together from the profiler's events."""
 
     llm_events: dict[str, CallEvents] = field(default_factory=dict)  # UUID -> LLM call
     tool_events: dict[str, ToolEvents] = field(default_factory=dict)
@@ -105,14 +108,14 @@ class Example:
         return tuple(_call(each, start) for start, each in sorted(started, key=lambda pair: pair[0]))
 
     def tool_calls(self, inputs: dict[str, object]) -> tuple[ToolCall, ...]:
-        """Returns the tool calls in order of time. `inputs` are their inputs from the traces, by UUID."""
+        """Returns the tool calls in order of time. `inputs` is UUID of a call -> its arguments in the traces (`tool_inputs`)."""
         turns = sorted(each.started for each in self.llm_events.values() if each.started is not None)
         calls = sorted(self.tool_events.items(), key=lambda pair: pair[1].started)
         return tuple(_tool_call(each, sum(turn <= each.started for turn in turns), inputs.get(uuid)) for uuid, each in calls)
 
 
 def read_events(file: Path) -> dict[int, Example]:
-    """Returns position in the data set -> its events. Raises ConfigError with file and line of an error."""
+    """Reads the profiler's CSV file. Returns position in the data set -> example. Raises ConfigError with the file and line of an error."""
     csv.field_size_limit(sys.maxsize)  # prompts are fields, and have no maximum length
     examples: dict[int, Example] = {}
     with file.open(encoding="utf-8-sig", newline="") as lines:
@@ -132,7 +135,7 @@ def _why(error: Exception) -> str:
 
 def _places(header: list[str], file: Path) -> dict[str, int]:
     if missing := [name for name in NEEDED if name not in header]:
-        raise ConfigError(f"{file}: no column {missing[0]!r}; is it the profiler's standardized_data_all.csv?")
+        raise ConfigError(f"{file}: no column {missing[0]!r}; the file must be the profiler's standardized_data_all.csv")
     return {name: header.index(name) for name in (*NEEDED, *OPTIONAL) if name in header}
 
 
@@ -141,7 +144,7 @@ def _add(examples: dict[int, Example], row: dict[str, str]) -> None:
     example = examples.setdefault(int(float(row["example_number"])), Example())
     example.first, example.last = min(example.first, at), max(example.last, at)
     if kind.startswith(("LLM_", "TOOL_")) and not uuid:
-        raise ValueError(f"an event {kind} has no UUID, so its call is unknown")
+        raise ValueError(f"an event {kind} must have a UUID, which says to which call it belongs")
     if kind.startswith("LLM_"):
         _add_llm(example.llm_events.setdefault(uuid, CallEvents()), kind, at, row)
     elif kind == "TOOL_START":
@@ -163,7 +166,7 @@ def _add_llm(call: CallEvents, kind: str, at: int, row: dict[str, str]) -> None:
 
 
 def _count(row: dict[str, str], name: str) -> int | None:
-    """Returns a count of tokens. None for 0, which the toolkit writes if the server reported no count."""
+    """Returns a count of tokens in a row. Returns None for 0, which the toolkit writes if the server reported no count."""
     return int(float(row.get(name) or 0)) or None
 
 
@@ -186,15 +189,15 @@ def _call(call: CallEvents, started: int) -> LLMCall:
 
 
 def _tool_call(call: ToolEvents, turn: int, text: object) -> ToolCall:
-    arguments = understood(text)
+    arguments = parsed_arguments(text)
     raw = str(text) if arguments is None and text is not None else None
     return ToolCall(call.name, arguments or {}, max(1, turn), raw=raw, started_ns=call.started, ended_ns=call.ended)
 
 
-def understood(arguments: object) -> Json | None:
+def parsed_arguments(arguments: object) -> Json | None:
     """Returns the arguments of a tool call, or None if they cannot be parsed.
 
-    The toolkit writes them as the text of a Python literal, and stubs wrap them in `input_params`.
+    They are an object or, as the toolkit writes them, the text of a Python literal. Stubs of tools wrap them in `input_params`.
     """
     if isinstance(arguments, str):
         try:
@@ -208,7 +211,7 @@ def understood(arguments: object) -> Json | None:
 
 
 def tool_inputs(file: Path) -> Iterator[tuple[str, object]]:
-    """Yields (UUID, input) of every TOOL_START in `all_requests_profiler_traces.json`. Holds one request in memory at a time."""
+    """Yields (UUID, arguments) of every tool call in all_requests_profiler_traces.json. Keeps one request in memory at a time."""
     for request in json_items(file):
         if not isinstance(request, dict):
             raise ConfigError(f"{file}: must be an array of objects")
@@ -222,22 +225,23 @@ WORKFLOW = "<workflow>"
 
 
 class ProfilerEvent(NamedTuple):
-    """One event of the profiler."""
+    """One event of the profiler, to be written: a row of EVENTS and a step of TRACES."""
 
     at: int  # nanoseconds since 1970
     kind: str  # LLM_START, TOOL_END, ...
     id: str
     name: str = ""  # name of the model or the tool
     tokens: Mapping[str, int] = MappingProxyType({})
-    given: object = None
-    made: object = None
+    given: object = None  # input
+    made: object = None  # output
     chunk: str | None = None
 
 
 def write_profile(examples: Iterator[tuple[int, RolloutPlace]], job: Path, *, exact: bool) -> Iterator[tuple[int, list[ProfilerEvent]]]:
-    """Writes EVENTS and TRACES of rollouts. Yields the position of each in the data set, with its events by time.
+    """Writes the files EVENTS and TRACES of a job. Yields the position of each rollout in the data set, with its events by time.
 
-    TRACES is sorted by position, as in the toolkit. The rollouts come in another order, so a temporary file holds the traces until the end.
+    `examples` are positions and rollouts. TRACES is sorted by position, as in the toolkit. The rollouts come in another order, so a
+    temporary file holds the traces until the end.
     `exact` is passed to CsvFile.
     """
     places: dict[int, tuple[int, int]] = {}  # position -> offset and length of its trace, bytes
@@ -254,7 +258,7 @@ def write_profile(examples: Iterator[tuple[int, RolloutPlace]], job: Path, *, ex
 
 
 def _write_traces(unordered: IO[bytes], places: Sequence[tuple[int, int]], file: Path) -> None:
-    """Writes parts of a file, given as (offset, length), as a JSON array."""
+    """Writes a JSON array to a file. Its elements are parts of `unordered`, given as (offset, length)."""
     with file.open("wb") as traces:
         traces.write(b"[")
         for number, (start, length) in enumerate(places):
@@ -285,7 +289,7 @@ def events_of(place: RolloutPlace) -> Iterator[ProfilerEvent]:
 
 
 def _call_events(place: RolloutPlace, attempt: Attempt, number: int, call: LLMCall, text: str | None) -> Iterator[ProfilerEvent]:
-    """Yields the events of a call. A failed call has no end, as in the toolkit."""
+    """Yields the events of an LLM call. A failed call has no LLM_END, as in the toolkit."""
     calendar, id = place.origin.calendar, _id(place, "call", attempt.attempt, number)
     begun, ended = (calendar.epoch_ns(attempt.session, stamp) for stamp in (called_ns(call), call.ended_ns))
     if begun is None or ended is None:
@@ -301,24 +305,24 @@ def _call_events(place: RolloutPlace, attempt: Attempt, number: int, call: LLMCa
 
 
 def _texts(place: RolloutPlace) -> dict[int, str]:
-    """Returns call -> text of the model. Empty unless the transcript has one assistant message for each successful call."""
+    """Returns number of a call -> text that the model answered. Empty unless each successful call has one assistant message."""
     good = [number for number, call in enumerate(place.rollout.calls) if call.error_kind is None]
     answers = [str(message.get("content") or "") for message in place.rollout.messages if message.get("role") == "assistant"]
     return dict(zip(good, answers, strict=True)) if len(good) == len(answers) else {}
 
 
 def _id(place: RolloutPlace, *parts: object) -> str:
-    """Returns an id that is the same at every export."""
+    """Returns the UUID of a part of a rollout. It is the same in every export."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(map(str, (place.origin.run, *place.rollout.key, *parts)))))
 
 
 def seconds(at: int) -> str:
-    """Returns nanoseconds as seconds, without rounding."""
+    """Converts nanoseconds to a text with seconds, without rounding."""
     return f"{at // 10**9}.{at % 10**9:09}"
 
 
 def _row(event: ProfilerEvent, number: int) -> list[object]:
-    """Returns an event as a row of EVENTS."""
+    """Converts an event of example `number` to a row of the CSV file EVENTS."""
     whole = event.kind.startswith("LLM_")
     values: Json = {
         "event_type": event.kind,
@@ -337,7 +341,7 @@ def _row(event: ProfilerEvent, number: int) -> list[object]:
 
 
 def _step(event: ProfilerEvent) -> Json:
-    """Returns an event as a step of TRACES."""
+    """Converts an event to a step of the JSON file TRACES."""
     usage = {"token_usage": {**dict(event.tokens), "reasoning_tokens": 0}, "num_llm_calls": 1, "seconds_between_calls": 0}
     return {
         "parent_id": "root",

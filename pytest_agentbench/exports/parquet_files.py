@@ -1,4 +1,4 @@
-"""Parquet files, one for each table. Units and meanings of columns are metadata. Needs pyarrow."""
+"""Writes Parquet files, one for each table of a run. Units and meanings of columns are metadata of the files. Needs pyarrow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMMAND = "pip install 'pytest-agentbench[parquet]'"
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """Writes a file for each table. An unknown value is null. Raises ConfigError if pyarrow is missing."""
+    """Writes a Parquet file for each table of the runs. Unknown values are null. Raises ConfigError if pyarrow is missing."""
     try:
         import pyarrow.parquet
     except ModuleNotFoundError as error:

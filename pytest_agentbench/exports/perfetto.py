@@ -1,7 +1,8 @@
-"""Chrome trace events for ui.perfetto.dev: a timeline of attempts, with as many slots as rollouts were in flight.
+"""Writes traces for ui.perfetto.dev (Chrome trace events): a timeline with all attempts of a run.
 
-A slot is a thread of the trace. It contains the slices of attempts, and within these the slices of calls, tools and programs. Slices of a
-thread must be nested, so slices that overlap within an attempt get additional threads below the slot.
+There are as many slots as rollouts were in flight. A slot is a thread of the trace. It contains the slices of attempts, and within these
+the slices of calls, tools and programs. Slices of a thread must be nested, so slices that overlap within an attempt get additional
+threads below the slot.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SUMS = ("_bucket", "_sum", "_count", "_total", "_created")  # suffixes of series
 
 
 class TraceSlice(NamedTuple):
-    """A period with a name. Times are in nanoseconds since 1970."""
+    """A named period on the timeline, such as an attempt or a call. Times are in nanoseconds since 1970."""
 
     start: int
     end: int
@@ -38,12 +39,12 @@ class TraceSlice(NamedTuple):
 
 @dataclass
 class Thread:
-    """A thread of the trace, with the slices that are open in it."""
+    """A thread of the trace while slices are assigned to it. `open` has those that have not ended yet."""
 
     open: list[TraceSlice] = field(default_factory=list)
 
     def takes(self, slice: TraceSlice) -> bool:
-        """Opens a slice and returns True, if it begins after all others or lies within an attempt or a program."""
+        """Adds a slice if all others have ended when it begins, or if it lies within an open attempt or program. Returns whether it did."""
         while self.open and self.open[-1].end <= slice.start:
             self.open.pop()
         inside = self.open[-1] if self.open else None
@@ -54,7 +55,7 @@ class Thread:
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """Writes one file for all runs. Each run is a process of the trace, and begins at 0."""
+    """Writes one trace file for all runs. Each run is a process of the trace, whose times begin at 0."""
     with (directory / FILE).open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[')
         separator = "\n"
@@ -85,7 +86,7 @@ def _events(origin: Origin, process: int) -> Iterator[Json]:
 
 
 def _attempts(place: RolloutPlace) -> Iterator[tuple[tuple[RolloutKey, int], TraceSlice]]:
-    """Yields the attempts of a rollout whose times are known."""
+    """Yields (rollout key and attempt number, slice) for each attempt of a rollout whose times are known."""
     for attempt in place.rollout.attempts:
         start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in (attempt.started_ns, attempt.ended_ns))
         if start is not None and end is not None:
@@ -95,7 +96,7 @@ def _attempts(place: RolloutPlace) -> Iterator[tuple[tuple[RolloutKey, int], Tra
 
 
 def _slots(spans: dict[tuple[RolloutKey, int], TraceSlice]) -> dict[tuple[RolloutKey, int], int]:
-    """Returns the slot of each attempt: the first one that is free when the attempt begins."""
+    """Returns attempt -> number of its slot. Each attempt gets the first slot that is free when it begins."""
     slots: dict[tuple[RolloutKey, int], int] = {}
     free: list[int] = []
     busy: list[tuple[int, int]] = []  # end, slot
@@ -108,7 +109,10 @@ def _slots(spans: dict[tuple[RolloutKey, int], TraceSlice]) -> dict[tuple[Rollou
 
 
 def _within(place: RolloutPlace, number: int) -> Iterator[TraceSlice]:
-    """Yields the timed calls, tools and programs of an attempt. Tools and programs are known only for the last attempt."""
+    """Yields slices for the calls, tools and programs of an attempt whose times are known.
+
+    Tools and programs are recorded only for the last attempt.
+    """
     rollout = place.rollout
     attempt = next(each for each in rollout.attempts if each.attempt == number)
     for call in (*attempt.calls, *attempt.other_calls):
@@ -123,7 +127,7 @@ def _within(place: RolloutPlace, number: int) -> Iterator[TraceSlice]:
 
 
 def _call(place: RolloutPlace, attempt: Attempt, call: LLMCall, category: str) -> Iterator[TraceSlice]:
-    """Yields a call as a slice that begins when the tap received it. Its parts are queue, first token and decoding."""
+    """Yields the slice of a call, from the time when the tap received it. Its parts are client queue, first token and decoding."""
     facts = {
         "error_kind": call.error_kind,
         "finish_reason": call.finish_reason,
@@ -142,14 +146,17 @@ def _call(place: RolloutPlace, attempt: Attempt, call: LLMCall, category: str) -
 def _slice(
     place: RolloutPlace, attempt: Attempt, stamps: tuple[int | None, int | None], name: str, category: str, facts: Json
 ) -> Iterator[TraceSlice]:
-    """Yields one slice, or none if the times are unknown."""
+    """Yields one slice between two timestamps of an attempt's session, or none if their time since 1970 is unknown."""
     start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in stamps)
     if start is not None and end is not None:
         yield TraceSlice(start, max(start, end), name, category, {name: value for name, value in facts.items() if value is not None})
 
 
 def _side_by_side(whole: TraceSlice, inner: Iterator[TraceSlice]) -> Iterator[tuple[int, TraceSlice]]:
-    """Yields (thread, slice) for an attempt and the slices in it. Thread 0 contains the attempt itself."""
+    """Assigns the slices of an attempt to threads so that those of a thread are nested. Yields (number of the thread, slice).
+
+    Thread 0 contains the attempt itself.
+    """
     threads = [Thread()]
     for slice in (whole, *sorted(inner, key=lambda each: (each.start, -each.end))):
         number = next((number for number, thread in enumerate(threads) if thread.takes(slice)), len(threads))
@@ -159,7 +166,7 @@ def _side_by_side(whole: TraceSlice, inner: Iterator[TraceSlice]) -> Iterator[tu
 
 
 def _complete(slice: TraceSlice, began: int) -> Iterator[Json]:
-    """Yields the events of a slice and of its parts. Their times are in microseconds."""
+    """Converts a slice and its parts to complete events (`X`) of the trace. Their times are microseconds after `began`."""
     times = {"ts": (slice.start - began) / 1e3, "dur": (slice.end - slice.start) / 1e3}
     yield {"ph": "X", "name": slice.name, "cat": slice.category, **times, "args": slice.facts}
     for name, start, end in slice.parts:
@@ -167,7 +174,7 @@ def _complete(slice: TraceSlice, began: int) -> Iterator[Json]:
 
 
 def _counters(origin: Origin, process: int, began: int) -> Iterator[Json]:
-    """Yields the samples of services and GPUs, except series that only grow."""
+    """Yields counter events (`C`) of the trace for the samples of services and GPUs. Series that only grow are left out."""
     for row in rows_of_samples(origin.run, origin.directory):
         if row.value is not None and math.isfinite(row.value) and not row.series.endswith(SUMS):
             name = f"{row.service} {row.replica} {row.series} {row.labels}".strip()

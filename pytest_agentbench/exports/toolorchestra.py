@@ -1,4 +1,7 @@
-"""The HLE evaluation of ToolOrchestra: a `<id>.json` for each task, read and written. Logs and token counts may lie beside it."""
+"""Imports the results of ToolOrchestra's HLE evaluation, a file `<id>.json` for each task, and converts rollouts to such files.
+
+The directory of the results may also contain logs and token counts.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ ANSWER = "answer"  # the tool that ends a task
 
 
 def task(rollout: Rollout, run: Run) -> Json:
-    """Returns a task's file. The text that ends a rollout is the prediction of the tool `answer`, which ends a task."""
+    """Converts a rollout to the content of a task's file. The answer of the rollout becomes the prediction of the tool `answer`."""
     questions = [message.get("content") for message in rollout.messages if message.get("role") == "user"]
     rounds, correct = [*_rounds(rollout.tool_calls)], is_correct(rollout, run)
     if rollout.status == "ok" and ANSWER not in rollout.tools:
@@ -39,7 +42,7 @@ def task(rollout: Rollout, run: Run) -> Json:
 
 
 def is_correct(rollout: Rollout, run: Run) -> bool:
-    """Returns whether the main score reaches the threshold of a pass or, if the suite has none, the best possible score."""
+    """Returns whether the rollout's main score reaches its threshold or, if the suite has none, the best possible score."""
     suite = run.suites.get(rollout.key.group)
     main = suite.main_score if suite and suite.scorers else next(iter(rollout.scores), "")
     scale = suite.scales[main] if suite and suite.scorers else UNDECLARED
@@ -53,7 +56,7 @@ def _is_broken(rollout: Rollout) -> bool:
 
 
 def _rounds(tools: Sequence[ToolCall]) -> Iterator[list[Any]]:
-    """Yields the calls of each round. An invalid call is a text about the error."""
+    """Yields the list of tool calls of each round (one model answer). A text about the error stands for an invalid call."""
     turns: defaultdict[int, list[Any]] = defaultdict(list)
     for tool in tools:
         turns[tool.turn].append([{"name": tool.name, "arguments": tool.arguments}] if tool.ran else tool.detail)
@@ -61,7 +64,7 @@ def _rounds(tools: Sequence[ToolCall]) -> Iterator[list[Any]]:
 
 
 def _responses(rollout: Rollout, correct: bool) -> Json:
-    """Returns the tools that ran in each round, and the prediction of the last `answer`. The first round is number 0."""
+    """Returns `turn_<round>_response` -> tools that ran in the round, counted from 0. The last `answer` has the prediction."""
     rounds: defaultdict[int, list[Json]] = defaultdict(list)
     for call in rollout.tool_calls:
         if call.ran:
@@ -75,7 +78,7 @@ def _responses(rollout: Rollout, correct: bool) -> Json:
 
 
 def _messages(rollout: Rollout) -> Json:
-    """Returns text and calls of the model for each round in which a tool ran. The text is null if the transcript lacks a round."""
+    """Returns `turn_<round>_message` -> text and calls of the model, for rounds in which a tool ran. Texts are None if any is unknown."""
     texts = [message.get("content") for message in rollout.messages if message.get("role") == "assistant"]
     spoken = texts if len(texts) == rollout.turns else []
     rounds: defaultdict[int, list[Json]] = defaultdict(list)
@@ -98,14 +101,17 @@ ENDED = re.compile(r"\[HLE_TRIAL_COMPLETE\] .{0,400}ts_unix=([\d.]+) task_id=(\S
 STOPWATCH = "ToolOrchestra writes no time to its results"
 NOTES = (
     "the results have no times and no tokens of a task, so there are no calls, no latencies and no throughput",
-    "a task that was aborted leaves no file, and how many were planned is not recorded: the mean is over those that ended",
-    "a round in which the model did not answer leaves no trace, so a backend that failed and an agent that went astray look alike",
+    "a task that was aborted leaves no file, and the number of planned tasks is not recorded, so the mean is over those that ended",
+    "a round without an answer of the model is not recorded, so failures of the backend cannot be told from failures of the agent",
     "`correct` is an exact match unless HLE_ENABLE_JUDGE was 1, which is not recorded",
 )
 
 
 def read(path: Path) -> Source:
-    """Reads the tasks in a directory, or in the only directory below it that has tasks."""
+    """Reads the results in a directory, or in the only directory below it that has results.
+
+    Raises ConfigError if there are none, or if several directories below have results.
+    """
     notes = list(NOTES)
     tasks = _tasks(path, notes)
     logs = [file for file in sorted(path.rglob("*.log")) if file.is_file()]
@@ -127,7 +133,7 @@ def read(path: Path) -> Source:
 
 
 def _tasks(path: Path, notes: list[str]) -> Sequence[tuple[int, Path]]:
-    """Returns (trial, file) for each task of a run. JSON files without the keys of a task, such as configurations, are skipped."""
+    """Returns (trial, file) for each task's file below a directory. Other JSON files, such as configurations, are skipped."""
     runs: dict[Path, list[tuple[int, Path]]] = {}
     for file in sorted(path.rglob("*.json")):
         if not any(part.startswith(("step_", "answer_cache")) for part in file.relative_to(path).parts[:-1]) and _is_task(file):
@@ -135,12 +141,12 @@ def _tasks(path: Path, notes: list[str]) -> Sequence[tuple[int, Path]]:
             run, number = (file.parent.parent, int(trial[1])) if trial else (file.parent, 1)
             runs.setdefault(run, []).append((number, file))
     if not runs:
-        raise ConfigError(f"{path}: no result of a task in it, which is a JSON object with {', '.join(NEEDED)}")
+        raise ConfigError(f"{path}: contains no result of a task (a JSON object with {', '.join(NEEDED)}); name another directory")
     chosen = path if path in runs else min(runs)
     if others := sorted(runs.keys() - {chosen}):
         if chosen != path:
-            raise ConfigError(f"{path}: {len(runs)} directories have results of tasks, and one is a run; name one, such as {chosen}")
-        notes.append(f"left out: {len(others)} directories below have results of tasks of their own, such as {others[0].relative_to(path)}")
+            raise ConfigError(f"{path}: {len(runs)} directories in it have results, but a run has one; name one of them, such as {chosen}")
+        notes.append(f"left out: {len(others)} directories below have results of their own, such as {others[0].relative_to(path)}")
     return sorted(runs[chosen])
 
 
@@ -155,7 +161,7 @@ def _rollouts(tasks: Sequence[tuple[int, Path]]) -> Iterator[Rollout]:
         rounds = member(task, "all_tool_calls", list, file) or []
         status, reason = outcome(task | {"all_tool_calls": rounds})
         if not isinstance(task["correct"], bool):
-            raise ConfigError(f"{file}: correct is {task['correct']!r}, must be true or false")
+            raise ConfigError(f"{file}: the key 'correct' is {task['correct']!r}, must be true or false")
         measured = status in ("ok", "limit")
         yield Rollout(
             suite="",
@@ -174,21 +180,21 @@ def _rollouts(tasks: Sequence[tuple[int, Path]]) -> Iterator[Rollout]:
 
 
 def outcome(task: Json) -> tuple[str, str]:
-    """Returns (status, reason). A task ends by its tool `answer`, by the error of a tool, or when its rounds are used up.
+    """Returns (status, reason) of a rollout for a task. Tasks end by the tool `answer`, an error of a tool, or after their last round.
 
     Every round in which the model answered leaves an entry in `all_tool_calls`. If there is none, the model never answered.
     """
     if task["status"] == "error":
         return "infra_error", f"a tool failed: {task.get('error_type') or 'no error_type was recorded'}"
     if not task["all_tool_calls"]:
-        return "infra_error", "in no round did the model answer"
+        return "infra_error", "the model answered in no round"
     if not any(call.name == "answer" and not call.problem for call in _tool_calls(task["all_tool_calls"])):
         return "limit", f"turns: no answer after {len(task['all_tool_calls'])} rounds in which the model answered"
     return "ok", ""
 
 
 def _tool_calls(rounds: Sequence[object]) -> Iterator[ToolCall]:
-    """Yields the calls of every round: `[[{name, arguments}]]`, or a text about an invalid call."""
+    """Converts the tool calls of all rounds. In a round, each call is `[{name, arguments}]`, or a text if it was invalid."""
     for turn, made in enumerate(rounds, 1):
         for each in made if isinstance(made, list) else ():
             if isinstance(each, list) and each and isinstance(each[0], dict):
@@ -198,29 +204,29 @@ def _tool_calls(rounds: Sequence[object]) -> Iterator[ToolCall]:
 
 
 def _answer(turns: Json, file: Path) -> str:
-    """Returns the prediction (`pred`). The key `answer` of the file is the label."""
+    """Returns the agent's answer: the key `pred` of the last response of the tool `answer`. The file's own key `answer` is the label."""
     given = [response for turn in turns for response in members(turns, turn, file) if dig(response, "tool") == "answer"]
     return str(dig(given[-1], "pred") or "") if given else ""
 
 
 def _concurrency(logs: Sequence[Path], ids: set[str], notes: list[str]) -> int | None:
-    """Returns the concurrency from the logs. Adds a note about tasks that ended according to a log but have no file."""
-    asked: int | None = None
+    """Returns the concurrency that the logs mention, or None. Adds a note about tasks that ended according to a log but have no file."""
+    concurrency: int | None = None
     ended: set[str] = set()
     for log in logs:
         with log.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if found := STARTED.search(line):
-                    asked = int(found[1])
-                elif found := ENDED.search(line):
-                    ended.add(found[2])
+                if match := STARTED.search(line):
+                    concurrency = int(match[1])
+                elif match := ENDED.search(line):
+                    ended.add(match[2])
     if lost := sorted(ended - ids):
-        notes.append(f"the log saw {len(lost)} tasks end that have no file, such as {lost[0]}")
-    return asked
+        notes.append(f"according to the logs, {len(lost)} tasks ended that have no file, such as {lost[0]}")
+    return concurrency
 
 
 def _usage(files: Sequence[Path], notes: list[str]) -> Json:
-    """Returns the model and the totals of the token counts, which cannot be assigned to tasks."""
+    """Returns the model and the totals in the first file of token counts, which do not say which tasks they belong to. Adds notes."""
     if not files:
         return {}
     totals = dict.fromkeys(("calls", "prompt_tokens", "completion_tokens", "cached_tokens"), 0)
@@ -228,7 +234,7 @@ def _usage(files: Sequence[Path], notes: list[str]) -> Json:
     for number, line in enumerate(read_text(files[0]).splitlines(), 1):
         record = json_in(files[0], line, number)
         if not isinstance(record, dict):
-            raise ConfigError(f"{files[0]}:{number}: must be an object")
+            raise ConfigError(f"{files[0]}:{number}: must be a JSON object")
         totals["calls"] += 1
         for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
             totals[name] += record.get(name) or 0
@@ -236,7 +242,7 @@ def _usage(files: Sequence[Path], notes: list[str]) -> Json:
         models.add(str(record.get("model")))
     notes.append(
         f"{files[0].name} counts {totals['calls']} calls, {totals['prompt_tokens']:,} prompt tokens and {totals['completion_tokens']:,} "
-        "completion tokens, of no task in particular"
+        "completion tokens, and does not say for which tasks"
     )
     if inferred:
         notes.append(f"for {inferred} of them the server did not say what was cached, and ToolOrchestra wrote 0")

@@ -1,4 +1,4 @@
-"""Writes directories like the HLE evaluation of ToolOrchestra: a file for each task, time series of samples, and summaries."""
+"""Exports runs as directories of ToolOrchestra's HLE evaluation: a file for each task, time series of server metrics, and summaries."""
 
 from __future__ import annotations
 
@@ -57,14 +57,17 @@ GPU_COLUMNS = ("ts_iso", "ts_unix", "gpu_index", "sm_util", "mem_util", "mem_use
 
 
 def cache_rows(origin: Origin) -> Iterator[Json]:
-    """Yields a row for each round of samples, once a series is known. A value is kept until the server reports another one."""
+    """Yields a row of CACHE for each time at which the server's metrics were read, from the first known value on.
+
+    A value is kept until the server reports another one.
+    """
     columns = {series: column for column, series in SERIES.items()}
     last_values: dict[tuple[str, int, str, str], float] = {}
     before: Json = {}
-    last_turn = 0
-    for (_, turn), rows in groupby(_in_turns(origin), key=lambda looked: (looked[1].round, looked[0])):
-        before = before if turn == last_turn else {}
-        at, last_turn = 0.0, turn
+    last_block = 0
+    for (_, block), rows in groupby(_samples_in_blocks(origin), key=lambda each: (each[1].round, each[0])):
+        before = before if block == last_block else {}
+        at, last_block = 0.0, block
         for _, row in rows:
             if row.series in columns and row.value is not None:
                 last_values[row.service, row.replica, row.series, row.labels] = row.value
@@ -75,8 +78,8 @@ def cache_rows(origin: Origin) -> Iterator[Json]:
             yield row_now
 
 
-def _in_turns(origin: Origin) -> Iterator[tuple[int, SampleRow]]:
-    """Yields (block, sample). Samples between two blocks are left out, because other arms used the servers then."""
+def _samples_in_blocks(origin: Origin) -> Iterator[tuple[int, SampleRow]]:
+    """Yields (number of the block, sample). Samples between two blocks are left out, because other arms used the servers then."""
     for row in rows_of_samples(origin.run, origin.directory):
         if (time := origin.calendar.in_block(row.at)) is not None:
             yield time.block, row._replace(at=time.at)
@@ -90,7 +93,10 @@ def _totals(last_values: Mapping[tuple[str, int, str, str], float], columns: Map
 
 
 def _row(at: float, totals: Mapping[str, float], before: Json) -> Json:
-    """Returns a row. Differences are to the row before, and at least 0, because a restarted server counts from 0."""
+    """Returns a row of CACHE: the totals at a time, and their differences to the row before.
+
+    A restarted server counts from 0, so negative differences are set to 0.
+    """
     deltas = {
         delta: max(0.0, totals[name] - before[name]) for delta, name in DELTAS.items() if name in totals and before.get(name) is not None
     }
@@ -105,8 +111,8 @@ def _row(at: float, totals: Mapping[str, float], before: Json) -> Json:
 
 
 def gpu_rows(origin: Origin) -> Iterator[Json]:
-    """Yields a row for each sample of a GPU."""
-    gpus = (row for _, row in _in_turns(origin) if row.service == "gpu")
+    """Yields a row of GPU (the CSV file) for each GPU and each time at which it was sampled."""
+    gpus = (row for _, row in _samples_in_blocks(origin) if row.service == "gpu")
     for (_, labels), rows in groupby(gpus, key=lambda row: (row.round, row.labels)):
         yield _gpu_row(labels, [*rows])
 
@@ -124,7 +130,7 @@ def _gpu_row(labels: str, rows: Sequence[SampleRow]) -> Json:
 
 
 def window_metrics(rows: Sequence[Json], measured: float) -> Json:
-    """Returns the server's metrics in a window. Unknown values are null. `measured` is the measured part of the window, seconds."""
+    """Summarises the rows of CACHE in a window. Unknown values are None. `measured` is the measured part of the window, seconds."""
     hits, queries, preempted = (_sum(rows, name) for name in ("delta_hits", "delta_queries", "delta_preemptions"))
     means = {name: _ratio(_sum(rows, f"delta_{name}_sum"), _sum(rows, f"delta_{name}_count")) for name in LATENCIES}
     return {
@@ -169,7 +175,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
     """Writes a directory for each run, or for each of its arms. Tasks of later trials have subdirectories."""
     for origin in chosen.origins:
         run = chosen.run_of(origin)
-        arms = chosen.in_turns(origin, run, "arm")
+        arms = chosen.split_by_arm(origin, run, "arm")
         for arm, (own, _) in arms.items():
             write_run(directory / f"{FOLDER}{origin.run}-{arm}", own, run, arm, exact=chosen.exact)
         if not arms:
@@ -177,7 +183,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 
 
 def write_run(folder: Path, origin: Origin, run: Run, arm: str = "", *, exact: bool) -> None:
-    """Writes all files of a run, or of one of its arms, by the calendar of the origin. `exact` is passed to CsvFile."""
+    """Writes all files of a run, or of one of its arms. The origin's calendar converts the times. `exact` is passed to CsvFile."""
     folder.mkdir(exist_ok=True)
     own = (place for place in places(origin) if not arm or arm_of(place.rollout.variant) == arm)
     steps, ends, usage = _write_tasks(own, run, folder)
@@ -195,7 +201,10 @@ def _cell(value: object) -> object:
 
 
 def _write_tasks(rollouts: Iterable[RolloutPlace], run: Run, folder: Path) -> tuple[list[float], list[float], list[Json]]:
-    """Writes a file for each rollout of a scenario. Returns the ends of steps, the ends of tasks, and the usage of calls, sorted."""
+    """Writes a task's file for each rollout of a scenario.
+
+    Returns the times at which steps and tasks ended (seconds since 1970), and the usage records of calls, all sorted by time.
+    """
     names, steps, ends, usage = FileNames(), list[float](), list[float](), list[Json]()
     for place in rollouts:
         rollout = place.rollout
@@ -220,7 +229,7 @@ def _steps(place: RolloutPlace) -> Iterator[float]:
 
 
 def _usage(place: RolloutPlace) -> Iterator[Json]:
-    """Yields a record for each successful call of an agent whose tokens and time are known."""
+    """Yields a usage record (a line of USAGE) for each successful call of an agent whose tokens and time are known."""
     rollout = place.rollout
     for row in call_columns.rows(place):
         call, ended, prompt = row.call, row.epoch_s(row.call.ended_ns), row.call.prompt_tokens
@@ -245,7 +254,7 @@ def _usage(place: RolloutPlace) -> Iterator[Json]:
 def _summaries(
     window: Offsets, usage: Sequence[Json], samples: Sequence[Json], steps: Sequence[float], ends: Sequence[float]
 ) -> dict[str, Json]:
-    """Returns file -> its summary."""
+    """Returns name of a summary file -> its content. `window` is the measured window, seconds after the first request."""
     first = next((each["ts_unix"] for each in usage if each["prompt_tokens"] > 0), None)
     if first is None:
         nothing: Json = {"ok": False, "reason": "no_t0", "windows": None}
@@ -316,7 +325,10 @@ def _window(span: tuple[float, float], last: float, usage: Sequence[Json], sampl
 
 
 def _per_second(moments: Sequence[float], span: tuple[float, float], last: float) -> Mapping[str, Any]:
-    """Returns the number and rate of moments in a window. The rate is per measured second; 0 if none was measured, as in the evaluation."""
+    """Returns the number and the rate of events (`moments`) in a window that begins and ends at `span`, of a run that ended at `last`.
+
+    The rate is per second of the window before `last`. It is 0 if there is no such second, as in the evaluation.
+    """
     start, end = span
     count = sum(start <= moment <= end for moment in moments)
     measured = max(0.0, min(end, last) - start)

@@ -229,8 +229,8 @@ def _few_shared(reference: ComparedRun, run: ComparedRun, group: str, names: tup
     if {shared} != {len(old), len(new)}:
         first, name = names
         yield (
-            f"{group} of {name} is compared with {first} on the {shared} scenarios that both have ({first} has {len(old)}, "
-            f"{name} {len(new)}); the means are over all scenarios of each run"
+            f"{group} of {name} is compared with {first} on the {shared} {'scenario' if shared == 1 else 'scenarios'} that both have "
+            f"({first} has {len(old)}, {name} {len(new)}); the means are over all scenarios of each run"
         )
 
 

@@ -1,4 +1,4 @@
-"""An agent and an environment for Harbor (the package `harbor`), which imports them by path.
+"""An agent and an environment for Harbor, a harness for terminal tasks (the package `harbor`), which imports both by path.
 
 Use `harbor run -a pytest_agentbench.harbor:Agent` and `harbor run -e pytest_agentbench.harbor:Environment`; see docs/harbor.md.
 """

@@ -1,4 +1,4 @@
-"""The terminal agent as an external agent of Harbor: it calls the model from this process, and its commands run in Harbor's environment."""
+"""The agent `terminal` as an external agent of Harbor: it calls the model in this process, and its commands run in Harbor's environment."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ TRANSCRIPT = "transcript.json"  # File name in Harbor's folder for the agent's l
 
 
 class Agent(BaseAgent):  # type: ignore[misc]  # Harbor is not always installed
-    """The agent `terminal` for `harbor run -a pytest_agentbench.harbor:Agent`.
+    """The agent `terminal` for `harbor run -a pytest_agentbench.harbor:Agent`. Harbor makes one for each trial of a task.
 
-    Its options are those of `terminal`, sampling parameters and `api_base`.
+    Its options are those of `terminal`, sampling parameters, `api_base` and `config`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Agent(BaseAgent):  # type: ignore[misc]  # Harbor is not always installed
             options: Options of the agent, and arguments that Harbor passes.
 
         Raises:
-            ConfigError: The agent does not have an option, or model or URL is missing.
+            ConfigError: An option is unknown, or model or URL is missing.
         """
         super().__init__(logs_dir, model_name, **{name: options.pop(name) for name in HARBOR_ARGUMENTS if name in options})
         read = AgentConfig(Path(), {}, "", ()) if config is None else read_agent_config(Path(config))
@@ -75,10 +75,10 @@ class Agent(BaseAgent):  # type: ignore[misc]  # Harbor is not always installed
         return version("pytest-agentbench")
 
     async def setup(self, environment: Any) -> None:
-        """Does nothing: the agent runs outside of the environment, so nothing has to be installed in it."""
+        """Does nothing: the agent runs outside of the environment, so nothing has to be installed there."""
 
     async def run(self, instruction: str, environment: Any, context: Any) -> None:
-        """Works on the task until the model ends it or a limit is reached. `context.metadata["limit"]` names the limit, if any.
+        """Works on the task until the model says it is done or a limit is reached. `context.metadata["limit"]` names the limit, if any.
 
         Commands run as the user that Harbor has chosen. Raises AgentError and InfraError, which Harbor records.
         """
@@ -99,7 +99,7 @@ class Agent(BaseAgent):  # type: ignore[misc]  # Harbor is not always installed
 
 
 class CountedLLM(LLM):
-    """A client that adds the tokens of each call to Harbor's record at once, so that the record of a stopped agent is complete."""
+    """A model client that adds the tokens of each call to Harbor's record at once, so that the record of a stopped agent is complete."""
 
     def __init__(self, url: str, model: str, sampling: Json, session: aiohttp.ClientSession, context: Any) -> None:
         """`context` is Harbor's AgentContext."""

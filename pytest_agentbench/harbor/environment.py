@@ -27,10 +27,10 @@ _DOWNLOAD = "/.agentbench-download.tar"
 
 
 class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not always installed
-    """The environment for `harbor run -e pytest_agentbench.harbor:Environment`. It is a sandbox as described in docs/sandboxes.md."""
+    """The environment for `harbor run -e pytest_agentbench.harbor:Environment`: the sandbox of one trial, as in docs/sandboxes.md."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Takes Harbor's own arguments. Raises ConfigError if the task needs more than one container."""
+        """Takes Harbor's own arguments. Raises ConfigError if the task needs several containers, or has no image and no Dockerfile."""
         self._sandbox: DockerSandbox | None = None
         super().__init__(*args, **kwargs)
 
@@ -65,7 +65,7 @@ class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not alway
         await self._upload_environment_dir_after_start()
 
     def _task(self) -> Task:
-        """Returns the parts of the task that describe its sandbox."""
+        """Returns a task with only the settings of the sandbox: image, limits, network, environment."""
         config, folder = self.task_env_config, self.environment_dir
         image = config.docker_image or ""
         limits = {"cpus": config.cpus, "memory_mb": config.memory_mb, "storage_mb": config.storage_mb}
@@ -89,7 +89,7 @@ class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not alway
         timeout_sec: int | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Runs a command. Returns its stdout and stderr together as `stdout`. Raises RuntimeError if its timeout killed it."""
+        """Runs a command. Returns its stdout and stderr together as `stdout`. Raises RuntimeError if it took longer than `timeout_sec`."""
         user = self._resolve_user(user)
         done = await self._started_sandbox().exec(
             command,
@@ -113,7 +113,7 @@ class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not alway
         Path(target_path).write_bytes(file.content)  # noqa: ASYNC240 - its size is limited
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        """Copies regular files and folders. Links, pipes and devices are left out, as in artefacts of a task."""
+        """Copies regular files and folders out of the sandbox. Leaves out links, pipes and devices."""
         sandbox = self._started_sandbox()
         pack = f"tar -cf {_DOWNLOAD} -C {shlex.quote(source_dir)} ."
         done = await sandbox.exec(pack, seconds=COPY, user="root", workdir="/")
@@ -130,5 +130,5 @@ class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not alway
 
     def _started_sandbox(self) -> DockerSandbox:
         if self._sandbox is None:
-            raise RuntimeError(f"the environment {self.session_id} is not started")
+            raise RuntimeError(f"the environment {self.session_id} is not started; call `start` first")
         return self._sandbox

@@ -1,1 +1,1 @@
-"""General helpers for processes, files, locks and texts. No module here depends on what a benchmark is."""
+"""General helpers for processes, files, locks and texts. No module here knows suites, rollouts or scores."""

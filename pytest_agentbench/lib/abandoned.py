@@ -1,4 +1,4 @@
-"""User code that still runs after its time limit is abandoned. It gets no more model calls, tool calls or sandbox commands."""
+"""Marks user code as abandoned if it still runs after its time limit. Its model calls, tool calls and sandbox commands are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAUSE = 1.0  # seconds before a request of abandoned code is refused, so that a 
 
 @dataclass
 class BoundedRun:
-    """One run of user code under a time limit. The tasks and threads that it starts share this object through their context."""
+    """One execution of user code by `run_bounded`. The tasks and threads that the code starts find this object in their context."""
 
     outer: BoundedRun | None
     threads: set[threading.Thread] = field(default_factory=set)  # threads of `lib.threads` that have not returned
@@ -33,9 +33,9 @@ current_run: ContextVar[BoundedRun | None] = ContextVar("agentbench_bounded_run"
 
 
 async def refuse_abandoned() -> None:
-    """Raises CancelledError, after a pause, if the calling code was left running after its time."""
+    """Raises CancelledError, after a pause, if the calling code has been abandoned. Called before each model call, tool call or command."""
     if (run := current_run.get()) is not None and run.is_abandoned:
         import asyncio  # Imported here because workers have no event loop and need not load it.
 
         await asyncio.sleep(PAUSE)
-        raise asyncio.CancelledError("the time of this code is over")
+        raise asyncio.CancelledError("the time limit of this code has been exceeded")

@@ -1,4 +1,4 @@
-"""A time limit for user code, which also works for code that ignores cancellation."""
+"""Runs user code with a time limit, which also works for code that ignores cancellation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ THREAD_LEFT = "; its code runs in a thread, which cannot be cancelled, and was l
 
 @dataclass(frozen=True)
 class End(Generic[T]):
-    """The result of user code. An error is stored instead of raised, so that SystemExit and KeyboardInterrupt do not end the event loop."""
+    """The outcome of an execution of user code: its return value, its exception, or that it was left running.
+
+    Exceptions are stored instead of raised, so that SystemExit and KeyboardInterrupt do not end the event loop.
+    """
 
     value: T | None = None
     error: BaseException | None = None  # exception of the code; None also if the code was left running
@@ -33,7 +36,7 @@ class End(Generic[T]):
         return self.expired and (self.left == TASK_LEFT or isinstance(self.error, asyncio.CancelledError | TimeoutError))
 
     def result(self) -> T:
-        """Returns the value of code that has ended, or raises its error."""
+        """Returns the value that the code returned, or raises the exception that it raised."""
         if self.error is not None:
             raise self.error
         return self.value  # type: ignore[return-value]  # Code that ended without an error has a value.
@@ -44,7 +47,7 @@ _left: set[asyncio.Task[Any]] = set()
 
 
 async def run_bounded(work: Callable[[], Awaitable[T]], seconds: float | None, *, grace: float = GRACE) -> End[T]:
-    """Runs user code in its own task and returns its end, at most `grace` seconds after the time limit.
+    """Runs user code in its own task and returns how it ended, at most `grace` seconds after the time limit.
 
     The code is cancelled after `seconds` (None: no limit), or when the caller is cancelled. If it still runs `grace` seconds later, it
     is left running and marked as abandoned (`lib.abandoned`).
@@ -72,7 +75,7 @@ async def run_bounded(work: Callable[[], Awaitable[T]], seconds: float | None, *
 
 
 async def end_of(work: Callable[[], Awaitable[T]]) -> End[T]:
-    """Runs a coroutine function in the current task, without a time limit, and returns its end."""
+    """Runs a coroutine function in the current task, without a time limit, and returns how it ended."""
     try:
         return End(await work())
     except BaseException as error:
@@ -80,7 +83,7 @@ async def end_of(work: Callable[[], Awaitable[T]]) -> End[T]:
 
 
 def _result(task: asyncio.Task[End[T]]) -> End[T]:
-    """Returns the end of a finished task. A task that was cancelled before its first step has not run `end_of`."""
+    """Returns the `End` of a finished task. A task that was cancelled before its first step has no `End` of its own."""
     return End(error=asyncio.CancelledError()) if task.cancelled() else task.result()
 
 

@@ -20,7 +20,7 @@ FORMAT = "%(levelname)s %(name)s: %(message)s"  # format of log messages
 
 
 class Log:
-    """Keeps the beginning and the end of the text written to it, in bounded memory. Safe to use from threads."""
+    """The log of one rollout. Keeps the beginning and the end of the text written to it, in bounded memory. Safe to use from threads."""
 
     def __init__(self, limit: int = LOG_LIMIT) -> None:
         """`limit` is the number of characters to keep."""
@@ -58,7 +58,7 @@ _current: ContextVar[Log | None] = ContextVar("agentbench_log", default=None)
 
 @contextmanager
 def capture() -> Iterator[Log]:
-    """Collects what the current task and the tasks that it starts log and print."""
+    """Collects log messages and prints in a `Log` for the `with` block, from the current task and the tasks that it starts."""
     log = Log()
     token = _current.set(log)
     try:
@@ -68,7 +68,7 @@ def capture() -> Iterator[Log]:
 
 
 def print_exception(error: BaseException) -> None:
-    """Prints a traceback to stderr. A message larger than a log is truncated first, because printing copies it."""
+    """Prints the traceback of an exception to stderr. Truncates its message if that is longer than a log, because printing copies it."""
     text = str(error)
     if (shortened := cut(text, LOG_LIMIT)) is text:
         traceback.print_exception(error)
@@ -88,7 +88,7 @@ class _Handler(logging.Handler):
 
 
 class _Stream(io.TextIOBase):
-    """Writes to the log of the current rollout, or to the original stream outside of rollouts."""
+    """Replaces stdout or stderr. Writes to the log of the current rollout, or to the original stream outside of rollouts."""
 
     def __init__(self, original: TextIO) -> None:
         self._original = original
@@ -102,9 +102,9 @@ class _Stream(io.TextIOBase):
 
 
 def install(level: str) -> None:
-    """Installs the capture of stdout, stderr and the root logger, from a level such as `info` upwards.
+    """Redirects stdout, stderr and the root logger of this process to the logs of rollouts. `level` is the lowest one, such as `info`.
 
-    Only for processes that run nothing but this package.
+    Only for processes of this package, such as the pool, because it affects all code in the process.
     """
     handler = _Handler()
     handler.setFormatter(logging.Formatter(FORMAT))

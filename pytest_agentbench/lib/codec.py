@@ -1,7 +1,10 @@
 """Converts records and messages to JSON and back, guided by the types of their fields.
 
 There are three kinds of records: frozen dataclasses (JSON objects), named tuples (JSON arrays), and classes whose constructor
-parameters are their attributes, such as `Score` (JSON objects). The functions that convert a type are generated when it is first used.
+parameters are their attributes, such as `Score` (JSON objects).
+
+For speed, the functions that convert a type are generated: when a type is first used, `encoder` or `decoder` writes Python source code
+for it, as lines of text, and compiles that. A function for one type calls the functions of the types of its fields.
 
 A field with the metadata SHARED contains a value that many records have in common, such as the tools of scenarios. Within one JSON
 document, such a value is written out where it first occurs. Later occurrences are its number among the shared values.
@@ -43,7 +46,7 @@ TEXTS: Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 
 
 class Reading(NamedTuple):
-    """The state of reading one record from a file or a message."""
+    """The state of decoding one JSON document, which is passed to all decoders that take part."""
 
     message: bool  # whether it is a message, in which no field may be missing
     #: Values of SHARED fields so far. While an error is located: a tuple of these values if a number was wrong, otherwise None.
@@ -51,7 +54,11 @@ class Reading(NamedTuple):
 
 
 class WrongValue(ValueError):
-    """A value does not fit its type. `at` is the name of the wrong field, if a field of the value itself is wrong."""
+    """A JSON value does not fit its type.
+
+    `sentence` is the message without its subject, such as ` is a text, not a number`. `at` is the name of the field that is its subject;
+    it is empty if the value itself is.
+    """
 
     def __init__(self, sentence: str, at: str = "") -> None:
         super().__init__(sentence)
@@ -59,7 +66,7 @@ class WrongValue(ValueError):
 
 
 class WrongNumber(WrongValue):
-    """A shared value with this number does not exist."""
+    """The JSON document has no shared value with this number."""
 
 
 def plain(value: Any) -> Any:
@@ -75,15 +82,15 @@ def plain(value: Any) -> Any:
 
 
 def read(kind: type[Record], data: object, path: str = "") -> Record:
-    """Reads a record from the JSON value `data` of a file. Missing fields get their defaults.
+    """Converts a JSON value from a file to a record. Missing fields get their defaults.
 
-    Raises ValueError that names the first wrong place, such as `suites.banking.retried is a text, ...`. `path` is the place of the data.
+    Raises ValueError with the first wrong field, such as `suites.banking.retried is a text, ...`. `path` is put before names of fields.
     """
     return cast("Record", _read(kind, data, path, message=False))
 
 
 def received(kind: type[Record], data: object) -> Record:
-    """Reads a record that another process has sent. Raises ValueError as `read` does, and also if a field is missing."""
+    """Converts a JSON value that another process has sent to a record. Raises ValueError as `read` does, and also if a field is missing."""
     return cast("Record", _read(kind, data, "", message=True))
 
 
@@ -97,7 +104,7 @@ def _read(kind: Any, data: object, path: str, *, message: bool) -> Any:
 
 
 def _fault(kind: Any, data: Any, path: str, reading: Reading) -> str:
-    """Returns a sentence on the first error in data that cannot be read, with its place."""
+    """Returns the error message for data that cannot be decoded. It names the innermost wrong field."""
     try:
         decoder(kind)(data, reading)
     except WrongValue as error:
@@ -114,7 +121,7 @@ def _fault(kind: Any, data: Any, path: str, reading: Reading) -> str:
 
 
 def _parts(kind: Any, data: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yields (label, type, value) of each part of a JSON value."""
+    """Yields (label, type, value) of each field or element of a JSON value, with labels such as `.name` and `[0]`."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if is_union(kind):
         yield from _parts(_main_member(inner), data)
@@ -134,26 +141,29 @@ def _parts(kind: Any, data: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _main_member(kinds: tuple[Any, ...]) -> Any:
-    """Returns the member of a union that has parts; otherwise the first one that is not None."""
+    """Returns the type in a union that is a record, tuple or mapping. If there is none, returns the first one that is not None."""
     others = [kind for kind in kinds if kind is not type(None)]
     return next((kind for kind in others if kind not in WORDS), others[0])
 
 
 @dataclass
 class _FunctionText:
-    """The source text of a generated function, and its global names."""
+    """The Python source code of one function `f` while it is generated, and the objects that it uses as global variables."""
 
     names: dict[str, Any]
     lines: list[str]
 
     def name(self, value: Any) -> str:
-        """Returns a name for a value, for use in the text."""
+        """Adds an object to the global variables of the function. Returns the name of the variable."""
         name = f"g{len(self.names)}"
         self.names[name] = value
         return name
 
     def later(self, kind: Any, generate: Callable[[Any], Callable[..., Any]]) -> str:
-        """Returns the name of the function for another type. That function is generated when it is first called."""
+        """Adds the function that converts another type as a global variable, and returns the name of the variable.
+
+        `generate` makes that function when it is first called. Types may therefore refer to each other.
+        """
         name = self.name(None)
 
         def first(*arguments: Any) -> Any:
@@ -184,14 +194,14 @@ def encoder(kind: Any) -> RecordEncoder:
 
 
 def _encoded_field(part: RecordField, source: _FunctionText) -> str:
-    """Returns an expression for the JSON of a field of the record `v`."""
+    """Returns a Python expression, as source code, that converts a field of the record in the variable `v` to JSON."""
     if part.shared:
         return f"{source.name(_encode_once)}(v.{part.name}, {source.later(part.kind, encoder)}, s)"
     return _encoded(part.kind, f"v.{part.name}", source)
 
 
 def _encode_once(value: Any, encode: RecordEncoder, shared: dict[int, int]) -> Any:
-    """Returns the JSON of a shared value if this is its first occurrence, and its number otherwise."""
+    """Converts the value of a SHARED field: to JSON if this is its first occurrence in the document, otherwise to its number."""
     if (number := shared.get(id(value))) is not None:
         return number
     shared[id(value)] = len(shared)
@@ -199,7 +209,7 @@ def _encode_once(value: Any, encode: RecordEncoder, shared: dict[int, int]) -> A
 
 
 def _encoded(kind: Any, value: str, source: _FunctionText) -> str:
-    """Returns an expression for the JSON of a value."""
+    """Returns a Python expression, as source code, that converts a value to JSON. `value` is the source code of the value."""
     inner = typing.get_args(kind)
     if is_union(kind):
         main = _main_member(inner)
@@ -217,7 +227,7 @@ def _encoded(kind: Any, value: str, source: _FunctionText) -> str:
 
 
 def _encoded_parts(inner: tuple[Any, ...], value: str, source: _FunctionText, *, is_list: bool) -> str:
-    """Returns an expression for the JSON of a tuple or a mapping with parts of these types."""
+    """Returns a Python expression, as source code, that converts a tuple (`is_list`) or a mapping with elements of these types to JSON."""
     if is_list and inner[-1] is not Ellipsis:
         return f"[{', '.join(_encoded(each, f'{value}[{place}]', source) for place, each in enumerate(inner))}]"
     each = _encoded(inner[0 if is_list else 1], "e", source)
@@ -264,7 +274,7 @@ def _decode_record(kind: type, source: _FunctionText) -> None:
 
 
 def _construct(kind: type, variables: Mapping[RecordField, str], source: _FunctionText) -> None:
-    """Adds the lines that convert the JSON value of each field, which is in a variable, and construct the record."""
+    """Adds source code that decodes each field and constructs the record. `variables` names the variable with the JSON of each field."""
     for part, variable in variables.items():
         lines = _decoding(part.kind, variable, source)
         if part.shared:
@@ -279,7 +289,7 @@ def _construct(kind: type, variables: Mapping[RecordField, str], source: _Functi
 
 
 def _decoding(kind: Any, v: str, source: _FunctionText) -> list[str]:
-    """Returns the lines that check the JSON value in the variable `v`, and convert it if needed."""
+    """Returns the lines of source code that check the JSON value in the variable named `v`, and convert it if needed."""
     if kind is Any:
         return []
     if kind in TEXTS:
@@ -293,7 +303,7 @@ def _decoding(kind: Any, v: str, source: _FunctionText) -> list[str]:
 
 
 def _decoding_parts(kind: Any, v: str, source: _FunctionText) -> list[str]:
-    """Returns the lines for a tuple or a mapping."""
+    """Returns the lines of source code that decode a tuple or a mapping in the variable named `v`."""
     inner, is_list = typing.get_args(kind), typing.get_origin(kind) is tuple
     shape, convert = ("list", _as_list) if is_list else ("dict", _as_dict)
     lines = [f"if {v}.__class__ is not {shape}: {v} = {source.name(convert)}({v})"]
@@ -308,7 +318,10 @@ def _decoding_parts(kind: Any, v: str, source: _FunctionText) -> list[str]:
 
 
 def _decoding_union(kind: Any, v: str, source: _FunctionText) -> list[str]:
-    """Returns the lines for a union of simple types, at most one type with parts, and possibly None."""
+    """Returns the lines of source code that decode a union in the variable named `v`.
+
+    A union has simple types, at most one record, tuple or mapping, and possibly None.
+    """
     kinds = typing.get_args(kind)
     others = tuple(kind for kind in kinds if kind is not type(None))
     if len(others) == 1:
@@ -330,16 +343,16 @@ def _is_mixed(kinds: tuple[Any, ...]) -> bool:
 
 
 def _classes(kinds: tuple[Any, ...]) -> frozenset[Any]:
-    """Returns the classes that values of these simple types may have: an int is also valid for float."""
+    """Returns the classes of JSON values that are valid for these simple types. An int is also valid for float."""
     return frozenset(kinds) | ({int} if float in kinds else frozenset())
 
 
 def _decode_once(name: str, value: Any, decode: RecordDecoder, reading: Reading) -> Any:
-    """Returns the value of a shared field. `value` is its JSON, or the number of a shared value that occurred before."""
+    """Decodes the value of the SHARED field `name`: JSON, or the number of a shared value earlier in the document."""
     shared = reading.shared
     if value.__class__ is int:
         if shared is not None and not 0 <= value < len(shared):
-            raise WrongNumber(f" is {value}, and only {len(shared)} shared values come before it", at=name)
+            raise WrongNumber(f" is the number {value} of a shared value, but only {len(shared)} come before it", at=name)
         return shared and shared[value]
     decoded = decode(value, reading)
     if isinstance(shared, list):
@@ -358,7 +371,7 @@ def _as_dict(value: Any) -> Json:
 
 
 def _check(kind: type, value: Any) -> None:
-    """Raises WrongValue if a value has another type. Data from within the program may contain tuples for lists, and any mapping."""
+    """Raises WrongValue if a JSON value does not have the type `kind`. Tuples are accepted as lists, and any mapping as an object."""
     shapes: Mapping[type, Any] = {dict: Mapping, list: list | tuple, float: float | int}
     if not isinstance(value, shapes.get(kind, kind)) or (kind is not bool and isinstance(value, bool)):
         raise WrongValue(f" is {WORDS.get(type(value), type(value).__name__)}, not {WORDS[kind]}")
@@ -370,7 +383,10 @@ def _check_length(values: list[Any], length: int) -> None:
 
 
 def _with_defaults(kind: type, data: Json, reading: Reading) -> Any:
-    """Adds the defaults of missing fields to the data. If the record has an open field, returns (data, entries of the open field)."""
+    """Returns the JSON object of a record with the defaults of missing fields.
+
+    If the record has an open field (one that collects all unknown keys), returns the object and a mapping of those keys.
+    """
     parts = parts_of(kind)
     known = {part.name: part for part in parts if not part.open}
     more = {name: value for name, value in data.items() if name not in known}
@@ -384,7 +400,7 @@ def _with_defaults(kind: type, data: Json, reading: Reading) -> Any:
 
 
 def _array_with_defaults(kind: type, data: list[Any], reading: Reading) -> list[Any]:
-    """Adds the defaults of missing elements to the end of an array."""
+    """Returns the JSON array of a named tuple with the defaults of missing elements at its end."""
     parts = parts_of(kind)
     missing = parts[len(data) :]
     if reading.message or len(data) > len(parts) or any(part.default is None for part in missing):

@@ -1,4 +1,4 @@
-"""Reads YAML files into checked models. Each fault becomes one sentence with the file, the key, and what would work."""
+"""Reads YAML files and converts them to pydantic models. Each error message names the file, the key, and which values are valid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Spec(BaseModel):
-    """Base of all models of YAML files: frozen, and unknown keys are errors."""
+    """The base class of the pydantic models of YAML files. Models are frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -28,7 +28,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def _seconds(value: Any) -> Any:
-    """Returns the seconds of a text such as `10m`. Other values are left to the check of the type."""
+    """Converts a text such as `10m` to seconds. Returns other values unchanged, because pydantic checks their type."""
     if not isinstance(value, str):
         return value
     try:
@@ -45,13 +45,13 @@ _MEANINGS: dict[str, str] = {}  # regular expression of a field -> what its text
 
 
 def matching(pattern: str, meaning: str) -> Any:
-    """Returns a field whose texts match a regular expression. `meaning` stands after "must be" in messages about other texts."""
+    """Returns a pydantic field for a text that must match a regular expression. `meaning` follows "must be" in error messages."""
     _MEANINGS[pattern] = meaning
     return Field(pattern=pattern)
 
 
 def load_yaml(file: Path) -> dict[str, Any]:
-    """Returns the mapping in a YAML file. Raises ConfigError with the line of a fault."""
+    """Reads a YAML file that contains a mapping. Raises ConfigError with the line of the error."""
     data = parse_yaml(read_text(file), str(file))
     if not isinstance(data, dict):
         raise ConfigError(f"{file}: is {type(data).__name__ if data is not None else 'empty'}, must be a mapping of keys")
@@ -59,7 +59,7 @@ def load_yaml(file: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Returns the value of a YAML text. Raises ConfigError with `where` and the line of a fault, also for a key that occurs twice."""
+    """Parses a YAML text. Raises ConfigError with `where` and the line of the error, also if a key occurs twice."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is faster
@@ -74,7 +74,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def _refuse_repeated_keys(tree: yaml.Node | None, where: str) -> None:
-    """Raises ConfigError for equal keys, of which PyYAML would silently take the last. Keys from `<<` do not count."""
+    """Raises ConfigError if a mapping contains a key twice, because PyYAML would silently use the last. Keys from `<<` do not count."""
     from yaml import MappingNode, ScalarNode, SequenceNode
 
     nodes, visited = [tree] if tree else [], set[int]()
@@ -91,7 +91,7 @@ def _refuse_repeated_keys(tree: yaml.Node | None, where: str) -> None:
             for key in scalars:
                 if key is not (other := first[key.tag, key.value]):
                     line, earlier = key.start_mark.line + 1, other.start_mark.line + 1
-                    raise ConfigError(f"{where}:{line}: the key {key.value!r} is there twice, first in line {earlier}; keep one of them")
+                    raise ConfigError(f"{where}:{line}: the key {key.value!r} occurs twice, first in line {earlier}; keep one of them")
             nodes += [part for pair in node.value for part in pair]
 
 
@@ -113,15 +113,15 @@ def override(data: dict[str, Any], changes: Sequence[tuple[str, Any]], where: st
 
 def _replaced(data: Any, path: list[str], value: Any, where: str) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise ConfigError(f"{where}: {path[0]!r} cannot be set inside {_shown(data)!r}")
+        raise ConfigError(f"{where}: {path[0]!r} cannot be set inside {_shown(data)!r}, which is not a mapping; correct the path")
     name, *rest = path
     return {**data, name: _replaced(data.get(name) or {}, rest, value, where) if rest else value}
 
 
 def validate(model: type[Model], data: Any, where: str) -> Model:
-    """Returns `data` as a `model`.
+    """Converts `data` to an instance of the model.
 
-    Raises ConfigError with a line for each key that is wrong. A line names the file, the key and, for an unknown key, the known ones.
+    Raises ConfigError with a line for each wrong key. A line names the file and the key, and for an unknown key the known ones.
     """
     try:
         return model.model_validate(data)
@@ -130,7 +130,7 @@ def validate(model: type[Model], data: Any, where: str) -> Model:
 
 
 def _telling(error: ValidationError) -> list[ErrorDetails]:
-    """Returns the first fault of each key, unknown keys first. A misspelt key explains more than the one that is missing because of it."""
+    """Returns the first error of each key. Unknown keys come first, because a misspelt key explains why another one is missing."""
     faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
     unknown = {fault["loc"][:-1] for fault in faults if fault["type"] == "extra_forbidden"}
     telling = [fault for fault in faults if fault["type"] != "missing" or fault["loc"][:-1] not in unknown]
@@ -150,7 +150,7 @@ def _sentence(model: type[BaseModel], fault: ErrorDetails) -> str:
 
 
 def _requirement(fault: ErrorDetails) -> str:
-    """Returns what a value must be, as the middle of a sentence."""
+    """Returns the requirement that a value does not meet, to follow its key in an error message."""
     if fault["type"] == "string_pattern_mismatch":
         pattern = fault["ctx"]["pattern"]
         return f"must be {_MEANINGS.get(pattern, f'a text that matches {pattern}')}"
@@ -164,12 +164,12 @@ def _shown(value: Any) -> Any:
 
 
 def _uncapitalised(message: str) -> str:
-    """Returns a message with a small first letter, for the middle of a sentence. Abbreviations such as `GPUs` stay as they are."""
+    """Returns a message with a small first letter, for the middle of a sentence. Abbreviations such as `GPUs` stay unchanged."""
     return message if message[1:2].isupper() else message[:1].lower() + message[1:]
 
 
 def _model_at(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
-    """Returns the model that a path of keys leads to. Names of a mapping's entries are skipped."""
+    """Returns the model class at a path of keys. Keys of mappings, which are chosen by the user, are skipped."""
     for name in path:
         if name not in model.model_fields:
             continue

@@ -1,6 +1,6 @@
-"""The mark that replaces the part left out of a truncated text.
+"""Truncates texts and marks the place: `[1,234 bytes left out]` replaces the part that is left out.
 
-All code that truncates texts writes this mark, because the redaction searches for truncated secrets next to it.
+All code of this package that truncates texts writes this mark, because the redaction searches for truncated secrets next to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def mark(count: int, unit: str = "bytes") -> str:
 
 
 def cuts(text: str) -> Iterator[re.Match[str]]:
-    """Yields the marks in a text."""
+    """Yields the position of each truncation mark in a text."""
     if _END in text:
         yield from _CUT.finditer(text)
 

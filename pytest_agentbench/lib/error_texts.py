@@ -1,4 +1,4 @@
-"""Texts about errors: the system limit that was reached, the failed steps of a session's end, and the user's line that raised."""
+"""Describes errors for users: which system limit was reached, which steps at the end of a session failed, which line raised."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNMAPPED = ("failed to map segment", "cannot allocate memory")
 
 
 def shortage(error: BaseException) -> str:
-    """Returns which resource was exhausted and its limit, or an empty text if the error has another cause."""
+    """Describes the exhausted resource (threads, memory, files) that caused an error. Returns an empty text for other errors."""
     code = error.errno if isinstance(error, OSError) else None
     words = str(error).lower()
     if "can't start new thread" in words or code == errno.EAGAIN:
@@ -29,7 +29,8 @@ def shortage(error: BaseException) -> str:
     if unmapped or isinstance(error, MemoryError) or code == errno.ENOMEM:
         return f"there is too little memory: {_memory_limit()}"
     if code == errno.EMFILE:
-        return f"there are too few open files: {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} are allowed to a process (`ulimit -n`)"
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return f"there are too few open files: {files} are allowed to a process; raise the limit (`ulimit -n`)"
     return ""
 
 
@@ -52,7 +53,7 @@ def _is_address_space_full() -> bool:
 def _memory_limit() -> str:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
-        return "no limit is set for a process, so the machine or its control group has no more"
+        return "no limit is set for a process, so the machine or its control group has none left; end other processes"
     taken = address_space() >> 20
     known = f", and {taken} are taken" if taken else ""
     return f"{limit >> 20} MiB of address space are allowed to a process{known}; raise the limit (`ulimit -v`)"
@@ -73,7 +74,7 @@ T = TypeVar("T")
 
 
 class Losses:
-    """Collects sentences on the failed steps of a session's end, in order. Safe to use from threads."""
+    """Collects the errors at the end of a session, a sentence for each, while the other steps go on. Safe to use from threads."""
 
     def __init__(self, redact: Callable[[str], str]) -> None:
         self.sentences: list[str] = []
@@ -88,13 +89,13 @@ class Losses:
             self.add(consequence, error)
 
     def value(self, consequence: str, compute: Callable[[], T], otherwise: T) -> T:
-        """Returns the result of `compute`, or `otherwise` if it fails."""
+        """Returns the result of `compute`. If that raises, adds a sentence and returns `otherwise`."""
         with self.step(consequence):
             return compute()
         return otherwise
 
     def add(self, consequence: str, error: BaseException) -> None:
-        """Adds a sentence, unless it is already in the list."""
+        """Adds the sentence `consequence: cause of the error`, unless it is already in the list."""
         sentence = self._redact(f"{consequence}: {cause(error)}")
         if sentence not in self.sentences:
             self.sentences.append(sentence)
@@ -130,7 +131,7 @@ def with_place(text: str, error: BaseException) -> str:
 
 
 def cause_of(text: str) -> str:
-    """Returns the part that all error texts with the same cause share: the words before the first colon, and the place.
+    """Returns the part of an error text that groups equal errors: the words before the first colon, and the place.
 
     The rest may differ, for example if the exception names its scenario. Returns the whole text if it contains no place.
     """

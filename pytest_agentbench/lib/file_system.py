@@ -21,7 +21,7 @@ from pytest_agentbench.errors import BackendError, ConfigError
 
 
 def lock(file: int | IO[bytes] | IO[str], *, wait: bool = False, shared: bool = False) -> bool:
-    """Locks an open file until it is closed. Without `wait`, returns False if the file is locked already."""
+    """Locks an open file until it is closed. Returns True; without `wait`, returns False if another process has the lock."""
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -37,7 +37,7 @@ def folder() -> Path:
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock that this process holds until `release`, or until the process ends."""
+    """A lock on a name, such as a GPU, that this process holds until `release` or until the process ends."""
 
     name: str
     file: int  # file descriptor, which child processes do not inherit
@@ -49,7 +49,10 @@ class Lock:
 
 
 def take(name: str, purpose: str) -> Lock | str:
-    """Takes a lock without waiting. Returns a sentence about the holder if it is taken; raises BackendError if the file is unusable."""
+    """Takes the lock `name` without waiting. If another process holds it, returns a text about that process.
+
+    Raises BackendError if the lock file cannot be used.
+    """
     path = _folder_for_all() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.lock"
     file = _open(path)
     if not lock(file):
@@ -67,7 +70,7 @@ def _folder_for_all() -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BackendError(f"the lock folder {path} cannot be created: {error.strerror}; set AGENTBENCH_LOCKS to another") from error
+        raise BackendError(f"the lock folder {path} cannot be created: {error.strerror}; set AGENTBENCH_LOCKS to another folder") from error
     with contextlib.suppress(PermissionError):  # The folder belongs to another user, whose process has set its mode.
         if stat.S_IMODE(path.stat().st_mode) != 0o1777:
             path.chmod(0o1777)
@@ -90,7 +93,7 @@ def _open(path: Path) -> int:
         return _open_existing(path)
     except OSError as error:
         raise BackendError(
-            f"the lock {path} cannot be opened: {error.strerror}; remove it, or name a folder in AGENTBENCH_LOCKS"
+            f"the lock {path} cannot be opened: {error.strerror}; remove it, or set AGENTBENCH_LOCKS to another folder"
         ) from error
 
 
@@ -110,7 +113,7 @@ def _note(purpose: str) -> bytes:
 
 
 def _holder_text(holder: bytes) -> str:
-    """Returns a clause on the holder of a lock, from the note in its file."""
+    """Describes the process that holds a lock, from the note in the lock file."""
     try:
         note = json.loads(holder)
         since = time.strftime("%H:%M:%S", time.localtime(note["since"]))
@@ -130,7 +133,7 @@ def write_whole(path: Path, text: str, errors: str = "strict") -> Path:
 
 
 class AppendedFile:
-    """Reads the lines that are appended to a file after this object was created. The file need not exist yet.
+    """Reads a growing file, such as a log: the lines that are appended after this object was created. The file need not exist yet.
 
     If the file becomes shorter, it is read from its beginning.
     """
@@ -166,7 +169,7 @@ EVERY_BIT = 0o777  # all mode bits that matter in a container
 
 
 def folder_sha256(paths: Iterable[Path], root: Path, bits: int = EXECUTABLE, skips: Callable[[str], bool] = lambda _: False) -> str:
-    """Hashes files, and folders with everything in them: paths relative to `root`, contents and modes. Missing paths are ignored.
+    """Returns a hash of files and folders: paths relative to `root`, contents and modes. Missing paths are ignored.
 
     `bits` are the mode bits that count. `skips` returns whether to skip a file or folder inside a folder, by its name. Raises ConfigError
     if an entry is not a file, folder or link, or if a link leads out of `root`.
@@ -204,7 +207,10 @@ def _stays_inside(link: Path, root: Path) -> None:
 
 
 def shipped(kind: str) -> Path:
-    """Returns the path of package data: `backends`, `scenarios` or `.env.example`. In a checkout, it is in the project's root."""
+    """Returns the path of data that is installed with this package: `backends`, `scenarios` or `.env.example`.
+
+    In a checkout, the data is in the root of the project.
+    """
     package = Path(str(files("pytest_agentbench"))).resolve()  # It may be a link to a checkout.
     installed = package / "shipped" / kind
     return installed if installed.exists() else package.parent / kind

@@ -1,4 +1,4 @@
-"""Makes texts of models, agents, servers and data sets harmless for terminals and logs, and limits their size.
+"""Makes texts of others (models, agents, servers, data sets) harmless for terminals and logs, and limits their size.
 
 - Control characters, marks that change the reading direction, and lone surrogates are replaced by escapes.
 - Words that GitHub, Azure and TeamCity would execute as commands in a log get a backslash.
@@ -25,7 +25,7 @@ _OLD_COMMAND = re.compile(r"#(?=#\w*\[)")  # ##[...], ##vso[...], ##teamcity[...
 
 
 def block(text: str, *, colours: bool = False) -> str:
-    """Returns a harmless text with the same lines. `colours` keeps the colours that pytest has added."""
+    """Returns a text made harmless (see above), with the same lines. `colours` keeps the colours that pytest has added."""
     if colours and "\x1b" in text:
         parts = iter(_COLOUR.split(text))
         between = _COLOUR.findall(text)
@@ -36,7 +36,7 @@ def block(text: str, *, colours: bool = False) -> str:
 
 
 def one_line(text: str) -> str:
-    """Returns a harmless text of one line: line breaks are escaped, too."""
+    """Returns a text made harmless (see above) in one line: line breaks are escaped, too."""
     return block(text.replace("\n", "\\n"))
 
 
@@ -100,7 +100,7 @@ USUAL = Sizes()
 
 
 def size_of(text: str) -> int:
-    """Returns the size of a text in UTF-8 without encoding all of it at once. Returns 0 if an agent left another object as its text."""
+    """Returns the size of a text in UTF-8, without encoding all of it at once. Returns 0 if an agent returned another object as a text."""
     if not isinstance(text, str):
         return 0
     if text.isascii():

@@ -1,4 +1,4 @@
-"""Access to the client of the Hugging Face hub, an optional dependency, and its errors as one line."""
+"""Imports the client of the Hugging Face hub, an optional dependency, and converts its errors to messages of one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNREACHABLE = {"RequestError", "ConnectionError", "Timeout", "LocalEntryNotFoun
 
 
 def optional(module: str) -> Any:
-    """Imports a module of the extra `hub`. If it is missing, raises ConfigError with the command that installs it."""
+    """Imports a module that is installed with `pytest-agentbench[hub]`. If it is missing, raises ConfigError with the command for pip."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -24,7 +24,7 @@ def optional(module: str) -> Any:
 
 @contextmanager
 def one_line_errors(repository: str, revision: str) -> Iterator[None]:
-    """Converts refusals and network errors of the hub to one line. Other errors, such as a full disk, pass through."""
+    """Converts refusals of the hub and network errors to an AgentbenchError. Other errors, such as a full disk, pass through."""
     try:
         yield
     except Exception as error:
@@ -32,6 +32,6 @@ def one_line_errors(repository: str, revision: str) -> Iterator[None]:
         if not names & {*_UNREACHABLE, "HfHubHTTPError"}:
             raise
         host = optional("huggingface_hub").constants.ENDPOINT
-        what = "is unreachable, no" if names & _UNREACHABLE else "refuses"
+        what = "is unreachable, so it cannot provide" if names & _UNREACHABLE else "refuses"
         reason = beginning(" ".join(str(error).split()), 300)
         raise AgentbenchError(f"{host} {what} {repository} at revision {revision}: {type(error).__name__}: {reason}") from error

@@ -1,4 +1,4 @@
-"""Reads the first message of connections. Limits its size, the time until it arrives, and the number of unauthenticated connections."""
+"""Authenticates connections by their first message. Limits its size, its time, and the number of unauthenticated connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Introductions:
     """Authenticates the connections of one server: the first frame of each must contain the server's token."""
 
     def __init__(self, token: str, patience: float = PATIENCE, most: int = MOST_SILENT) -> None:
-        """`patience` is in seconds."""
+        """`patience` is the number of seconds until the first frame must be complete, `most` the number of connections without one."""
         self._token, self._patience, self._most = token.encode(), patience, most
         self._silent: dict[asyncio.StreamWriter, None] = {}  # connections without a first frame, the oldest first
 
@@ -54,7 +54,10 @@ class Introductions:
             return None
 
     def _is_late(self, writer: asyncio.StreamWriter) -> None:
-        """Closes a connection after two more rounds of the event loop, in which data that arrived while the loop was blocked is read."""
+        """Closes a connection whose first frame is late, but only after two more rounds of the event loop.
+
+        In these, the loop reads data that arrived while it was blocked.
+        """
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, self._close, writer)
 

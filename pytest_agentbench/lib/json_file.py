@@ -34,7 +34,7 @@ def bounded_text(file: Path, most: int = MOST_SIZE) -> str:
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror or error}") from error
     if size > most:
-        raise ConfigError(f"{file}: has {size:,} bytes, and at most {most:,} are read")
+        raise ConfigError(f"{file}: has {size:,} bytes, but at most {most:,} are allowed; make it smaller")
     return read_text(file)
 
 
@@ -61,7 +61,7 @@ def json_in(file: Path, text: str, line: int | None = None, pairs: Pairs | None 
 def bounded_json(text: str | bytes, pairs: Pairs | None = None) -> Any:
     """Parses a JSON text. Raises ValueError if it is not JSON, or has more than MOST_DEPTH levels.
 
-    `pairs` converts the key-value pairs of an object to its value, like `object_pairs_hook` of `json.loads`.
+    `pairs` is used as `object_pairs_hook` of `json.loads`: it converts the key-value pairs of an object to its value.
     """
     try:
         value = json.loads(text, object_pairs_hook=pairs)

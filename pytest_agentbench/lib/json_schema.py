@@ -14,6 +14,6 @@ from pytest_agentbench.records import Json
 
 @functools.lru_cache(maxsize=1024)
 def validator(schema: str | bytes) -> Callable[[Json], Any]:
-    """Returns a function that raises fastjsonschema.JsonSchemaValueException if an object does not fit. It adds no defaults."""
+    """Returns a function that raises fastjsonschema.JsonSchemaValueException if an object does not match the schema. Adds no defaults."""
     compiled: Callable[[Json], Any] = fastjsonschema.compile(orjson.loads(schema), use_default=False)
     return compiled

@@ -25,7 +25,7 @@ def loads(text: bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError("the JSON is nested too deeply") from error
 
 
 def dumps(value: Any) -> bytes:
@@ -48,7 +48,7 @@ def _dumps(value: Any, **options: Any) -> bytes:
     try:
         return json.dumps(value, **options).encode()
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError("the value is nested too deeply") from error
 
 
 def readable(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Finds API keys of known formats in texts, and defines which names of variables indicate a secret."""
+"""Finds API keys of known formats in texts, and recognises names of environment variables that indicate a secret."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ _BASIC = re.compile(r"[Bb](?:asic|ASIC) {1,4}([A-Za-z0-9+/_-]{4,}+={0,2})")
 
 
 def places_of_keys(text: str, others: Iterable[tuple[int, int]] = ()) -> Iterator[tuple[int, int]]:
-    """Yields (start, end) of each key of a known format. `others` are places of other secrets, directly after which a key may begin."""
+    """Yields (start, end) of each key of a known format. `others` are places of other secrets; a key may follow these directly."""
     places = [*others]
     for beginning, pattern in _SHAPES:
         at = text.find(beginning)
@@ -131,7 +131,7 @@ def _adjacent_key(text: str, start: int, end: int) -> tuple[int, int] | None:
 
 
 def _logins(text: str) -> Iterator[tuple[int, int]]:
-    """Yields the places of logins after `Basic`, however short: base64 of a printable text with a colon."""
+    """Yields (start, end) of each login in an HTTP header `Basic ...`: base64 of a printable text with a colon, of any length."""
     for match in _BASIC.finditer(text) if "asic " in text or "ASIC " in text else ():
         try:
             login = base64.urlsafe_b64decode(match[1].replace("+", "-").replace("/", "_")).decode()

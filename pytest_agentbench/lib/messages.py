@@ -1,7 +1,7 @@
 """The messages between the processes of a session, and functions for child processes.
 
 Messages are frozen dataclasses, identified by the names of their classes. A protocol module contains the messages of one connection.
-For each direction, it defines the union of the possible messages, and their reader: `FromPool = Begun | Failed` and
+For each direction, it defines the union of the possible messages, and the object that reads them: `FromPool = Begun | Failed` and
 `FROM_POOL: Messages[FromPool] = Messages(FromPool)`.
 
 A child process reads its configuration as one JSON line from stdin, writes one JSON line when it is ready, and ends when stdin closes.
@@ -59,7 +59,7 @@ class Listening:
 
 @dataclass(frozen=True)
 class Refused:
-    """The last message to a process of another version, before the connection is closed. `Messages.read` raises it as `OtherVersion`."""
+    """The last message to a process with another protocol version, before the connection is closed. `Messages.read` raises OtherVersion."""
 
     reason: str
 
@@ -69,7 +69,7 @@ class OtherVersion(ConnectionError):
 
 
 def refusal(protocol: object) -> str:
-    """Returns why a process with this protocol version is refused, or an empty text for the current version."""
+    """Returns the reason for refusing a process with this protocol version, or an empty text for the current version."""
     if protocol == PROTOCOL:
         return ""
     return f"a process speaks protocol {protocol}, and this one protocol {PROTOCOL}: both need the same version of pytest-agentbench"

@@ -45,7 +45,7 @@ PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 class Object(NamedTuple):
-    """An object found in a text, as JSON tokens."""
+    """The result of scanning a text for one JSON object: its tokens, already corrected where they differ from JSON."""
 
     tokens: list[str]
     missing: list[str]  # missing closing brackets
@@ -70,7 +70,10 @@ def repaired(text: str) -> Json | None:
 
 
 def object_text(text: str) -> str:
-    """Makes arguments acceptable for a server. Returns a JSON object unchanged, an almost JSON object repaired, and `{}` otherwise."""
+    """Converts the arguments of a tool call, as the model wrote them, to a text that servers accept.
+
+    Returns a JSON object unchanged, an object that is almost JSON repaired, and `{}` for any other text.
+    """
     try:
         if isinstance(orjson.loads(text), dict):
             return text

@@ -1,7 +1,7 @@
-"""Values that users set in options, YAML files and the environment: checks of their kinds, durations, URLs with a login, and variables.
+"""Checks and converts values that users set in options, YAML files and the environment: numbers, durations, URLs with a login.
 
-Pydantic's TypeAdapter could check most kinds of values, but its import and a first adapter take 63 ms of CPU. That is a quarter of the
-start of a pool, which makes agents. It is also more than this plugin costs a pytest without suites (52 ms), which reads its options, too.
+Pydantic's TypeAdapter could check most of them, but its import and first use take 63 ms of CPU. That is a quarter of the time in which a
+pool starts, and more than the whole plugin costs a pytest session without suites (52 ms).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ T = TypeVar("T")
 
 
 class ValueKind(NamedTuple):
-    """A requirement of a value, as a function and in words."""
+    """A requirement that a value must meet, such as a whole number from 1 up: as a function, and in words for error messages."""
 
     allows: Callable[[Any], bool]
     words: str
 
     def read(self, value: T) -> T:
-        """Returns the value if it is allowed; raises ValueError with what would work."""
+        """Returns the value if it meets the requirement. Otherwise raises ValueError with the requirement in words."""
         if not self.allows(value):
             raise ValueError(self.words)
         return value
 
     def check(self, name: str, value: object) -> None:
-        """Raises ValueError with the name of the option, what would work, and the value, unless the value is allowed."""
+        """Raises ValueError if a value does not meet the requirement. The message names the option, the requirement and the value."""
         if not self.allows(value):
             raise ValueError(f"{name} must be {self.words}, not {value!r}")
 
@@ -41,19 +41,19 @@ MOST = 2**63 - 1  # the greatest 64-bit integer
 
 
 def whole(least: int, most: int = MOST) -> ValueKind:
-    """Returns the requirement of a whole number in a range. Booleans are not numbers."""
+    """Returns the requirement that a value is a whole number in a range. Booleans are not numbers."""
     words = f"a whole number from {least} " + ("up" if most == MOST else f"to {most}")
     return ValueKind(lambda value: type(value) is int and least <= value <= most, words)
 
 
 def number(least: float, most: float = inf) -> ValueKind:
-    """Returns the requirement of a finite number in a range. Booleans are not numbers."""
+    """Returns the requirement that a value is a finite number in a range. Booleans are not numbers."""
     words = f"a number from {least:g} " + ("up" if most == inf else f"to {most:g}")
     return ValueKind(lambda value: type(value) in {int, float} and least <= value <= most and value != inf, words)
 
 
 def one_of(names: Iterable[str]) -> ValueKind:
-    """Returns the requirement of one of two or more names."""
+    """Returns the requirement that a value is one of two or more names."""
     *others, last = known = tuple(names)
     return ValueKind(lambda value: value in known, f"{', '.join(others)} or {last}")
 
@@ -77,7 +77,7 @@ KINDS: Mapping[Any, ValueKind] = {
 
 
 def check_options(options: object, where: str = "") -> None:
-    """Checks the fields of a dataclass against their annotations. Raises ValueError for the first one that does not fit."""
+    """Checks the fields of a dataclass against their annotations. Raises ValueError for the first wrong one; `where` precedes its name."""
     for name, hint in get_type_hints(type(options), include_extras=True).items():
         value = getattr(options, name)
         if kind := _kind(hint, value):
@@ -85,7 +85,7 @@ def check_options(options: object, where: str = "") -> None:
 
 
 def _kind(hint: Any, value: object) -> ValueKind | None:
-    """Returns the requirement of an annotation, for `X | None` that of X. Returns None if there is nothing to check."""
+    """Returns the requirement in an annotation. Returns None if there is none, or if the value is None and the annotation allows that."""
     if NoneType in get_args(hint):
         return None if value is None else _kind(next(each for each in get_args(hint) if each is not NoneType), value)
     if get_origin(hint) is Annotated:
@@ -107,9 +107,9 @@ _ANY_USERINFO = re.compile(r"://[^/?#\s,|@]*@")
 
 
 class LoginUrl(str):
-    """A URL whose text contains no user and no password. A text without them is kept as it is.
+    """A text, usually a URL, from which user and password have been removed. The attribute `authorization` has them for the HTTP request.
 
-    The password, or the user of a URL without a password, is redacted from then on.
+    Creating one makes later Redactors redact the password, or the user if there is no password.
     """
 
     __slots__ = ("authorization",)
@@ -131,7 +131,7 @@ def without_logins(text: object) -> str:
 
 
 def _basic(userinfo: str) -> str:
-    """Returns the value of the header, and has all that contains the password redacted."""
+    """Returns the value of the header Authorization, or an empty text. Registers it and the password as secrets to redact."""
     from pytest_agentbench.lib.redact import (  # imported here, because a session without such a URL does not need its patterns
         is_telling,
         keep_secret,
@@ -165,5 +165,8 @@ GIVEN = frozenset(
 
 
 def unread(variables: Iterable[str], named: Collection[str]) -> list[str]:
-    """Returns the variables with the prefix AGENTBENCH_ that nothing reads, sorted. `named` are variables that settings name for keys."""
+    """Returns the variables that begin with AGENTBENCH_ but are not used, sorted; probably they are misspelt.
+
+    `named` are variables that settings name as holding keys.
+    """
     return sorted(name for name in variables if name.startswith(PREFIX) and name not in READ | GIVEN and name not in named)

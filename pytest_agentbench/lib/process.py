@@ -37,7 +37,7 @@ _MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
 
 
 class Child:
-    """A child process `python -m <module>`, in its own process session.
+    """A child process of this package, such as the pool or a tap: `python -m <module>`, in its own process session.
 
     It gets its configuration as one line on stdin, and writes one line to stdout when it is ready. It ends when its stdin closes, so it
     also ends if this process is killed.
@@ -91,7 +91,7 @@ class Child:
             return codec.received(kind, json_text.loads(line))
         except ValueError as error:
             self.process.kill()
-            raise BackendError(self.exit_message(f"was ended, since its first line cannot be read: {error}", by_us=True)) from error
+            raise BackendError(self.exit_message(f"was ended, because its first line cannot be parsed: {error}", by_us=True)) from error
 
     @property
     def is_gone(self) -> bool:
@@ -131,7 +131,7 @@ class Child:
         self.process.stdout.close()
 
     def close_pipes(self) -> None:
-        """Closes this side of the pipes to a process that has ended or will be left running."""
+        """Closes this side of the pipes to the child, which has ended or will be left running."""
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):  # The child ended before it read its configuration.
@@ -176,7 +176,10 @@ def foreign_environment() -> dict[str, str]:
 
 
 def first_line(process: subprocess.Popen[bytes], seconds: float) -> tuple[bytes, bool]:
-    """Returns the first line of a process (empty if there is none), and whether it was killed because it took longer than `seconds`."""
+    """Reads the first line that a process prints. Kills the process if that takes longer than `seconds`.
+
+    Returns the line (empty if there is none), and whether the process was killed.
+    """
     assert process.stdout is not None
     late = threading.Timer(seconds, process.kill)
     late.start()
@@ -365,7 +368,7 @@ def _pids(variable: str, value: str) -> list[int]:
 
 
 def _remain(variable: str, value: str, seconds: float) -> bool:
-    """Waits at most `seconds` until no process has the variable. Returns whether one still has it."""
+    """Waits at most `seconds` until no process has the variable with this value. Returns whether one still has it."""
     deadline = time.monotonic() + seconds
     while _pids(variable, value):
         if time.monotonic() >= deadline:

@@ -14,18 +14,18 @@ from pytest_agentbench.records import OPEN, SHARED
 
 
 class RecordField(NamedTuple):
-    """A field of a record."""
+    """The description of one field of a record class (see `codec`), which is used to convert records to JSON and back."""
 
     name: str
     kind: Any
-    open: bool = False  # whether its entries are keys of the record's own JSON object
+    open: bool = False  # whether it is a mapping whose entries become keys of the record's own JSON object
     shared: bool = False  # whether many records have the same value
     default: Callable[[], Any] | None = None  # creates the default; None for a required field
 
 
 @functools.cache
 def parts_of(kind: type) -> tuple[RecordField, ...]:
-    """Returns the fields of a record, including inherited ones."""
+    """Returns the fields of a record class, including inherited ones."""
     if is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         every = fields(kind)
@@ -64,5 +64,5 @@ def is_array(kind: Any) -> bool:
 
 
 def is_record(kind: Any) -> bool:
-    """Returns whether a type has fields: a dataclass, a named tuple, or a number with attributes."""
+    """Returns whether a type is a record: a dataclass, a named tuple, or a subclass of float with attributes."""
     return isinstance(kind, type) and (is_dataclass(kind) or is_array(kind) or (issubclass(kind, float) and kind is not float))

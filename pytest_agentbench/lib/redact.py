@@ -56,12 +56,12 @@ def keep_secret(*values: str) -> None:
 
 
 def is_telling(value: str) -> bool:
-    """Returns whether a value is long enough to be redacted everywhere. A shorter one may be part of ordinary text."""
+    """Returns whether a secret is long enough to be redacted everywhere. A shorter one may be part of ordinary text."""
     return len(value.strip()) >= _SHORTEST
 
 
 class _Kind(Enum):
-    """The kind of a value in a record, which decides what is redacted in it."""
+    """The meaning of a value in a record or in run.json, derived from its key. It decides what is redacted in the value."""
 
     TEXT = "free text"
     NAME = "names; the values of an object in it are free text again"
@@ -73,17 +73,17 @@ class _Kind(Enum):
 
 @dataclass(frozen=True)
 class PublicText:
-    """The public content of suites, as JSON that is not limited to ASCII."""
+    """The content of suites, which is public and therefore never secret, as JSON with unescaped characters."""
 
     texts: str = ""  # names, ids, tools and data
-    labels: str = ""  # the part of it that agents are expected to produce
+    labels: str = ""  # the expected values in these texts
 
 
 class Redactor:
-    """Replaces secrets in texts. The environment is read once, when the object is created."""
+    """Replaces secrets in texts by a mark. The secrets are read from the environment once, when the object is created."""
 
     def __init__(self, named: Collection[str] = (), public: PublicText = PublicText()) -> None:
-        """`named` are further variables with secrets, whatever their names look like.
+        """`named` are environment variables that contain secrets although their names may not indicate it.
 
         A value that occurs in the public text of suites is not a secret, so records keep it. The same is true for keys in expected values.
         """
@@ -101,7 +101,7 @@ class Redactor:
 
     @property
     def advice(self) -> list[str]:
-        """Sentences on the variables whose values are not redacted. The sentences do not contain the values."""
+        """Sentences on secrets that are not redacted, because they are an ordinary word or occur in a suite. They name the variables."""
         because = ((self._words, "an ordinary word", "anywhere"), (self._public, "a text of a suite", "in records and reports"))
         return [
             f"{', '.join(names)}: the value is {what}, so it is not redacted {where}; a secret needs another value"
@@ -110,7 +110,10 @@ class Redactor:
         ]
 
     def __call__(self, text: str) -> str:
-        """Redacts a record or run.json. It stays valid: names, labels, numbers, and keys of objects that are ours are not changed."""
+        """Redacts the JSON text of a record or of run.json. It stays valid: names, expected values and numbers are not changed.
+
+        Keys of objects are changed only in `value` of a line of messages.jsonl.
+        """
         secrets = sorted(start for start, _ in _all_places(text, self._in_records))
         return "".join(self._parts(text, iter(secrets))) if secrets else text
 
@@ -119,7 +122,7 @@ class Redactor:
         return _replaced(text, _all_places(text, self._in_texts))
 
     def blanked(self, text: bytes, first: int = 0, stop: int | None = None) -> bytes:
-        """Redacts the bytes of a file without changing their number. Only secrets that begin at `first` or later, and before `stop`."""
+        """Redacts the bytes of a file without changing their number: secrets that begin at `first` or later, and before `stop`."""
         letters = text.decode("latin-1")
         kept = bytearray(text)
         stop = len(text) if stop is None else stop
@@ -145,7 +148,7 @@ class Redactor:
             start, end = token.span()
             own = value
             if colon is not None:
-                own, value = here if here in (_Kind.LABEL, _Kind.KEPT) else _Kind.NAME, _kind(quoted[1:-1], here)
+                own, value = here if here in (_Kind.LABEL, _Kind.KEPT) else _Kind.NAME, _kind(quoted[1:-1], here, is_top=len(around) == 1)
             if secret < end:
                 yield text[at:start]
                 yield self._string(quoted, own) + (colon or "")
@@ -167,13 +170,16 @@ class Redactor:
         return quoted if clean == content else json.dumps(clean)
 
 
-def _kind(key: str, here: _Kind) -> _Kind:
-    """Returns the kind of the value of a key, in an object of the kind `here`."""
+def _kind(key: str, here: _Kind, *, is_top: bool) -> _Kind:
+    """Returns the kind of a value, given its key and the kind of the object that contains it (`here`).
+
+    `is_top` says whether that object is the whole record.
+    """
     if here is _Kind.LABEL:
         return here
     if key.lower() == "password":
         return _Kind.PASSWORD
-    if here is _Kind.KEPT or key == _VALUE:
+    if here is _Kind.KEPT or (is_top and key == _VALUE):
         return _Kind.KEPT
     if key in _LABELS:
         return _Kind.LABEL
@@ -186,7 +192,7 @@ def _is_word(value: str) -> bool:
 
 
 def named_secrets(settings: object) -> Iterator[str]:
-    """Yields the names of the environment variables that YAML settings name as holding secrets."""
+    """Yields the names of environment variables that contain secrets, according to keys such as `api_key_env` in YAML settings."""
     if isinstance(settings, Mapping):
         for name, value in settings.items():
             if name in _NAMING:
@@ -198,13 +204,13 @@ def named_secrets(settings: object) -> Iterator[str]:
 
 
 def _all_forms(values: Iterable[str]) -> list[str]:
-    """Returns all forms in which several values may be written, the longest first."""
+    """Returns all forms in which secrets may be written (see `_forms`), the longest first."""
     variants = {each for value in values for each in (value, value.strip(), " ".join(value.split()))}
     return sorted({form for each in variants for form in _forms(each)}, key=len, reverse=True)
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yields the forms of a value: unchanged, in Python's repr, in a URL, in base64 within other text, and in JSON within JSON."""
+    """Yields the forms in which a secret may be written: unchanged, in Python's repr, in a URL, in base64, and in JSON within JSON."""
     data = value.encode(errors="surrogateescape")
     in_url = {quote(data, safe=""), quote(data), quote_plus(data)}
     forms = {value, *_python_forms(value, data), *in_url, *(re.sub(r"%[0-9A-F]{2}", lambda each: each[0].lower(), form) for form in in_url)}
@@ -218,7 +224,7 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def _python_forms(value: str, data: bytes) -> Iterator[str]:
-    """Yields the forms of a value in the repr of a text or of bytes. Which quotes get a backslash depends on the text around the value."""
+    """Yields the forms of a secret inside the repr of a longer text. They differ in quotes, depending on the quotes in that text."""
     for quote_mark in ("'", "\\'"):
         for write in (repr, ascii):
             yield quote_mark.join(write('"' + part)[2:-1] for part in value.split("'"))
@@ -226,7 +232,7 @@ def _python_forms(value: str, data: bytes) -> Iterator[str]:
 
 
 def _all_places(text: str, values: Iterable[str]) -> list[tuple[int, int]]:
-    """Returns the places of the values (also if truncated) and of keys of known formats."""
+    """Returns (start, end) of each secret in a text: the values, also if truncated, and keys of known formats."""
     values = [*values]
     places = [*_places(text, values), *_truncated_values(text, values)]
     return [*places, *places_of_keys(text, places)]
@@ -242,7 +248,10 @@ def _places(text: str, values: Iterable[str]) -> Iterator[tuple[int, int]]:
 
 
 def _truncated_values(text: str, values: Collection[str]) -> Iterator[tuple[int, int]]:
-    """Yields the places of truncated values next to a mark: the beginning of a value or key before it, the end of a value after it."""
+    """Yields (start, end) of truncated secrets next to a truncation mark.
+
+    Before a mark, this is the beginning of a value or key; after a mark, the end of a value.
+    """
     for mark in cuts(text):
         if (key := place_of_truncated_key(text, mark.start())) is not None:
             yield key
@@ -262,7 +271,7 @@ def _truncated_values(text: str, values: Collection[str]) -> Iterator[tuple[int,
 
 
 def _merged(places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yields the places in order. Overlapping places become one."""
+    """Yields places (start, end) in order. Overlapping places become one."""
     start, end = 0, 0
     for each in sorted(places):
         if each[0] >= end:
@@ -299,7 +308,7 @@ def tail(log: Path, lines: int = LOG_TAIL) -> list[str]:
 
 
 def indented(lines: list[str]) -> str:
-    """Indents lines, as a block below a sentence."""
+    """Returns the lines as one indented text, to follow a sentence in a message."""
     return "\n".join(f"    {line}" for line in lines) or "    (nothing)"
 
 

@@ -1,4 +1,4 @@
-"""Hints for connections that fail because the server refuses the key, or because its certificate is not trusted."""
+"""Explains to users why a server refuses the API key, or why TLS fails, and what to do."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_L
 
 
 def of_key(variable: str | None, *, sent: bool) -> str:
-    """Returns a hint for the statuses 401 and 403. `variable` is the environment variable of the key.
+    """Returns what to do about an answer with the status 401 or 403.
 
-    `sent` is whether the server got any credentials.
+    `variable` is the environment variable of the key, `sent` whether the server got any credentials.
     """
     if variable:
-        return f"the key is the value of the environment variable {variable}, which `api_key_env` names: is it one of this server?"
+        return f"check that the environment variable {variable}, which `api_key_env` names, has a key of this server"
     if sent:
-        return "is the key right?"
+        return "check the key"
     return "no key was sent: `api_key_env` in a backend's YAML (under `judge`: `api_key`) names the environment variable that holds it"
 
 
@@ -29,19 +29,26 @@ def of_tls(error: ssl.SSLError, host: str, ca_file: str | None) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return _of_certificate(error.verify_code, error.verify_message.rstrip("."), host, ca_file)
     reason = error.reason or str(error)
-    return f"it does not speak TLS ({reason}): is it http://?" if reason in _NO_TLS else f"TLS failed: {reason}"
+    return (
+        f"the server does not speak TLS ({reason}); check whether the URL should begin with http://"
+        if reason in _NO_TLS
+        else f"TLS failed: {reason}"
+    )
 
 
 def _of_certificate(code: int, message: str, host: str, ca_file: str | None) -> str:
     if code in _OTHER_NAME:
-        return f"its certificate is not for {host} ({message}): the URL needs a name that is in the certificate; a `ca_file` does not help"
+        return (
+            f"the server's certificate is not for {host} ({message}); use a name from the certificate in the URL; a `ca_file` does not help"
+        )
     if code in _OTHER_TIME:
-        return f"its certificate is not valid today ({message}): the server needs a new one; a `ca_file` does not help"
+        return f"the server's certificate is not valid today ({message}); the server needs a new one; a `ca_file` does not help"
     if ca_file:
-        return f"its certificate is not trusted ({message}): `ca_file` {ca_file} does not contain its authority; use the PEM file of that"
-    return f"its certificate is not trusted ({message}): set `ca_file` in the backend's YAML to the PEM file of its authority"
+        advice = f"`ca_file` {ca_file} does not contain its authority; use that one's PEM file"
+        return f"the server's certificate is not trusted ({message}); {advice}"
+    return f"the server's certificate is not trusted ({message}); set `ca_file` in the backend's YAML to the PEM file of its authority"
 
 
 def lasts(error: ssl.SSLError) -> bool:
-    """Returns whether a retry would fail again. A bad certificate stays bad, but an interrupted handshake may succeed."""
+    """Returns whether a TLS error is permanent, such as a bad certificate. After others, such as a lost connection, a retry may help."""
     return isinstance(error, ssl.SSLCertVerificationError) or error.reason in _NO_TLS

@@ -28,11 +28,11 @@ _inline: ContextVar[bool] = ContextVar("agentbench_inline", default=False)
 
 
 class _Started(threading.Event):
-    """The event for which `Thread.start` waits, here with a time limit. If memory runs out in the new thread, it is never set."""
+    """Replaces the event for which `Thread.start` waits, to add a time limit. If memory runs out in the new thread, it is never set."""
 
     def wait(self, timeout: float | None = None) -> bool:
         if not super().wait(START_SECONDS if timeout is None else timeout):
-            raise RuntimeError(f"can't start new thread: it has not begun after {START_SECONDS:g} s, as when memory is short")
+            raise RuntimeError(f"can't start new thread: it did not begin within {START_SECONDS:g} s, probably because memory is short")
         return True
 
 
@@ -119,7 +119,7 @@ def blocking(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 
 def off_the_loop(function: Callable[P, Any]) -> Callable[P, Coroutine[Any, Any, Any]]:
-    """Converts a function, blocking or not, to a coroutine function that runs it with `in_thread`."""
+    """Converts any function, also one that blocks, to a coroutine function that runs it in a thread with `in_thread`."""
 
     @functools.wraps(function)
     async def run(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -129,7 +129,7 @@ def off_the_loop(function: Callable[P, Any]) -> Callable[P, Coroutine[Any, Any, 
 
 
 def run_apart(work: Callable[[], Awaitable[T]]) -> T:
-    """Runs a coroutine function in an event loop in another thread and returns its result. Does not wait for code that it left running.
+    """Runs a coroutine function in an event loop in another thread and returns its result. Does not wait for code that was left running.
 
     A KeyboardInterrupt cancels the coroutine, and is raised when the coroutine has ended.
     """

@@ -26,7 +26,7 @@ INTERRUPTED_AGAIN = 1.0  # seconds between interruptions of code that ignores th
 
 
 class TimeIsOver(BaseException):
-    """Ends code whose time is over. It is a BaseException, so that an `except Exception` in that code does not catch it."""
+    """Raised in user code when its time limit is reached. A BaseException, so that `except Exception` in that code does not catch it."""
 
 
 @contextmanager
@@ -55,7 +55,7 @@ NAMES = 12  # names of a module that an error message lists
 
 
 def search_path() -> list[str]:
-    """Returns the module search path with absolute paths, for a child with another working directory."""
+    """Returns `sys.path` with absolute paths, for a child process with another working directory."""
     return [str(Path(each).absolute()) if each == "" else each for each in sys.path]
 
 
@@ -78,11 +78,11 @@ def load_object(what: str, name: str, known: Mapping[str, str], folder: Path) ->
         raise
     except BaseException as error:  # An import runs user code, which may raise anything.
         raise ConfigError(f"{what} {name!r} cannot be loaded: {_import_error_text(error)}") from error
-    raise ConfigError(f"{what} {name!r} cannot be loaded: there is no {attribute!r} in it; it defines: {_names_in(module)}")
+    raise ConfigError(f"{what} {name!r} cannot be loaded: the module does not define {attribute!r}; it defines: {_names_in(module)}")
 
 
 def _names_in(module: ModuleType) -> str:
-    """Returns the first names that a module defines itself."""
+    """Returns the first names that a module defines itself, for an error message."""
     names = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
     return f"{', '.join(names[:NAMES]) or 'nothing'}{', ...' * (len(names) > NAMES)}"
 
@@ -99,9 +99,9 @@ def _import_error_text(error: BaseException) -> str:
 
 
 def check_takes(what: str, function: Any, arguments: Sequence[str]) -> None:
-    """Raises ConfigError unless a function can be called with `arguments` by position, in this order.
+    """Raises ConfigError unless a function can be called with arguments of these names by position.
 
-    Parameters with the names of arguments must be in the same order.
+    If its parameters have the same names, they must be in the same order, so that no two are exchanged by mistake.
     """
     parameters = _signature(what, function).parameters
     named = [name for name in parameters if name in arguments]
@@ -117,7 +117,7 @@ def _signature(what: str, function: Any) -> inspect.Signature:
     try:
         return inspect.signature(function)
     except ValueError as error:  # Some functions written in C have no signature.
-        raise ConfigError(f"{what}: {error}; a function of your own can call it") from error
+        raise ConfigError(f"{what}: {error}; write a function of your own that calls it") from error
 
 
 def options_of(function: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Runs a web application as a child process. It reads its settings from stdin, writes its port to stdout, and serves requests.
+"""Runs a web application in a child process, such as the embedded engine. It reads its settings from stdin and writes its port to stdout.
 
-It ends when stdin closes, or on SIGTERM. If the settings are an argument of the command line, stdin is ignored.
+The process ends when stdin closes, or on SIGTERM. If the settings are an argument of the command line, stdin is ignored.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SHUTDOWN = 0.1  # seconds for running requests at shutdown
 
 
 def run_service(where: str, service: Callable[[Any], Coroutine[Any, Any, None]]) -> int:
-    """Runs `service` with the settings of this process. Returns the exit status: 0, or 2 after an error message on stderr.
+    """Runs the coroutine function `service` with the settings of this process until it returns.
 
-    `where` is the name of the settings in error messages.
+    Returns the exit status: 0, or 2 after an error message on stderr. `where` names the settings in error messages.
     """
     gc.freeze()  # Garbage collections, also at exit, need not visit the imported modules.
     try:
@@ -38,7 +38,7 @@ def run_service(where: str, service: Callable[[Any], Coroutine[Any, Any, None]])
 
 
 async def serve(application: web.Application, where: str, host: str, port: int, *, reuse_port: bool = False) -> None:
-    """Serves until stdin closes or a signal arrives. Raises ConfigError if it cannot listen. Port 0 selects a free port."""
+    """Serves an application until stdin closes or a signal arrives. Port 0 selects a free port. Raises ConfigError if it cannot listen."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     if not sys.argv[1:]:
         end_with_stdin(loop, stopped)

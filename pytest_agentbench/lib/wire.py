@@ -1,7 +1,7 @@
 """The wire protocol between the processes of a session: length-prefixed frames over loopback sockets.
 
 A frame consists of a header, which is a message as JSON, and a body of raw bytes. The first frame of every connection is a `Hello`.
-Reading from a closed connection raises an error; it never hangs.
+Reading from a closed connection raises an error and never blocks.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def framed(header: Any, body: bytes = b"", dumps: Callable[[Any], bytes] = json_
 
 
 def sizes(prefix: bytes, most: int = MAX_FRAME) -> tuple[int, int]:
-    """Returns the sizes of header and body in bytes. Raises ConnectionError if the frame is larger than `most`."""
+    """Returns the sizes of header and body from the prefix of a frame. Raises ConnectionError if the frame is larger than `most` bytes."""
     head, body = _PREFIX.unpack(prefix)
     if head + body > most:
-        raise ConnectionError(f"a frame of {head + body} bytes is not one of ours")
+        raise ConnectionError(f"a frame of {head + body} bytes exceeds the limit of {most}; the other process does not use this protocol")
     return head, body
 
 
 def connect(port: int, token: str, role: str, timeout: float | None = 10) -> socket.socket:
-    """Connects to a process of this session and sends `Hello`. The time limit applies only to connecting; later calls block."""
+    """Connects to a process of this session and sends `Hello`. The time limit applies to connecting; later calls block without limit."""
     connection = socket.create_connection(("127.0.0.1", port), timeout)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.settimeout(None)

@@ -41,9 +41,9 @@ def draw(chosen: ChosenRuns, directory: Path, *, score: str | None, color_by: st
     Args:
         chosen: The runs.
         directory: The directory.
-        score: Name of the score; the default is the main score of the runs.
-        color_by: The column or setting that colours stand for. The default is the run, the variant for a single run with arms, or the
-            suite for more runs than there are colours.
+        score: Name of the score. The default is the main score of the first suite.
+        color_by: The column or setting whose values have a colour each. The default is the run. It is the variant for a single run with
+            arms, and the suite if there are more runs than colours.
         format: `png` or `svg`.
 
     Raises:
@@ -68,7 +68,7 @@ def draw(chosen: ChosenRuns, directory: Path, *, score: str | None, color_by: st
 
 
 def main_score(chosen: ChosenRuns) -> str:
-    """Returns the main score of the first suite."""
+    """Returns the main score of the first suite in the runs, or `tsq` if they have no suite."""
     return next((suite.main_score for origin in chosen.origins for suite in chosen.run_of(origin).suites.values()), "tsq")
 
 
@@ -82,7 +82,7 @@ def left_out(chosen: ChosenRuns, score: str | None) -> str:
 
 
 def drawn(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Yields (title, file) of the pictures in a run directory, in the order of TITLES."""
+    """Yields (title, file) of the pictures that exist in a run directory, in the order of TITLES."""
     files = {file.stem: file for file in sorted((directory / FOLDER).glob("*")) if file.suffix[1:] in FORMATS}
     for name, title in TITLES.items():
         beginning = name.removesuffix("{score}")

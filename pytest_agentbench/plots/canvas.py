@@ -1,4 +1,4 @@
-"""The style of pictures: they stay legible at half their size, and their colours are safe for colour-blind readers."""
+"""Creates and saves pictures in one style. They stay legible at half their size and for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ def style() -> AbstractContextManager[None]:
 
 
 def axes(columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """Creates a figure. Returns it with its axes, row by row."""
+    """Creates a figure. Returns the figure and the list of its axes, row by row."""
     figure = Figure(figsize=(9 if columns == 1 else 6.5 * columns, 6 if rows == 1 else 5.2 * rows), layout="constrained")
     return figure, [*np.atleast_1d(figure.subplots(rows, columns)).flat]
 
 
 def save(figure: Figure, file: Path) -> None:
-    """Writes a figure. The suffix of the file is its format."""
+    """Writes a figure to a file. The suffix of the file's name is the format, for example `.svg`."""
     figure.savefig(file, dpi=110, metadata={"Date": None} if file.suffix == ".svg" else {})
 
 
 def groups(points: Points) -> Iterator[tuple[str, str, str, NDArray[np.bool_]]]:
-    """Yields (name, colour, shape, mask of its points) of each kind, or all points under one name if colours stand for numbers."""
+    """Yields (name, colour, shape, mask) of each group of points with one colour. If colours stand for numbers, yields one group of all."""
     for kind, colour, shape in zip(points.kinds or [""], COLOURS, SHAPES, strict=False):
         yield kind, colour, shape, np.ones(len(points.values), dtype=bool) if points.kinds is None else points.colours == kind
 
@@ -96,16 +96,16 @@ def legend(figure: Figure, axis: Axes, title: str | None = None) -> None:
 
 
 def figures(axis: Axes, text: str) -> None:
-    """Writes numbers above a picture, where they cover no data."""
+    """Writes a line of statistics above a picture, so that it covers no data."""
     axis.set_title(text, loc="right", fontsize=12)
 
 
 def shown(value: float) -> str:
-    """Formats a number for readers: `29,550`, `46.8`, `0.142`."""
+    """Formats a number for a picture: `29,550`, `46.8`, `0.142`."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def whole(*axes: Axis) -> None:
-    """Puts ticks of some axes at integers only."""
+    """Makes the ticks of some axes integers."""
     for axis in axes:
         axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

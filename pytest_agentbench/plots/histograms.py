@@ -1,4 +1,4 @@
-"""Histograms of each measure: over calls if calls have it, otherwise over rollouts."""
+"""Histograms of each measure of rollouts. Measures that calls have, such as TTFT, are counted over calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BINS = {"ttft": 100, "itl": 100, "tps": 100, "total_tokens": 50, "llm_calls": 25
 
 
 def pictures(points: Points) -> dict[str, Figure]:
-    """Returns file name without suffix -> figure."""
+    """Returns file name without suffix -> figure: a histogram of each measure, and one picture of all."""
     drawn = {}
     for measure in AXES:
         figure, [axis] = axes()
@@ -28,7 +28,7 @@ def pictures(points: Points) -> dict[str, Figure]:
 
 
 def histogram(axis: Axes, points: Points, measure: str) -> None:
-    """Draws a histogram with a line at the median, and statistics above."""
+    """Draws a histogram of a measure, with a line at the median, and statistics above the picture."""
     values = points.calls.get(measure, points.measures[measure])
     values = values[~np.isnan(values)]
     axis.set_xlabel(AXES[measure])
@@ -45,7 +45,7 @@ def histogram(axis: Axes, points: Points, measure: str) -> None:
 
 
 def edges(values: NDArray[np.float64], measure: str) -> NDArray[np.float64]:
-    """Returns the edges of the bins.
+    """Returns the edges of the bins of a histogram.
 
     TTFT has bins of 5 ms if no value exceeds 500 ms. Numbers of LLM calls have a bin each if their range is small.
     """

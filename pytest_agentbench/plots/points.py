@@ -1,4 +1,4 @@
-"""The data of pictures of rollouts: a score and six measures of each, the settings that colours stand for, and CSV files of all."""
+"""The data behind scatter plots and histograms: a score and six measures of each rollout, its colour, and CSV files of all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RunSuite = tuple[str, str]  # (run, suite under one variant)
 
 
 def settings_of(runs: Mapping[str, Run]) -> dict[RunSuite, Json]:
-    """Returns the settings of each suite of each run, by the paths that --agentbench-set takes: `agent.temperature`, `concurrency`."""
+    """Returns (run, suite) -> its settings, by the paths that --agentbench-set takes, such as `agent.temperature` and `concurrency`."""
     return {(name, group): dict(_settings(run, group)) for name, run in runs.items() for group in run.suites}
 
 
@@ -48,7 +48,7 @@ def _flat(settings: Json, above: Sequence[str] = ()) -> Iterator[tuple[str, Any]
 
 
 def chosen_setting(settings: Mapping[RunSuite, Json], name: str) -> dict[RunSuite, Any] | None:
-    """Returns the values of a setting, or None if no run has it. `agent.` may be left out of its path."""
+    """Returns (run, suite) -> value of one setting, or None if no run has that setting. `agent.` may be left out of its path."""
     values = {key: of_suite.get(name, of_suite.get(f"{OF_AGENT}{name}")) for key, of_suite in settings.items()}
     return None if all(value is None for value in values.values()) else values
 
@@ -63,7 +63,7 @@ PointKey = tuple[str, str, str, str, int]  # run, suite, scenario, variant, tria
 
 @dataclass(frozen=True)
 class Points:
-    """Columns with a row for each rollout that has the score. Unknown measures are NaN."""
+    """The points of scatter plots, as columns: one row for each rollout that has the score. Unknown measures are NaN."""
 
     score: str  # name of the score
     values: NDArray[np.float64]  # the score
@@ -76,7 +76,7 @@ class Points:
 
     @property
     def kinds(self) -> list[str] | None:
-        """The sorted names that have a colour each, or None if colours stand for numbers."""
+        """The sorted names that have a colour each, or None if colours stand for numbers (a colour scale)."""
         return None if self.colours.dtype.kind == "f" else sorted({*self.colours})
 
 
@@ -123,19 +123,21 @@ def _keys(table: FrameTable) -> list[PointKey]:
 
 
 def _scores(scores: FrameTable, name: str) -> dict[PointKey, float]:
-    """Returns the score of each rollout. Raises ConfigError if no rollout has it."""
+    """Returns rollout -> value of one score. Raises ConfigError if no rollout has that score."""
     whole = np.array([part is None for part in scores["part"]], dtype=bool) & ~np.isnan(scores["value"])
     named = scores.where(whole & (scores["score"] == name))
     if not len(named):
         known = sorted({*scores.where(whole)["score"]})
         raise ConfigError(
-            unknown_name("score", name, known) if known else "no rollout of these runs has a score, so there is nothing to draw"
+            unknown_name("score", name, known)
+            if known
+            else "no rollout of these runs has a score, so there is nothing to draw; choose a run with scores"
         )
     return dict(zip(_keys(named), named["value"].tolist(), strict=True))
 
 
 def _good(calls: FrameTable) -> NDArray[np.bool_]:
-    """Returns which calls are successful and belong to the timings of the run."""
+    """Returns a mask of the calls that are successful and count in the serving metrics."""
     good: NDArray[np.bool_] = calls["is_successful"] & calls["measured"]
     return good
 
@@ -147,7 +149,7 @@ def _median(values: NDArray[np.float64], rows: list[int]) -> float:
 
 
 def _colours(rollouts: FrameTable, column: str, settings: Mapping[RunSuite, Json]) -> NDArray[Any]:
-    """Returns the values of a column or a setting. Raises ConfigError if it is unknown, or has more names than there are colours."""
+    """Returns what the colour of each rollout stands for. Raises ConfigError if `column` is unknown, or has more names than colours."""
     values = rollouts[column] if column in rollouts.columns else _of_setting(rollouts, column, settings)
     if values.dtype.kind in "fi":
         return values.astype(float)
@@ -158,7 +160,7 @@ def _colours(rollouts: FrameTable, column: str, settings: Mapping[RunSuite, Json
 
 
 def _of_setting(rollouts: FrameTable, name: str, settings: Mapping[RunSuite, Json]) -> NDArray[Any]:
-    """Returns the value of a setting for each rollout: as numbers if all are, otherwise as names."""
+    """Returns the value of a setting for each rollout, as numbers if all values are numbers, otherwise as names."""
     chosen = chosen_setting(settings, name)
     if chosen is None:
         known = [*rollouts.columns, *sorted({path for of_suite in settings.values() for path in of_suite})]
@@ -183,7 +185,7 @@ CALL_COLUMNS = {"ttft_ms": "ttft", "itl_ms": "itl", "tps": "tps"}
 
 
 def write_data(points: Points, directory: Path) -> None:
-    """Writes the data of the scatter plots, with the score, and of the histograms, without it."""
+    """Writes CSV files: the data of the scatter plots, with the score, and the data of the histograms, without it."""
     for name, score in ((f"throughput_vs_{points.score}_per_request", points.score), ("throughput_histogram", "")):
         of_score = [f"{score}_score"] if score else []
         colour = [points.color_by] if score else []

@@ -1,4 +1,4 @@
-"""The picture of a reproduced experiment: throughput over workflows in flight, with ratios to the baseline at the highest number."""
+"""The picture of a reproduced experiment: each method's throughput by concurrency, and its ratio to the baseline at the highest one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_agentbench.reproduction.experiment import MeasuredCell, ratio
 
 
 def draw(cells: Sequence[MeasuredCell], baseline: str, file: Path) -> None:
-    """Writes the picture. The suffix of the file is its format. The baseline comes first."""
+    """Writes the picture. The suffix of the file is its format. `baseline` is the method that is drawn first."""
     with style():
         figure, [axis] = axes()
         methods = sorted({cell.method for cell in cells}, key=lambda method: (method != baseline, method))

@@ -18,7 +18,7 @@ from pytest_agentbench.runs.run_file import Run
 
 
 class Quality(NamedTuple):
-    """The main score of a suite of a run."""
+    """A point of the picture `quality_vs_speed`: the main score of a suite, and the speed of its run or arm."""
 
     name: str
     mean: Mean
@@ -26,7 +26,7 @@ class Quality(NamedTuple):
 
 
 class RunLoad(NamedTuple):
-    """Latency and throughput of a run or an arm."""
+    """A point of the picture `throughput_vs_latency`: a run or an arm."""
 
     name: str
     ttft_ms: float  # median
@@ -34,7 +34,7 @@ class RunLoad(NamedTuple):
 
 
 def pictures(runs: Sequence[Run], ttfts: Sequence[Mapping[str, float]]) -> dict[str, Figure]:
-    """Returns file name without suffix -> figure. Without measured runs, there are none.
+    """Returns file name without suffix -> figure. Without measured runs, returns no figures.
 
     `ttfts` has a mapping for each run: arm -> median TTFT in milliseconds.
     """
@@ -52,7 +52,7 @@ def titles(runs: Sequence[Run]) -> list[str]:
 
 
 def qualities_of(run: Run, title: str) -> Iterator[Quality]:
-    """Yields the quality of each measured suite."""
+    """Yields a point for each measured suite of a run."""
     of_arms = {arm.name: arm.metrics["rollouts_per_hour"] for arm in run.ab.arms} if run.ab else {}
     for name, suite in run.suites.items():
         speed = of_arms.get(arm_of(suite.variant)) if run.ab else run.performance.number("rollouts_per_hour")
@@ -61,7 +61,7 @@ def qualities_of(run: Run, title: str) -> Iterator[Quality]:
 
 
 def loads_of(run: Run, title: str, ttfts: Mapping[str, float]) -> Iterator[RunLoad]:
-    """Yields the load of the run, or of each of its measured arms. `ttfts` maps arms to their median TTFT in milliseconds."""
+    """Yields a point for the run, or for each of its measured arms. `ttfts` maps arms to their median TTFT in milliseconds."""
     if run.ab:
         rates = {arm.name: arm.metrics["output_tokens_per_s"] for arm in run.ab.arms}
         yield from (RunLoad(f"{title} {arm}", ttfts[arm], rate) for arm, rate in rates.items() if rate and arm in ttfts)

@@ -23,7 +23,7 @@ AXES = {
 
 
 def pictures(points: Points) -> dict[str, Figure]:
-    """Returns file name without suffix -> figure."""
+    """Returns file name without suffix -> figure: a scatter plot for each measure, and one picture of all."""
     drawn = {f"{measure}_vs_{points.score}": _single(points, measure) for measure in AXES if measure != "total_duration"}
     return {**drawn, f"summary_throughput_vs_{points.score}": _summary(points)}
 
@@ -45,7 +45,7 @@ def _summary(points: Points) -> Figure:
 
 
 def scatter(axis: Axes, points: Points, measure: str) -> None:
-    """Draws the points, and, if there are enough, a least-squares line with its correlation r."""
+    """Draws the points, and a least-squares line with its correlation r if there are enough points."""
     values = points.measures[measure]
     known = ~np.isnan(values)
     for name, colour, shape, members in groups(points):
@@ -77,7 +77,7 @@ def line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float, 
 
 
 def legend(figure: Figure, axis: Axes, points: Points) -> None:
-    """Adds a colour bar, or a legend below the picture. A single kind gets none."""
+    """Adds a colour scale, or a legend below the picture. If all points have one colour, adds neither."""
     if points.kinds is None:
         drawn = next(each for each in axis.collections if each.get_gid() == "numbers")
         figure.colorbar(drawn, ax=figure.axes, label=points.color_by)

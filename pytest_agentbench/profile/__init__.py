@@ -1,6 +1,6 @@
 """The profile of a run: its slowest calls, call tree, spikes of concurrency, and shared prompt prefixes.
 
-It is made on request, by reading the journal once, one rollout at a time. The cost grows linearly with the number of calls.
+`read_profile` reads the journal once, with one rollout in memory at a time. The cost grows linearly with the number of calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SLOWEST = 10  # calls
 
 @dataclass(frozen=True)
 class Profile:
-    """The profile of a run's scenarios. Calls to other endpoints and calls of judges appear only in the tree."""
+    """The results of profiling a run: what its report shows. Calls to other endpoints and calls of judges appear only in the tree."""
 
     calls: int  # calls of agents, in all attempts
     timed: int  # those with known times

@@ -21,7 +21,7 @@ TAIL = 60  # last characters of a prefix that are shown
 
 @dataclass(frozen=True)
 class Prefix:
-    """The longest prefix that the prompts of some rollouts share."""
+    """A prefix that the prompts of several rollouts share. If it were a block longer, fewer rollouts would share it."""
 
     group: str  # suite and variant
     model: str
@@ -34,7 +34,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class PromptReuse:
-    """Reusable and cached prompt tokens of the successful calls of agents."""
+    """The results about prompts: the tokens that a perfect prefix cache would save, and the cached ones, in successful calls of agents."""
 
     calls: int  # calls with known prompts
     unknown: int  # calls whose prompts are not in the transcripts
@@ -48,7 +48,7 @@ class PromptReuse:
 
 
 class PromptTree:
-    """The prompts of one model in one suite as a tree of blocks. Prompts with a common prefix start with the same nodes."""
+    """A tree of the prompts of one model in one suite. Each node is a block of text, and prompts with a common prefix share nodes."""
 
     def __init__(self) -> None:
         self.parents, self.texts = [0], [""]
@@ -71,7 +71,7 @@ class PromptTree:
         return (sum(full) - max(full)) * BLOCK
 
     def counts(self) -> tuple[list[int], list[int]]:
-        """Returns the calls and rollouts whose prompts contain each node. The first node is the root."""
+        """Returns two lists: for each node, the number of calls and of rollouts whose prompts contain it. The first node is the root."""
         return self._summed(self._calls), self._summed(self._rollouts)
 
     def beginning(self, node: int) -> str:
@@ -106,7 +106,7 @@ class PromptTree:
 
 
 class TokenFit:
-    """A least-squares fit of prompt tokens: tokens before the transcript, and tokens per character of it."""
+    """Fits the number of prompt tokens to the length of the transcript by least squares. `add` adds a call, `line` returns the result."""
 
     def __init__(self) -> None:
         self.calls = 0  # calls whose tokens a server counted
@@ -132,7 +132,7 @@ class TokenFit:
 
 
 class _Group:
-    """The prompts of one model in one suite, with their counts."""
+    """The prompts of one model in one suite, and the counts from which their reuse is computed."""
 
     def __init__(self) -> None:
         self.tree, self.fit = PromptTree(), TokenFit()
@@ -142,7 +142,7 @@ class _Group:
         self.repeated_calls = 0  # calls after the first one of a rollout
 
     def reusable(self) -> tuple[float, float]:
-        """Returns (tokens that a perfect cache would contain, those of them that the same rollout had sent before)."""
+        """Returns two numbers of tokens: those that a perfect cache would contain, and those that the same rollout had sent before."""
         before, slope = self.fit.line()
         calls, _ = self.tree.counts()
         blocks = sum(count - 1 for count, text in zip(calls[1:], self.tree.texts[1:], strict=True) if len(text) == BLOCK)
@@ -204,7 +204,7 @@ class PromptTrees:
                 self._cached_of += call.prompt_tokens or 0
 
     def reuse(self) -> PromptReuse:
-        """Returns the reuse of the prompts added so far."""
+        """Returns the results for all prompts added so far."""
         reusable = [group.reusable() for group in self.groups.values()]
         return PromptReuse(
             calls=sum(group.calls for group in self.groups.values()),
@@ -219,7 +219,7 @@ class PromptTrees:
         )
 
     def _prefixes(self) -> Iterator[Prefix]:
-        """Yields the prefixes that save most tokens. All rollouts but the first get a prefix from the cache."""
+        """Yields the prefixes that save most tokens, which are saved in all rollouts that share a prefix except the first one."""
         shared = [(*prefix, name, group.tree) for name, group in self.groups.items() for prefix in group.prefixes()]
         for node, rollouts, calls, tokens, (group, model), tree in sorted(shared, key=lambda each: -(each[1] - 1) * each[3])[:MOST]:
             text = tree.beginning(node)

@@ -32,7 +32,7 @@ class Levels(NamedTuple):
 
     @classmethod
     def of(cls, starts: Floats, ends: Floats) -> Self:
-        """Counts the spans. No span may end before it starts."""
+        """Counts how many spans overlap at each time. No span may end before it starts."""
         times, places = np.unique(np.concatenate([starts, ends]), return_inverse=True)
         steps = np.repeat([1.0, -1.0], [len(starts), len(ends)])
         return cls(times, np.cumsum(np.bincount(places, steps, len(times))).round().astype(np.int64))
@@ -43,12 +43,12 @@ class Levels(NamedTuple):
         return np.diff(self.times)
 
     def at(self, times: Floats) -> Counts:
-        """Returns the number of spans at given times. A span that starts at that time counts."""
+        """Returns the number of spans at each of some times. A span that starts at that time counts."""
         places = np.searchsorted(self.times, times, "right") - 1
         return np.where(places < 0, 0, self.counts[places])
 
     def duration(self) -> dict[int, float]:
-        """Returns number of concurrent spans -> total duration, in ascending order."""
+        """Returns number of concurrent spans -> total time with that number, in ascending order."""
         if len(self.times) < 2:
             return {}
         levels, places = np.unique(self.counts[:-1], return_inverse=True)
@@ -56,7 +56,7 @@ class Levels(NamedTuple):
 
 
 def level_at(durations: dict[int, float], q: float) -> int:
-    """Returns the number that was not exceeded for q % of the time, or 0 without any time."""
+    """Returns the number of concurrent spans that was not exceeded for q % of the time, or 0 if `durations` is empty."""
     total, so_far, last = sum(durations.values()), 0.0, 0
     for level, duration in durations.items():
         so_far, last = so_far + duration, level
@@ -71,7 +71,7 @@ MOST = 5  # maximum number of spikes
 
 @dataclass(frozen=True)
 class Latencies:
-    """The number of some calls, and the median latencies of the successful ones."""
+    """The number of calls in a group, and their median latencies, which only successful calls have."""
 
     calls: int
     ttft_ms: float | None
@@ -100,7 +100,7 @@ class ConcurrencyLevel:
 
 @dataclass(frozen=True)
 class Concurrency:
-    """Calls in flight, from their send to their end."""
+    """The numbers of calls in flight over the time of a run, and its spikes. A call is in flight from its send to its end."""
 
     usual: int
     peak: int
@@ -113,7 +113,7 @@ class Concurrency:
 
 
 def concurrency(calls: FrameTable) -> Concurrency | None:
-    """Returns the concurrency of a table of calls, or None if no call was sent."""
+    """Counts the calls in flight in a table of calls. Returns None if no call was sent."""
     sent = calls.where(calls["sent_s"] > 0)
     if not len(sent):
         return None
@@ -135,7 +135,7 @@ def concurrency(calls: FrameTable) -> Concurrency | None:
 
 
 def _above(levels: Levels, usual: int) -> Iterator[tuple[float, float]]:
-    """Yields the spans in which more calls than usual were in flight."""
+    """Yields (start, end) of each span in which more calls than usual were in flight."""
     for above, places in groupby(range(len(levels.counts)), key=lambda place: levels.counts[place] > usual):
         if above:
             inside = [*places]
@@ -150,7 +150,7 @@ def _spike(sent: FrameTable, levels: Levels, span: tuple[float, float]) -> Spike
 
 
 def _levels(sent: FrameTable, in_flight: Counts, durations: dict[int, float]) -> Iterator[ConcurrencyLevel]:
-    """Yields the levels 1, 2, 3 to 4, 5 to 8, and so on."""
+    """Yields the levels with 1, 2, 3 to 4, 5 to 8, ... calls in flight. Levels that never occurred are left out."""
     least, total = 1, sum(durations.values())
     while total and least <= max(durations):
         most = 1 if least == 1 else 2 * (least - 1)
@@ -177,7 +177,7 @@ PARTS = ("client_queue", "rate_limit", "first_token", "decoding")
 
 @dataclass(frozen=True)
 class Explanation:
-    """A slow call, and why it was slow."""
+    """One of the slowest calls, with a sentence that says why it was slow."""
 
     call: SlowCall
     in_flight: int  # calls in flight when it was sent, including itself; 0 if unknown
@@ -185,13 +185,13 @@ class Explanation:
 
 
 def explained(calls: FrameTable, slow: Sequence[tuple[int, SlowCall]]) -> tuple[Explanation, ...]:
-    """Explains the slowest calls. `slow` has each call with its row in the table of all calls."""
+    """Explains why the slowest calls were slow. `slow` has (row in the table of all calls, call) of each."""
     usual = _Usual(calls)
     return tuple(Explanation(call, int(usual.in_flight[place]), usual.why(place)) for place, call in slow)
 
 
 class _Usual:
-    """The calls as arrays, in milliseconds, and their usual values."""
+    """The parts of the duration of all calls. `why` explains one call by comparing its parts with their medians."""
 
     def __init__(self, calls: FrameTable) -> None:
         self.calls = calls
@@ -240,13 +240,13 @@ class _Usual:
         return "the end of its answer was late"
 
     def _usual(self, values: Floats) -> float:
-        """Returns the median over successful calls, or NaN, which no value exceeds, if none is known."""
+        """Returns the median over successful calls. Returns NaN, which no value exceeds, if none is known."""
         known = values[self.good & ~np.isnan(values)]
         return float(np.median(known)) if len(known) else float("nan")
 
 
 def _in_flight(calls: FrameTable) -> tuple[Counts, int]:
-    """Returns the number in flight when each call was sent, and the usual number."""
+    """Returns for each call how many were in flight when it was sent, and the usual number. 0 means unknown."""
     was_sent = ~np.isnan(calls["sent_s"])  # NaN if the time is unknown
     counts = np.zeros(len(calls), np.int64)
     if not was_sent.any():

@@ -18,7 +18,7 @@ EARLIER = "earlier attempts"
 
 @dataclass(frozen=True)
 class Branch:
-    """All calls of one name at one place in the tree. Trees are listed from the root, each caller before its calls."""
+    """A branch of the call tree: all calls with one name below one caller. A tuple of branches lists each caller before its calls."""
 
     path: tuple[str, ...]  # names from the root, its own last
     count: int
@@ -33,7 +33,7 @@ class Branch:
 
 @dataclass
 class _Node:
-    """A branch while rollouts are being read. Times are in nanoseconds."""
+    """A branch to which rollouts are still added. Times are in nanoseconds."""
 
     count: int = 0
     total: int = 0
@@ -41,7 +41,7 @@ class _Node:
     below: dict[str, _Node] = field(default_factory=dict)
 
     def add(self, span: Span, covered: Iterable[Span] = ()) -> None:
-        """Counts a call. `covered` has the spans of the calls below it."""
+        """Counts a call with this span. `covered` has the spans of the calls that it made, which do not count as its own time."""
         start, end = span
         inside = [(max(start, other_start), min(end, other_end)) for other_start, other_end in covered]
         self.count += 1
@@ -53,7 +53,7 @@ class _Node:
 
 
 class CallTree:
-    """Builds the call tree from rollouts."""
+    """Builds the call tree of a run from its rollouts. The roots are suites and variants."""
 
     def __init__(self) -> None:
         self._roots = _Node()
@@ -72,17 +72,17 @@ class CallTree:
                 root.total += attempt.ended_ns - attempt.started_ns
 
     def branches(self) -> tuple[Branch, ...]:
-        """Returns the whole tree. Siblings are sorted by total, the longest first."""
+        """Returns all branches of the tree. Siblings are sorted by total time, the longest first."""
         return tuple(chain.from_iterable(_branches((name,), node, node.total) for name, node in _ordered(self._roots)))
 
 
 def top(tree: Iterable[Branch], most: int = 5) -> list[Branch]:
-    """Returns the branches with the longest totals, without roots."""
+    """Returns the `most` branches with the longest total times, without roots."""
     return sorted((branch for branch in tree if len(branch.path) > 1), key=lambda branch: -branch.total_s)[:most]
 
 
 def _add_calls(node: _Node, attempt: Attempt, rollout: Rollout | None) -> list[Span]:
-    """Counts the calls of an attempt. Only the last attempt has known tools. Returns the spans of the calls."""
+    """Adds the calls of an attempt to its node. Returns their spans. `rollout` is None for earlier attempts, whose tools are unknown."""
     calls = [(f"{call.role or 'LLM'} {call.model or 'unknown'}", call) for call in (*attempt.calls, *attempt.other_calls)]
     tools: dict[Span, tuple[_Node, list[Span]]] = {}
     spans: list[Span] = []
@@ -107,12 +107,12 @@ def _add_calls(node: _Node, attempt: Attempt, rollout: Rollout | None) -> list[S
 
 
 def _owner(span: Span, tools: Iterable[Span]) -> Span | None:
-    """Returns the tool that contains a call; of several, the one that started last."""
+    """Returns the span of the tool that was running during an LLM call, or None. If there are several, the last one to start counts."""
     return max((tool for tool in tools if tool[0] <= span[0] and span[1] <= tool[1]), default=None)
 
 
 def _add_call(node: _Node, call: LLMCall, span: Span) -> None:
-    """Counts an LLM call and its parts."""
+    """Adds an LLM call to its node, and its parts to nodes below that."""
     parts = [*_parts(call, span)]
     node.add(span, (part for _, part in parts))
     for name, part in parts:
@@ -120,7 +120,7 @@ def _add_call(node: _Node, call: LLMCall, span: Span) -> None:
 
 
 def _parts(call: LLMCall, span: Span) -> Iterator[tuple[str, Span]]:
-    """Yields the parts of a successful call. A failed call has none, so that all is its self time."""
+    """Yields name and span of each part of a successful call. A failed call has no parts, so that all its time is self time."""
     if call.error_kind is None and call.sent_ns is not None:
         first = call.output[0].at_ns if call.output else call.ended_ns
         yield "before it was sent", (span[0], call.sent_ns)

@@ -281,7 +281,7 @@ class Rollout:
     answer: str = ""  # answer of the agent; empty without one
     turns: int = 0  # LLM calls of the agent itself, without those of roles
     messages: tuple[Json, ...] = ()  # transcript in the form of Chat Completions; empty in the file if `conversation` is set
-    # id in [messages.jsonl](conversations.md) of the last message of the transcript, with all messages before it; empty if it is in `messages`
+    # id in [messages.jsonl](conversations.md) of the last message of the transcript; empty if the transcript is in `messages`
     conversation: str = ""
     scores: Mapping[str, Score] = field(default_factory=dict)  # name -> score
     score_errors: Mapping[str, str] = field(default_factory=dict)  # score -> why it is missing

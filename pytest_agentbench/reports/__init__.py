@@ -1,4 +1,7 @@
-"""Reports: each writes one file about a finished run. To add one, create a file here, and add a line to REPORTS."""
+"""The reports on runs: their contents, their renderers, and the functions that write a file about a finished run.
+
+To add such a file, write a module here with a function `write`, and add a line to REPORTS.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,6 @@ def load_report(name: str, known: Mapping[str, str] = REPORTS) -> ReportWriter:
 
 
 def write_reports(run: Run, directory: Path) -> None:
-    """Writes all reports of a run."""
+    """Writes all REPORTS of a run into `directory`."""
     for name in REPORTS:
         load_report(name)(run, directory)

@@ -1,4 +1,4 @@
-"""The sentences about the capacity of a stack: a sweep over concurrency levels, and a simulation of other settings."""
+"""The sentences of the reports on a stack's capacity: on sweeps over concurrency levels, and on simulations of other settings."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ NOT_RANKED = "not ranked: the error of this simulation is unknown"
 
 
 def knee(concurrency: int, last: int) -> str:
-    """Returns the level above which more concurrency costs more than it gains, or that it may be above the last measured level."""
+    """Returns the knee of a sweep: the level above which more concurrency costs more than it gains. Warns if that is the `last` level."""
     beyond = "; no higher level was measured, so the knee may be higher" if concurrency == last else ""
     return f"{concurrency} in flight, with the highest ratio of tokens/s to the median duration of a call{beyond}"
 
 
 def greatest(sustained: SustainedRange, terms: Criteria) -> str:
-    """`2 in flight is good enough, 8 is not; cannot tell for 4 (quality lower by no more than 0.05)`."""
+    """`2 in flight is good enough, 8 is not; cannot tell for 4 (...)`: the highest level that meets the criteria."""
     if sustained.shown is None:
         smallest = f"the lowest level shown not to be: {sustained.refuted or 'none'}"
         return f"no level is shown to be good enough ({criteria(terms)}); {smallest}; more scenarios and trials make the intervals narrower"
@@ -45,14 +45,14 @@ def greatest(sustained: SustainedRange, terms: Criteria) -> str:
 
 
 def criteria(terms: Criteria) -> str:
-    """`90.0 % of the calls within ttft 500.0 ms, and quality lower by no more than 0.05`."""
+    """`90.0 % of the calls within ttft 500.0 ms, and quality lower by no more than 0.05`: when a level is good enough."""
     slo = ", ".join(f"{name} {number(value)} ms" for name, value in terms.slo.items())
     speed = f"{percent(terms.target)} of the calls within {slo}, and " if slo else ""
     return f"{speed}quality lower by no more than {terms.margin:g}"
 
 
 def search_result(low: int, high: int, sustained: SustainedRange, terms: Criteria) -> str:
-    """Returns the result of a search over several sessions."""
+    """`search from 1 to 64: 2 in flight is good enough, ...`: the result of a search for the highest good level."""
     return f"search from {low} to {high}: {greatest(sustained, terms)}"
 
 
@@ -68,13 +68,13 @@ def warm_up(rollouts: int) -> str:
 
 
 def unwarmed(levels: Sequence[int]) -> str:
-    """Names the levels without a warm-up. Empty if each had one."""
+    """Names the levels whose numbers include the first calls, because they had no warm-up. Empty if each level had one."""
     names = ", ".join(map(str, levels))
     return f"concurrency {names} had only one block and no warm-up, so the numbers include its first calls" if levels else ""
 
 
 def short_blocks(concurrency: int, rollouts: int) -> str:
-    """Returns why a level did not reach its concurrency for much of its time."""
+    """Explains that a level was often below its concurrency, because each of its blocks had few rollouts."""
     return (
         f"concurrency {concurrency} ran in blocks of {rollouts} rollouts, so for much of their time fewer were in flight; "
         "a suite with more scenarios has longer blocks"
@@ -87,12 +87,12 @@ def good_share(mean: float | None, low: float | None, high: float | None) -> str
 
 
 def level_verdict(verdict: str) -> str:
-    """`good enough`."""
+    """Returns the verdict on a level in words, for example `good enough`."""
     return OF_LEVELS[verdict]
 
 
 def sweep_files(run: Run) -> Text:
-    """Returns what the other files of a sweep contain."""
+    """Names the files beside the report of a sweep, and says what they contain."""
     return (
         *(f"Run {run.id}. ", Code("levels.csv"), " has more columns; ", Code("benchmark_results.csv"), ", ", Code("benchmark_report.md")),
         *(" and ", Code("analysis_*.txt"), " are the files that ", Code("run_concurrency_benchmark.sh"), " of the NeMo Agent Toolkit's "),
@@ -101,7 +101,7 @@ def sweep_files(run: Run) -> Text:
 
 
 def anchor(what_if: WhatIf) -> Text:
-    """Returns the difference between the simulation of the run's own setting and the measurement."""
+    """Compares the simulation of the run's own setting with the measurement, or says why the error of the simulation is unknown."""
     if what_if.own is None:
         options = ",".join(f"{name}={'kv' if name == 'router' else 'N'}" for name in what_if.lacking)
         lacking = " and ".join(what_if.lacking)
@@ -112,7 +112,7 @@ def anchor(what_if: WhatIf) -> Text:
 
 
 def _anchored(measure: SettingMetric, simulation: Figures, run: Figures) -> str:
-    """`TTFT p50 57.0 / 43.0 ms (+32 %)`."""
+    """`TTFT p50 57.0 / 43.0 ms (+32 %)`: a metric, simulated and measured. Empty if either is unknown."""
     one, other = simulation.value(measure), run.value(measure)
     if one is None or other is None:
         return ""
@@ -121,14 +121,14 @@ def _anchored(measure: SettingMetric, simulation: Figures, run: Figures) -> str:
 
 
 def replayed(what_if: WhatIf) -> str:
-    """Returns how many calls were replayed, and with which block size."""
+    """Returns how many calls the simulator replayed, and the size of its KV blocks."""
     left_out = f"; {what_if.left_out} failed calls are left out" if what_if.left_out else ""
     blocks = ", ".join(map(str, sorted({answer.setting.block_size for answer in what_if.answers})))
     return f"{what_if.calls} calls replayed by Dynamo's simulator{left_out}; blocks of {blocks} tokens, for each worker"
 
 
 def worker_speed(timing: WorkerSpeed | str) -> str:
-    """Returns the speed of a simulated worker."""
+    """Returns how fast a simulated worker is, and whether that was measured, modelled or given."""
     if isinstance(timing, WorkerSpeed):
         reading, answering = _step(timing.prefill, "that are not cached"), _step(timing.decode, "in progress")
         return f"of a worker, as measured: a prompt takes {reading}, an output token {answering}"
@@ -144,12 +144,12 @@ def _step(line: StepLine, which: str) -> str:
 
 
 def setting(answer: SettingEstimate) -> str:
-    """`2 workers, 800 blocks, kv`. The run's own setting is marked `(own)`."""
+    """`2 workers, 800 blocks, kv`: a simulated setting. The run's own one is marked `(own)`."""
     return f"{answer.setting.text}{' (own)' if answer.own else ''}"
 
 
 def ranked(value: float | None, digits: int, rank: int | None) -> str:
-    """`48.3 (1)`: a number with its rank."""
+    """`48.3 (1)`: a simulated number, and the rank of its setting if the settings are ranked."""
     return number(value, digits) + (f" ({rank})" if rank else "")
 
 

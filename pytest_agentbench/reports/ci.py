@@ -1,4 +1,4 @@
-"""Reports for CI: which ones a CI system gets, the truncation of Markdown to its limits, and annotations of a commit."""
+"""Reports for CI systems: which files each system gets, how Markdown is truncated to its limits, and annotations of a commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TITLE_WIDTH = 80  # maximum characters of such a title
 def cut(text: str, limit: int, where: str) -> str:
     """Truncates Markdown to at most `limit` bytes, and adds a sentence that refers to `where` for the whole text.
 
-    Returns an empty text if the sentence would not fit either.
+    Returns an empty text if `limit` leaves no room for that sentence.
     """
     if size(text) <= limit:
         return text
@@ -39,7 +39,7 @@ def cut(text: str, limit: int, where: str) -> str:
 
 
 def whole_report(run_id: str) -> str:
-    """Returns the name of the file that contains a truncated text as a whole."""
+    """Returns where the whole of a truncated text is: in report.md of a run."""
     return f"`report.md` of run {run_id}"
 
 
@@ -59,7 +59,7 @@ WRITTEN: Mapping[str, tuple[str, ...]] = {"github": ("summary", "comment", "open
 
 
 def system(choice: str, environment: Mapping[str, str]) -> str:
-    """Returns `github`, `gitlab` or an empty string. `choice` is the value of --agentbench-ci."""
+    """Returns the CI system: `github`, `gitlab`, or an empty string for none. `choice` is the value of --agentbench-ci."""
     if choice == "auto":
         return next((name for variable, name in DETECTED.items() if environment.get(variable) == "true"), "")
     return "" if choice == "off" else choice
@@ -72,7 +72,7 @@ LEVELS = {"FAIL": "error", "INCONCLUSIVE": "warning", "SKIPPED": "warning"}
 
 
 def commands(run: Run, workspace: Path) -> list[str]:
-    """Returns the workflow commands that annotate a commit, a line each. Paths are relative to `workspace`."""
+    """Returns GitHub's workflow commands that annotate a commit with the results of a run. Paths in `workspace` are relative to it."""
     every = list(_all(run, workspace))
     if len(every) <= MOST:
         return every
@@ -104,21 +104,21 @@ def _all(run: Run, workspace: Path) -> Iterator[str]:
 
 
 def _losers(ab: ArmsCompared) -> Iterator[str]:
-    """Yields a warning for each arm that is worse or slower than another one."""
+    """Yields a warning for each arm that is worse or slower than the one it is compared with."""
     for each in essentials(ab):
         if each.finding in (WORSE, SLOWER):
             yield command("warning", f"{each.suite}: {gate_phrases.arm_finding(each)}", gate_phrases.comparison(ab, each))
 
 
 def command(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
-    """`::error file=...,line=...,title=...::message`, always on one line."""
+    """`::error file=...,line=...,title=...::message`: an annotation as a workflow command, always on one line."""
     facts = {"file": place[0], "line": str(place[1])} if place else {}
     properties = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in {**facts, "title": one_line(title)}.items())
     return f"::{level} {properties}::{_escaped(block(message[:WIDTH]))}"
 
 
 def _escaped(text: str, more: str = "") -> str:
-    """Percent-encodes the characters that are special in workflow commands, the percent sign first."""
+    """Percent-encodes the characters that are special in workflow commands. The percent sign comes first, so that it is encoded once."""
     for letter in f"%\r\n{more}":
         text = text.replace(letter, f"%{ord(letter):02X}")
     return text

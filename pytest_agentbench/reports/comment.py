@@ -1,4 +1,4 @@
-"""comment.md: a run in a few lines, for a pull or merge request. By the first line, a workflow finds its earlier comment."""
+"""comment.md: a run in a few lines, for a pull or merge request. Its first line lets a workflow find the comment that it replaces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(run: Run, directory: Path) -> Path:
 
 
 def marker(run: Run) -> str:
-    """Returns a line that identifies suites and backend, so that a later run replaces the comment, but another job does not."""
+    """Returns an invisible line with suites and backend. A later run of these replaces the comment, but another job does not."""
     what = f"{' '.join(run.suites)} on {run.backend.name}"
     return f"<!-- agentbench: {re.sub(r'[^A-Za-z0-9_. ]+', '-', what).strip('-')} -->"
 

@@ -45,7 +45,7 @@ OF_RUN = "of this run"
 
 
 def how_to_read(reference: str) -> Text:
-    """Explains the rows of a comparison with the reference."""
+    """Explains the rows that compare runs with the reference run."""
     return (
         *(
             "Rows ",
@@ -63,7 +63,7 @@ def setup_change(changed: Changed, names: Sequence[str]) -> str:
 
 
 def change(changed: Changed) -> str:
-    """`shop.temperature: 0.0 -> 0.6`. For lists, only the differing items; for prompts and tools, only the hashes."""
+    """`shop.temperature: 0.0 -> 0.6`: a change of the setup. Lists show only the differing items, prompts and tools only hashes."""
     old, new = changed.old, changed.new
     if changed.part in ("prompts", "tools") and isinstance(old, str) and isinstance(new, str):
         return f"{changed.path}: text changed (hash {old} -> {new})"
@@ -96,32 +96,32 @@ def unknown_setup(names: Sequence[str]) -> str:
 
 
 def same_setup(parts: Sequence[str], of: Sequence[str]) -> str:
-    """Names the parts of the setup that are the same in all runs, or `everything` if these are all parts of the reference."""
+    """Names the parts of the setup that are the same in all runs, or returns `everything` if `of`, all parts of the reference, are."""
     return "everything" if [*parts] == [*of] else ", ".join(parts)
 
 
 def against(reference: str) -> str:
-    """Returns the title of a row of differences from the reference."""
+    """Returns the title of a row that contains the differences from the reference."""
     return f"  vs {reference}"
 
 
 def difference(decision: Decision | None) -> str:
-    """`-0.347 worse`. Empty without a comparison or an interval."""
+    """`-0.347 worse`: a difference of scores and its verdict. Empty without a comparison or an interval."""
     return _estimate(decision, "+.3f", OF_SCORES)
 
 
 def difference_ends(decision: Decision | None) -> str:
-    """`-1.000 to +0.211`."""
+    """`-1.000 to +0.211`: the interval of a difference of scores. Empty if `difference` is."""
     return _ends(decision, "+.3f")
 
 
 def ratio(decision: Decision | None) -> str:
-    """`1.32 slower`. Empty without a comparison or an interval."""
+    """`1.32 slower`: a ratio of latencies and its verdict. Empty without a comparison or an interval."""
     return _estimate(decision, ".2f", OF_SPEEDS)
 
 
 def ratio_ends(decision: Decision | None) -> str:
-    """`1.20 to 1.45`."""
+    """`1.20 to 1.45`: the interval of a ratio of latencies. Empty if `ratio` is."""
     return _ends(decision, ".2f")
 
 
@@ -166,22 +166,22 @@ def retried(group: str, name: str, suite: SuiteResult) -> str:
 
 
 def period(runs: Sequence[TrendRun]) -> str:
-    """`3 runs, 2026-03-01T05:30:00 to 2026-03-03T05:30:00`."""
+    """`3 runs, 2026-03-01T05:30:00 to 2026-03-03T05:30:00`: the runs of a history, and when the first and the last ended."""
     return f"{len(runs)} runs, {runs[0].finished_at} to {runs[-1].finished_at}" if runs[1:] else f"One run, {runs[0].finished_at}"
 
 
 def regression(group: str, series: TrendSeries, each: Regression) -> str:
-    """`shop tsq.mean -0.120 [-0.180, -0.060] in n1, against n0`."""
+    """`shop tsq.mean -0.120 [-0.180, -0.060] in n1, against n0`: a metric that got worse in run n1."""
     return f"{group} {series.metric} {step(series, each)} in {each.run}, against {each.reference}"
 
 
 def regression_state(each: Regression) -> str:
-    """`new, open`."""
+    """Returns the kind and the state of a regression, for example `new, open`."""
     return f"{each.kind}, {each.state}"
 
 
 def step(series: TrendSeries, each: Regression) -> str:
-    """`-0.120 [-0.180, -0.060]`, or `x1.32 [1.20, 1.45]` for latencies."""
+    """`-0.120 [-0.180, -0.060]`: by how much a score got worse, or `x1.32 [1.20, 1.45]` for a latency."""
     if series.unit:
         return f"x{each.estimate:.2f} [{each.low:.2f}, {each.high:.2f}]"
     return f"{each.estimate:+.3f} [{each.low:+.3f}, {each.high:+.3f}]"
@@ -198,7 +198,7 @@ def commit_of(commit: str | None) -> str:
 
 
 def setup_of_run(each: SetupChange, commit: str | None) -> str:
-    """`n3, 0123456789: agent, prompts`: the parts of the setup that changed since the previous run."""
+    """`n3, 0123456789: agent, prompts`: a run, its commit, and the parts of the setup that changed since the previous run."""
     return f"{each.run}, {commit_of(commit)}: {', '.join(each.parts)}"
 
 
@@ -208,12 +208,12 @@ def excluded(each: ExcludedRun) -> Text:
 
 
 def last_value(point: Point) -> str:
-    """`latest 0.9 [0.85, 0.95]`."""
+    """`latest 0.9 [0.85, 0.95]`: the value of a metric in the latest run, with its interval."""
     return f"latest {_point(point)}"
 
 
 def point(value: Point, commit: str | None, changed: Sequence[str]) -> str:
-    """`n3, 0123456789: 0.9 [0.85, 0.95]; changed: agent, prompts`."""
+    """`n3, 0123456789: 0.9 [0.85, 0.95]; changed: agent, prompts`: a metric in one run, and how the setup changed there."""
     return f"{value.run}, {commit_of(commit)}: {_point(value)}" + (f"; changed: {', '.join(changed)}" if changed else "")
 
 
@@ -223,27 +223,27 @@ def _point(value: Point) -> str:
 
 
 def peer_table(title: str, of: str) -> str:
-    """`AIPerf 0.13, from the raw records of this run`."""
+    """`AIPerf 0.13, from the raw records of this run`: the title of a table in another tool's format."""
     return f"{title}, from the raw records {of}"
 
 
 def of_arm(arm: str) -> str:
-    """Returns which arm a table of another tool is about."""
+    """Returns which calls a table in another tool's format is about: those of an arm."""
     return f"of arm {arm}, without the time of other arms' blocks"
 
 
 def suggested_by(group: str, runs: Sequence[str]) -> str:
-    """Names the runs behind a suggestion."""
+    """Names the runs from which thresholds are suggested for a suite."""
     return f"{group}: suggested by {len(runs)} runs, {', '.join(runs)}"
 
 
 def not_the_same(part: str) -> str:
-    """Warns about a part of the setup in which the runs differ."""
+    """Warns that the runs behind a suggestion differ in a part of their setup."""
     return f"these runs differ in their {part}, so the numbers include its effect"
 
 
 def unlimited(score: str) -> str:
-    """Returns why there is no suggestion for a score."""
+    """Returns why no threshold is suggested for a score."""
     return f"no suggestion for {score}, because its scale lacks a least or a greatest value"
 
 

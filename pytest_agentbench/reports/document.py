@@ -25,7 +25,7 @@ Tone = Literal["good", "bad", "open", ""]  # the meaning of a verdict; renderers
 
 
 class Level(IntEnum):
-    """How much of a report is shown."""
+    """The amount of a report that is shown, from one line to everything. Each block has the levels that show it."""
 
     HEADLINE = 0  # the line of -q
     FIRST_PAGE = 1  # the output at the end of a session
@@ -43,7 +43,7 @@ class Code:
 
     @property
     def shown(self) -> str:
-        """The text for files: on one line, and truncated if it is long and not a command."""
+        """The text as Markdown and HTML show it: on one line, and truncated if it is long and not a command."""
         text = " ".join(self.text.split())
         return text if self.kind == "command" or len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
@@ -60,12 +60,12 @@ class Finding:
 
     @property
     def words(self) -> Text:
-        """The sentence of the finding. If it is empty, the block is not shown."""
+        """The sentence of the finding. A fact or note whose sentence is empty is not shown."""
         return self.phrase(*self.values)
 
 
 def say(phrase: Callable[P, Text], *values: P.args, **named: P.kwargs) -> Finding:
-    """Creates a finding. The values are passed by position only; the types of the phrase's parameters are checked."""
+    """Creates a finding from a phrase and its values, by position only. Type checkers compare these with the phrase's parameters."""
     assert not named
     return Finding(phrase, values)
 
@@ -89,7 +89,7 @@ Content = Text | Finding | Measure
 
 @dataclass(frozen=True, kw_only=True)
 class ReportBlock:
-    """Base class of blocks: the levels at which a block is shown."""
+    """The base class of all blocks. It has the levels at which a block is shown."""
 
     level: Level = Level.FULL  # the lowest level
     until: Level = Level.VERBOSE  # the highest level; above it, another block has the same content in full
@@ -107,7 +107,7 @@ class Fact(ReportBlock):
 
 @dataclass(frozen=True)
 class Column:
-    """The title of a column. Numbers are right-aligned, and have `digits` decimal places."""
+    """A column of a table, with its title. Numbers are right-aligned, and have `digits` decimal places."""
 
     title: str
     digits: int | None = None  # None for a column of texts
@@ -124,7 +124,7 @@ def heads(*titles: str | tuple[str, int]) -> tuple[Column, ...]:
 
 @dataclass(frozen=True)
 class Table(ReportBlock):
-    """Rows of cells. The first columns identify a row."""
+    """A table: rows of cells under the titles of its columns. The first columns identify a row."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[TableCell, ...], ...]
@@ -134,9 +134,9 @@ class Table(ReportBlock):
     def __post_init__(self) -> None:
         """Raises ValueError if a row does not have a cell for each column, or if only some rows have a tone."""
         if wrong := next((row for row in self.rows if len(row) != len(self.columns)), None):
-            raise ValueError(f"a row has {len(wrong)} cells, and the table {len(self.columns)} columns")
+            raise ValueError(f"a row has {len(wrong)} cells, but the table has {len(self.columns)} columns")
         if self.tones and len(self.tones) != len(self.rows):
-            raise ValueError(f"{len(self.tones)} of {len(self.rows)} rows have a tone")
+            raise ValueError(f"{len(self.tones)} of {len(self.rows)} rows have a tone; give one to each row, or to none")
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Note(ReportBlock):
 
 @dataclass(frozen=True)
 class Listing(ReportBlock):
-    """Unchanged lines of a log, a file or a program."""
+    """Lines of a log, a file or a program's output, shown unchanged."""
 
     text: str
 
@@ -171,7 +171,7 @@ class Figure(ReportBlock):
 
 @dataclass(frozen=True)
 class ChartPoint:
-    """A value of a chart with its interval."""
+    """A point of a chart: a value with its interval."""
 
     value: float
     low: float | None
@@ -184,7 +184,7 @@ class ChartPoint:
 
 @dataclass(frozen=True)
 class Chart(ReportBlock):
-    """Values that a page draws in this order. A terminal and Markdown show only the content."""
+    """A chart, which an HTML page draws from `points` in their order. A terminal and Markdown show only `title` and `content`."""
 
     title: str
     content: Finding
@@ -203,7 +203,7 @@ class Section:
     folded: bool = False  # whether a page shows only the title until the reader opens the section
 
     def at(self, level: Level) -> Section | None:
-        """Returns the part of the section that is shown at a level, or None if that is nothing."""
+        """Returns the part of the section that is shown at a level, or None if no block is."""
         blocks = tuple(_shown(self.blocks, level))
         return replace(self, blocks=blocks) if blocks else None
 
@@ -230,7 +230,7 @@ class Document:
 
     @classmethod
     def of(cls, title: Text, parts: Iterable[Section | None], headline: Fact | None = None) -> Document:
-        """Creates a document of the sections that are not None."""
+        """Creates a document from those `parts` that are not None."""
         return cls(title, headline, tuple(part for part in parts if part))
 
     def at(self, level: Level) -> Document:
@@ -244,7 +244,7 @@ class Document:
 
 
 def section(title: Text, blocks: Iterable[AnyBlock | Section | None]) -> Section | None:
-    """Creates a section of the blocks that are not empty, or returns None if all are.
+    """Creates a section from the blocks that are not empty, or returns None if all of them are.
 
     Nested sections are moved to the end, because in a text, blocks after a section would look like a part of it.
     """
@@ -253,7 +253,7 @@ def section(title: Text, blocks: Iterable[AnyBlock | Section | None]) -> Section
 
 
 def contents(block: AnyBlock) -> tuple[Any, ...]:
-    """Returns all contents of a block: texts, findings, measures and cells."""
+    """Returns everything that a block shows: texts, findings, measures and cells."""
     match block:
         case Fact() | Note():
             return (block.content,)
@@ -270,17 +270,17 @@ def contents(block: AnyBlock) -> tuple[Any, ...]:
 
 
 def words_of(content: Content) -> Text | Measure:
-    """Returns a content without its finding: a text or a measure."""
+    """Returns the sentence of a finding. Returns a text or a measure unchanged."""
     return content.words if isinstance(content, Finding) else content
 
 
 def spans(text: Text) -> tuple[str | Code, ...]:
-    """Returns the parts of a text: strings and codes."""
+    """Returns the parts of a text as a tuple of strings and codes."""
     return text if isinstance(text, tuple) else (text,)
 
 
 def plain(text: Text) -> str:
-    """Returns a text as a string, without marking its codes."""
+    """Returns a text as one string, in which codes have no marks."""
     return "".join(each.text if isinstance(each, Code) else each for each in spans(text))
 
 
@@ -311,7 +311,7 @@ MARGIN = 0.08  # space above and below the values, as a share of their range
 
 
 class Axes:
-    """Maps points to coordinates. Points have equal distances; the values span all intervals."""
+    """Maps the points of a chart to SVG coordinates. They are equally far apart, and the values of the axis include all intervals."""
 
     def __init__(self, points: Sequence[ChartPoint]) -> None:
         ends = [end for point in points for end in (point.value, point.low, point.high) if end is not None]
@@ -322,12 +322,12 @@ class Axes:
         self.points = points
 
     def x(self, place: int) -> float:
-        """Returns the distance of a point from the left, given its index."""
+        """Returns the x coordinate of a point, given its index."""
         share = place / (len(self.points) - 1) if len(self.points) > 1 else 0.5
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, value: float) -> float:
-        """Returns the distance of a value from the top."""
+        """Returns the y coordinate of a value, which grows downwards."""
         return round(TOP + (self.high - value) / (self.high - self.low) * (HEIGHT - TOP - BOTTOM), 1)
 
 

@@ -47,7 +47,7 @@ def brief(reason: str) -> str:
 
 @functools.lru_cache(maxsize=1024, typed=True)
 def _shared(name: str, value: object) -> tuple[str, object]:
-    """Returns an equal pair only once, to save memory: pytest keeps all reports until the session ends."""
+    """Returns one shared object for equal pairs, to save memory: pytest keeps the properties of all tests until the session ends."""
     return name, value
 
 
@@ -74,7 +74,7 @@ def rollout_section(rollout: Rollout) -> str:
 
 
 def draft_text(draft: Draft) -> str:
-    """`insufficient (0.80), chosen, tsq 0.500: No card was blocked.`"""
+    """`insufficient (0.80), chosen, tsq 0.500: No card was blocked.`: the verdict on a draft, its scores, and the reason."""
     verdict = draft.verdict or {}
     judgement = f"{'sufficient' if verdict['is_sufficient'] else 'insufficient'} ({verdict['confidence']:g})" if verdict else "not judged"
     facts = [draft.status] * (draft.status != "ok") + [judgement] + ["chosen"] * draft.chosen

@@ -1,4 +1,4 @@
-"""The sentences about gate rules, about comparisons of arms, and in annotations of a commit."""
+"""The sentences of reports about gate rules and comparisons of arms, and those in annotations of a commit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FAMILY_OF_ARMS = (
 
 
 def gate(result: GateResult, rounds: RoundsResult | None = None) -> str:
-    """Returns the gate's verdict, the number of trial rounds if it was not fixed, and the runs that were compared."""
+    """Returns the gate's verdict, how many trial rounds ran if that was not fixed, the baselines, and failed tests that do not count."""
     runs = sorted({each.run for each in result.baselines.values()})
     facts = [rounds_of_trials(rounds)] if rounds else []
     facts += [f"compared with {', '.join(runs)}"] if runs else []
@@ -58,7 +58,7 @@ def gate(result: GateResult, rounds: RoundsResult | None = None) -> str:
 
 
 def rounds_of_trials(rounds: RoundsResult) -> str:
-    """`the verdict stands after 2 of 5 trial rounds, 300 rollouts saved`."""
+    """`the verdict stands after 2 of 5 trial rounds, 300 rollouts saved`: how many trial rounds ran, and why no more."""
     ran, most = rounds.ran, rounds.most
     if rounds.stands:
         return f"the verdict stands after {ran} of {most} trial rounds" + (f", {rounds.saved:,} rollouts saved" if rounds.saved else "")
@@ -70,18 +70,18 @@ def rounds_of_trials(rounds: RoundsResult) -> str:
 
 
 def interim_look(rounds: RoundsResult, value: InterimLook, rule: RuleResult) -> str:
-    """`2 of 5: INCONCLUSIVE: banking tsq.mean -0.004 [-0.061, +0.053] at 99.39 %, required >= -0.05 vs baseline (suite)`."""
+    """`2 of 5: INCONCLUSIVE: banking tsq.mean -0.004 [-0.061, +0.053] at 99.39 %, ...`: a rule after 2 of 5 trial rounds."""
     level = "" if rule.low is None else f" at {_confidence(rule.confidence)}"
     return f"{value.round} of {rounds.most}: {_decided(rule, level)}"
 
 
 def result(rule: RuleResult) -> str:
-    """`PASS: banking tsq.mean -0.004 [-0.021, +0.013], required >= -0.05 vs baseline (suite)`."""
+    """`PASS: banking tsq.mean -0.004 [-0.021, +0.013], required >= -0.05 vs baseline (suite)`: the verdict on a rule, and its estimate."""
     return f"{_decided(rule)}{_unseen(rule)}"
 
 
 def rule(value: RuleResult) -> str:
-    """`PASS: banking tsq.mean -0.004 [-0.021, +0.013], required >= -0.05 vs baseline (suite); threshold -0.050; 100 scenarios, ...`."""
+    """`PASS: banking tsq.mean ...; threshold -0.050; 100 scenarios, ...`: the `result` of a rule, and the data and method behind it."""
     ground = "" if value.estimate is None else f"; threshold {_amount(value, value.threshold)}; {_basis(value)}"
     return f"{_decided(value)}{ground}{_unseen(value)}"
 
@@ -139,22 +139,23 @@ def least_margin(rule: RuleResult) -> str:
 
 def p_worse(rule: RuleResult) -> str:
     """Returns the p-value of the claim that the scores got worse. Empty if it was not computed."""
-    return "" if rule.p_worse is None else f"p-value of worse scores (permutation of the trials of each scenario): {rule.p_worse:.3g}"
+    chance = "if nothing changed, scores at least this much worse have probability"
+    return "" if rule.p_worse is None else f"{chance} {rule.p_worse:.3g} (p-value, permuting the trials of each scenario)"
 
 
 def left_out_scenarios(rule: RuleResult) -> str:
-    """`scenarios left out: 3 not in the baseline`. Empty if none was."""
+    """`scenarios left out: 3 not in the baseline`: the scenarios that a rule does not compare. Empty if there are none."""
     parts = ", ".join(f"{amount} {what}" for name, what in MISSING.items() if (amount := getattr(rule.missing, name)))
     return f"scenarios left out: {parts}" if parts else ""
 
 
 def change(rule: RuleResult, suspect: Suspect, suite: str) -> tuple[str | Code, ...]:
-    """`banking-017 tsq 1.000 -> 0.000`; with the name of the suite if there are several: `banking-017 banking tsq ...`."""
+    """`banking-017 tsq 1.000 -> 0.000`: a lower score of a scenario, with the name of the `suite` if that is given."""
     return Code(suspect.scenario, "scenario"), f" {f'{suite} ' if suite else ''}{score_of(rule)} {suspect.base:.3f} -> {suspect.new:.3f}"
 
 
 def claim(rule: RuleResult, suspect: Suspect, suite: str) -> Text:
-    """`banking-017 tsq 1.000 -> 0.000 (p 0.002)`."""
+    """`banking-017 tsq 1.000 -> 0.000 (p 0.002)`: a scenario whose score is significantly lower, with the p-value."""
     return (*change(rule, suspect, suite), f" (p {suspect.p:.3g})")
 
 
@@ -199,12 +200,12 @@ def outcome(rule: RuleResult) -> str:
 
 
 def fall(suspect: Suspect) -> str:
-    """`1.000 in the baseline, now 0.000`."""
+    """`1.000 in the baseline, now 0.000`: the scores of a scenario that got worse."""
     return f"{suspect.base:.3f} in the baseline, now {suspect.new:.3f}"
 
 
 def unmeasured_tests(amount: int) -> str:
-    """`2 tests could not be measured`."""
+    """`2 tests could not be measured`: the number of tests with errors."""
     return f"{count(amount, 'test')} could not be measured"
 
 
@@ -214,7 +215,7 @@ def first_of_tests(test: Failure) -> str:
 
 
 def arm_finding(each: MetricCompared) -> str:
-    """`new is slower than old`."""
+    """`new is slower than old`: the result of a comparison of two arms."""
     return f"{each.new_arm} is {each.finding} than {each.base_arm}"
 
 
@@ -224,7 +225,7 @@ def annotations_left(amount: int, run: Run) -> str:
 
 
 def arms(ab: ArmsCompared) -> str:
-    """`new (backend-b) against old (backend-a), interleaved`."""
+    """`new (backend-b) against old (backend-a), interleaved`: the arms, and the order in which their blocks ran."""
     base, *others = (f"{each.name} ({each.value})" for each in ab.arms)
     return f"{', '.join(others)} against {base}, {ab.order}"
 
@@ -237,7 +238,7 @@ def lost_arms(ab: ArmsCompared) -> str:
 
 
 def arm(value: ArmResult) -> str:
-    """Returns the rollouts of an arm, its rates, and its prefix cache hits."""
+    """Returns the evaluable rollouts of an arm, its rates, and its prefix cache hits."""
     ratio = hit_ratio(value)
     evaluable = sum(value.rollouts[status] for status in EVALUABLE)
     parts = [
@@ -270,7 +271,7 @@ def comparison(ab: ArmsCompared, each: MetricCompared) -> str:
 
 
 def no_difference(left: int) -> str:
-    """`no difference is shown for 11 other metrics`. Empty if all metrics are listed."""
+    """`no difference is shown for 11 other metrics`: the comparisons that a list leaves out. Empty if it leaves out none."""
     return f"no difference is shown for {count(left, 'other metric')}" if left else ""
 
 

@@ -38,18 +38,18 @@ Address = Callable[[str, Titles], str]
 
 
 def no_address(_name: str, _titles: Titles) -> str:
-    """Returns no address. For pages without rollouts."""
+    """Returns an empty address for every name, so that a page without rollouts has no links to them."""
     return ""
 
 
 def text(document: Document, depth: int, address: Address = no_address) -> Iterator[str]:
-    """Yields the sections of a document. `depth` is the level of their headings."""
+    """Yields the sections of a document as HTML. `depth` is the level of their headings: 2 for h2."""
     for section in document.at(Level.VERBOSE).sections:
         yield from _section(section, HtmlLayout(address), depth)
 
 
 def _section(section: Section, around: HtmlLayout, depth: int) -> Iterator[str]:
-    """Yields a section. Its title is a heading of level `depth`, and the label of its tables."""
+    """Yields a section as HTML. Its title is a heading of level `depth`, and the label of its tables."""
     layout, heading = around.inside(section), f"h{min(depth, 6)}"
     title = f"<{heading}>{layout.text(section.title)}</{heading}>" if plain(section.title) else ""
     yield f"<details><summary>{title}</summary>" if section.folded else f"<section>{title}"
@@ -70,7 +70,7 @@ LISTS: Mapping[type, tuple[str, str]] = {Fact: ('<dl class="facts">', "</dl>"), 
 
 
 def blocks_html(placed: Iterable[PlacedBlock]) -> Iterator[str]:
-    """Yields blocks. Consecutive facts become one description list, and consecutive charts a grid."""
+    """Yields blocks as HTML. Consecutive facts become one description list, and consecutive charts a grid."""
     for kind, run in groupby(placed, key=lambda each: type(each[1])):
         parts = [layout.block(each) for layout, each in run]
         opened, closed = LISTS.get(kind, ("", ""))
@@ -78,7 +78,7 @@ def blocks_html(placed: Iterable[PlacedBlock]) -> Iterator[str]:
 
 
 class HtmlLayout(NamedTuple):
-    """Turns the blocks of a section into HTML."""
+    """Turns the blocks of one section into HTML. `address` links the names of scenarios."""
 
     address: Address
     titles: Titles = ()
@@ -113,7 +113,7 @@ class HtmlLayout(NamedTuple):
         return shown
 
     def words(self, content: Content) -> str:
-        """Returns the text of a content as HTML."""
+        """Returns a text, a finding or a measure as HTML."""
         return self.text(phrases.words(content))
 
     def text(self, text: Text) -> str:

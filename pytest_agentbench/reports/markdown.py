@@ -54,7 +54,7 @@ def write(run: Run, directory: Path) -> Path:
 
 
 def lines(report: Document, level: Level, depth: int = 1) -> Iterator[str]:
-    """Yields the lines of a document at a level. `depth` is the level of its heading."""
+    """Yields what a document shows at a level, as lines of Markdown. `depth` is the level of its heading."""
     headline = f": {_words(report.headline.content)}" if report.headline else ""
     yield f"{'#' * depth} {_text(report.title)}{headline}"
     for section in report.at(level).sections:
@@ -113,13 +113,13 @@ def _cell(cell: TableCell, column: Column) -> str:
 
 
 def code(text: str) -> str:
-    """Returns a foreign text as inline code."""
+    """Returns a text as inline code. Backticks in it become apostrophes."""
     quoted = one_line(text).replace("`", "'")
     return f"`{quoted}`" if quoted else ""
 
 
 def prose(text: str) -> str:
-    """Returns a sentence in which all foreign text is escaped."""
+    """Returns a text in which markup, HTML tags, mentions and addresses have no effect."""
     inert = _MARKUP.sub(lambda mark: f"\\{mark[0]}", _ENTITY.sub("&amp;", one_line(text)))
     inert = _TAG.sub("&lt;", inert)
     return _ADDRESS.sub(lambda scheme: f"{scheme[0]}{_NOTHING}", _MENTION.sub(f"@{_NOTHING}", inert))

@@ -1,4 +1,4 @@
-"""metrics.txt: the numbers of a run in the OpenMetrics format. GitLab compares them with the target branch."""
+"""metrics.txt: the numbers of a run in the OpenMetrics format. GitLab compares those of a merge request with the target branch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def text(run: Run) -> bytes:
 
 
 class _Run:
-    """A run with the interface of a prometheus_client registry."""
+    """A run as a registry of prometheus_client, which gets the metrics from `collect`."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -74,7 +74,7 @@ class _Run:
         )
 
     def _scores(self) -> Iterator[Metric]:
-        """Yields the means of all scores, and the limits of their intervals."""
+        """Yields three gauges: the means of all scores, and the lower and upper ends of their intervals."""
         scores = [
             ({"suite": name, "score": score, "better": (scale := suite.scales[score]).better, "unit": scale.unit}, means.mean)
             for name, suite in self.run.suites.items()
@@ -91,7 +91,7 @@ class _Run:
 
 
 def _gauge(name: str, about: str, samples: Samples, unit: str = "") -> Metric:
-    """Returns a gauge with those samples that have a value."""
+    """Returns a gauge of prometheus_client. Samples without a value are left out."""
     from prometheus_client.core import GaugeMetricFamily
 
     known = [(labels, value) for labels, value in samples if value is not None]

@@ -93,19 +93,19 @@ MEANS_MAY_MOVE = "Short rollouts end first, so the means may still change. Inter
 
 
 def measure(value: Measure) -> str:
-    """`10.3 ms, median (95 % interval 9.6 to 10.9); p90 12.0 ms`."""
+    """`10.3 ms, median (95 % interval 9.6 to 10.9); p90 12.0 ms`: a measure in one line."""
     known = ", ".join(filter(None, (" ".join(filter(None, (figure(value), unit_of(value)))), value.statistic)))
     return "; ".join(filter(None, (known + (f" ({text})" if (text := interval(value)) else ""), value.about)))
 
 
 def words(content: Content) -> Text:
-    """Returns the text of a content."""
+    """Returns the text of a finding, a measure or a text."""
     content_words = words_of(content)
     return measure(content_words) if isinstance(content_words, Measure) else content_words
 
 
 def cell(value: TableCell, column: Column) -> Text:
-    """Returns the text of a table cell. A number gets the decimal places of its column; None becomes a dash."""
+    """Returns the text of a table cell. A number gets the decimal places of its column, and None becomes a dash."""
     if value is None:
         return "-"
     return number(value, column.digits or 0) if isinstance(value, int | float) else words(value)
@@ -124,7 +124,7 @@ def unit_of(value: Measure) -> str:
 
 
 def interval(value: Measure) -> str:
-    """`95 % interval 9.6 to 10.9`."""
+    """`95 % interval 9.6 to 10.9`: the interval of a measure. Empty if it has none."""
     if value.low is None or value.high is None:
         return ""
     return f"95 % interval {number(value.low, value.digits)} to {number(value.high, value.digits)}"
@@ -139,17 +139,17 @@ def mean(value: Mean | None) -> str:
 
 
 def with_interval(value: float, ends: tuple[float, float] | None) -> str:
-    """`12.0 [11.0, 13.5]`, or only the number if there is no interval."""
+    """`12.0 [11.0, 13.5]`: a number with its interval, or only the number if there is no interval."""
     return f"{number(value)} {brackets(ends)}".rstrip()
 
 
 def ends(low: float, high: float) -> str:
-    """`0.111 to 0.889`."""
+    """`0.111 to 0.889`: an interval without its estimate."""
     return f"{low:.3f} to {high:.3f}"
 
 
 def median_and_p95(spread: LatencySpread | None) -> str:
-    """`12.0, 25.0`, or `-` for None."""
+    """`12.0, 25.0`: median and 95th percentile of a latency, or `-` for None."""
     return "-" if spread is None else f"{number(spread.p50)}, {number(spread.p95)}"
 
 
@@ -193,7 +193,7 @@ def _has_scenario_threshold(suite: SuiteResult) -> bool:
 
 
 def _means(run: Run) -> Iterator[str]:
-    """Yields the main scores of the first suites; none for an A/B session, whose arms are compared elsewhere."""
+    """Yields the main scores of the first suites. Yields none for an A/B session, whose arms are compared elsewhere."""
     suites = [] if run.ab else [*run.suites.items()]
     yield from (f"{group} {suite.main_score} {mean(suite.main_mean)}" for group, suite in suites[:NAMED])
     if left := suites[NAMED:]:
@@ -216,7 +216,7 @@ def _share(amount: int, total: int, noun: str) -> str:
 
 
 def earlier_runs(earlier: EarlierRuns | None) -> str:
-    """`the 3rd run of this setup, 2 before it were not PASS`. Empty if every earlier run was PASS."""
+    """`the 3rd run of this setup, 2 before it were not PASS`: a warning about repeated tries. Empty if every earlier run was PASS."""
     if not earlier or not earlier.not_passed:
         return ""
     place, failed = earlier.runs + 1, len(earlier.not_passed)
@@ -225,13 +225,13 @@ def earlier_runs(earlier: EarlierRuns | None) -> str:
 
 
 def backend_failure(run: Run) -> str:
-    """Returns why the backend failed, in one line. The report of the first test that it prevents from running has the whole text."""
+    """Returns why the backend failed, in one line. The report of the first test that the failure prevented has the whole text."""
     failure = run.backend.failure
     return brief(failure) if run.tests.errors else failure.partition("\n")[0]
 
 
 def tests(run: Run) -> str:
-    """`1 failed, 2 could not be measured, 9 passed`. Empty if all passed."""
+    """`1 failed, 2 could not be measured, 9 passed`: the tests. Empty if all passed."""
     words = {"failed": "failed", "errors": "could not be measured", "passed": "passed"}
     if not run.tests.failed and not run.tests.errors:
         return ""
@@ -251,7 +251,7 @@ def sessions(run: Run) -> str:
 
 
 def interruptions(run: Run) -> str:
-    """`pool 2, tap 1; 9 attempts were run again`. Empty if no process of the session died."""
+    """`pool 2, tap 1; 9 attempts were run again`: how often each process of the session died. Empty if none died."""
     parts = [f"{part} {amount}" for part, amount in run.interruptions.deaths.items()]
     attempts = run.interruptions.attempts
     again = f"{attempts} attempt{'s were' if attempts != 1 else ' was'} run again"
@@ -259,7 +259,7 @@ def interruptions(run: Run) -> str:
 
 
 def restarts(backend: BackendUse) -> str:
-    """`engine once, worker-1 3 times, in the middle of the run`. Empty if no service was restarted."""
+    """`engine once, worker-1 3 times, in the middle of the run`: the restarts of services of the stack. Empty without restarts."""
     counts = backend.restarts or {}
     services = ", ".join(f"{name} {'once' if amount == 1 else f'{amount} times'}" for name, amount in counts.items())
     return f"{services}, in the middle of the run" if services else ""
@@ -272,18 +272,18 @@ def unknown_suites(run: Run) -> str:
 
 
 def not_run(run: Run) -> str:
-    """`2 of 8 planned rollouts`. Empty if all were run."""
+    """`2 of 8 planned rollouts`: those that were not run. Empty if all were run."""
     return f"{run.plan.not_run} of {run.plan.rollouts} planned rollouts" if run.plan.not_run else ""
 
 
 def progress(run: Run) -> str:
-    """`6 of 8 planned rollouts finished, 2 not run`."""
+    """`6 of 8 planned rollouts finished, 2 not run`: the progress of a run."""
     plan = run.plan
     return f"{plan.finished} of {plan.rollouts} planned rollouts finished" + (f", {plan.not_run} not run" if plan.not_run else "")
 
 
 def exit_status(run: Run) -> str:
-    """`exit status 1`. Empty for an imported run, which has no pytest session."""
+    """`exit status 1`: the status of the pytest session. Empty for an imported run, which has no session."""
     return "" if run.exit_status is None else f"exit status {run.exit_status}"
 
 
@@ -293,20 +293,20 @@ def files(directory: str) -> Text:
 
 
 def imported(run: Run) -> str:
-    """Returns which tool made the results of an imported run, and where and when they were read. Empty for other runs."""
+    """Returns which tool made the results of an imported run, and from which path and when they were read. Empty for other runs."""
     origin = run.imported
     return f"by {origin.tool}, from {origin.path}, read {origin.at}" if origin else ""
 
 
 def own_mean(value: OwnMean) -> str:
-    """`shop harbor_reward: mean 0.500 according to the tool, 1.000 in this run: Harbor counts ...`."""
+    """`shop harbor_reward: mean 0.500 according to the tool, 1.000 in this run: Harbor counts ...`: a mean of an imported run."""
     ours = "none in this run" if value.ours is None else f"{value.ours:.3f} in this run"
     other = f", {ours}: {value.why}" if value.why else " and in this run"
     return f"{value.suite} {value.score}: mean {value.theirs:.3f} according to the tool{other}"
 
 
 def section_failure(plugin: str, error: Exception) -> str:
-    """Returns the error of a plugin whose section could not be created."""
+    """Returns the error because of which the section of a plugin could not be created."""
     return f"The section of {plugin} could not be created: {type(error).__name__}: {error}"
 
 
@@ -316,27 +316,27 @@ def about_suite(name: str, finding: Finding) -> Text:
 
 
 def running(ended: int) -> str:
-    """`running, 12 rollouts finished`."""
+    """`running, 12 rollouts finished`: the headline of a run that has a running session."""
     return f"running, {count(ended, 'rollout')} finished"
 
 
 def stopped(ended: int) -> str:
-    """`stopped, 12 rollouts finished`."""
+    """`stopped, 12 rollouts finished`: the headline of a run that has not ended and has no running session."""
     return f"stopped, {count(ended, 'rollout')} finished"
 
 
 def session_began(number: int, at: str, concurrency: int) -> str:
-    """`session 2 began at 2026-01-02T03:04:05, 8 rollouts in flight at most`."""
+    """`session 2 began at 2026-01-02T03:04:05, 8 rollouts in flight at most`: the last session of a run."""
     return f"session {number} began at {at}, {concurrency} rollouts in flight at most"
 
 
 def mean_so_far(rollouts: int) -> str:
-    """`mean of 12 so far`."""
+    """`mean of 12 so far`: the number of rollouts behind a mean while the run has not ended."""
     return f"mean of {rollouts:,} so far"
 
 
 def failed_so_far(calls: int) -> str:
-    """`2 failed`."""
+    """`2 failed`: the number of failed calls while the run has not ended."""
     return f"{calls:,} failed"
 
 
@@ -387,13 +387,13 @@ def suite_setup(suite: SuiteResult) -> Text:
 
 
 def machine(facts: Environment) -> str:
-    """Returns Python version, platform, number of CPUs and commit."""
+    """Returns Python version, platform, number of CPUs and the commit of the working directory."""
     cpus = "an unknown number of" if facts.cpus is None else facts.cpus
     return f"Python {facts.python}, {facts.platform}, {cpus} CPUs, {commit(facts.git)}"
 
 
 def commit(git: Git | None) -> str:
-    """`git commit 0123456789ab, with uncommitted changes`."""
+    """`git commit 0123456789ab, with uncommitted changes`: the code that was measured."""
     if git is None:
         return "not in a git repository"
     return f"git commit {git.commit[:12]}{', with uncommitted changes' * git.dirty}"
@@ -405,7 +405,7 @@ def packages(facts: Environment) -> str:
 
 
 def rollout(value: Rollout) -> str:
-    """`banking[banking-001]  ok  tsq 0.333, hallucinated 0.000  0.20 s`."""
+    """`banking[banking-001]  ok  tsq 0.333, hallucinated 0.000  0.20 s`: a rollout, with the reason of its status if it has no scores."""
     scores = ", ".join(f"{name} {each!r}" for name, each in value.scores.items())
     return f"{value.key}  {value.status}  {scores or value.reason}  {value.duration_s:.2f} s"
 

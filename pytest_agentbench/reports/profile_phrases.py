@@ -1,4 +1,4 @@
-"""The sentences of `agentbench show --profile`, about where the time of a run went."""
+"""The sentences of the report that `agentbench show --profile` prints, about where the time of a run went."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def untimed(missing: int, calls: int) -> str:
 
 
 def branch(value: Branch) -> str:
-    """Returns a name of the call tree, indented by its depth."""
+    """Returns the name of a branch of the call tree, indented by its depth."""
     return f"{'  ' * (len(value.path) - 1)}{value.name}"
 
 
@@ -65,7 +65,7 @@ def _latencies(value: Latencies) -> str:
 
 
 def in_flight(least: int, most: int) -> str:
-    """`3 to 4`, or `3` if both are equal."""
+    """`3 to 4`: a range of calls in flight, or `3` if both ends are equal."""
     return str(least) if least == most else f"{least} to {most}"
 
 
@@ -88,7 +88,7 @@ def reuse_between(value: PromptReuse) -> str:
 
 
 def server_hits(value: PromptReuse) -> str:
-    """Returns the cached tokens that the server reports."""
+    """Returns how many prompt tokens the server reports as cached, or that it reports none."""
     if value.cached_tokens is None:
         return "The server does not report cached tokens."
     share = value.cached_tokens / value.cached_of if value.cached_of else None
@@ -96,7 +96,7 @@ def server_hits(value: PromptReuse) -> str:
 
 
 def prefix_end(prefix: Prefix) -> Text:
-    """Returns the last characters of a prefix that rollouts share."""
+    """Returns the last characters of a prompt prefix that rollouts share, or that it ends before the transcript."""
     return Code(prefix.ends) if prefix.ends else "(before the transcript)"
 
 

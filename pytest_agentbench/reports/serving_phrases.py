@@ -1,4 +1,4 @@
-"""The sentences about serving speed, timing quality, and the metrics that servers report."""
+"""The sentences of reports about serving speed, timing quality, and the metrics that servers report."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ NAMED_METRICS = (
 
 
 def failed_of_all(performance: PerformanceSummary) -> str:
-    """`9 of 15 LLM calls failed: 9 cut`. Empty if none failed."""
+    """`9 of 15 LLM calls failed: 9 cut`: a sentence with the number of failures of each kind. Empty if no call failed."""
     return _failures(performance, " failed")
 
 
@@ -70,35 +70,35 @@ def _failures(performance: PerformanceSummary, verb: str) -> str:
 
 
 def time_of(part: str, of_time: PartOfTime) -> str:
-    """`64.9 % of the rollouts' time went to decoding`."""
+    """`64.9 % of the rollouts' time went to decoding`: the share of one part of the time."""
     return f"{percent(of_time.share)} of the rollouts' time went to {PARTS[part]}"
 
 
 def timing_verdict(stopwatch: Stopwatch) -> str:
-    """Returns the verdict on the timings, and what it means for gates."""
+    """Returns the verdict on timing quality, and whether gates on timings are INCONCLUSIVE because of it."""
     if stopwatch.verdict is None:
         return "no verdict: no call was measured"
     return str(stopwatch.verdict) + (", timing gates are INCONCLUSIVE" if stopwatch.verdict == SATURATED else "")
 
 
 def timing(stopwatch: Stopwatch) -> str:
-    """Returns the verdict on the timings, its reasons, and what to do about them."""
+    """Returns the verdict on timing quality, followed by its reasons."""
     return ": ".join(filter(None, (timing_verdict(stopwatch), "; ".join(stopwatch.reasons))))
 
 
 def timing_of_run(stopwatch: Stopwatch) -> str:
-    """`timings: warn: ...`."""
+    """`timings: warn: ...`: the verdict on timing quality and its reasons as one item of a list."""
     return f"timings: {timing(stopwatch)}"
 
 
 def timing_trouble(stopwatch: Stopwatch) -> str:
-    """Returns whether the timings are usable, for the first page."""
+    """Returns a short warning about timing quality, and where to read more."""
     what = "unreliable: this machine was too busy to time the calls" if stopwatch.verdict == SATURATED else "not all of them are usable"
     return f'{what} ({stopwatch.verdict}); see "timing quality" in report.md'
 
 
 def timing_evidence(stopwatch: Stopwatch) -> str:
-    """Returns the figures behind the verdict on the timings. Empty if there are none."""
+    """Returns the measurements behind the verdict on timing quality. Empty without output events."""
     if stopwatch.clean_share is None:
         return ""
     facts = [f"{percent(stopwatch.clean_share)} of the output events have a timestamp of their own"]
@@ -123,7 +123,7 @@ def calls(performance: PerformanceSummary) -> str:
 
 
 def failed_calls(performance: PerformanceSummary) -> str:
-    """`9 of 15 LLM calls: 9 cut`. Empty if none failed."""
+    """`9 of 15 LLM calls: 9 cut`: the text after the label `failed`. Empty if no call failed."""
     return _failures(performance, "")
 
 
@@ -133,12 +133,12 @@ def failed_kind(kind: str, amount: int) -> str:
 
 
 def high_latency(p90: float | None) -> str:
-    """`p90 12.0 ms`. Empty if too few calls were measured."""
+    """`p90 12.0 ms`: the 90th percentile of a latency. Empty if too few calls were measured."""
     return "" if p90 is None else f"p90 {number(p90)} ms"
 
 
 def tokens_and_calls(performance: PerformanceSummary) -> str:
-    """`12,345 tokens of 62 calls in 1.1 s`."""
+    """`12,345 tokens of 62 calls in 1.1 s`: the counts behind the throughput."""
     return f"{performance.output_tokens:,} tokens of {performance.calls:,} calls in {performance.span_s:.1f} s"
 
 
@@ -205,7 +205,7 @@ def goodput(value: GoodputSummary) -> str:
 
 
 def split(value: Mapping[str, PartOfTime]) -> str:
-    """Returns the shares of the rollouts' time by part."""
+    """`decoding 64.9 %, tools 20.1 %`: the shares of the rollouts' time by part."""
     return ", ".join(f"{title} {percent(value[part].share)}" for part, title in PARTS.items() if part in value)
 
 
@@ -223,7 +223,7 @@ def call_place(call: SlowCall) -> str:
 
 
 def server_cache(serving: ServingSummary) -> str:
-    """`prefix cache hit ratio 0.92 (vllm:prefix_cache_hits_total), 3 preemptions`."""
+    """`prefix cache hit ratio 0.92 (vllm:prefix_cache_hits_total), 3 preemptions`: the server's own counts."""
     cache = serving.prefix_cache
     ratio = "unknown" if cache.hit_ratio is None else f"{cache.hit_ratio:.2f} ({cache.source})"
     preemptions = "" if serving.preemptions is None else f", {serving.preemptions:.0f} preemptions"
@@ -231,7 +231,7 @@ def server_cache(serving: ServingSummary) -> str:
 
 
 def server_load(serving: ServingSummary) -> str:
-    """Returns the load of KV cache and requests, or that there were too few samples."""
+    """Returns the use of the KV cache and the running and waiting requests. Says so if there were too few samples."""
     if serving.rounds < ENOUGH:
         return f"KV cache and requests: {_too_short(serving.rounds, serving.every_s)}"
     usage = serving.kv_usage
@@ -240,17 +240,17 @@ def server_load(serving: ServingSummary) -> str:
 
 
 def sampling_gap(serving: ServingSummary) -> str:
-    """Returns the longest time between two samples."""
+    """Returns the longest time between two samples, and the sampling interval."""
     return f"up to {serving.longest_gap_s:.1f} s between two samples, instead of {serving.every_s:g} s"
 
 
 def counter_resets(serving: ServingSummary) -> str:
-    """`counters fell 2 times: a process was restarted`. Empty if none fell."""
-    return f"counters fell {serving.resets} times: a process was restarted" if serving.resets else ""
+    """`counters fell 2 times: a process was restarted`: a note on the server's counters. Empty if none fell."""
+    return f"counters fell {count(serving.resets, 'time')}: a process was restarted" if serving.resets else ""
 
 
 def gpu(use: GpuUse, every_s: float) -> str:
-    """`40,000 of 81,559 MiB at most, 93.1 % busy, 512 W mean`, or that there were too few samples."""
+    """`40,000 of 81,559 MiB at most, 93.1 % busy, 512 W mean`: the use of a GPU. Says so if there were too few samples."""
     if use.looks < ENOUGH:
         return _too_short(use.looks, every_s)
     busy = "unknown how" if use.sm_percent_mean is None else f"{use.sm_percent_mean:.1f} %"
@@ -264,7 +264,7 @@ def samples(serving: ServingSummary) -> str:
 
 
 def _too_short(looks: int, every_s: float) -> str:
-    """Returns that there were too few samples for a mean and a peak."""
+    """Says that the run was too short: it has too few samples for a mean and a peak."""
     samples = count(looks, "sample") if looks else "no sample"
     return f"too short to sample: {samples} during the calls (one every {every_s:g} s)"
 

@@ -1,4 +1,4 @@
-"""The sentences about what a suite measured."""
+"""The sentences of reports about the results of one suite: scores, tasks, mistakes, costs and excluded scenarios."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ SERVING_CALLS = (
 
 
 def ended_badly(suite: SuiteResult) -> str:
-    """`not all rollouts ended well: 3 limit`. Empty if all did."""
+    """`not all rollouts ended well: 3 limit`: the statuses other than `ok`. Empty if all rollouts are `ok`."""
     bad = {status: amount for status, amount in suite.rollouts.items() if status != "ok" and amount}
     return f"not all rollouts ended well: {statuses(bad)}" if bad else ""
 
 
 def most_confused(triage: Triage) -> Text:
-    """`most confused: get_balance instead of get_history 7 times`. Empty if no tool was confused with another."""
+    """`most confused: get_balance instead of get_history 7 times`: the most frequent confusion of two tools. Empty if there is none."""
     return ("most confused: ", *confusion(triage.confused[0])) if triage.confused else ""
 
 
 def worst_tool(triage: Triage) -> Text:
-    """`the tool with the most mistakes: get_balance, which 31 of 40 rollouts did not call`."""
+    """`the tool with the most mistakes: get_balance (not called in 31 of 40 rollouts that should)`. Empty without mistakes."""
     return ("the tool with the most mistakes: ", *tool(triage.tools[0])) if triage.tools else ""
 
 
 def commonest_failure(tasks: TasksSummary) -> Text:
-    """`the most frequent way to fail: limit: iterations: 4 rollouts, for example ...`. Empty if every task was solved."""
+    """`the most frequent way to fail: limit: iterations: 4 rollouts, for example ...`: from a suite of tasks. Empty if all were solved."""
     return ("the most frequent way to fail: ", *task_failure(tasks.failures[0])) if tasks.failures else ""
 
 
@@ -73,12 +73,12 @@ def dataset(suite: SuiteResult) -> str:
 
 
 def statuses(rollouts: Mapping[str, int]) -> str:
-    """`97 ok, 3 limit`. Statuses without rollouts are left out."""
+    """`97 ok, 3 limit`: the number of rollouts by status. Statuses without rollouts are left out."""
     return each_count(rollouts) or "none"
 
 
 def rollouts(suite: SuiteResult) -> str:
-    """`100 rollouts, all ok`, or `100 rollouts: 97 ok, 3 limit; labels: heuristic-v1`."""
+    """`100 rollouts: 97 ok, 3 limit; labels: heuristic-v1`: rollouts by status, and the source of labels that no person has checked."""
     total = sum(suite.rollouts.values())
     how = "all ok" if total and total == suite.rollouts["ok"] else statuses(suite.rollouts)
     source = suite.dataset.label_source
@@ -108,19 +108,19 @@ def mean_of(value: Mean | None) -> str:
 
 
 def score(value: Mean | None) -> str:
-    """`0.612 [0.571, 0.653] mean, 95 % interval of the suite over 100 scenarios`."""
+    """`0.612 [0.571, 0.653] mean, 95 % interval of the suite over 100 scenarios`: the mean of a score."""
     if value is None:
         return "not measured"
     return f"{value.value:.3f} {mean_of(value)}" if value.low is None else f"{phrases.mean(value)} {mean_of(value)}"
 
 
 def evaluable(value: Mean | None) -> str:
-    """`0.612 [0.571, 0.653] over evaluable rollouts only`."""
+    """`0.612 [0.571, 0.653] over evaluable rollouts only`: the mean of a score without agent errors."""
     return "no evaluable rollout" if value is None else f"{phrases.mean(value)} over evaluable rollouts only"
 
 
 def agent_errors(suite: SuiteResult) -> str:
-    """Returns how errors count in the means over all rollouts, and what the intervals are over."""
+    """Returns how agent errors and infra errors count in the means over all rollouts, and what the intervals are over."""
     counted = {name: each.worst for name, each in suite.scales.items() if each.worst is not None}
     left_out = [name for name in suite.scales if name not in counted]
     values = {f"{value:g}" for value in counted.values()}
@@ -135,7 +135,7 @@ def agent_errors(suite: SuiteResult) -> str:
 
 
 def passes(value: Passes, of: Scale) -> str:
-    """`0.812 [0.771, 0.853] of the trials, those with tsq >= 0.5; pass@3 0.900 [0.800, 1.000], ...; 95 % intervals`."""
+    """`0.812 [0.771, 0.853] of the trials, those with tsq >= 0.5; pass@3 0.900 [0.800, 1.000], ...`: the pass rates of a suite."""
     first = f"{phrases.mean(value.pass_all[0])} of the trials, those with {value.score} {of.sign} {value.floor:g}"
     last = ((False, value.pass_at[-1]), (True, value.pass_all[-1]))
     rates = [f"{PassRate(every, each.k).name} {phrases.mean(each)}" for every, each in last if each.k > 1]
@@ -143,13 +143,13 @@ def passes(value: Passes, of: Scale) -> str:
 
 
 def always_passed(value: Passes, left: int) -> str:
-    """`7 scenarios passed in all of their trials; 3 more are in run.json`. Empty if there are neither."""
+    """`7 scenarios passed in all of their trials; 3 more are in run.json`: the rows that a table of pass rates lacks. May be empty."""
     always = [f"{count(value.always, 'scenario')} passed in all of their trials"] if value.always else []
     return "; ".join([*always, *([f"{left} more are in run.json"] if left > 0 else [])])
 
 
 def efficiency(value: Efficiency) -> str:
-    """Returns the known efficiency metrics of a suite. Empty if none is known."""
+    """Returns the efficiency metrics of a suite, for example its tokens. Empty if none is known."""
     known = {metric: each for metric in registry.efficiency().values() if (each := value.metrics[metric.name]) is not None}
     return ", ".join(f"{metric.title} {significant(each)}{_currency(metric, value)}" for metric, each in known.items())
 
@@ -159,48 +159,46 @@ def _currency(metric: Metric, value: Efficiency) -> str:
 
 
 def costs(value: Mapping[str, float | None]) -> str:
-    """`1.25 USD`. Empty without token prices."""
+    """`1.25 USD`: the cost in each currency. Empty without token prices."""
     return ", ".join(f"unknown, in {currency}" if cost is None else f"{significant(cost)} {currency}" for currency, cost in value.items())
 
 
 def costs_of_all(value: Mapping[str, float | None]) -> str:
-    """`1.25 USD, all suites together`. Empty without token prices."""
+    """`1.25 USD, all suites together`: the cost of a run. Empty without token prices."""
     return f"{costs(value)}, all suites together" if value else ""
 
 
 def judged(value: AnswersSummary, without: int) -> str:
-    """`Wilson interval; 12 questions, 8 of 12 answers scored by the judge`.
+    """`Wilson interval; 12 questions, 8 of 12 answers scored by the judge`: the data of an accuracy.
 
-    Args:
-        value: The summary of the scored answers.
-        without: The number of answers without a score, because the scorer or its judge failed.
+    `without` is the number of answers without a score.
     """
     left = f"; {without} without a score because the scorer or its judge failed" if without else ""
     return f"Wilson interval; {value.questions:,} questions, {value.judged:,} of {value.answers:,} answers scored by the judge{left}"
 
 
 def confidence(value: AnswersSummary) -> str:
-    """`12 answers with a mean confidence of 0.383, 1 bin`, or that no answer states its confidence."""
+    """`12 answers with a mean confidence of 0.383, 1 bin`: the data of a calibration error. Says so if no answer states its confidence."""
     if value.calibration_error is None or value.confidence is None:
         return "no answer states its confidence"
     return f"{value.confident:,} answers with a mean confidence of {value.confidence:.3f}, {count(value.bins, 'bin')}"
 
 
 def drafts(value: DraftsSummary) -> str:
-    """Returns the number of drafts, and how many rollouts have an accepted one."""
+    """Returns the number of drafts, their mean per rollout, and how many rollouts have an accepted one."""
     each = value.drafts / value.rollouts
     accepted = f"{value.accepted} ({percent(value.accepted / value.rollouts)}) with an accepted one"
     return f"{value.drafts} of {value.rollouts} rollouts ({each:.2f} each), {accepted}"
 
 
 def draft_score(value: DraftsSummary, name: str) -> str:
-    """`tsq 0.500 of the first drafts, 0.600 of the chosen ones`."""
+    """`tsq 0.500 of the first drafts, 0.600 of the chosen ones`: two means of a score over rollouts with drafts."""
     means = value.scores[name]
     return f"{name} {means.first:.3f} of the first drafts, {means.chosen:.3f} of the chosen ones"
 
 
 def quarantined_count(suite: SuiteResult) -> str:
-    """`2 of 100 scenarios, excluded from gates`. Empty if there are none."""
+    """`2 of 100 scenarios, excluded from gates`: the number of quarantined scenarios. Empty if there are none."""
     entries = len(suite.quarantined)
     return f"{entries} of {suite.dataset.size} scenarios, excluded from gates" if entries else ""
 
@@ -212,12 +210,12 @@ def quarantined(suite: SuiteResult) -> str:
 
 
 def quarantine_tests(entry: QuarantineResult) -> str:
-    """`2 of 3 tests passed`."""
+    """`2 of 3 tests passed`: the result of a quarantined scenario."""
     return f"{entry.passed} of {count(entry.tests, 'test')} passed"
 
 
 def unsupported_count(suite: SuiteResult) -> str:
-    """`2 of 80 tasks need unsupported features`. Empty if there are none."""
+    """`2 of 80 tasks need unsupported features`: the number of skipped tasks. Empty if none was skipped."""
     return f"{len(suite.unsupported)} of {suite.dataset.size} tasks need unsupported features" if suite.unsupported else ""
 
 
@@ -227,39 +225,39 @@ def unsupported(suite: SuiteResult) -> str:
 
 
 def faulty(triage: Triage) -> str:
-    """`63 of 100 rollouts have a mistake, some of them several: missing call 40, bad argument 31`."""
+    """`63 of 100 rollouts have a mistake, some of them several: missing call 40, bad argument 31`: the rollouts by kind of mistake."""
     some = ", some of them several" if sum(each.rollouts for each in triage.kinds) > triage.faulty else ""
     return f"{triage.faulty} of {triage.rollouts} rollouts ha{'s' if triage.faulty == 1 else 've'} a mistake{some}: {mistakes(triage)}"
 
 
 def mistakes(triage: Triage) -> str:
-    """`missing call 40, bad argument 31, wrong tool 12`."""
+    """`missing call 40, bad argument 31, wrong tool 12`: the number of rollouts with each kind of mistake."""
     return ", ".join(f"{each.kind} {each.rollouts}" for each in triage.kinds)
 
 
 def mistake_share(amount: int, total: int) -> str:
-    """`9, 90.0 %`."""
+    """`9, 90.0 %`: the number and share of rollouts with a mistake."""
     return f"{amount}, {percent(amount / total)}"
 
 
 def examples(ids: Sequence[str], detail: str) -> Text:
-    """`a, b, c: no get_rate`."""
+    """`a, b, c: no get_rate`: scenarios as examples, with a detail of the first one if that is given."""
     names = _listed([Code(each, "scenario") for each in ids])
     return (*names, ": ", Code(detail)) if detail else names
 
 
 def confusion(value: Confusion) -> tuple[str | Code, ...]:
-    """`get_balance instead of get_history 7 times`."""
+    """`get_balance instead of get_history 7 times`: a tool that was called in place of another one."""
     times = f" {value.rollouts} times" if value.rollouts > 1 else " once"
     return Code(value.actual), " instead of ", Code(value.expected), times
 
 
 def tool(value: ToolMistakes) -> tuple[str | Code, ...]:
-    """`get_balance, which 31 of 40 rollouts did not call, 2 called unexpectedly, 5 gave wrong arguments`."""
-    parts = [f"{value.missing} of {value.expected} rollouts did not call"] * bool(value.missing)
-    parts += [f"{value.unexpected} called unexpectedly"] * bool(value.unexpected)
-    parts += [f"{value.bad_arguments} gave wrong arguments"] * bool(value.bad_arguments)
-    return Code(value.tool), f", which {', '.join(parts)}"
+    """`get_balance (not called in 31 of 40 rollouts that should, wrong arguments in 5 rollouts)`: the mistakes with a tool."""
+    parts = [f"not called in {value.missing} of {count(value.expected, 'rollout')} that should"] * bool(value.missing)
+    parts += [f"called unexpectedly in {count(value.unexpected, 'rollout')}"] * bool(value.unexpected)
+    parts += [f"wrong arguments in {count(value.bad_arguments, 'rollout')}"] * bool(value.bad_arguments)
+    return Code(value.tool), f" ({', '.join(parts)})"
 
 
 def tools(names: Sequence[str]) -> Text:
@@ -268,13 +266,13 @@ def tools(names: Sequence[str]) -> Text:
 
 
 def worst(value: WorstScore) -> str:
-    """`banking-010 0.000 "Bees don't mind paperwork"`."""
+    """`banking-010 0.000 "Bees don't mind paperwork"`: a scenario with a low score, and its question."""
     question = f' "{value.question}"' if value.question else ""
     return f"{value.id} {value.score:.3f}{question}"
 
 
 def scenarios_left(shown: int, total: int) -> str:
-    """`The worst 200; 40 more are in run.json.`. Empty if all are shown."""
+    """`The worst 200; 40 more are in run.json.`: a note below a table of scenarios. Empty if all are shown."""
     return f"The worst {shown}; {total - shown} more are in run.json." if total > shown else ""
 
 
@@ -285,17 +283,17 @@ def spreadsheet(run: Run) -> Text:
 
 
 def scorer_failure(value: ScorerFailure) -> str:
-    """`3 rollouts: scorer mistakes failed: ValueError: no label (scorers.py:12), first in banking-003`."""
+    """`3 rollouts: scorer mistakes failed: ValueError: no label (scorers.py:12), first in banking-003`: a cause of missing scores."""
     return f"{count(value.rollouts, 'rollout')}: scorer {value.score} failed: {brief(value.error)}, first in {value.first}"
 
 
 def more_causes(amount: int) -> str:
-    """`and 2 more causes, see report.md`. Empty if all are shown."""
+    """`and 2 more causes, see report.md`: further causes of missing scores. Empty if all are shown."""
     return f"and {count(amount, 'more cause')}, see report.md" if amount > 0 else ""
 
 
 def tasks(value: TasksSummary) -> str:
-    """`3 of 5 tasks solved in all verified trials, 1 in some of them, 1 in none`."""
+    """`3 of 5 tasks solved in all verified trials, 1 in some of them, 1 in none`: the results of a suite of tasks."""
     total = len(value.tasks)
     always, never = sum(each.solved == each.trials for each in value.tasks), sum(each.solved == 0 for each in value.tasks)
     parts = [f"{always} of {total} tasks solved in all verified trials", f"{never} in none"]
@@ -305,23 +303,23 @@ def tasks(value: TasksSummary) -> str:
 
 
 def task_failure(value: TaskFailure) -> tuple[str | Code, ...]:
-    """`limit: iterations, first failed: test_port: 4 rollouts, for example fix-permissions`."""
+    """`limit: iterations, first failed: test_port: 4 rollouts, for example fix-permissions`: how rollouts failed their tasks."""
     check = f", first failed: {value.check}" if value.check else ""
     return f"{value.end}{check}: {count(value.rollouts, 'rollout')}, for example ", Code(value.examples[0], "scenario")
 
 
 def tasks_left(left: int) -> str:
-    """Returns the order of the table of tasks, and how many tasks it leaves out."""
+    """Explains the table of tasks: its order, its means, and how many tasks it leaves out."""
     return f"The lowest rewards first{f'; {left} more tasks are in run.json' if left > 0 else ''}. {MEANS_OF_TRIALS}"
 
 
 def solved(amount: int, trials: int) -> str:
-    """`2 of 3`."""
+    """`2 of 3`: the number of trials that passed or solved a task."""
     return f"{amount} of {trials}"
 
 
 def role(use: RoleUse) -> str:
-    """Returns calls, tokens, time and cost of a role."""
+    """Returns calls, tokens, time and cost of a role, and how many of its calls are in the serving metrics."""
     failed = f" ({sum(use.failed_calls.values())} failed)" if use.failed_calls else ""
     cost = f", {text}" if (text := role_cost(use)) else ""
     timed = "all" if use.measured == use.calls else f"{use.measured}" if use.measured else "none"
@@ -330,7 +328,7 @@ def role(use: RoleUse) -> str:
 
 
 def role_cost(use: RoleUse) -> str:
-    """`0.0123 USD`. Empty without token prices."""
+    """`0.0123 USD`: the cost of a role's calls. Empty without token prices."""
     return costs({use.currency: use.cost}) if use.currency else ""
 
 
@@ -342,5 +340,5 @@ def role_endpoints(use: RoleUse) -> Text:
 
 
 def role_tokens(use: RoleUse) -> str:
-    """`3,916 (2,000 cached) + 336`."""
+    """`3,916 (2,000 cached) + 336`: the prompt tokens and the output tokens of a role."""
     return f"{use.prompt_tokens:,} ({use.cached_tokens:,} cached) + {use.output_tokens:,}"

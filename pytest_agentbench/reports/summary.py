@@ -19,7 +19,7 @@ VARIABLE = "GITHUB_STEP_SUMMARY"  # variable with the path of the file
 
 
 def write(run: Run, directory: Path) -> Path:
-    """Appends to the summary file of the step. Outside of GitHub Actions, writes summary.md in the run directory."""
+    """Appends a run to the summary of the workflow step. Outside of GitHub Actions, appends it to summary.md in the run directory."""
     path = Path(os.environ.get(VARIABLE) or directory / "summary.md")
     existing = path.stat().st_size if path.exists() else 0
     view = RunView(run, directory)

@@ -1,4 +1,4 @@
-"""The files of a sweep: a page for people, and tables for scripts."""
+"""Writes the files of a sweep: a report for people, a picture, and tables for scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = "agentbench-sweep/1"
 
 
 def write(sweep: Sweep, terms: Criteria, directory: Path) -> Iterator[Path]:
-    """Writes all files of a sweep into a new directory: those of the toolkit's benchmark script, and our own."""
+    """Writes the files of a sweep into a new directory: those of the NeMo Agent Toolkit's script, and our own. Yields their paths."""
     heading = Heading.of(sweep.suite, sweep.run, next(iter(sweep.run.suites)))
     write_benchmark(heading, [(level.concurrency, level.throughput) for level in sweep.levels], directory)
     judged = judgements(sweep, terms)
@@ -38,7 +38,7 @@ def write(sweep: Sweep, terms: Criteria, directory: Path) -> Iterator[Path]:
 
 
 def row(sweep: Sweep, level: SweepLevel, judged: LevelVerdict) -> Json:
-    """Returns the row of a level in levels.csv."""
+    """Returns the row of a concurrency level in levels.csv, as column -> value."""
     share = judged.share
     return {
         "concurrency": level.concurrency,

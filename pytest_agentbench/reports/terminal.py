@@ -39,7 +39,7 @@ COLOURS: Mapping[Tone, str] = {"good": "green", "bad": "red", "open": "yellow", 
 
 
 class TerminalReporter(Protocol):
-    """The methods of pytest's terminal reporter that are used here."""
+    """The methods of pytest's terminal reporter that this module uses."""
 
     def write_sep(self, sep: str, title: str, **markup: bool) -> None: ...
 
@@ -71,14 +71,14 @@ def write_run(terminal: TerminalReporter, document: Document, verbosity: int = 0
 
 
 def write(terminal: TerminalReporter, lines: Iterable[Line]) -> None:
-    """Writes lines with their colours."""
+    """Writes lines to the terminal in the colours of their tones."""
     for line in lines:
         colour = {COLOURS[line.tone]: True} if line.tone else {}
         terminal.write_line(line.text, **({"bold": True} if line.bold else {}), **colour)
 
 
 def headline_lines(document: Document) -> Iterator[str]:
-    """Yields one line with the headline and its facts, and a line for each command."""
+    """Yields the output of -q: one line with the headline and the most important facts, and a line for each command."""
     facts = [each for each in document.at(Level.HEADLINE).blocks() if isinstance(each, Fact)]
     commands = [fact for fact in facts if _has_command(phrases.words(fact.content))]
     sentences = [document.headline, *facts] if document.headline else facts
@@ -87,7 +87,7 @@ def headline_lines(document: Document) -> Iterator[str]:
 
 
 def lines(document: Document, level: Level, width: int = sys.maxsize) -> Iterator[Line]:
-    """Yields the lines of a document. The first page has no section titles, and all its labels are in one column."""
+    """Yields the lines of a document at a level. The first page has no section titles, and all its labels are in one column."""
     shown = document.at(level)
     headline = [document.headline] if document.headline else []
     labels = [columns(one_line(fact.label)) for fact in (*headline, *shown.blocks()) if isinstance(fact, Fact)]
@@ -100,7 +100,7 @@ def lines(document: Document, level: Level, width: int = sys.maxsize) -> Iterato
 
 
 class _TerminalLayout(NamedTuple):
-    """Turns the blocks of a document into lines."""
+    """Turns the sections and blocks of a document into lines of a terminal."""
 
     column: int  # width of the column of labels
     width: int  # width of the terminal, in columns
@@ -153,7 +153,7 @@ def _has_command(text: Text) -> bool:
 
 
 def rollout_lines(rollout: Rollout, *, with_tools: bool) -> Iterator[str]:
-    """Yields the lines of a rollout on a terminal with -v, or, with its tools, with -vv."""
+    """Yields the lines that a terminal shows of a rollout: one with -v, and with -vv another one with its tools."""
     yield f"  {phrases.rollout(rollout)}"
     if with_tools:
         yield f"      {phrases.expected_and_actual(rollout.expected_tools, rollout.tools)}"

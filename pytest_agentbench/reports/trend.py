@@ -1,4 +1,4 @@
-"""trend.html and trend.json: the history of suites. The page contains no script and loads no other file; all foreign text is escaped."""
+"""Writes the history of suites as trend.html and trend.json. The page contains no script, loads no file, and escapes all texts."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ code { font: 13px ui-monospace, monospace; }
 
 
 def write(trend: Trend, directory: Path) -> list[Path]:
-    """Writes the page and its numbers. Raises OSError."""
+    """Writes trend.html and trend.json, and returns their paths. Raises OSError."""
     data = json.dumps(plain(trend), indent=1, ensure_ascii=False) + "\n"
     page = "\n".join(html(trend)) + "\n"
     return [write_whole(directory / name, text, errors="backslashreplace") for name, text in ((PAGE, page), (DATA, data))]
 
 
 def html(trend: Trend) -> Iterator[str]:
-    """Yields the lines of the page."""
+    """Yields the lines of trend.html."""
     report = document(trend)
     title = escape(one_line(words(report.title)))
     yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run and the directory of its records. Sections are made from it."""
+    """A run and its directory. The sections of a report get their data from it."""
 
     run: Run
     directory: Path
@@ -29,12 +29,12 @@ class RunView:
 
     @property
     def place(self) -> str:
-        """The path of the directory in reports."""
+        """The path of the run's directory as reports show it."""
         return self.shown or str(self.directory)
 
     @cached_property
     def frame(self) -> Frame:
-        """All rollouts, calls and events of the run as columns. The journal is read at the first access."""
+        """All rollouts, calls and output events of the run as columns. The first access reads the journal."""
         from pytest_agentbench.metrics.frame_reader import FrameReader  # imports numpy
         from pytest_agentbench.runs.journal import FILE, read_journal
 
@@ -50,7 +50,7 @@ TONES: Mapping[str, Tone] = {PASS: "good", FAIL: "bad", NO_GATE: "", IMPORTED: "
 
 
 def tone(verdict: str) -> Tone:
-    """Returns the tone of a verdict."""
+    """Returns the tone in which a verdict is shown, which decides its colour."""
     return TONES.get(verdict, "open")
 
 

@@ -1,1 +1,1 @@
-"""Runs rollouts. This is the only layer that combines agents, models, tools and scorers."""
+"""Runs rollouts (one execution of an agent on a scenario, with its scores). Only this layer combines agents, models, tools and scorers."""

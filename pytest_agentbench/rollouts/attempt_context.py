@@ -1,4 +1,7 @@
-"""Tells which rollout an asyncio task belongs to, and whether its agent or a scorer is running. Can be read from another thread."""
+"""Stores in the context of an asyncio task which rollout it belongs to, and which part of it runs: agent, verifier or a scorer.
+
+The watchdog of the pool reads this from another thread.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ VERIFIER = "the verifier"
 
 @dataclass
 class AttemptContext:
-    """State of one attempt, from the agent's first step to the last score. Tasks and callbacks that the attempt starts share it."""
+    """State of one attempt of a rollout, from the agent's first step to the last score. All tasks that the attempt starts share it."""
 
     key: RolloutKey
     log: Log
@@ -29,17 +32,17 @@ class AttemptContext:
     _scorer: str = ""
 
     def begin(self, part: str, seconds: float | None) -> None:
-        """Records that a part begins to run."""
+        """Records that the agent or the verifier begins to run, and its time limit in seconds."""
         self.part, self.seconds = part, seconds
         self.over_at = None if seconds is None else time.monotonic() + seconds
 
     def begin_score(self, name: str, seconds: float | None) -> None:
-        """Records that a scorer begins to run."""
+        """Records that the scorer of the score `name` begins to run, and its time limit in seconds."""
         self.begin(f"the scorer {name!r}", seconds)
         self._scorer = name
 
     def without_score(self, why: str) -> Rollout | None:
-        """Returns the rollout with its scores so far, and `why` as the error of the running scorer. Returns None while the agent runs."""
+        """Returns the rollout with its scores so far, and `why` as the error of the running scorer. None if the agent is not done yet."""
         if self.rollout is None:
             return None
         errors = {**self.rollout.score_errors} if self._scorer in self.rollout.scores else {**self.rollout.score_errors, self._scorer: why}
@@ -51,7 +54,7 @@ _current: ContextVar[AttemptContext | None] = ContextVar("agentbench_attempt", d
 
 @contextmanager
 def current_attempt(key: RolloutKey, log: Log) -> Iterator[AttemptContext]:
-    """Gives a new attempt context to this task and the tasks that it starts."""
+    """Gives this task, and tasks that it starts, a new attempt context until the `with` block ends."""
     mark = AttemptContext(key, log)
     token = _current.set(mark)
     try:
@@ -62,10 +65,10 @@ def current_attempt(key: RolloutKey, log: Log) -> Iterator[AttemptContext]:
 
 
 def current() -> AttemptContext | None:
-    """Returns the attempt context of this task, or None outside of a rollout."""
+    """Returns the attempt context of the current task, or None outside of a rollout."""
     return _current.get()
 
 
 def attempt_in(context: Context) -> AttemptContext | None:
-    """Returns the attempt context in a task's context, or None if it has none."""
+    """Returns the attempt context in the `contextvars.Context` of any task, or None if that has none."""
     return context.get(_current)

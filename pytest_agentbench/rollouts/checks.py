@@ -31,7 +31,7 @@ ENTRY_POINTS = "pytest_agentbench.checks"
 
 @dataclass(frozen=True)
 class SuiteDraft:
-    """A suite that was read but not checked yet."""
+    """The input of all checks: a suite that was read but not checked yet."""
 
     suite: Suite  # with the scales that its scorers declare
     variants: tuple[str, ...]  # variants that run, without those whose agent or tools cannot be made
@@ -43,8 +43,8 @@ class SuiteDraft:
 SuiteCheck = Callable[[SuiteDraft], Iterable[str]]
 
 
-def known_sandboxes(draft: SuiteDraft) -> Iterator[str]:
-    """Yields a sentence for each sandbox of a task that is not available."""
+def unavailable_sandboxes(draft: SuiteDraft) -> Iterator[str]:
+    """Yields a sentence for each kind of sandbox that the suite's tasks name and that is unknown or needs Harbor, which is missing."""
     for sandbox in sorted({each.task.sandbox for each in draft.suite.scenarios if each.task}):
         try:
             check_sandbox(sandbox)
@@ -52,8 +52,8 @@ def known_sandboxes(draft: SuiteDraft) -> Iterator[str]:
             yield str(error)
 
 
-def tasks_outside_processes(draft: SuiteDraft) -> Iterator[str]:
-    """Yields a sentence for each agent that would run in a process of its own and could not reach the sandbox of its task."""
+def isolated_agents_with_tasks(draft: SuiteDraft) -> Iterator[str]:
+    """Yields a sentence for each agent that `isolation: process` would keep from the sandbox of its task."""
     suite = draft.suite
     task = next((each.id for each in suite.scenarios if each.task), None)
     if suite.isolation != "process" or task is None:
@@ -66,8 +66,8 @@ def tasks_outside_processes(draft: SuiteDraft) -> Iterator[str]:
             yield f"isolation: the agent runs with the suite's tools {why}"
 
 
-def answers_of_known_tools(draft: SuiteDraft) -> Iterator[str]:
-    """Yields a sentence for each canned answer of a tool that no scenario offers."""
+def answers_of_unknown_tools(draft: SuiteDraft) -> Iterator[str]:
+    """Yields a sentence for each variant with a canned answer for a tool that no scenario has."""
     suite = draft.suite
     for variant in draft.variants:
         if isinstance(tool_factory.tool_kind(suite.tools_of(variant)), DecisionOnly) or all(each.tools for each in suite.scenarios):
@@ -77,38 +77,38 @@ def answers_of_known_tools(draft: SuiteDraft) -> Iterator[str]:
                 yield str(error)
 
 
-def tasks_for_agents(draft: SuiteDraft) -> Iterator[str]:
-    """Yields a sentence for each agent that works in a sandbox but has none, or two, in a scenario."""
+def agents_without_sandbox(draft: SuiteDraft) -> Iterator[str]:
+    """Yields a sentence for each agent that works in a sandbox but gets none, and for each that would get two (task and `code_sandbox`)."""
     scenarios = draft.suite.scenarios
     task = next((each.id for each in scenarios if each.task), None)
     other = next((each.id for each in scenarios if each.task is None), None)
     for variant, agent in draft.agents.items():
         if other is not None and needs_task(agent):
             kind = draft.suite.agent_of(variant)["kind"]
-            how = "a data set of format harbor has tasks, and an orchestrator takes `code_sandbox: docker` or `code_sandbox: bubblewrap`"
+            how = "use a data set of format harbor, or for an orchestrator set `code_sandbox: docker` or `code_sandbox: bubblewrap`"
             yield f"agent: {kind!r} works in a sandbox, and scenario {other!r} is not a task; {how}"
         elif task is not None and code_place(agent):
             yield f"agent: scenario {task!r} is a task and brings a sandbox; leave `code_sandbox` out, or set it to `task`"
 
 
-def tools_for_agents(draft: SuiteDraft) -> Iterator[str]:
-    """Yields a sentence for tools, or canned answers, of each agent that never calls them."""
+def tools_without_callers(draft: SuiteDraft) -> Iterator[str]:
+    """Yields the sentences of `uncalled_tools` for each built-in agent."""
     for variant, agent in draft.agents.items():
         yield from uncalled_tools(draft.suite, variant, agent)
 
 
 def uncalled_tools(suite: PoolSuite, variant: str, agent: Agent) -> Iterator[str]:
-    """Yields a sentence for tools, and one for canned answers, if the agent of a variant never calls them."""
+    """Yields a sentence if the suite has tools, and one if it has canned answers, that the agent of this variant never calls."""
     if not (is_black_box(agent) or needs_task(agent) or code_place(agent)):
         return
-    calls_none = f"the agent {suite.agent_of(variant)['kind']!r} calls none of the suite's tools, so there is nothing to"
+    calls_none = f"the agent {suite.agent_of(variant)['kind']!r} calls none of the suite's tools"
     if not isinstance(tool_factory.tool_kind(suite.tools_of(variant)), DecisionOnly):
-        yield f"tools: {calls_none} carry out"
+        yield f"tools: {calls_none}; leave `tools` out"
     if suite.answers_of(variant):
-        yield f"answers: {calls_none} answer"
+        yield f"answers: {calls_none}; leave `answers` out"
 
 
-def measured_thresholds(draft: SuiteDraft) -> Iterator[str]:
+def unmeasured_thresholds(draft: SuiteDraft) -> Iterator[str]:
     """Yields a sentence for each threshold of a score that no scorer of the suite measures."""
     for name in draft.suite.thresholds:
         if name.removesuffix(".mean") not in draft.suite.score_names:
@@ -117,30 +117,30 @@ def measured_thresholds(draft: SuiteDraft) -> Iterator[str]:
 
 
 def quarantine(draft: SuiteDraft) -> Iterable[str]:
-    """Yields a sentence for each quarantine entry that is unknown, duplicate or expired, and for too many entries."""
+    """Yields a sentence for each quarantine entry that is duplicate, expired or names no scenario, and one for too many entries."""
     return quarantine_faults(draft.suite.quarantine, {each.id for each in draft.suite.scenarios}, draft.today)
 
 
-def thresholds_in_range(draft: SuiteDraft) -> Iterable[str]:
-    """Yields a sentence for each threshold that every score, or none, would reach."""
+def pointless_thresholds(draft: SuiteDraft) -> Iterable[str]:
+    """Yields a sentence for each threshold of the suite that every score, or none, would reach."""
     return threshold_faults(draft.suite, draft.suite.thresholds)
 
 
 def threshold_faults(suite: Suite, thresholds: Mapping[str, float]) -> Iterator[str]:
-    """Yields a sentence for each threshold outside the range of its score."""
+    """Yields a sentence for each of these thresholds (score -> value) that is outside the range of its score."""
     for name, threshold in thresholds.items():
         score = name.removesuffix(".mean")
         if not (scale := suite.scale(score)).contains(threshold):
             yield _out_of_range(f"the threshold {name}: {threshold:g}", score, scale)
 
 
-def rules_in_range(draft: SuiteDraft) -> Iterator[str]:
+def pointless_rules(draft: SuiteDraft) -> Iterator[str]:
     """Yields a sentence for each gate rule that every run, or none, would pass."""
     yield from filter(None, (rule_fault(draft.suite, rule) for rule in draft.rules))
 
 
 def rule_fault(suite: Suite, rule: Rule) -> str:
-    """Returns why a rule about a score would decide nothing, or an empty string if it can decide."""
+    """Returns a sentence if a gate rule about a score has a threshold or a margin out of range, else an empty string."""
     if rule.kind != "score":
         return ""
     scale = suite.scale(rule.metric)
@@ -156,15 +156,15 @@ def _out_of_range(what: str, score: str, scale: Scale) -> str:
 
 #: All built-in checks, in the order in which their sentences are shown.
 CHECKS: tuple[SuiteCheck, ...] = (
-    known_sandboxes,
-    tasks_outside_processes,
-    answers_of_known_tools,
-    tasks_for_agents,
-    tools_for_agents,
-    measured_thresholds,
+    unavailable_sandboxes,
+    isolated_agents_with_tasks,
+    answers_of_unknown_tools,
+    agents_without_sandbox,
+    tools_without_callers,
+    unmeasured_thresholds,
     quarantine,
-    thresholds_in_range,
-    rules_in_range,
+    pointless_thresholds,
+    pointless_rules,
 )
 
 

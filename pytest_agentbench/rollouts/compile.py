@@ -1,4 +1,4 @@
-"""Compiles suites: reads the folder and parses the rules of each suite once, and checks everything before anything boots."""
+"""Compiles suites before a session starts its backend: reads each suite's folder, parses its gate rules, and checks everything once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST = 10  # maximum number of problems of a suite that are shown
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """Options of a command line that change a suite or choose its variants."""
+    """Options of the command line that change suites or choose their variants."""
 
     changes: Sequence[tuple[str, Any]] = ()  # (dotted path, value)
     agent: str | None = None  # agent that replaces the suite's own
@@ -42,7 +42,7 @@ class CompileOptions:
     trials: int | None = None
 
     def explain(self, faults: str, file: Path) -> str:
-        """Returns `faults` of a suite.yaml, followed by the names of the options that have changed the file."""
+        """Returns the text `faults` about a suite.yaml. If options have changed settings of the file, their names follow."""
         options = [*(["--agentbench-agent"] if self.agent else []), *(f"--agentbench-set {name}" for name, _ in self.changes)]
         about = f"\n{file}: these problems are about the file" if "\n" in faults else ""
         return f"{faults}{about} (as changed by {', '.join(options)})" if options else faults
@@ -53,7 +53,7 @@ AS_IT_IS = CompileOptions()
 
 @dataclass(frozen=True)
 class CompiledSuite:
-    """A valid suite with everything that a session derives from its folder. Nothing is parsed again later."""
+    """A suite that passed all checks, with what a session needs from its folder: variants, agents, thresholds, gate rules."""
 
     suite: Suite  # with the scales that its scorers declare
     variants: tuple[str, ...]  # variants that run; in an A/B session one for each variant and arm
@@ -76,7 +76,7 @@ class UnsoundSuite(ConfigError):
     """Raised for a suite that cannot run. The message has a line for each of the first MOST problems."""
 
     def __init__(self, file: Path, problems: Sequence[str], options: CompileOptions) -> None:
-        """`problems` do not name the file. `options` may have changed it."""
+        """Takes the suite.yaml, its problems as sentences without a path, and the options with which the file was read."""
         lines = [f"{file}: {problem}" for problem in problems[:MOST]]
         if more := len(problems) - MOST if len(problems) > MOST else 0:
             lines.append(f"{file}: and {more} more problem{'s' * (more > 1)}")
@@ -94,7 +94,10 @@ def compile_suite(text: SuiteText, options: CompileOptions = AS_IT_IS) -> Compil
 
 
 def compile_all(texts: Iterable[tuple[SuiteText, CompileOptions]]) -> list[CompiledSuite | ConfigError]:
-    """Compiles several suites like `compile_suite`. The result of a suite that fails is its error. Code is checked in parallel."""
+    """Compiles several suites. Returns for each one the compiled suite, or the error that `compile_suite` would raise.
+
+    The code of different suites is checked in parallel.
+    """
     readings, checks = [_result(_read, text, options) for text, options in texts], (*CHECKS, *plugin_checks())
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         codes = [threads.submit(each.code_check) if isinstance(each, _Reading) and each.brings_code else None for each in readings]
@@ -112,7 +115,7 @@ def _result(function: Callable[..., Result], *arguments: Any) -> Result | Config
 
 
 def checked(suite: Suite, variants: Sequence[str] = (arms_of.DEFAULT,)) -> CompiledSuite:
-    """Checks a suite that was already read. Raises UnsoundSuite if it has problems."""
+    """Checks a suite that was already read, and returns it compiled. Raises UnsoundSuite if the suite has problems."""
     return _finish(_Reading(suite, tuple(variants), {}, AS_IT_IS, []))
 
 
@@ -121,7 +124,7 @@ def _finish(reading: _Reading) -> CompiledSuite:
 
 
 def _read(text: SuiteText, options: CompileOptions) -> _Reading:
-    """Reads a suite with its data, and with the arms of a session. Raises ConfigError if that is impossible."""
+    """Reads a suite with its data. In an A/B session it gets a variant for each variant and arm. Raises ConfigError if reading fails."""
     try:
         suite = read_suite(text, options.changes, options.agent)
         # Raise this alone, because sentences about other faults would contain the key.
@@ -140,7 +143,7 @@ def _read(text: SuiteText, options: CompileOptions) -> _Reading:
 
 
 def _choose_variants(suite: Suite, names: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Returns a sentence for each unknown variant name, and the variants to run."""
+    """Returns a sentence for each unknown name, and the variants that run: those named, or all of them for `all`."""
     every = (arms_of.DEFAULT, *suite.variants)
     if tuple(names) == ("all",):
         return [], every
@@ -150,7 +153,7 @@ def _choose_variants(suite: Suite, names: Sequence[str]) -> tuple[list[str], tup
 
 @dataclass
 class _Reading:
-    """A suite that was read, and its problems so far."""
+    """A suite while it is compiled: it was read, and each check adds its problems. `finish` returns the result."""
 
     suite: Suite
     variants: tuple[str, ...]
@@ -172,11 +175,11 @@ class _Reading:
         return not self.problems and brings_any(self.suite, self.variants)
 
     def code_check(self) -> FromCodeCheck | None:
-        """Checks the suite's own code. Returns None if there is none to check. May be called in a thread."""
+        """Checks the suite's own code in a process. Returns None if `brings_code` is False. May be called in a thread."""
         return check_code(self.suite, self.variants) if self.brings_code else None
 
     def finish(self, code: FromCodeCheck | None, checks: Sequence[SuiteCheck]) -> CompiledSuite:
-        """Checks the suite and returns it compiled. `code` is the result of `code_check`. Raises UnsoundSuite with all problems."""
+        """Runs the checks and returns the compiled suite. Raises UnsoundSuite with all problems. `code` is the result of `code_check`."""
         if isinstance(code, NotLoaded):
             self.problems.append(code.reason.removeprefix(f"{self.suite.folder / SUITE_FILE}: "))
         elif code is not None:
@@ -190,7 +193,7 @@ class _Reading:
         return CompiledSuite(self.suite, self.variants, trials, dict(self.suite.thresholds), rules, self.agents, self.origins)
 
     def _make_agents(self) -> tuple[dict[str, Agent], tuple[str, ...]]:
-        """Makes the built-in agents, and checks the kinds of the tools. Returns the agents, and the variants without a fault."""
+        """Makes the built-in agent of each variant. Returns these agents, and the variants whose agent and tools have valid settings."""
         agents: dict[str, Agent] = {}
         sound: list[str] = []
         for variant in self.variants:
@@ -205,7 +208,7 @@ class _Reading:
         return agents, tuple(sound)
 
     def _rules(self) -> tuple[Rule, ...]:
-        """Parses the gate rules. Skips rules about scores of unknown scale, whose scorers could not be loaded."""
+        """Returns the parsed gate rules. Skips rules about scores whose scorers could not be loaded, because their scale is unknown."""
         suite, rules = self.suite, []
         undeclared = [score for score in suite.score_names if score not in suite.scales]
         passes = pass_threshold_of(suite.score_names, suite.thresholds, suite.scales) is not None

@@ -1,7 +1,8 @@
 """Messages between the pool and a test process that calls a model itself, for an inline rollout or for the fixture `llm`.
 
-They use the connection of `worker_protocol`. The test process requests an address, calls the model there through the tap, and returns the
-address. The answer contains the records of its calls. Then the test process submits the rollout that it has made from them.
+An inline rollout runs inside its test. These messages use the connection of `worker_protocol`. The test process requests an address at
+the tap (the recording proxy), calls the model there, and returns the address. The answer contains the records of its calls. Then the test
+process submits the rollout that it has made from them.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from pytest_agentbench.rollouts.worker_protocol import PoolQuestion
 
 @dataclass(frozen=True)
 class LentAddress:
-    """The answer to `LendAddress`. The address remains valid if the pool dies."""
+    """The answer to `LendAddress`: the address at the tap. It remains valid if the pool dies."""
 
     address: ModelAddress
 
 
 @dataclass(frozen=True)
 class LendAddress(PoolQuestion[LentAddress]):
-    """Requests an address at which a model answers. The pool answers when the backend is ready and the taps know the address."""
+    """Requests an address at the tap for calls of a model. The pool answers when the backend is ready and the taps know the address."""
 
     key: RolloutKey  # for the fixture `llm` the suite is empty, and the scenario is the test's node id
     access: Access
@@ -37,35 +38,35 @@ class ReturnedCalls:
 
 @dataclass(frozen=True)
 class ReturnAddress(PoolQuestion[ReturnedCalls]):
-    """Ends an address. The pool has the taps cancel calls in progress, and releases the rollout at the backend."""
+    """Ends an address. The pool has the taps cancel calls in progress, and tells the backend that the rollout has ended."""
 
-    id: str
+    id: str  # token of the address
 
 
 @dataclass(frozen=True)
 class ModelReplies:
-    """The answer to `TakeModelReplies`."""
+    """The answer to `TakeModelReplies`: what the model has answered at the address."""
 
-    messages: tuple[Json, ...]  # messages of the assistant since the last request
+    messages: tuple[Json, ...]  # assistant messages since the last request
 
 
 @dataclass(frozen=True)
 class TakeModelReplies(PoolQuestion[ModelReplies]):
-    """Requests the model's messages at an address whose access has `keep`. The taps cancel calls in progress."""
+    """Requests the model's messages at an address that was opened with `keep`. The taps cancel calls in progress."""
 
-    id: str
+    id: str  # token of the address
 
 
 @dataclass(frozen=True)
 class WrittenRecord:
-    """The answer to `SubmitRollout`. The frame's body is the redacted line in the journal."""
+    """The answer to `SubmitRollout`: the rollout is in the journal. The frame's body is its redacted line there."""
 
 
 @dataclass(frozen=True)
 class SubmitRollout(PoolQuestion[WrittenRecord]):
-    """Submits a rollout that ran in the test process. The frame's body is its line for the journal.
+    """Submits the record of a rollout that ran in the test process, as the frame's body.
 
-    The pool completes the rollout and sends it to the controller.
+    The pool adds what only it knows, and sends the record to the controller, which writes it to the journal.
     """
 
 

@@ -59,19 +59,19 @@ Answered = TypeVar("Answered")
 
 @dataclass(frozen=True)
 class PlanTaken:
-    """The answer to `PlanMade`. The pool plans the rollouts of tests and these, and lets the tests continue."""
+    """The answer to `PlanMade`. The pool queues the planned rollouts and `beside`, and lets the tests continue."""
 
     beside: tuple[RolloutKey, ...]  # trials that no test requests
 
 
 @dataclass(frozen=True)
 class RecordLine:
-    """The answer to `RolloutFinished` and `GetRecord`. The body is the line in the journal, which tests get."""
+    """The answer to `RolloutFinished` and `GetRecord`. The body of the frame is the rollout's redacted line in the journal."""
 
 
 @dataclass(frozen=True)
 class BlockNoted:
-    """The answer to `BlockBegun` and `BlockEnded`, sent when the backend's counters are read. The pool continues with its rollouts."""
+    """The answer to `BlockBegun` and `BlockEnded`: the controller has read the backend's counters, so the pool may continue."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ ControllerAnswer = PlanTaken | RecordLine | BlockNoted | TemplateVerdict | Quest
 
 @dataclass(frozen=True)
 class Start:
-    """Sent when the backend answers, and to each later pool of the session. The pool connects to the taps and begins to run rollouts."""
+    """Sent when the backend is ready, and to each later pool of the session. The pool connects to the taps and begins to run rollouts."""
 
     endpoint: Endpoint
     known: tuple[Endpoint, ...]  # all endpoints of this session so far, where labels of earlier pools may have to be released
@@ -104,7 +104,7 @@ class Start:
 
 @dataclass(frozen=True)
 class TapsRestarted:
-    """Sent when a tap was started again, without state. The pool connects again and points the taps at the backend."""
+    """Sent when a tap was started again and has lost its state. The pool connects to all taps again and points them at the backend."""
 
     taps: TapPorts  # on this host
 
@@ -118,9 +118,9 @@ class BackendMoved:
 
 @dataclass(frozen=True)
 class Turn:
-    """Sent after `PrepareBlock`, when the arm is ready. The pool points the taps at it and begins the block."""
+    """Sent after `PrepareBlock`, when the arm (a setting under comparison) is ready. The pool points the taps at its endpoint."""
 
-    endpoint: Endpoint
+    endpoint: Endpoint  # endpoint of the arm
     salt: str  # text before the system prompts of agents; empty if the cache policy needs none
 
 
@@ -133,7 +133,7 @@ class NoTurn:
 
 @dataclass(frozen=True)
 class ArmLost:
-    """Sent when the backend of an arm has died and is not started again. The pool starts no more rollouts of this arm."""
+    """Sent if the backend of an arm has died and is not started again. The pool starts no more rollouts of this arm."""
 
     arm: str
     reason: str
@@ -141,33 +141,33 @@ class ArmLost:
 
 @dataclass(frozen=True)
 class HoldAttempts:
-    """Sent when a part of the session has died or serves again. The pool begins no attempt until all of them serve."""
+    """Sent when a part of the session has died or serves again. The pool begins no attempt while one is unavailable."""
 
-    away: Mapping[str, str]  # unavailable part -> group of the only rollouts that use it; empty string if all rollouts use it
+    unavailable: Mapping[str, str]  # unavailable part -> group of the only rollouts that use it; empty string if all rollouts use it
 
 
 @dataclass(frozen=True)
 class AddRound:
-    """Sent to run trials that no test requests. The pool plans them after all others, and sends `PlanSettled` at the end."""
+    """Sent to run trials that no test requests. The pool queues them after all others, and sends `PlanSettled` when all have ended."""
 
     keys: tuple[RolloutKey, ...]
 
 
 @dataclass(frozen=True)
 class CatchUp:
-    """Sent when a part of the session has died. The pool answers with `CaughtUp` after all its earlier messages."""
+    """Sent when a part of the session has died. When `CaughtUp` comes back, the controller has got all earlier messages of the pool."""
 
-    number: int
+    number: int  # repeated in the answer
 
 
 @dataclass(frozen=True)
 class ProcessesChecked:
-    """Sent after `CheckProcesses`, when all deaths are known and the pool has got `HoldAttempts` for them."""
+    """The answer to `CheckProcesses`: for each death so far the pool has got a `HoldAttempts`."""
 
 
 @dataclass(frozen=True)
 class NothingRuns:
-    """Sent when no further rollout can run. The pool finishes running rollouts, and refuses all others with this reason."""
+    """Sent if no further rollout can run. The pool finishes running rollouts. Tests of all others get this status and reason."""
 
     reason: str
     status: str  # one of STATUSES, or `missing` if this machine lacks something
@@ -175,7 +175,7 @@ class NothingRuns:
 
 @dataclass(frozen=True)
 class Cancel:
-    """Sent when pytest is about to end the session. The pool cancels its rollouts, and answers all waiting tests."""
+    """Sent if pytest is about to end the session early. The pool cancels its rollouts, and answers all waiting tests with the reason."""
 
     reason: str
 
@@ -193,12 +193,12 @@ TO_POOL: Messages[ToPool] = Messages(ToPool)
 
 
 class ControllerQuestion(Generic[Answered]):
-    """A message that the controller answers with a message of the type argument, or with `QuestionFailed`."""
+    """Base class of messages that the controller answers with a message of the type argument, or with `QuestionFailed`."""
 
 
 @dataclass(frozen=True)
 class PlanMade(ControllerQuestion[PlanTaken]):
-    """Sent for the first plan of a test process. The controller counts the rollouts, and its answer may add others."""
+    """Sent when the first test process has told which rollouts its tests need. The controller counts them. Its answer may add trials."""
 
     keys: tuple[RolloutKey, ...]  # once for each test
     stored: int  # number of the rollouts that an earlier session has recorded
@@ -213,7 +213,7 @@ class RolloutFinished(ControllerQuestion[RecordLine]):
     """
 
     key: RolloutKey
-    kind: str  # as in Rollout
+    kind: str  # kind of the record, as in Rollout
     status: str  # one of STATUSES
     scores: Mapping[str, float]
     tokens: int  # completion tokens in all its calls
@@ -242,7 +242,7 @@ class BlockEnded(ControllerQuestion[BlockNoted]):
 
 @dataclass(frozen=True)
 class TemplateLost(ControllerQuestion[TemplateVerdict]):
-    """Sent when a template process of the pool has died. The controller counts the death, and decides whether it is started again."""
+    """Sent when a template process of the pool has died. The controller decides whether the pool starts another one."""
 
     name: str
     group: str  # group of rollouts that it runs
@@ -250,36 +250,36 @@ class TemplateLost(ControllerQuestion[TemplateVerdict]):
 
 @dataclass(frozen=True)
 class CheckProcesses:
-    """Sent when an attempt has failed, possibly because a part of the session died. The controller answers with `ProcessesChecked`."""
+    """Sent when an attempt has failed, perhaps because a part of the session died. The controller answers with `ProcessesChecked`."""
 
 
 @dataclass(frozen=True)
 class CaughtUp:
-    """The answer to `CatchUp`. After it the controller knows which attempts have begun."""
+    """The answer to `CatchUp`. Now the controller knows which attempts had begun."""
 
-    number: int
+    number: int  # number of the `CatchUp`
 
 
 @dataclass(frozen=True)
 class TemplateServes:
-    """Sent when a template process that had died serves again, or has been given up. The controller ends the hold."""
+    """Sent when a dead template process was replaced or given up. The controller no longer counts it as unavailable."""
 
-    name: str
+    name: str  # name of the template process
 
 
 @dataclass(frozen=True)
 class StartBackend:
-    """Sent when a test needs the backend. The controller boots it if it boots on demand."""
+    """Sent when a test needs the backend. The controller boots the backend, if that happens on demand."""
 
 
 @dataclass(frozen=True)
 class PlanSettled:
-    """Sent when all planned rollouts have ended, if they include trials that no test requests, and when the pool gives up.
+    """Sent when all planned rollouts have ended, if trials that no test requests are among them. Also sent if the pool gives up.
 
-    The controller may add another round.
+    The controller may then add another round of trials.
     """
 
-    whole: bool  # whether each of them has a record, and more rollouts could run
+    whole: bool  # whether each rollout has a record, and more rollouts could run
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ TO_CONTROLLER: Messages[ToController] = Messages(ToController)
 
 @dataclass(frozen=True)
 class Scheduling:
-    """How the pool orders rollouts."""
+    """The settings with which the pool schedules rollouts: concurrency, retries, order."""
 
     concurrency: int  # maximum number of rollouts in flight
     retries: int  # maximum number of further attempts after infra_error
@@ -317,7 +317,7 @@ class Scheduling:
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """How a session runs its rollouts in blocks, each of one arm."""
+    """The settings of an A/B session, which runs its rollouts in blocks. A block has rollouts of one arm (a setting under comparison)."""
 
     origins: Mapping[str, VariantOrigin]  # variant -> suite's own variant and arm, in the order of the arms
     policy: str  # one of CACHE_POLICIES
@@ -333,7 +333,7 @@ class PoolSettings:
     rerun: tuple[str, ...]  # statuses whose rollouts of earlier sessions run again
     run: str  # unique name of the session, for sandboxes and ids of rollouts
     backend: str  # hash of the backend's identity
-    suites: Mapping[str, PoolSuite]  # by their names
+    suites: Mapping[str, PoolSuite]  # name -> suite
     sys_path: tuple[str, ...]  # `sys.path` of the controller: paths of this host
     log_level: str
     scheduling: Scheduling
@@ -360,9 +360,9 @@ class PoolConfig:
 
 @dataclass(frozen=True)
 class BlockedBy:
-    """Written by a pool that ends itself because a rollout has blocked its event loop for too long. The rollout does not run again."""
+    """Written to the pipe by a pool that ends itself because a rollout blocked its event loop. The rollout does not run again."""
 
-    rollout: Rollout  # as in `EndRollout`
+    rollout: Rollout  # its final record, as in `EndRollout`
 
 
 #: Lines of JSON in the pipe. A thread of the pool writes them while the event loop is blocked. The controller reads them to the end.

@@ -1,4 +1,7 @@
-"""Computes the scores of a stored run again, without a backend. Writes a new run next to the old one, which is not changed."""
+"""Computes the scores of a stored run again, without a backend. Writes a new run directory next to the old one, which is not changed.
+
+A group here is a suite under one variant.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, public_o
 
 
 class RescoredScore(NamedTuple):
-    """The change of one score of one suite under one variant."""
+    """The change of one score of a group: old and new mean, and the number of changed rollouts. `agentbench rescore` prints it."""
 
     group: str
     score: str
@@ -49,7 +52,7 @@ class RescoredScore(NamedTuple):
 
 @dataclasses.dataclass
 class RescoredSuite:
-    """A suite under one variant, while its rollouts are scored again."""
+    """A group while its rollouts are scored again: the suite as it is now, its scorers, the old results, and counts of changes."""
 
     suite: Suite
     scenarios: Mapping[str, Scenario]
@@ -64,17 +67,17 @@ class RescoredSuite:
 
     @property
     def again(self) -> dict[str, str]:
-        """Score -> name of its scorer, for scores that are computed again."""
+        """For each score that is computed again, the name or import path of its scorer."""
         return {score: self.names[score] for score in self.scorers}
 
     @cached_property
     def hashes(self) -> Mapping[str, str]:
-        """Score -> hash of how it is computed now, for scores that are computed again."""
+        """For each score that is computed again, the hash of how it is computed now."""
         return score_hashes(self.suite, self.again)
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """All scores of the new run: the old ones in their order, then new ones."""
+        """The names of all scores of the new run: the old ones in their order, then new ones."""
         return tuple(dict.fromkeys([*self.old.scorers, *self.scorers]))
 
     def add(self, old: Rollout, new: Rollout) -> None:
@@ -89,11 +92,13 @@ def refuse_empty(run: Run, source: Path) -> None:
     counts: Counter[str] = sum((Counter(suite.rollouts) for suite in run.suites.values()), Counter())
     if not any(counts[status] for status in EVALUABLE):
         known = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-        raise ConfigError(f"{source} has nothing to score: {f'its rollouts are {known}' if known else 'it has no rollouts'}")
+        raise ConfigError(
+            f"{source} has nothing to score: only rollouts with status ok or limit have scores, but this run has {known or 'none'}"
+        )
 
 
 def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> dict[str, RescoredSuite]:
-    """Returns the groups of a run by name, with their suites and scorers.
+    """Loads the suites and scorers of a run. Returns its groups by name.
 
     Args:
         run: The stored run.
@@ -126,7 +131,9 @@ def _load(folder: Path, name: str) -> Suite:
         raise ConfigError(f"suite {name!r}: {folder / SUITE_FILE} does not exist; pass the suite's folder with --suite")
     suite = load_suite(folder / SUITE_FILE)
     if suite.name != name:
-        raise ConfigError(f"{folder / SUITE_FILE} is the suite {suite.name!r}, but the run has rollouts of {name!r}")
+        raise ConfigError(
+            f"{folder / SUITE_FILE} is the suite {suite.name!r}, but the run has rollouts of {name!r}; pass its folder with --suite"
+        )
     return suite
 
 
@@ -142,10 +149,10 @@ def _check_data(suite: Suite, old: SuiteResult) -> None:
 
 
 async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -> tuple[Path, Run, RunReader]:
-    """Writes the new run, without a gate verdict and without reports. Holds one rollout in memory at a time.
+    """Scores all rollouts of the run at `source` again, and writes the new run, without a gate verdict and reports.
 
-    Returns the directory of the new run, the run, and the reader that has counted its rollouts. Raises ConfigError for a run without a
-    journal.
+    Holds one rollout in memory at a time. Returns the directory of the new run, the run, and the reader that has counted its rollouts.
+    Raises ConfigError if the run has no journal.
     """
     check_journal(source)
     target, redact = _make_directory(source), Redactor(public=public_of(group.suite for group in groups.values()))
@@ -176,13 +183,15 @@ def _make_directory(source: Path) -> Path:
         except FileExistsError:
             continue
         return target
-    raise ConfigError(f"{source} was scored again 999 times; remove some of the results")
+    raise ConfigError(f"{source} was scored again 999 times; remove some of the directories {source.name}-rescored-...")
 
 
 async def _rescore_rollout(old: Rollout, group: RescoredSuite, settings: RunOptions) -> Rollout:
-    """Scores a rollout again, with the session's time limit for scorers and its size limits for texts."""
+    """Scores a rollout again and returns the new record. Time limits of scorers and size limits of texts are those of the old session."""
     if old.scenario not in group.scenarios:
-        raise ConfigError(f"{group.suite.folder / SUITE_FILE} has no scenario {old.scenario!r}, but the run has a rollout of it")
+        raise ConfigError(
+            f"{group.suite.folder / SUITE_FILE} has no scenario {old.scenario!r}, but the run has a rollout of it; see --suite"
+        )
     with redirect_stderr(StringIO()):  # Hide tracebacks of scorers. Their last lines are in the record.
         seconds = settings.budgets.get("rollout") or group.suite.timeout
         new = await scored(old, group.scenarios[old.scenario], group.scorers, no_judge, seconds, codec.read(Sizes, settings.sizes))
@@ -200,7 +209,7 @@ async def _rescore_rollout(old: Rollout, group: RescoredSuite, settings: RunOpti
 
 
 def _run(run: Run, name: str, groups: Mapping[str, RescoredSuite], read: RunReader) -> Run:
-    """Returns the new run: the facts of the old one with new scores, but without a gate verdict and a command to resume."""
+    """Returns the contents of the new run's run.json: the old one with new scores, but without a gate verdict and a command to resume."""
     facts: SessionFacts = dataclasses.replace(
         run,
         id=name,
@@ -214,19 +223,19 @@ def _run(run: Run, name: str, groups: Mapping[str, RescoredSuite], read: RunRead
 
 
 def _without_scores(ab: ArmsCompared, groups: Iterable[RescoredSuite]) -> ArmsCompared:
-    """Returns the comparison of two arms without scores that were computed again, because it compared their old values."""
+    """Returns an A/B comparison without the scores that were computed again, because the comparison used their old values."""
     names = {score for group in groups for score in group.scorers}
     return dataclasses.replace(ab, comparisons=tuple(each for each in ab.comparisons if each.metric not in names))
 
 
 def _identity(old: RunIdentity, groups: Mapping[str, RescoredSuite]) -> RunIdentity:
-    """Returns the identity of the run, with the present scoring."""
+    """Returns the identity (hashes of the setup) of the new run: that of the old one, with hashes of the present scoring."""
     scoring = {name: mixed_scoring(each, groups[name].suite, groups[name].again) for name, each in old.scoring.items()}
     return dataclasses.replace(old, scoring=scoring, hashes={**old.hashes, "scoring": digest(scoring)})
 
 
 def _planned_suite(name: str, group: RescoredSuite) -> PlannedSuite:
-    """Returns the suite with its old and new scores. Facts that only the session and its tests knew are taken from the old run."""
+    """Returns the facts about a group for the new run, with old and new scores. Facts that only the old session knew are taken from it."""
     suite, scorers = group.suite, {score: group.names.get(score, score) for score in group.scores}
     new = {score: ScoredBy(each, suite.scorers.get(each, {})) for score, each in scorers.items() if score in group.scorers}
     changes = {
@@ -240,7 +249,7 @@ def _planned_suite(name: str, group: RescoredSuite) -> PlannedSuite:
 
 
 class ThresholdResult(NamedTuple):
-    """The result of one threshold for the scenarios of a suite under one variant."""
+    """The number of rollouts of a group that miss one threshold with their new scores."""
 
     group: str
     score: str
@@ -250,7 +259,7 @@ class ThresholdResult(NamedTuple):
 
 
 def missed_thresholds(groups: Mapping[str, RescoredSuite], read: RunReader) -> Iterator[ThresholdResult]:
-    """Yields the thresholds that rollouts of a run miss with their new scores. Scenarios in quarantine are ignored."""
+    """Yields a result for each threshold that at least one rollout misses with its new score. Ignores scenarios in quarantine."""
     for name, group in groups.items():
         quarantined, tally = {each.scenario for each in group.old.quarantined}, read.suites[name]
         for score, required in group.old.thresholds.items():
@@ -265,7 +274,7 @@ def missed_thresholds(groups: Mapping[str, RescoredSuite], read: RunReader) -> I
 
 
 def changes(groups: Mapping[str, RescoredSuite], new: Run) -> Iterator[RescoredScore]:
-    """Yields the change of each score that was computed again."""
+    """Yields the change of each score that was computed again, for each group."""
     for name, group in groups.items():
         for score in group.scorers:
             was, now = (_value(suite, score) for suite in (group.old, new.suites[name]))

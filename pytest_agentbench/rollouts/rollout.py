@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 
 async def verified(rollout: Rollout, task: Task | None, sandbox: Sandbox | None) -> Rollout:
-    """Returns a rollout with the verifier's result. This includes agents that reached a limit, but not agents that failed.
+    """Runs the task's verifier in the sandbox, and returns the rollout with its result. Does nothing if the agent failed.
 
-    If verification fails, the rollout has the status and the reason of that failure.
+    If the verification itself fails, the returned rollout has the status and the reason of that failure.
     """
     if task is None or sandbox is None or not rollout.evaluable:
         return rollout
@@ -53,15 +53,15 @@ async def verified(rollout: Rollout, task: Task | None, sandbox: Sandbox | None)
         return dataclasses.replace(rollout, status=error.status, reason=str(error))
 
 
-def agents_time(seconds: float | None, task: Task | None) -> float | None:
-    """Returns the time limit of an agent in seconds, or None: the smaller one of the rollout's limit and the task's limit."""
+def agent_time_limit(seconds: float | None, task: Task | None) -> float | None:
+    """Returns the smaller one of the rollout's time limit (`seconds`) and the task's limit for agents, or None if there is none."""
     limits = [each for each in (seconds, task.agent_timeout_s if task else None) if each is not None]
     return min(limits, default=None)
 
 
 @dataclass(frozen=True)
 class RolloutSetup:
-    """The agent, scorers, tools and settings that all rollouts of one suite and variant share."""
+    """The agent, scorers, tools and settings that all rollouts of one suite and variant share. `prepare` makes it once."""
 
     agent: Agent
     scorers: Mapping[str, Scorer]
@@ -77,7 +77,7 @@ class RolloutSetup:
 
 
 def prepare(suite: PoolSuite, variant: str, sizes: Sizes = USUAL) -> RolloutSetup:
-    """Makes the setup of a suite and variant. Raises ConfigError with the path of its suite.yaml."""
+    """Makes agent, scorers and tools of a suite and variant. Raises ConfigError if their settings or code are invalid."""
     settings = suite.agent_of(variant)
     with _names_its_file(suite):
         agent = make_agent(settings, suite.folder)
@@ -113,9 +113,9 @@ async def run_rollout(
     opening: SandboxFactory = AT_ONCE,
     on_begin: Callable[[], object] = lambda: None,
 ) -> Rollout:
-    """Runs the agent once on a scenario, for at most `budget` seconds, and scores the result.
+    """Makes one attempt of a rollout: runs the agent on a scenario, for at most `budget` seconds, verifies and scores. Returns the record.
 
-    `on_begin` is called when the sandbox is open and the agent has not started yet.
+    `opening` opens sandboxes. `on_begin` is called when the sandbox is open and the agent has not started yet.
 
     Raises:
         InfraError: The backend or the sandbox is not available.
@@ -136,7 +136,7 @@ async def _run(
     key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: ModelAddresses, tools: Toolbox, budget: float | None
 ) -> Rollout:
     llm = await lines.agent(Access(setup.upgrade, keep=is_black_box(setup.agent)), setup.sampling)
-    agents = agents_time(budget, scenario.task)
+    agents = agent_time_limit(budget, scenario.task)
     started_at, started = time.time(), time.monotonic_ns()
     with capture() as log, current_attempt(key, log) as mark:
         mark.begin(AGENT, agents)
@@ -177,9 +177,10 @@ async def _run(
 
 
 async def _end_of_agent(status: str, reason: str, lines: ModelAddresses, time_up: int | None) -> tuple[str, str, Sequence[LLMCall]]:
-    """Returns (status, reason, calls) of an agent. Failures that the tap has recorded take precedence over the agent's own result.
+    """Closes the addresses of an agent that has ended. Returns its final status and reason, and its calls.
 
-    `time_up` is the end of the agent's time in nanoseconds, time.monotonic_ns(); None: no limit.
+    Failures that the tap has recorded take precedence over the agent's own `status` and `reason`. `time_up` is the time at which the
+    agent has to end in nanoseconds, time.monotonic_ns(), or None if there is no limit.
     """
     try:
         calls = await lines.close_agent()
@@ -191,9 +192,10 @@ async def _end_of_agent(status: str, reason: str, lines: ModelAddresses, time_up
 async def outcome(
     agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None, sizes: Sizes = USUAL, *, grace: float = GRACE
 ) -> tuple[str, str, str]:
-    """Runs an agent. Returns (status, reason, answer) of the run, or of the failure of its tools. Truncates reason and answer to `sizes`.
+    """Runs an agent for at most `seconds`. Returns its status, reason and answer, the latter two truncated to `sizes`.
 
-    A cancelled agent has `grace` seconds to end. After that it is left running.
+    If the agent's tools have failed, status and reason are those of that failure. A cancelled agent has `grace` seconds to end. After
+    that it is left running.
     """
     status, reason, answer = await _worked(agent, scenario, llm, tools, seconds, grace, sizes)
     try:

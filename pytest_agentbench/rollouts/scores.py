@@ -1,4 +1,4 @@
-"""Scores rollouts, in a session and when a stored run is scored again. An error never becomes a number."""
+"""Runs scorers on rollouts, in a session and when a stored run is scored again. If a scorer fails, the rollout gets an error, no score."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MakeJudge = Callable[[], Awaitable["LLM"]]
 
 
 def scorer_of(name: str, folder: Path, options: Json | None) -> Scorer:
-    """Loads a scorer of a suite in `folder`. The suite's own scorers run in a thread if they are not async, because they may block."""
+    """Loads a scorer of the suite in `folder` and returns it. A suite's own scorer runs in a thread if it is not async, as it may block."""
     scorer = load_scorer(name, folder, options)
     if is_import_path(name) and not is_async(scorer):
         return off_the_loop(scorer)  # type: ignore[return-value]  # a scorer may be a coroutine function
@@ -45,9 +45,9 @@ async def scored(
     seconds: float | None = None,
     sizes: Sizes = USUAL,
 ) -> Rollout:
-    """Returns a rollout with its scores, the scores of its drafts, and the errors of scorers. A rollout that is not evaluable gets none.
+    """Runs the scorers. Returns the rollout with its scores, the scores of its drafts, and the errors of scorers.
 
-    Each scorer may take `seconds`; None: no limit.
+    A rollout that is not evaluable is returned as it is. Each scorer may take `seconds`, or any time if that is None.
     """
     if not rollout.evaluable:
         return rollout
@@ -65,7 +65,7 @@ async def scored(
 async def _scored_drafts(
     rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], seconds: float | None, sizes: Sizes
 ) -> tuple[Draft, ...]:
-    """Returns the drafts with their scores.
+    """Returns the rollout's drafts with their scores. Drafts are attempts of the agent of which it has chosen one (see docs/judges.md).
 
     A scenario with several user messages has labels only for all of them together, so drafts, which answer one message, get no scores.
     """
@@ -97,7 +97,7 @@ async def _score_all(
             mark.begin_score(name, seconds)
         end = await run_bounded(functools.partial(score, scorer, scenario, rollout, judge, sizes), seconds)
         if end.took_too_long:
-            errors[name] = f"it took longer than {seconds:g} s{end.left}"
+            errors[name] = f"the scorer took longer than {seconds:g} s{end.left}"
         elif end.error is not None:  # A scorer may be user code and raise anything.
             print_exception(end.error)
             errors[name] = with_place(f"{_error_kind(end.error, scorer)}: {cut(str(end.error), sizes.reason)}", end.error)
@@ -110,7 +110,7 @@ def _error_kind(error: BaseException, scorer: Scorer) -> str:
 
 
 async def score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: MakeJudge, sizes: Sizes = USUAL) -> Score:
-    """Returns the score that a scorer gives, with a truncated explanation. Raises whatever the scorer raises."""
+    """Runs a scorer. Returns its score, with a truncated explanation. Raises whatever the scorer raises."""
     if wants_judge(scorer):
         value: Any = scorer(scenario, rollout, await judge())  # type: ignore[call-arg]  # such a scorer takes a third argument
     else:
@@ -127,12 +127,12 @@ def wants_judge(scorer: Scorer) -> bool:
 
 
 async def no_judge() -> LLM:
-    """Raises InfraError. Used for scoring without a backend."""
-    raise InfraError("no model is available here to judge")
+    """Takes the place of a function that returns the judge's client, if there is no backend. Always raises InfraError."""
+    raise InfraError("no model is available here to judge, because scores are computed without a backend; run the suite")
 
 
 def _checked(value: float, scale: Scale) -> Score:
-    """Returns a scorer's result, which may be a plain number, as a Score. Raises ValueError if it is outside the declared range."""
+    """Converts a scorer's result, which may be a plain number, to a Score. Raises ValueError if it is outside the declared range."""
     if not scale.contains(result := value if isinstance(value, Score) else Score(value)):
         raise ValueError(f"the score {float(result):g} is outside the range that its scorer declares ({scale.range_text})")
     return result

@@ -1,4 +1,4 @@
-"""The messages of test processes: their input from the controller, their questions to the pool, and the pool's answers.
+"""The messages of test processes (pytest itself, or the workers of xdist) from the controller, and to and from the pool.
 
 The controller gives each test process a `WorkerInput` when the process starts. Under xdist it travels as JSON in `workerinput`.
 
@@ -26,10 +26,10 @@ PoolAnswer_co = TypeVar("PoolAnswer_co", covariant=True)
 
 @dataclass(frozen=True)
 class PoolAddress:
-    """Where the pool of a session listens."""
+    """The port of a session's pool, and the token that connections present."""
 
     port: int  # on 127.0.0.1
-    token: str = field(repr=False)  # of the session
+    token: str = field(repr=False)  # token of the session
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class WorkerSuite:
 
     @property
     def marks(self) -> bool:
-        """Whether the suite's name is a mark of its tests. Always True, because a suite whose name cannot be a mark does not run."""
+        """Whether the suite's name is a pytest mark of its tests. Always True, because a suite whose name cannot be a mark does not run."""
         return True
 
 
 @dataclass(frozen=True)
 class UnavailableSuite:
-    """A suite that does not run."""
+    """A suite that does not run, with the reason that its tests get."""
 
     name: str  # name of the suite, or of its folder if the suite could not be loaded
     marks: bool  # whether its name is a mark of its tests
@@ -74,12 +74,12 @@ class WorkerInput:
 
     @property
     def every_suite(self) -> dict[str, WorkerSuite | UnavailableSuite]:
-        """Folder -> suite."""
+        """All suites, running or not: folder -> suite."""
         return {**self.suites, **self.unavailable}
 
 
 class PoolQuestion(Generic[PoolAnswer_co]):
-    """A message from a test process to the pool. The pool answers with a message of the type argument, or with `QuestionRefused`."""
+    """Base class of messages from a test process to the pool, which answers with a message of the type argument, or `QuestionRefused`."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,12 @@ class QuestionRefused:
 
 @dataclass(frozen=True)
 class PlanAccepted:
-    """The answer to `PlanSelected`: the controller knows the plan, and its rollouts are queued."""
+    """The answer to `PlanSelected`: the controller knows which rollouts the tests need, and the rollouts are queued."""
 
 
 @dataclass(frozen=True)
 class PlanSelected(PoolQuestion[PlanAccepted]):
-    """The rollouts that the selected tests read. Every test process sends it when its run loop starts.
+    """Tells the pool which rollouts the selected tests need. Every test process sends this when its run loop starts.
 
     All test processes of a session select the same tests, so the pool uses the first plan only.
     """
@@ -133,7 +133,7 @@ class GetRollout(PoolQuestion[RecordedRollout | UnrecordedRollout]):
 
 @dataclass(frozen=True)
 class FoundScenario:
-    """The answer to `GetScenario`."""
+    """The answer to `GetScenario`: the scenario."""
 
     scenario: Json  # an encoded Scenario, so that test processes import suites only if tests read scenarios
 
@@ -142,12 +142,12 @@ class FoundScenario:
 class GetScenario(PoolQuestion[FoundScenario]):
     """Requests the scenario of a test. The pool answers at once."""
 
-    key: RolloutKey
+    key: RolloutKey  # any rollout of the scenario
 
 
 @dataclass(frozen=True)
 class BackendReady:
-    """The answer to `GetBackend`."""
+    """The answer to `GetBackend`: the backend answers, and this is its endpoint."""
 
     endpoint: Endpoint  # without key and headers, which stay in the pool
 
@@ -162,7 +162,7 @@ WorkerAnswer = PlanAccepted | RecordedRollout | UnrecordedRollout | FoundScenari
 
 
 def read_answer(question: PoolQuestion[PoolAnswer_co], header: object) -> PoolAnswer_co | QuestionRefused:
-    """Parses the header of a frame that answers a question.
+    """Parses the answer to a question from the header of a frame, and returns it.
 
     Raises:
         ValueError: The header is not an answer to this question.
@@ -175,7 +175,7 @@ def read_answer(question: PoolQuestion[PoolAnswer_co], header: object) -> PoolAn
 
 @functools.cache
 def _answers(kind: type[PoolQuestion[Any]]) -> Messages[Any]:
-    """Returns the reader for the answers to a class of questions."""
+    """Returns the parser of answers to a class of questions. The class's type argument names the possible answers."""
     (base,) = vars(kind)["__orig_bases__"]
     (answers,) = typing.get_args(base)
     return Messages(answers | QuestionRefused)

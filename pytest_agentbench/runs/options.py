@@ -70,7 +70,7 @@ class RunOptions:
         absent=(),
     )
     ab_pairs: bool = option(  # whether all pairs of arms are compared, not only each arm with the first
-        "compare all arms with each other, not only each one with the first", read=bool, absent=False
+        "compare all arms of --agentbench-ab with each other, not only each one with the first", read=bool, absent=False
     )
     cache: str = option(  # prefix cache when measuring begins: `cold`, `primed` or `carry`
         "state of the backend's prefix cache when measuring begins: `cold`, `primed`, or `carry` (unchanged)",
@@ -81,21 +81,24 @@ class RunOptions:
         absent=CARRY,
     )
     keep_backend: float | None = option(  # seconds that a stack keeps running after the session; null if it ends with the session
-        "keep a stack running this long after the session (30m), for the next session with the same backend", "TIME", read=seconds
+        "keep a stack running this long after the session (30m), so that the next session with this backend can use it",
+        "TIME",
+        read=seconds,
     )
     gpu_wait: float = option(  # longest wait for GPUs in seconds
-        "wait this long for GPUs that are in use", "TIME", "0s", read=seconds, empty=0.0, absent=0.0
+        "wait at most this long for GPUs that are in use", "TIME", "0s", read=seconds, empty=0.0, absent=0.0
     )
     concurrency: int | None = required(  # maximum number of rollouts in flight; null if another tool ran them and did not report it
         "maximum number of rollouts in flight (default: the value of -n, or 8)", "N", read=number(1)
     )
     workers: int | None = option(  # number of [xdist workers](running.md#workers) from this option; null if it was not given
-        "xdist workers that start with -n (default: one, or `xdist_workers` of suite.yaml; the value of -n if a path is outside of suites)",
+        "number of xdist workers to start if -n is given (default: one, or `xdist_workers` of suite.yaml; "
+        "the value of -n if a path on the command line is outside of suites)",
         "N",
         read=number(1),
     )
     sandboxes: int | None = option(  # maximum number of [sandboxes](sandboxes.md) on the machine; null: two per core, at most 24
-        "maximum number of sandboxes on this machine, those of other sessions included (default: two per core, at most 24)",
+        "maximum number of sandboxes on this machine, including those of other sessions (default: two per core, at most 24)",
         "N",
         read=number(1),
     )
@@ -104,7 +107,7 @@ class RunOptions:
     )
     # trials per scenario; 1 with `rounds`, because tests read only the first trial; null for the number in `suite.yaml`
     trials: int | None = option(
-        "run each scenario N times, or with `auto:N` until the gate's verdict stands (default: the number in suite.yaml)",
+        "run each scenario N times, or with `auto:N` up to N times, until the gate has its verdict (default: the number in suite.yaml)",
         "N",
         name="trials",
         read=first_trials,
@@ -130,7 +133,7 @@ class RunOptions:
         absent={},
     )
     thresholds: Mapping[str, float] = option(  # thresholds from `--agentbench-threshold`: name -> value
-        "replace a threshold of suite and backend: tsq=0.5 applies to each scenario, tsq.mean=0.8 is the rule `tsq.mean >= 0.8 of run`",
+        "set a threshold, in place of suite and backend: tsq=0.5 is for each scenario, tsq.mean=0.8 is the rule `tsq.mean >= 0.8 of run`",
         "NAME=VALUE",
         name="threshold",
         many=dict,
@@ -198,7 +201,7 @@ class RunOptions:
         absent=0,
     )
     resume: str | None = option(  # run to resume as given in the option, a name or a directory; null for a new run
-        "resume a run and run only what is missing or failed: its name or directory (default: the latest)", "[RUN]"
+        "resume the run with this name or directory (default: the latest): only rollouts that are missing or failed run", "[RUN]"
     )
     resume_rerun: tuple[str, ...] = option(  # statuses of rollouts that run again
         "statuses of rollouts that a resumed run runs again, or `none`",

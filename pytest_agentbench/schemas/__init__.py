@@ -1,4 +1,4 @@
-"""JSON Schemas of the files that users write and that runs are made of. `agentbench schema` prints them."""
+"""JSON Schemas of the files that users write and of the files that runs consist of. `agentbench schema` prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON Schemas of the files that a run is made of, from the fields of their records and the comments of these fields."""
+"""Builds JSON Schemas of the files that a run consists of, from the record classes and the comments of their fields."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BESIDE = {
 
 
 class Key(NamedTuple):
-    """One key of a record."""
+    """One key of a record, an object in a file of a run."""
 
     name: str
     kind: Any
@@ -50,7 +50,7 @@ class Key(NamedTuple):
 
 
 def keys_of(kind: type) -> list[Key]:
-    """Returns the keys of a record in their order."""
+    """Returns the keys of a record class, in the order of its fields."""
     docs, hints = docs_of(kind), typing.get_type_hints(kind)
     first = [Key(*BESIDE[kind])] if kind in BESIDE else []
     if kind is Score:
@@ -62,28 +62,28 @@ def keys_of(kind: type) -> list[Key]:
 
 
 def is_record(kind: Any) -> bool:
-    """Returns whether a type is an object with keys of its own, or a NamedTuple."""
+    """Returns whether a type gets a definition of its own: Score, a dataclass, a TypedDict or a NamedTuple."""
     return kind is Score or dataclasses.is_dataclass(kind) or typing.is_typeddict(kind) or is_row(kind)
 
 
 def is_row(kind: Any) -> bool:
-    """Returns whether a type is a NamedTuple."""
+    """Returns whether a type is a NamedTuple, which is an array in JSON."""
     return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
-def records_of(kind: Any, seen: dict[type, None] | None = None) -> dict[type, None]:
-    """Returns all record types within a type, in the order of their first use."""
-    seen = {} if seen is None else seen
-    if kind not in seen and kind is not Ellipsis:
+def records_of(kind: Any, records: dict[type, None] | None = None) -> dict[type, None]:
+    """Returns all record classes that a type contains or refers to, in the order of their first use. They are the keys of the dict."""
+    records = {} if records is None else records
+    if kind not in records and kind is not Ellipsis:
         if is_record(kind):
-            seen[kind] = None
+            records[kind] = None
         for each in (key.kind for key in keys_of(kind)) if is_record(kind) else typing.get_args(kind):
-            records_of(each, seen)
-    return seen
+            records_of(each, records)
+    return records
 
 
 def schema_of(name: str) -> Json:
-    """Returns the JSON Schema of a file, or of its lines."""
+    """Returns the JSON Schema of a file in FILES, or of one of its lines."""
     kinds, about = FILES[name]
     named: dict[type, None] = {}
     for kind in kinds:
@@ -112,7 +112,10 @@ def _record_schema(kind: type) -> Json:
 
 
 def _described(key: Key) -> Json:
-    """Returns the schema of a key with its description. Draft 7 ignores keys next to a reference."""
+    """Returns the schema of a key with its description.
+
+    In draft 7, a `$ref` hides the keys next to it, so it is wrapped in `allOf`.
+    """
     schema = _schema(key.kind)
     if not key.doc:
         return schema
@@ -136,12 +139,15 @@ def _schema(kind: Any) -> Json:
 
 
 def _elements(places: list[Json]) -> Json:
-    """Returns the schema of a list with exactly these elements."""
+    """Returns the keys of the schema of an array that has exactly one element for each of these schemas."""
     return {"items": places, "minItems": len(places), "maxItems": len(places)}
 
 
 def docs_of(kind: type) -> dict[str, str]:
-    """Returns field -> its comment, trailing or in the lines above. A field without a comment gets the one of its base class."""
+    """Returns field of a class -> its comment in the source code, which is behind the field or in the lines above.
+
+    A field without a comment gets the comment of that field in the base class.
+    """
     docs: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         if "__annotations__" in vars(each) and each.__module__.startswith("pytest_agentbench"):
@@ -156,11 +162,11 @@ def _own_docs(kind: type) -> dict[str, str]:
     comments = {token.start[0]: token.string.lstrip("#: ") for token in tokens if token.type == tokenize.COMMENT}
     alone = {number for number, line in enumerate(source.splitlines(), 1) if line.lstrip().startswith("#")}
     (body,) = (node.body for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
-    found = {}
+    docs = {}
     for node in (node for node in body if isinstance(node, ast.AnnAssign)):
         above = node.lineno
         while above - 1 in alone:
             above -= 1
         lines = [comments[line] for line in range(above, (node.end_lineno or node.lineno) + 1) if line in comments]
-        found[ast.unparse(node.target)] = re.sub(r"\bNone\b", "null", " ".join(lines))
-    return found
+        docs[ast.unparse(node.target)] = re.sub(r"\bNone\b", "null", " ".join(lines))
+    return docs

@@ -70,16 +70,16 @@ class SettingsKey(typing.NamedTuple):
 
 
 def options_of(kind: type) -> list[SettingsKey]:
-    """Returns the options of a dataclass. The description of a number says which numbers are allowed."""
+    """Returns the options that the fields of a dataclass stand for. The description of a number says which numbers are allowed."""
     docs, hints = docs_of(kind), typing.get_type_hints(kind, include_extras=True)
-    found = []
+    options = []
     for each in dataclasses.fields(kind):
         default = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
         words = [about.words for about in getattr(hints[each.name], "__metadata__", ()) if isinstance(about, ValueKind)]
         is_number = bool(words) and typing.get_args(hints[each.name])[0] in {int, float}
         doc = f"{docs[each.name]} It is {words[0]}." if is_number else docs[each.name]
-        found.append(SettingsKey(each.name, hints[each.name], doc, default))
-    return found
+        options.append(SettingsKey(each.name, hints[each.name], doc, default))
+    return options
 
 
 def suite_schema() -> Json:
@@ -129,7 +129,7 @@ def agents() -> dict[str, type]:
 
 
 def tools() -> dict[str, type]:
-    """Returns kind -> class for each kind of tools."""
+    """Returns kind -> class for each built-in kind of tools, such as `python` or `mcp`."""
     return {name: load_object("kind of tools", name, TOOL_KINDS, Path()) for name in TOOL_KINDS}
 
 
@@ -140,9 +140,9 @@ def _schema_of(models: Mapping[str, type[BaseModel]]) -> Json:
 
 
 def _plain(schema: Any) -> Any:
-    """Returns a schema of pydantic without titles, links and empty defaults.
+    """Returns a schema that pydantic made without titles, links and empty defaults.
 
-    Names that do not match the pattern of a mapping's keys are errors, as they are for pydantic.
+    If keys of a mapping have a pattern, all other keys become errors, as they are for pydantic.
     """
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
@@ -163,7 +163,7 @@ def _says_nothing(default: Any) -> bool:
 
 
 def _replace(model: Json, name: str, schema: Json) -> None:
-    """Replaces the schema of a key, but keeps its description."""
+    """Replaces the schema of the key `name` in the schema of a model, but keeps its description."""
     model["properties"][name] = {**schema, "description": model["properties"][name]["description"]}
 
 
@@ -180,7 +180,7 @@ def _is_kind(name: str, *, required: bool) -> Json:
 
 
 def _kinds(kinds: Mapping[str, str], default: str | None, other: str | None) -> Json:
-    """Returns the schema of settings whose `kind` decides the other keys.
+    """Returns the JSON Schema of settings whose key `kind` decides which other keys are allowed.
 
     Args:
         kinds: Kind -> name of the definition of its settings.
@@ -209,7 +209,7 @@ def _agent_schema(kind: type) -> Json:
 
 
 def _options_schema(kind: type, more: Json) -> Json:
-    """Returns the JSON Schema of settings that are options of a dataclass."""
+    """Returns the JSON Schema of settings that are the options of a dataclass, and of further keys (`more`: key -> schema)."""
     options = {each.name: _described(_hint_schema(each.hint), each.doc) for each in options_of(kind)}
     if "truncation_retry" in options:
         options["truncation_retry"] = {**_options_schema(TruncationRetry, {}), "description": options["truncation_retry"]["description"]}

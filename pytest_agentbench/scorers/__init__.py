@@ -1,4 +1,7 @@
-"""Scorers: each rates a rollout with one number and its parts. A new built-in scorer is a file here and a line in SCORERS."""
+"""Scorers: functions that rate a rollout with a score, which is a number, further named numbers (`parts`) and an explanation.
+
+Each built-in scorer has a module here and a line in SCORERS.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ SCORERS: Mapping[str, str] = {
 
 
 def built_in_scales(suite: Suite) -> tuple[dict[str, Scale], list[str]]:
-    """Returns the scales of a suite's built-in scorers by score, and a sentence for each scorer that is unknown or set up wrongly."""
+    """Returns score -> its scale for the built-in scorers of a suite, and a sentence for each one that is unknown or has wrong options."""
     scales: dict[str, Scale] = {}
     faults: list[str] = []
     for name, options in suite.scorers.items():
@@ -64,15 +67,15 @@ def built_in_scales(suite: Suite) -> tuple[dict[str, Scale], list[str]]:
 
 
 def declared_scale(name: str, scorer: Scorer) -> Scale:
-    """Returns the scale of a loaded scorer. Raises ConfigError if its range cannot be computed from its options."""
+    """Returns the scale that a loaded scorer declares. Raises ConfigError if its range cannot be computed from its options."""
     try:
         return scale_of(scorer)
     except Exception as error:  # A range that depends on options is computed by the scorer's own code, which may raise anything.
-        raise ConfigError(f"scorer {name!r}: its range cannot be computed: {error}") from error
+        raise ConfigError(f"scorer {name!r}: its range cannot be computed; correct its options or its @scorer: {error}") from error
 
 
 def load_scorer(name: str, folder: Path = Path(), options: Json | None = None) -> Scorer:
-    """Returns the function of a scorer's name, bound to its options. `./file.py:function` is looked up in `folder`.
+    """Returns the function of a scorer with its options applied. `name` is a built-in name, or `./file.py:function` in `folder`.
 
     Raises:
         ConfigError: The name is unknown, the import path does not lead to a function, the function has other parameters, or an option

@@ -1,8 +1,8 @@
-"""Action completion: a judge decides which of the user's goals were reached. The score is only as good as the judge.
+"""Action completion: a judge (an LLM) decides which of the user's goals were reached. The score is only as good as the judge.
 
 The judge sees the request, the goals, the tool calls and the answer, and reasons about each goal before its verdict. It is asked several
-times, and a goal is completed if more than half of the judgements say so. Galileo's leaderboard uses the same name for a judgement of
-whole simulated conversations, so the numbers cannot be compared.
+times, and a goal is completed if more than half of its judgements say so. Galileo's leaderboard calls a judgement of whole simulated
+conversations action completion, too, so the numbers cannot be compared.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def action_completion(scenario: Scenario, rollout: Rollout, judge: LLM, *,
     """Returns the share of `user_goals` that were reached according to most judgements. A scenario without goals gets no score."""
     goals = goals_of(scenario)
     if not goals:
-        raise ValueError("the scenario has no user_goals, so there is nothing that could be completed")
+        raise ValueError("the scenario has no user_goals; add them to the data set, or leave out the scorer action_completion")
     whole(1).check("judgements", judgements)
     form = _form(len(goals))
     fields = {
@@ -64,7 +64,7 @@ async def action_completion(scenario: Scenario, rollout: Rollout, judge: LLM, *,
 
 
 def goals_of(scenario: Scenario) -> list[str]:
-    """Returns the user's goals from the data set."""
+    """Returns the user's goals: `user_goals` in the scenario's metadata, as texts."""
     return [str(goal) for goal in scenario.metadata.get("user_goals") or ()]
 
 

@@ -1,4 +1,4 @@
-"""Finds the expected answer, for the scorers that compare the answer's text."""
+"""Finds the expected answers of a scenario, for the scorers that compare the text of the agent's answer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 def expected_answers(scenario: Scenario, answer: Any, key: str) -> list[Any]:
-    """Returns the right answers: those of the option, or of the scenario's metadata under `key`. Any answer in a list is right.
+    """Returns the right answers: `answer`, an option of the scorer, or the value of `key` in the scenario's metadata. A list has several.
 
     Raises LookupError if there are none, so that the rollout gets no score instead of 0.
     """
     expected = scenario.metadata.get(key) if answer is None else answer
     answers = expected if isinstance(expected, list) else [expected]
     if not answers or any(each is None for each in answers):
-        raise LookupError(f"scenario {scenario.id} has no expected answer: its metadata have no {key!r}, and no option gives one")
+        raise LookupError(f"scenario {scenario.id} has no expected answer; add {key!r} to its metadata, or set the scorer's option")
     return answers

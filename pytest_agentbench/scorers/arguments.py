@@ -1,6 +1,7 @@
 """Compares the arguments of a call with a label. This is the one definition of "the same argument" for all scorers.
 
-The rules are in `docs/scorers.md`.
+A label is an expected call of the data set. It has one of two forms: `{tool, parameters}` with one right value for each argument, or
+`{tool, accepts, optional}` with several. The rules are in `docs/scorers.md`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MONTH = {name: number for names in (_MONTHS, _NAMES) for number, name in enumer
 
 
 def same(expected: Any, actual: Any, schema: Json) -> bool:
-    """Returns whether two scalar values mean the same under a JSON schema. `{}` is a schema without constraints."""
+    """Returns whether two values that are not lists or objects mean the same under a JSON schema. `{}` allows any value."""
     if isinstance(expected, bool) or isinstance(actual, bool) or expected is None or actual is None:
         return expected is actual
     if isinstance(schema.get("enum"), list):
@@ -49,7 +50,7 @@ def same(expected: Any, actual: Any, schema: Json) -> bool:
 
 
 def types_of(schema: Json) -> frozenset[str]:
-    """Returns the types that a schema allows, or an empty set if it has no `type`."""
+    """Returns the types that a JSON schema allows, or an empty set if it has no `type`."""
     kind = schema.get("type")
     return frozenset(map(str, kind)) if isinstance(kind, list) else frozenset({str(kind)} if kind else ())
 
@@ -67,7 +68,7 @@ def _same_scalar(expected: Any, actual: Any, types: frozenset[str]) -> bool:
 
 
 def plain(text: str) -> str:
-    """Returns a text without case and outer spaces, and with single inner spaces."""
+    """Returns a text in lower case, without outer spaces, and with single inner spaces."""
     return " ".join(text.split()).casefold()
 
 
@@ -90,7 +91,7 @@ def _number(value: Any) -> Decimal | None:
 
 
 def _of_enum(value: Any, values: list[Any]) -> Any:
-    """Returns the enum value that a value stands for, or the value itself if there is none or more than one."""
+    """Returns the enum value that differs from a value only in case or spaces. Returns the value itself if there is none, or several."""
     if value in values:
         return value
     alike = [each for each in values if not isinstance(each, bool) and plain(_text(each)) == plain(_text(value))]
@@ -102,7 +103,7 @@ def _is_date(schema: Mapping[str, Any]) -> bool:
 
 
 def _moment(text: str, schema: Mapping[str, Any]) -> date | datetime | None:
-    """Returns the date, or date and time, that a text has in ISO form, in words or in figures. None if there is none or it is ambiguous."""
+    """Parses a text as a date, or date and time: in ISO form, in words or in figures. Returns None if it is not a date, or ambiguous."""
     text = " ".join(text.split())
     for read in (date.fromisoformat, datetime.fromisoformat):
         try:
@@ -148,7 +149,7 @@ _PATTERN = frozenset({"accepts", "optional"})
 
 
 def fits(call: ToolCall, label: Json, tool: Tool | None = None) -> str | None:
-    """Returns why a call differs from a label, for example `city is "Rome", expected "Paris"`, or None if it fits.
+    """Returns how a call differs from a label, for example `city is "Rome", expected "Paris"`, or None if it fits.
 
     `tool` is the tool that the label names. If it is None, values are compared without a schema.
     """
@@ -158,7 +159,7 @@ def fits(call: ToolCall, label: Json, tool: Tool | None = None) -> str | None:
 
 
 def faults(call: ToolCall, label: Json, tool: Tool | None = None) -> dict[str, str]:
-    """Returns argument -> description of the fault, for a call of the right tool. Returns an empty dict if all arguments fit."""
+    """Returns argument -> how it differs from the label, for a call of the label's tool. Empty if all arguments fit."""
     if "accepts" not in label and "parameters" not in label:
         return {}
     if call.problem == "malformed_arguments":
@@ -177,7 +178,7 @@ def _without(arguments: Json, modes: Json) -> Json:
 
 
 def _fault_by(mode: str, name: str, label: Json, actual: Json) -> str:
-    """Returns the fault of an argument that is compared in a mode of its own, or an empty string."""
+    """Returns how an argument with a comparison mode (`exact`, `ignore`, `pattern`) differs from the label. Empty if it fits."""
     values = accepted(label).get(name)
     if mode == "ignore" or (values is None and name not in actual):
         return ""
@@ -198,7 +199,7 @@ def _identical(one: Any, other: Any) -> bool:
 
 
 def accepted(label: Json) -> dict[str, list[Any]]:
-    """Returns argument -> accepted values for a label in either form, without arguments that are ignored."""
+    """Returns argument -> right values, for a label of either form. Arguments of the mode `ignore` are left out."""
     modes = label.get("modes") or {}
     accepts = label["accepts"] if "accepts" in label else {name: [value] for name, value in (label.get("parameters") or {}).items()}
     return {name: list(values) for name, values in accepts.items() if modes.get(name) != "ignore"}
@@ -225,7 +226,10 @@ def _faults(expected: Mapping[str, list[Any]], optional: frozenset[str], actual:
 
 
 def _matches(expected: Any, actual: Any, schema: Json) -> bool:
-    """Returns whether a value matches an accepted value or pattern (`accepts`). Fields and items are compared by their own schemas."""
+    """Returns whether a value equals a right value, or fits one of the form `{accepts: {field: [right values]}}`.
+
+    Fields of objects and items of lists are compared by their own schemas.
+    """
     if isinstance(expected, dict) and isinstance(actual, dict):
         if _is_pattern(expected):
             return not _faults(accepted(expected), _optional(expected), actual, schema)
@@ -243,20 +247,20 @@ def _is_pattern(value: Json) -> bool:
 
 
 def _field(schema: Json, name: str) -> Json:
-    """Returns the schema of an object's field, or an empty schema."""
+    """Returns the JSON schema of a field, given that of the object. Returns an empty schema if there is none."""
     properties = _branch(schema, "properties").get("properties") or {}
     return _as_schema(properties.get(name, schema.get("additionalProperties")))
 
 
 def _item(schema: Json, at: int) -> Json:
-    """Returns the schema of a list's item, or an empty schema."""
+    """Returns the JSON schema of the item at a position, given that of the list. Returns an empty schema if there is none."""
     schema = _branch(schema, "prefixItems", "items")
     first = schema.get("prefixItems") or ()
     return _as_schema(first[at] if at < len(first) else schema.get("items"))
 
 
 def _branch(schema: Json, *keys: str) -> Json:
-    """Returns the schema or the first of its alternatives that has one of the keys, or an empty schema."""
+    """Returns the first schema with one of the keys: the schema itself, or one of its alternatives (`anyOf`, `oneOf`). Empty if none."""
     branches = [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]
     return next((_as_schema(each) for each in branches if any(key in _as_schema(each) for key in keys)), {})
 

@@ -30,5 +30,5 @@ Then give a mark from 0 (nothing of it was done) to 10 (all of it was done, and 
 
 @scorer(range=(0, 1))
 async def completeness(scenario: Scenario, rollout: Rollout, judge: LLM, *, judgements: int = 3, temperature: float = 0.5) -> Score:
-    """Returns the mean of several marks for how much of the request was done, from 0 to 1."""
+    """Returns how much of the request was done, from 0 to 1: the mean of the marks that the judge gives in `judgements` requests."""
     return await marked(scenario, rollout, judge, PROMPT, judgements, temperature)

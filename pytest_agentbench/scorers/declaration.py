@@ -1,4 +1,4 @@
-"""The decorator with which a scorer declares which scores are better, their range and their unit."""
+"""The decorator `@scorer`, by which a scorer declares whether higher or lower scores are better, their range and their unit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Declared = TypeVar("Declared", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Declaration:
-    """The arguments of the decorator."""
+    """The arguments of the decorator `@scorer` of one scorer. The scorer keeps them in the attribute ATTRIBUTE."""
 
     better: str
     range: Range
@@ -29,12 +29,12 @@ class Declaration:
     threshold: float | None
 
     def scale(self, options: Mapping[str, Any]) -> Scale:
-        """Returns the scale of a scorer with these options. Raises ValueError for an invalid range or threshold."""
+        """Returns the scale of the scores if the scorer has these options. Raises ValueError if the range or the threshold is invalid."""
         ends = self.range(**options) if callable(self.range) else self.range
         least, greatest = _ends(ends)
         scale = Scale(self.better, _finite(least), _finite(greatest), self.unit, declared=True, threshold=self.threshold)
         if self.threshold is not None and not (is_score(self.threshold) and scale.contains(self.threshold)):
-            raise ValueError(f"@scorer: threshold={self.threshold:g} is outside the range; scores are {scale.range_text}")
+            raise ValueError(f"@scorer: threshold={self.threshold:g} must be in the range of the scores, which are {scale.range_text}")
         return scale
 
 
@@ -48,10 +48,10 @@ def scorer(
         range: The least and the greatest possible score. `math.inf` stands for an end that does not exist. A range that depends on the
             scorer's options is a function that takes them as keyword arguments and returns both ends.
         unit: A plural noun, such as "mistakes".
-        threshold: The score from which on a rollout passes, for suites that set no threshold.
+        threshold: The score that a rollout must reach to pass, for suites that set no threshold.
 
     Raises:
-        ValueError: For an unknown `better`, an empty range, and a threshold outside the range.
+        ValueError: `better` is unknown, the range is empty, or the threshold is outside the range.
     """
     if better not in BETTER:
         raise ValueError(f'@scorer: better={better!r} is unknown; use better="higher" or better="lower"')
@@ -69,7 +69,7 @@ def scorer(
 
 
 def scale_of(function: Any) -> Scale:
-    """Returns the scale that a scorer declares, with the options that it is bound to, or UNDECLARED.
+    """Returns the scale that a scorer declares, with the options that were applied to it. Returns UNDECLARED if it declares none.
 
     Raises ValueError if the options lead to an invalid range.
     """
@@ -94,7 +94,7 @@ def scale_of(function: Any) -> Scale:
 
 
 def _declaration(function: Any) -> Declaration | None:
-    """Returns the declaration of a function, or of a callable object, its class or its `__call__`."""
+    """Returns the declaration of a scorer, which is a function or a callable object, or None if it has none."""
     for place in (function, getattr(type(function), "__call__", None)):  # noqa: B004 - `__call__` of its class
         declaration = getattr(place, ATTRIBUTE, None)
         if isinstance(declaration, Declaration):

@@ -28,7 +28,7 @@ def exact_match(scenario: Scenario, rollout: Rollout) -> Score:
 
 
 def _fault(expected: ExpectedCall | None, made: ActualCall | None) -> str:
-    """Returns the fault of the call at one place, or an empty string."""
+    """Returns how the n-th call differs from the n-th expected call, or an empty string. One of them may be missing (None)."""
     if expected is None or made is None:
         return f"{expected.name} is missing" if expected else f"{made.name} is not expected" if made else ""
     if expected.key[0] != made.key[0]:

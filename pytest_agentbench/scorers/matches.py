@@ -1,4 +1,4 @@
-"""Shared code of the scorers of tool calls: normalised names, expected and actual calls by user turn, pairs of calls, and F1."""
+"""Shared code of the scorers of tool calls: normalises names, matches expected with actual calls, and computes F1."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CallKey = tuple[int, str]
 
 
 class ExpectedCall(NamedTuple):
-    """An expected call."""
+    """A call that the data set expects."""
 
     key: CallKey
     name: str  # name of the tool in the label
@@ -57,12 +57,15 @@ def expected_and_actual(scenario: Scenario, rollout: Rollout) -> tuple[list[Expe
 
 
 def most_pairs(choices: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Returns the largest possible matching: position -> one of its choices, each used once. Uses Kuhn's augmenting paths."""
+    """Assigns choices to as many positions as possible, each choice at most once, and returns position -> its choice.
+
+    `choices` has the possible choices of each position. The method is Kuhn's augmenting paths.
+    """
     owners: dict[int, int] = {}  # choice -> position that has it
 
     def place(row: int, tried: set[int]) -> bool:
-        """Returns whether a position got a choice. If another position has that choice, it has to find another one. Recursion is at most
-        as deep as the number of positions.
+        """Gives a position a choice, if possible, and returns whether that worked. A position that has this choice already may be moved to
+        another one. The recursion is at most as deep as the number of positions.
         """
         for choice in choices[row]:
             if choice not in tried:
@@ -78,10 +81,10 @@ def most_pairs(choices: Sequence[Sequence[int]]) -> dict[int, int]:
 
 
 def best_pairs(worths: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Returns as many (row, column) pairs as possible with the greatest total worth, no two in the same row or column, sorted by row.
+    """Returns as many (row, column) pairs as possible, no two in the same row or column, with the greatest total of `worths[row][column]`.
 
-    The Hungarian method with shortest augmenting paths (Kuhn 1955; Jonker and Volgenant 1987), in rows^2 x columns steps, where rows is
-    the smaller number. Worths are integers, so the result does not depend on rounding.
+    Pairs are sorted by row. The method is the Hungarian method with shortest augmenting paths (Kuhn 1955; Jonker and Volgenant 1987). It
+    takes rows^2 x columns steps, where rows is the smaller number. Worths are integers, so the result does not depend on rounding.
     """
     if not worths or not worths[0]:
         return []
@@ -96,7 +99,10 @@ def best_pairs(worths: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 
 
 def _settle(worths: Sequence[Sequence[int]], prices: tuple[list[int], list[int]], owners: list[int]) -> None:
-    """Finds a column for the row that has column 0, by the shortest path over columns that change their rows. Updates the prices."""
+    """Adds one row, `owners[0]`, to the pairs of the Hungarian method: one step of `best_pairs`.
+
+    Follows the shortest augmenting path, on which columns change their rows. Updates `owners` (column -> its row) and the prices.
+    """
     row_prices, column_prices = prices
     slack: list[float] = [math.inf] * len(owners)  # column -> its distance from the tree
     before = [0] * len(owners)  # column -> nearest column of the tree
@@ -120,7 +126,7 @@ def _settle(worths: Sequence[Sequence[int]], prices: tuple[list[int], list[int]]
 
 
 def f1(expected: int, actual: int, matched: int, *remarks: str) -> Score:
-    """Returns 2 x precision x recall / (precision + recall) with its parts, or 1.0 if no call is expected and none was made."""
+    """Returns the F1 score, 2 x precision x recall / (precision + recall), from numbers of calls. 1.0 if none is expected and none made."""
     nothing_to_do = not expected and not actual
     precision = 1.0 if nothing_to_do else _ratio(matched, actual)
     recall = 1.0 if nothing_to_do else _ratio(matched, expected)
@@ -132,13 +138,13 @@ def f1(expected: int, actual: int, matched: int, *remarks: str) -> Score:
 
 
 def share_of_calls(expected: int, actual: int, matched: int, whole: int, remark: str) -> Score:
-    """Returns the share of calls that have a match: `matched` of `whole`, or 1.0 if there are none."""
+    """Returns a score, the share `matched` of `whole`, or 1.0 if `whole` is 0. Its parts are the numbers of calls."""
     parts = {"expected": expected, "actual": actual, "matched": matched}
     return Score(matched / whole if whole else 1.0, parts, f"{matched} of {whole}; {remark}")
 
 
 def unmatched(calls: Iterable[ExpectedCall | ActualCall], others: Iterable[CallKey]) -> Iterator[str]:
-    """Yields the names of calls that are left after each of the others was matched with one call of the same key."""
+    """Yields the names of calls without a counterpart: each key in `others` accounts for one call with that key."""
     left = Counter(others)
     for call in calls:
         left[call.key] -= 1
@@ -147,7 +153,7 @@ def unmatched(calls: Iterable[ExpectedCall | ActualCall], others: Iterable[CallK
 
 
 def names_text(names: Iterable[str]) -> str:
-    """Returns for example `find_item, order_item (2 times)`, or `none`."""
+    """Returns names as one text, for example `find_item, order_item (2 times)`, or `none`."""
     counts: dict[str, int] = {}
     for name in names:
         counts[name or "''"] = counts.get(name or "''", 0) + 1

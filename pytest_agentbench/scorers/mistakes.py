@@ -1,4 +1,4 @@
-"""Classifies the mistakes of a rollout into kinds with different remedies. Scorers only measure how bad a rollout is."""
+"""Finds the mistakes of a rollout and assigns each a kind (KINDS). Scores say only how bad a rollout is, kinds suggest a remedy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pytest_agentbench.scorers.repeated import identity
 #: Kind -> its meaning, as shown to users. A rollout may have several kinds; the first ones explain most of the others.
 KINDS: Mapping[str, str] = {
     "agent error": "the agent raised an error",
-    "cut": "a limit ended it: of turns, of time, or of the output tokens of its last call",
+    "cut": "the rollout reached a limit: of turns, of time, or of the output tokens of its last call",
     "gave up": "tools were expected, and it called none",
     "loop": "it made one call with the same arguments three times or more",
     "malformed": "the arguments of a call could not be parsed",
     "unknown tool": "it called a tool that does not exist",
-    "bad argument": "a call broke the tool's schema, or none of an expected tool carries the labels' arguments",
+    "bad argument": "a call did not fit the tool's schema, or no call of an expected tool had the expected arguments",
     "wrong tool": "it called one tool where another was expected",
-    "missing call": "it did not call an expected tool, and no other one in its place",
+    "missing call": "it called neither an expected tool nor another one in its place",
     "extra call": "it called a tool besides those that were expected",
 }
 
@@ -44,7 +44,7 @@ class Mistake(NamedTuple):
 
 
 def mistakes(rollout: Rollout) -> Iterator[Mistake]:
-    """Yields the mistakes of a rollout. Yields none if nothing was measured."""
+    """Yields the mistakes of a rollout. Yields none if it was not measured, for example because of an infrastructure error."""
     if rollout.status == "agent_error":
         yield Mistake("agent error", detail=rollout.reason)
     elif rollout.evaluable:
@@ -79,7 +79,10 @@ def _of_its_calls(rollout: Rollout) -> Iterator[Mistake]:
 
 
 def _of_arguments(rollout: Rollout) -> Iterator[Mistake]:
-    """Yields the fewest faults of a valid call for each label with arguments whose tool was called, but never with the right ones."""
+    """Yields a mistake for each label whose tool was called, but never with the right arguments.
+
+    It describes the valid call with the fewest wrong arguments. Labels without arguments are skipped.
+    """
     for label in rollout.expected:
         calls = [call for call in rollout.tool_calls if normalised(call.name) == normalised(str(label["tool"])) and not call.problem]
         if accepted(label) and calls and (wrong := min((faults(call, label) for call in calls), key=len)):
@@ -87,7 +90,10 @@ def _of_arguments(rollout: Rollout) -> Iterator[Mistake]:
 
 
 def _of_its_choice(rollout: Rollout) -> Iterator[Mistake]:
-    """Compares distinct tools, as `tsq` does. The first missing tool is paired with the first unexpected one, and so on."""
+    """Yields mistakes in the choice of tools. Repeated calls of a tool count once, as for `tsq`.
+
+    The first missing tool and the first unexpected one make one `wrong tool`, and so on. The rest are missing or extra calls.
+    """
     expected, actual = _distinct(rollout.expected), _distinct(rollout.tool_calls)
     missing = [name for key, name in expected.items() if key not in actual]
     extra = [name for key, name in actual.items() if key not in expected]
@@ -101,6 +107,6 @@ def _of_its_choice(rollout: Rollout) -> Iterator[Mistake]:
 
 
 def _distinct(calls: tuple[Json, ...] | tuple[ToolCall, ...]) -> dict[str, str]:
-    """Returns each tool once in order of appearance, as normalised name -> name as written."""
+    """Returns the tools of calls in order of appearance, each once, as normalised name -> name as written."""
     names = (call.name if isinstance(call, ToolCall) else str(call["tool"]) for call in calls)
     return {normalised(name): name for name in names}

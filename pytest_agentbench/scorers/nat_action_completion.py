@@ -1,4 +1,4 @@
-"""The `action_completion_evaluator` of NVIDIA's NeMo Agent Toolkit in its mode without a model, which searches for words.
+"""Scores as the `action_completion_evaluator` of NVIDIA's NeMo Agent Toolkit does in its mode without a model: it searches for words.
 
 Its quirks are included: words match inside other words ("get" in "target"), a scenario without goals gets 1.0, and a goal that names
 actions is completed if the answer names any of them. `action_completion` uses a judge instead.
@@ -23,7 +23,7 @@ ACTIONS = (
 
 @scorer(range=(0, 1))
 def nat_action_completion(scenario: Scenario, rollout: Rollout) -> Score:
-    """Returns the share of `user_goals` that have a word in the agent's answer."""
+    """Returns the share of `user_goals` that the agent's answer seems to address (`addressed`)."""
     goals = goals_of(scenario)
     if not goals:
         return Score(1.0, {"goals": 0, "completed": 0}, "no goals; the toolkit counts that as complete")
@@ -33,7 +33,7 @@ def nat_action_completion(scenario: Scenario, rollout: Rollout) -> Score:
 
 
 def addressed(goal: str, response: str) -> bool:
-    """Returns whether the response contains an action that the goal contains, or if the goal has none, any of its longer words."""
+    """Returns whether a response contains one of the goal's actions (ACTIONS), or any of its longer words if it has no action."""
     goal, response = goal.lower(), response.lower()
     words = [action for action in ACTIONS if action in goal] or [word for word in goal.split() if len(word) > 3]
     return any(word in response for word in words)

@@ -1,7 +1,11 @@
-"""The `tsq_evaluator` of NVIDIA's NeMo Agent Toolkit with its quirks, so that numbers can be compared with published ones.
+"""Scores as the `tsq_evaluator` of NVIDIA's NeMo Agent Toolkit does, so that numbers can be compared with published ones.
 
-Quirks: the weights are not normalised (1.0 and 0.4 give up to 1.4), a wrong tool still earns the parameter weight if no parameters are
-expected, and only the parameters of the last call of a tool count. `tsq` and `parameter_accuracy` are scorers without these quirks.
+Its quirks are included:
+
+The weights are not normalised: 1.0 and 0.4 give up to 1.4. Calls of a wrong tool still earn the parameter weight if no parameters are
+expected. Only the parameters of a tool's last call count.
+
+`tsq` and `parameter_accuracy` are scorers without these quirks.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _range(*, tool_weight: float, parameter_weight: float, **_: Any) -> tuple[float, float]:
-    """Returns the range of the weighted sum. Both accuracies are between 0 and 1, so it follows from the weights."""
+    """Returns the least and the greatest possible score. Both accuracies are between 0 and 1, so only the weights matter."""
     ends = [min(0.0, tool_weight) + min(0.0, parameter_weight), max(0.0, tool_weight) + max(0.0, parameter_weight)]
     return (ends[0], ends[1]) if ends[0] < ends[1] else (0.0, 1.0)  # If both weights are 0, every score is 0.
 
@@ -32,7 +36,7 @@ def nat_compat(
 
 
 def nat_calls(rollout: Rollout) -> list[Json]:
-    """Returns the calls that count, as `{tool, parameters}`. The toolkit's trajectory does not contain calls of unknown tools."""
+    """Returns the calls of a rollout as `{tool, parameters}`. Calls of unknown tools are left out, as in the toolkit's trajectories."""
     called = [call for call in rollout.tool_calls if call.name and call.problem != "unknown_tool"]
     return [{"tool": call.name, "parameters": call.arguments} for call in called]
 
@@ -40,7 +44,10 @@ def nat_calls(rollout: Rollout) -> list[Json]:
 def nat_score(
     actual: Sequence[Json], expected: Sequence[Json], tool_weight: float = 1.0, parameter_weight: float = 0.0, strict: bool = False
 ) -> Score:
-    """Returns the weighted sum of tool and parameter accuracy. Calls are `{tool, parameters}`. `strict`: no credit for the right type."""
+    """Returns the weighted sum of tool and parameter accuracy. Calls are `{tool, parameters}`.
+
+    A wrong value of the right type counts half, or nothing if `strict` is set.
+    """
     tools = _tool_accuracy(actual, expected)
     parameters = _parameter_accuracy(actual, expected, strict)
     return Score(
@@ -51,7 +58,7 @@ def nat_score(
 
 
 def _tool_accuracy(actual: Sequence[Json], expected: Sequence[Json]) -> float:
-    """Returns the F1 of the sets of names."""
+    """Returns the F1 score of the set of called tools against the set of expected tools."""
     if not expected:
         return 0.0 if actual else 1.0
     called, labelled = _names(actual), _names(expected)
@@ -63,7 +70,7 @@ def _tool_accuracy(actual: Sequence[Json], expected: Sequence[Json]) -> float:
 
 
 def _parameter_accuracy(actual: Sequence[Json], expected: Sequence[Json], strict: bool) -> float:
-    """Returns the mean credit of the expected parameters, or 1.0 if there are none."""
+    """Returns the mean credit (0, 0.5 or 1) of the expected parameters, or 1.0 if no parameters are expected."""
     called = _parameters_by_tool(actual)
     earned = [
         _credit(value, called[tool].get(name), strict) if tool in called else 0.0

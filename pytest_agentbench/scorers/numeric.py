@@ -75,12 +75,15 @@ def _read(match: re.Match[str]) -> Number:
 def _expected(answer: float | str) -> Number:
     parsed = numbers(answer) if isinstance(answer, str) else [Number(Decimal(repr(answer)), False, repr(answer))]
     if len(parsed) != 1:
-        raise ValueError(f"the expected answer {answer!r} is not one number")
+        raise ValueError(f"the expected answer {answer!r} is not one number; correct it in the data set or in the scorer's option")
     return parsed[0]
 
 
 def _readings(expected: Number, actual: Number) -> list[tuple[Decimal, Decimal]]:
-    """Returns the pairs of values to compare. If only one number has a percent sign, it is compared with and without the sign."""
+    """Returns the pairs (expected, actual) of values to compare; one equal pair is enough.
+
+    If only one of the numbers has a percent sign, it is compared as it is and divided by 100.
+    """
     pairs = [(expected.value, actual.value)]
     if actual.percent and not expected.percent:
         pairs.append((expected.value, actual.value / 100))

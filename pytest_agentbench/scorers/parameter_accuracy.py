@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Pair(NamedTuple):
-    """An expected call and an actual call of the same tool."""
+    """A possible pair of an expected call and an actual call of the same tool, with the result of comparing them."""
 
     share: float  # share of the expected parameters that are right; 1.0 if none are expected
     correct: int  # number of expected parameters that are right
@@ -57,7 +57,10 @@ def _pair(i: int, expected: ExpectedCall, j: int, made: ActualCall) -> _Pair:
 
 
 def _best(expected: Sequence[ExpectedCall], made: Sequence[ActualCall]) -> list[_Pair]:
-    """Returns disjoint pairs with the greatest sum of shares. Among equal sums, the number of right parameters decides."""
+    """Pairs expected with actual calls, each at most once, so that the sum of shares is greatest. Returns these pairs.
+
+    Among equal sums, the number of right parameters decides.
+    """
     total = sum(len(accepted(each.label)) for each in expected)
     pairs: list[_Pair] = []
     for key in dict.fromkeys(each.key for each in expected):

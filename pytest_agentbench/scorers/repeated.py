@@ -23,5 +23,5 @@ def repeated(scenario: Scenario, rollout: Rollout) -> Score:
 
 
 def identity(call: ToolCall) -> tuple[str, str]:
-    """Returns name and arguments. The order of arguments does not matter. Arguments that could not be parsed are compared as text."""
+    """Returns the name and arguments of a call in a form that is equal for equal calls. Arguments that cannot be parsed stay a text."""
     return call.name, json.dumps(call.arguments, sort_keys=True) if call.raw is None or call.repaired else call.raw

@@ -1,4 +1,4 @@
-"""The reward from a task's verifier."""
+"""The scorer `reward`: the reward that the verifier of a Harbor task gave."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @scorer(range=(0, 1), threshold=1.0)
 def reward(scenario: Scenario, rollout: Rollout) -> Score:
-    """Returns the main reward, from 0 to 1. Parts are all rewards by name. The explanation is the first check that failed."""
+    """Returns the main reward, from 0 to 1. The parts are all rewards by name. The explanation names the first check that failed."""
     verification = rollout.verification
     if verification is None:
-        raise ValueError("the rollout was not verified; this scorer is for tasks that are carried out in a sandbox")
+        raise ValueError("the rollout was not verified; use the scorer reward only in suites of Harbor tasks, which run in a sandbox")
     if not 0 <= verification.reward <= 1:
-        raise ValueError(f"the reward is {verification.reward:g}, and this scorer takes rewards from 0 to 1")
+        raise ValueError(f"the reward is {verification.reward:g}, but must be from 0 to 1; correct the task's verifier")
     if verification.tampered:
         return Score(0.0, {}, f"the verification was tampered with: {verification.tampered}")
     failed = verification.first_failure

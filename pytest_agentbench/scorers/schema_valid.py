@@ -1,4 +1,4 @@
-"""Checks how many calls the tools could have carried out."""
+"""Checks how many calls were valid: the tool exists, and the arguments fit its schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @scorer(range=(0, 1))
 def schema_valid(scenario: Scenario, rollout: Rollout) -> Score:
-    """Returns the share of calls whose tool exists and whose arguments fit its schema, as checked when they were made.
+    """Returns the share of valid calls. They were checked when they were made.
 
     Without calls the value is 1.0. Whether calls were expected is measured by `tsq`.
     """

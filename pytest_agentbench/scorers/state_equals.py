@@ -19,7 +19,7 @@ Leaves = dict[Place, Any]
 
 
 class _Missing:
-    """A missing value, which differs from null."""
+    """Class of MISSING, which stands for a value that does not exist and differs from null."""
 
 
 MISSING = _Missing()
@@ -32,7 +32,7 @@ def state_equals(scenario: Scenario, rollout: Rollout) -> Score:
     The part `changes` is the share of right values among all values that should have changed or did change.
     """
     if scenario.final_state is None:
-        raise ValueError(f"scenario {scenario.id!r} has no `final_state`")
+        raise ValueError(f"scenario {scenario.id!r} has no `final_state`; add it to the data set")
     if rollout.final_state is None:
         raise ValueError("the tools have no state; set `tools` in suite.yaml to tools that have one")
     expected, actual = dict(_leaves(scenario.final_state)), dict(_leaves(rollout.final_state))
@@ -48,7 +48,7 @@ def state_equals(scenario: Scenario, rollout: Rollout) -> Score:
 
 
 def _leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
-    """Yields (place, value) for each value that contains no others. Empty lists and objects are such values."""
+    """Yields (place, value) for each value in a nested value that contains no other values, and for empty lists and objects."""
     if isinstance(value, dict) and value:
         for name, each in value.items():
             yield from _leaves(each, (*place, name))
@@ -73,7 +73,7 @@ def _differences(places: list[Place], expected: Leaves, actual: Leaves) -> str:
 
 
 def _path_text(place: Place) -> str:
-    """Returns for example `accounts.checking` or `cards[0].blocked`."""
+    """Returns a place as a text, for example `accounts.checking` or `cards[0].blocked`."""
     return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place).removeprefix(".")
 
 

@@ -1,4 +1,4 @@
-"""Asks a judge several times for a mark from 0 to 10 for a whole rollout, including its conversation."""
+"""Asks a judge several times to mark a whole rollout from 0 to 10. Shared code of the scorers `completeness` and `reasoning_quality`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ FORM = Form(
 
 
 async def marked(scenario: Scenario, rollout: Rollout, judge: LLM, prompt: str, judgements: int, temperature: float) -> Score:
-    """Returns the mean mark, from 0 to 1. Parts are the lowest and the highest mark. The explanation is the judge's for the median."""
+    """Asks the judge for `judgements` marks and returns their mean, from 0 to 1. The parts are their number, the lowest and the highest.
+
+    The explanation is the judge's reasoning for the median mark.
+    """
     whole(1).check("judgements", judgements)
     request = user_text(scenario.messages)
     question = fill_template(prompt, {"request": request, "conversation": conversation_text(rollout.messages)})
@@ -48,7 +51,7 @@ async def marked(scenario: Scenario, rollout: Rollout, judge: LLM, prompt: str, 
 
 
 def conversation_text(messages: Sequence[Json]) -> str:
-    """Returns the messages and calls after the request. Long messages, and a long conversation, are truncated in the middle."""
+    """Returns the conversation after the user's request as a text, with tool calls. Long messages and texts lose their middle."""
     texts = [_message_text(message) for message in messages if message.get("role") != "system"]
     return cut("\n\n".join(texts[1:]), CONVERSATION) or "(nothing was said or done)"
 

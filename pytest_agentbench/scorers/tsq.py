@@ -1,4 +1,4 @@
-"""Tool selection quality: whether the expected tools were called, and no others. Variants check more, or only one of the two."""
+"""Tool selection quality: whether the expected tools were called, and no others. Its variants check more, or only one of the two."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @scorer(range=(0, 1))
 def tsq(scenario: Scenario, rollout: Rollout) -> Score:
-    """Returns the F1 over distinct tool names. Order, repeats and arguments do not count.
+    """Returns the F1 score of the set of called tools. Order, repeats and arguments do not count.
 
     If no tool is expected, a rollout without tool calls gets 1.0 and any other 0.0.
     """
@@ -49,7 +49,7 @@ def _distinct(calls: Iterable[ExpectedCall | ActualCall]) -> dict[CallKey, str]:
 
 @scorer(range=(0, 1))
 def tsq_arguments(scenario: Scenario, rollout: Rollout) -> Score:
-    """Returns the F1 over calls, matched by tool and arguments. The number of matches is the largest possible. Order does not count."""
+    """Returns the F1 score of the calls, matched by tool and arguments, with as many matches as possible. Order does not count."""
     expected, made = expected_and_actual(scenario, rollout)
     faults = [[fits(call.call, each.label, each.tool) if call.key == each.key else "" for call in made] for each in expected]
     pairs = most_pairs([[j for j, fault in enumerate(row) if fault is None] for row in faults])
@@ -70,7 +70,7 @@ def tsq_arguments(scenario: Scenario, rollout: Rollout) -> Score:
 
 @scorer(range=(0, 1))
 def tsq_multiset(scenario: Scenario, rollout: Rollout) -> Score:
-    """Returns the F1 over calls, matched by tool. Order and arguments do not count. Unexpected repeats count."""
+    """Returns the F1 score of the calls, matched by tool. Order and arguments do not count. Unexpected repeats count."""
     expected_calls, made = expected_and_actual(scenario, rollout)
     expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
     missing, unexpected = names_text(unmatched(expected_calls, actual.elements())), names_text(unmatched(made, expected.elements()))
@@ -79,7 +79,7 @@ def tsq_multiset(scenario: Scenario, rollout: Rollout) -> Score:
 
 @scorer(range=(0, 1))
 def tsq_ordered(scenario: Scenario, rollout: Rollout) -> Score:
-    """Returns the F1 over the longest common subsequence of tool names: calls in the expected order, even with others between them."""
+    """Returns the F1 score of the calls in the expected order: the longest common subsequence of tool names. Others may be in between."""
     expected, made = expected_and_actual(scenario, rollout)
     places = common([call.key for call in expected], [call.key for call in made])
     unmatched_calls = [call for i, call in enumerate(expected) if i not in places]

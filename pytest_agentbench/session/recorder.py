@@ -107,7 +107,7 @@ class RunRecorder:
         return {**self.stored.kept, **self._ended}
 
     def recorded(self, key: RolloutKey) -> bytes:
-        """Returns the record of a finished rollout with its transcript. Raises KeyError if it has no record, and ValueError if the record is damaged."""
+        """Returns the record of a rollout with its transcript. Raises KeyError if there is none, and ValueError if it is damaged."""
         try:
             return self._transcripts.completed_line(self.journal.line(key))
         except ValueError as error:

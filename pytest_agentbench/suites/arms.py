@@ -1,4 +1,4 @@
-"""The arms of an A/B session: parsing `--agentbench-ab`, and making a variant of a suite for each arm. Also the cache policies."""
+"""The arms of an A/B session: parses `--agentbench-ab`, and makes a variant of a suite for each arm. Also names the cache policies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLD, PRIMED, CARRY = CACHE_POLICIES = ("cold", "primed", "carry")
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the things that an A/B session compares. The others are compared with the first arm."""
+    """A backend, agent, variant, model or setting that an A/B session compares with others. All others are compared with the first arm."""
 
     name: str
     kind: str  # `backend`, `agent`, `variant`, `model` or `set`
@@ -53,7 +53,7 @@ class Arm:
 
     @property
     def concurrency(self) -> int | None:
-        """The number of rollouts in flight in blocks of this arm, or None for the concurrency of the session."""
+        """The concurrency of this arm: a number of rollouts at the same time, or None for that of the session."""
         return int(self.value.partition("=")[2]) if self.path == CONCURRENCY else None
 
     @property
@@ -63,7 +63,7 @@ class Arm:
 
 
 class VariantOrigin(NamedTuple):
-    """The variant of the suite and the arm that a variant of an A/B session was made from."""
+    """The variant of the suite and the arm from which a new variant of an A/B session was made."""
 
     variant: str  # name in the suite
     arm: str
@@ -75,21 +75,23 @@ def concurrencies(arms: Sequence[Arm]) -> dict[str, int]:
 
 
 def variant_in(variant: str, arm: str) -> str:
-    """Returns the name of a variant under an arm."""
+    """Returns the name of the new variant that combines a variant of the suite with an arm: `b` for the default variant, else `hot-b`."""
     return arm if variant == DEFAULT else f"{variant}-{arm}"
 
 
 def in_arms(suite: Suite, variants: Sequence[str], arms: Sequence[Arm]) -> tuple[Suite, tuple[str, ...]]:
     """Returns the suite with a new variant for each combination of a chosen variant and an arm, and the names of the new variants.
 
-    Raises ConfigError for a name that the suite already uses, an unknown variant, and a setting that cannot be changed.
+    If the arms themselves are variants, each of them becomes one new variant.
+
+    Raises ConfigError if the suite already uses the name of a new variant, if a variant is unknown, or if a setting cannot be changed.
     """
     made, sizes, tools, answers = {}, {}, {}, {}
     for name, (variant, arm) in _pairs(variants, arms).items():
         source = arm.value if arm.kind == VARIANT else variant
         if name in suite.variants and name != source:
             raise ConfigError(
-                f"{suite.folder / SUITE_FILE}: it has a variant {name!r}; give the arm another name, such as a={arm.option_text}"
+                f"{suite.folder / SUITE_FILE}: the suite has a variant {name!r}; give the arm another name, such as a={arm.option_text}"
             )
         if source not in (DEFAULT, *suite.variants):
             unknown = unknown_name("variant", source, (DEFAULT, *suite.variants))
@@ -108,7 +110,7 @@ def in_arms(suite: Suite, variants: Sequence[str], arms: Sequence[Arm]) -> tuple
 
 
 def _agent(suite: Suite, variant: str, arm: Arm) -> Json:
-    """Returns the agent settings of a variant under an arm that differ from the suite's."""
+    """Returns the agent settings for the combination of a variant and an arm, as far as they differ from the suite's."""
     from pytest_agentbench.lib.config import override
 
     if arm.kind == AGENT:
@@ -123,12 +125,15 @@ def _agent(suite: Suite, variant: str, arm: Arm) -> Json:
 
 
 def origins(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, VariantOrigin]:
-    """Returns name of a variant under an arm -> the variant and the arm."""
+    """Returns name of a new variant (`variant_in`) -> the variant of the suite and the arm that it combines."""
     return {name: VariantOrigin(variant, arm.name) for name, (variant, arm) in _pairs(variants, arms).items()}
 
 
 def _pairs(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, tuple[str, Arm]]:
-    """Returns name of a variant under an arm -> the variant and the arm. Arms that are variants start from the suite's default variant."""
+    """Returns name of a new variant -> the variant and the arm that it combines.
+
+    Arms of the kind `variant` are combined only with the suite's default variant.
+    """
     chosen = (DEFAULT,) if any(arm.kind == VARIANT for arm in arms) else variants
     return {variant_in(variant, arm.name): (variant, arm) for variant in chosen for arm in arms}
 
@@ -142,7 +147,7 @@ FORMS = "BACKEND,BACKEND, agent:KIND,agent:KIND, variant:NAME,variant:NAME, mode
 def parse_arms(text: str) -> tuple[Arm, ...]:
     """Parses `A,B,C`, `NAME=A,NAME=B` or `set:PATH=VALUE|VALUE`. Returns no arms for an empty text.
 
-    Raises ValueError for anything else. Its message is a noun phrase for what would work.
+    Raises ValueError for anything else. Its message is a noun phrase for what would work, to follow "must be".
     """
     if not text.strip():
         return ()
@@ -150,14 +155,14 @@ def parse_arms(text: str) -> tuple[Arm, ...]:
     if not 2 <= len(arms) <= MOST_ARMS or not all(arm.value for arm in arms):
         raise ValueError(f"2 to {MOST_ARMS} arms: {FORMS}, each with NAME= in front if you like")
     if len({(arm.kind, arm.path) for arm in arms}) > 1:
-        raise ValueError("arms of one kind, and of one setting: what differs in several ways cannot be told apart")
+        raise ValueError("arms of one kind that differ in one setting only; otherwise their results cannot be explained")
     if duplicate := _duplicate(arms):
         raise ValueError(f"arms with different names, such as old={duplicate.option_text},new={duplicate.option_text}")
     return arms
 
 
 def _arms(entry: str) -> Iterator[Arm]:
-    """Yields the arm of an entry, or one arm for each value of a setting."""
+    """Yields the arms of one comma-separated entry of the option: one arm, or one for each value in `set:PATH=VALUE|VALUE`."""
     name, equals, rest = entry.partition("=")
     if not equals or not NAME.fullmatch(name):
         name, rest = "", entry
@@ -186,7 +191,7 @@ def _setting_arms(name: str, text: str) -> Iterator[Arm]:
 
 def _arm(name: str, kind: str, value: str) -> Arm:
     if name == DEFAULT and (kind, value) != (VARIANT, DEFAULT):
-        raise ValueError("arms that are not named `default`, which is the suite's own variant")
+        raise ValueError("arms with other names than `default`, which is the suite's own variant")
     return Arm(name, kind, value)
 
 
@@ -196,7 +201,7 @@ def _check_setting(arm: Arm, value: str) -> None:
     try:
         _ = arm.setting
     except ConfigError as error:
-        raise ValueError(f"arms whose values are YAML: {error}") from error
+        raise ValueError(f"arms whose values are valid YAML: {error}") from error
 
 
 def _default_name(kind: str, value: str) -> str:

@@ -17,7 +17,7 @@ from pytest_agentbench.lib.config import load_yaml, override, validate
 from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.records import SAMPLING, Json
 from pytest_agentbench.suites.datasets import read_dataset
-from pytest_agentbench.suites.roles import with_role_file, written
+from pytest_agentbench.suites.roles import roles_as_json, with_role_file
 from pytest_agentbench.suites.spec import Answers, SuiteSpec
 from pytest_agentbench.suites.suite import SUITE_FILE, Quarantined, Scenario, Suite, in_place_of, toolsets
 
@@ -50,7 +50,7 @@ class AgentConfig(NamedTuple):
 
     @property
     def note(self) -> str:
-        """Returns a sentence that names the keys that are not used, or an empty text."""
+        """A sentence that names the keys that are not used. Empty if there are none."""
         return f"{self.file}: not used: {', '.join(self.unused_keys)}" if self.unused_keys else ""
 
 
@@ -81,7 +81,7 @@ def _read_yaml_config(file: Path) -> AgentConfig:
     if model.get(name):
         settings["model"] = model[name]
     if not settings:
-        raise ConfigError(f"{file}: has neither {MODEL}.{HUB_NAME} nor sampling parameters in {INFERENCE}")
+        raise ConfigError(f"{file}: has neither {MODEL}.{HUB_NAME} nor sampling parameters in {INFERENCE}; add one of the two")
     used = {f"{MODEL}.{name}", f"{MODEL}.{IS_LOCAL}", *(f"{INFERENCE}.{key}" for key in SAMPLING)}
     return AgentConfig(file, settings, "", tuple(_unused(data, used)))
 
@@ -92,12 +92,12 @@ def _mapping_at(data: Json, path: str, file: Path) -> Json:
     for key in path.split("."):
         value = value.get(key) or {}
         if not isinstance(value, dict):
-            raise ConfigError(f"{file}: {path} must be a mapping of keys")
+            raise ConfigError(f"{file}: {path} must be a mapping, such as `key: value`")
     return dict(value)
 
 
 def _unused(data: Mapping[str, Any], used: set[str], above: str = "") -> Iterator[str]:
-    """Yields the dotted paths of unused keys. If no key of a mapping is used, only the path of the mapping is returned."""
+    """Yields the dotted paths of unused keys. If no key of a mapping is used, yields only the path of the mapping."""
     for key, value in data.items():
         path = f"{above}{key}"
         if any(each.startswith(f"{path}.") for each in used) and isinstance(value, dict):
@@ -118,7 +118,7 @@ def with_config(agent: Json, folder: Path, notify: Notify) -> Json:
 
 
 def with_typed_config(changes: Sequence[tuple[str, Any]], agent: Any, folder: Path, notify: Notify) -> Iterator[tuple[str, Any]]:
-    """Yields the changes of a suite, with `agent.config=FILE` replaced by one change for each setting in the file.
+    """Yields the (path, value) changes that the command line makes to a suite, with `agent.config=FILE` replaced by the file's settings.
 
     So a file that is named on the command line overrides the settings in suite.yaml.
     """
@@ -130,7 +130,7 @@ def with_typed_config(changes: Sequence[tuple[str, Any]], agent: Any, folder: Pa
 
 
 def _settings(folder: Path, name: str, notify: Notify) -> Json:
-    """Returns the settings in a file that is beside suite.yaml or, failing that, in the working directory."""
+    """Returns the settings in a config file, which is beside suite.yaml or, failing that, in the working directory."""
     file = folder / name
     config = read_agent_config(file if file.exists() or not Path(name).exists() else Path(name))
     unused_keys = (*config.unused_keys, *([API_BASE] if config.api_base else []))
@@ -147,7 +147,7 @@ Modes = Mapping[str, Mapping[str, str]]
 def with_modes(modes: Modes, scenarios: Sequence[Scenario]) -> tuple[Scenario, ...]:
     """Returns the scenarios, with the comparison modes of their arguments added to the labels.
 
-    Raises ConfigError for an unknown tool or argument, and for a label of mode `pattern` that is not a regular expression.
+    Raises ConfigError if a tool or argument is unknown, or if a label of mode `pattern` is not a regular expression.
     """
     _check_names(modes, scenarios)
     return tuple(replace(each, expected=tuple(_label(label, modes, each.id) for label in each.expected)) for each in scenarios)
@@ -161,7 +161,7 @@ def _label(label: Json, modes: Modes, scenario: str) -> Json:
         for value in _values(label, name):
             if not isinstance(value, str) or not _compiles(value):
                 where = f"arguments.{label['tool']}.{name}: in scenario {scenario!r}"
-                raise ConfigError(f"{where} the label is not a regular expression: {value!r}")
+                raise ConfigError(f"{where} the label is not a regular expression: {value!r}; correct the label, or use another mode")
     return {**label, "modes": dict(own)}
 
 
@@ -266,22 +266,22 @@ def read_suite(text: SuiteText, overrides: Sequence[tuple[str, Any]] = (), agent
         quarantine=tuple(Quarantined(**dict(each)) for each in spec.quarantine),
         tools={variant: each for variant, each in tools.items() if each},
         arguments=spec.arguments,
-        answers={variant: _written(each) for variant, each in answers.items() if each},
+        answers={variant: _answers_as_json(each) for variant, each in answers.items() if each},
         sizes={name: variant.limit for name, variant in spec.variants.items() if variant.limit},
-        roles=written(spec.roles, spec.judge),
+        roles=roles_as_json(spec.roles, spec.judge),
         limits=spec.limits.model_dump(exclude_none=True),
         xdist_workers=spec.xdist_workers,
         **{name: getattr(spec, name) for name in ("name", "scorers", "isolation", "trials", "timeout", "description", "deterministic")},
     )
 
 
-def _written(answers: Answers) -> Json:
+def _answers_as_json(answers: Answers) -> Json:
     """Returns tool -> its canned answer, as JSON."""
     return {tool: each.model_dump(exclude_defaults=True) for tool, each in answers.items()}
 
 
 def _in_sandbox(scenario: Scenario, spec: SuiteSpec) -> Scenario:
-    """Returns a scenario with a task with the suite's settings of sandbox and verifier. Other scenarios are returned unchanged."""
+    """Returns a scenario whose Harbor task has the suite's settings of sandbox and verifier. A scenario without a task is not changed."""
     if scenario.task is None:
         return scenario
     verifier, ranges = spec.verifier, tuple(spec.private_addresses)

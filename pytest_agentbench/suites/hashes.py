@@ -71,7 +71,10 @@ def score_hashes(suite: PoolSuite, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def mixed_scoring(old: Json, suite: PoolSuite, names: Mapping[str, str]) -> Json:
-    """Returns the scoring identity after the scores in `names` were computed again. All other scores keep their `old` entries."""
+    """Returns the scoring identity (`scoring_identity`) of a run in which only the scores in `names` were computed again.
+
+    All other scores keep their entries in `old`, the identity before that.
+    """
     kept = {name: each for name, each in old.items() if score_name(name) not in names}
     options = {name: suite.scorers.get(name, {}) for name in names.values()}
     return {**kept, **_modes(suite), **options, **_code(options, suite.folder)}
@@ -93,7 +96,7 @@ def suite_identity(suite: Suite, prompts: PromptSource) -> Json:
 
 
 def _code(value: Any, folder: Path) -> Json:
-    """Returns file -> hash for every setting of the form `./file.py:object`."""
+    """Returns `code of FILE` -> hash of the file, for each setting or name in `value` of the form `./file.py:object`."""
     return {f"code of {name}": file_digest(folder / name) for name in sorted({*_files(value)})}
 
 
@@ -110,10 +113,10 @@ def _files(value: Any) -> Iterator[str]:
 
 
 class ContentHashes:
-    """Computes the hashes of rollouts. Each part is computed once and kept."""
+    """Computes the hashes that the records of rollouts contain. The hash of each agent, scorer and scenario is computed once and kept."""
 
     def __init__(self, suites: Mapping[str, PoolSuite], backend: str, prompts: PromptSource) -> None:
-        """`backend` is the hash of the backend."""
+        """`backend` is the hash of the backend's settings, and `prompts` returns the texts that agents send besides the scenario."""
         self._suites, self._backend, self._prompts = suites, backend, prompts
         self._scenarios: dict[tuple[str, str], Scenario] = {}
         self._known: set[str] = set()  # suites whose scenarios are in `_scenarios`
@@ -122,7 +125,10 @@ class ContentHashes:
         self._tools: dict[int, str] = {}  # id() of a tuple of tools, which scenarios share -> its hash
 
     def of(self, key: RolloutKey) -> Json:
-        """Returns the hashes for the record of a rollout. For calls that a test makes by hand, only the backend is known."""
+        """Returns the hashes for the record of a rollout: name of a part -> hash.
+
+        If the key belongs to no suite, a test made the calls itself; then only the hash of the backend is set.
+        """
         if key.suite not in self._suites:
             return {"scenario": "", "agent": "", "prompts": "", "scorers": {}, "backend": self._backend}
         suite = self._suites[key.suite]
@@ -135,7 +141,7 @@ class ContentHashes:
         }
 
     def cluster(self, key: RolloutKey) -> str | None:
-        """Returns the cluster of a rollout's scenario."""
+        """Returns the cluster of a rollout's scenario: the name of a group of scenarios that are not independent, or None."""
         scenario = self._find_scenario(self._suites[key.suite], key.scenario) if key.suite in self._suites else None
         return scenario.cluster if scenario else None
 
@@ -150,7 +156,7 @@ class ContentHashes:
         return self._scored[suite.name]
 
     def _scenario(self, suite: PoolSuite, id: str) -> str:
-        """Returns the hash of everything that the agent sees and is scored by. Empty for a scenario that does not exist."""
+        """Returns the hash of everything in a scenario that the agent sees or that scores depend on. Empty for an unknown scenario."""
         scenario = self._find_scenario(suite, id)
         if scenario is None:
             return ""

@@ -16,7 +16,7 @@ from pytest_agentbench.records import JUDGE, Json
 
 
 class LimitsSpec(Spec):
-    """What a rollout may use before it ends with the status `limit`."""
+    """The calls, tokens and costs that a rollout may use before it ends with the status `limit`."""
 
     calls: int | None = Field(default=None, ge=1, description="The maximum number of LLM calls. The default is no limit.")
     tokens: int | None = Field(
@@ -74,11 +74,12 @@ class RoleSpec(ModelSpec):
     @model_validator(mode="after")
     def _of_an_endpoint(self) -> RoleSpec:
         if self.is_elsewhere and self.model is None:
-            raise ValueError("an endpoint of its own needs a model: give 'model'")
+            raise ValueError("a role with a 'url' needs a 'model', too; add it")
         misplaced = [name for name in ("api_key", "prices") if not self.is_elsewhere and getattr(self, name) is not None]
         if misplaced:
             raise ValueError(
-                f"{misplaced[0]!r} belongs to an endpoint: give its 'url', or leave it out, because the backend under test has its own"
+                f"{misplaced[0]!r} needs a 'url'; add the 'url' of the endpoint, or remove {misplaced[0]!r}, because without 'url' "
+                "the backend under test plays the role"
             )
         return self
 
@@ -92,11 +93,11 @@ Role = TypeVar("Role", bound=RoleSpec)
 
 
 def own_names(roles: dict[str, Role]) -> dict[str, Role]:
-    """Returns the roles. Raises ValueError for a reserved name."""
+    """Returns the roles unchanged. Raises ValueError if one has a reserved name."""
     if JUDGE in roles:
-        raise ValueError("the judge has a key of its own in suite.yaml: 'judge', beside 'roles'")
+        raise ValueError("'judge' is not one of the roles; write the judge under the key 'judge', next to 'roles'")
     if AGENT in roles:
-        raise ValueError(f"{AGENT!r} is what reports call the agent itself; give the role another name")
+        raise ValueError(f"{AGENT!r} is the name of the agent itself in reports; give the role another name")
     return roles
 
 
@@ -106,30 +107,30 @@ RoleSpecs = Annotated[dict[RoleName, RoleSpec], AfterValidator(own_names)]
 
 
 class RoleFile(Spec):
-    """A YAML with roles and a judge. A suite refers to it by its name in place of `roles`."""
+    """A YAML file with roles and a judge. A suite.yaml uses it by `roles: FILE`."""
 
     roles: RoleSpecs = Field(description="Name -> role, as in `suite.yaml`.")
     judge: RoleSpec | None = Field(default=None, description="The judge, as in `suite.yaml`. Without it, that of `suite.yaml` holds.")
 
 
 def with_role_file(suite: Json, file: Path) -> Json:
-    """Returns the keys of a suite.yaml. If `roles` is the name of a file, its roles and its judge take the place of that name.
+    """Returns the keys of a suite.yaml. If `roles` is the name of a role file, the roles and the judge in that file replace it.
 
-    Raises ConfigError if that file is wrong, or if both files contain a judge.
+    Raises ConfigError if the role file is wrong, or if both files contain a judge.
     """
     if not isinstance(suite.get("roles"), str):
         return suite
     path = file.parent / suite["roles"]
     spec = validate(RoleFile, load_yaml(path), str(path))
-    roles = written(spec.roles)
+    roles = roles_as_json(spec.roles)
     if spec.judge is None:
         return {**suite, "roles": roles}
     if suite.get("judge") is not None:
         raise ConfigError(f"{file}: `judge` is also in {path.name}; remove one of the two")
-    return {**suite, "roles": roles, JUDGE: written({}, spec.judge)[JUDGE]}
+    return {**suite, "roles": roles, JUDGE: roles_as_json({}, spec.judge)[JUDGE]}
 
 
-def written(roles: Mapping[str, RoleSpec], judge: RoleSpec | None = None) -> dict[str, Json]:
+def roles_as_json(roles: Mapping[str, RoleSpec], judge: RoleSpec | None = None) -> dict[str, Json]:
     """Returns role -> its settings as JSON, without defaults. The judge is one of the roles."""
     every = {**roles, **({JUDGE: judge} if judge else {})}
     return {name: role.model_dump(mode="json", exclude_none=True, exclude_defaults=True) for name, role in every.items()}

@@ -20,7 +20,7 @@ NonEmptyText = Annotated[str, StringConstraints(strip_whitespace=True, min_lengt
 
 
 class DatasetSpec(Spec):
-    """Where the scenarios of a suite come from."""
+    """The key `dataset`: the format and the file of the data that the scenarios of a suite come from."""
 
     format: str = Field(
         description="The format of the data: `agent-leaderboard`, [`hle`](hle.md), [`bfcl`](bfcl.md), which reads an installed package, "
@@ -44,7 +44,7 @@ class DatasetSpec(Spec):
 
 
 class AnswerSpec(Spec):
-    """How the calls of a tool are answered, whatever carries out the other tools."""
+    """A canned answer of a tool: a fixed text, a delay or a share of errors. Other tools keep their usual answers."""
 
     text: str | None = Field(
         default=None,
@@ -75,7 +75,7 @@ Answers = dict[str, AnswerSpec]
 
 
 class VariantSpec(Spec):
-    """What a variant changes of its suite."""
+    """A variant of a suite: settings of agent and tools, canned answers, and a limit that replace those of the suite."""
 
     agent: dict[str, JsonValue] = Field(
         default={},
@@ -97,12 +97,12 @@ class QuarantineSpec(Spec):
 
     scenario: NonEmptyText = Field(description="The id of the scenario.")
     owner: NonEmptyText = Field(description="This person or team is responsible for ending the quarantine.")
-    reason: NonEmptyText = Field(description="The reason stands in reports.")
+    reason: NonEmptyText = Field(description="The reason, which reports show.")
     expires: date = Field(description="The last day of the quarantine, such as `2999-12-31`. From the next day on, the suite is an error.")
 
 
 class VerifierSpec(Spec):
-    """How the verdict of a task's verifier becomes its reward."""
+    """The key `verifier`: when a skipped check or a changed file makes the reward of a Harbor task 0."""
 
     skipped: Literal["allow", "fail"] = Field(
         default="allow",
@@ -225,7 +225,7 @@ class SuiteSpec(Spec):
     @classmethod
     def _known_sandbox(cls, sandbox: str) -> str:
         if sandbox != DOCKER and not (sandbox.startswith(HARBOR) and sandbox != HARBOR):
-            raise ValueError(f"must be {DOCKER}, or {HARBOR}NAME for an environment of Harbor's")
+            raise ValueError(f"must be {DOCKER}, or {HARBOR}NAME, the name of an environment of Harbor")
         return sandbox
 
     @field_validator("private_addresses")
@@ -241,9 +241,9 @@ class SuiteSpec(Spec):
     @model_validator(mode="after")
     def _supported_by_sandbox(self) -> SuiteSpec:
         if self.private_addresses and self.sandbox != DOCKER:
-            raise ValueError(f"private_addresses: only the sandbox {DOCKER} has them, {self.sandbox} does not; leave one of the two out")
+            raise ValueError(f"private_addresses: {self.sandbox} does not support them; remove them, or use the sandbox {DOCKER}")
         if self.verifier.changed == FAIL and self.sandbox != DOCKER:
-            raise ValueError(f"verifier.changed: {self.sandbox} does not compare files; use `allow`, or the sandbox {DOCKER}")
+            raise ValueError(f"verifier.changed: {self.sandbox} cannot find changed files; use `allow`, or the sandbox {DOCKER}")
         return self
 
     @field_validator("agent")
@@ -255,7 +255,7 @@ class SuiteSpec(Spec):
     @classmethod
     def _default_is_reserved(cls, variants: dict[str, VariantSpec]) -> dict[str, VariantSpec]:
         if "default" in variants:
-            raise ValueError("the variant 'default' is the suite's own agent; give yours another name")
+            raise ValueError("'default' is the name of the suite's own agent; give the variant another name")
         return variants
 
     @field_validator("scorers", mode="before", json_schema_input_type=list[str | ScorerOptions] | dict[str, dict[str, JsonValue]])
@@ -266,18 +266,18 @@ class SuiteSpec(Spec):
             return scorers
         named = [{each: {}} if isinstance(each, str) else each for each in scorers]
         if any(not isinstance(each, dict) or len(each) != 1 for each in named):
-            raise ValueError("must be a list of names, or of {name: options}")
+            raise ValueError("must be a list of names or of {name: options}, such as [tsq, {regex: {pattern: x}}]")
         names = [name for each in named for name in each]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"two scores would be called {score_name(str(twice[0]))!r}")
+            raise ValueError(f"two scores would be called {score_name(str(twice[0]))!r}; remove or rename one of the scorers")
         return {name: options for each in named for name, options in each.items()}
 
     @field_validator("scorers")
     @classmethod
     def _at_least_one_scorer(cls, scorers: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
         if not scorers:
-            raise ValueError("a suite needs at least one scorer, for example tsq")
+            raise ValueError("a suite needs at least one scorer; add one, for example tsq")
         names = [score_name(scorer) for scorer in scorers]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"two scores would be called {twice[0]!r}")
+            raise ValueError(f"two scores would be called {twice[0]!r}; remove or rename one of the scorers")
         return scorers

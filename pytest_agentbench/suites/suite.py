@@ -62,7 +62,7 @@ HARBOR = "harbor:"  # prefix of the name of a Harbor environment
 
 @dataclass(frozen=True)
 class Task:
-    """The supported facts of a Harbor task directory: its environment, time limits, users and verification."""
+    """A Harbor task directory: its environment, time limits, users and verification, as far as they are supported."""
 
     folder: str  # absolute path of the task directory with environment/, tests/ and solution/
     digest: str  # hash of all files of the task with their modes, 16 hexadecimal digits
@@ -102,7 +102,7 @@ QUESTION = 300  # maximum length of a question in reports, characters
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool as the model sees it, and the schema that sample responses are generated from."""
+    """A tool that the model can call, and the schema from which sample responses are generated."""
 
     name: str
     description: str
@@ -154,7 +154,7 @@ def toolsets(scenarios: Iterable[Scenario]) -> Iterable[tuple[Tool, ...]]:
 
 @dataclass(frozen=True)
 class PoolSuite:
-    """The part of a suite that processes need to run its rollouts or to load its code.
+    """The part of a suite that processes other than the controller need to run its rollouts or to load its code.
 
     `Suite.for_pool` returns it. Processes that need no scenarios get `replace(suite, scenarios=())`.
     """
@@ -179,7 +179,7 @@ class PoolSuite:
         return {**(self.agent if own.get("kind", kind) == kind else in_place_of(self.agent, str(own["kind"]))), **own}
 
     def tools_of(self, variant: str) -> Json:
-        """Returns the settings of what carries out the tools of a variant. Empty if the suite is decision-only."""
+        """Returns the `tools` settings of a variant, which say what executes its tools. Empty if nothing does (decision-only)."""
         return self.tools.get(variant, self.tools.get("default", {}))
 
     def answers_of(self, variant: str) -> Json:
@@ -213,12 +213,12 @@ class Suite(PoolSuite):
         return tuple(map(score_name, self.scorers))
 
     def scale(self, score: str) -> Scale:
-        """Returns the declared scale of a score."""
+        """Returns the scale of a score: its range and unit, and whether higher or lower scores are better."""
         return scale_in(self.scales, score)
 
     @property
     def every_scale(self) -> dict[str, Scale]:
-        """Score -> its scale, for all scores in the order of the suite."""
+        """Score -> its scale (`scale`), for all scores in the order of the suite."""
         return {score: self.scale(score) for score in self.score_names}
 
     def with_scales(self, scales: Mapping[str, Scale]) -> Suite:
@@ -238,7 +238,7 @@ def score_name(scorer: str) -> str:
 
 
 def content_text(message: Json) -> str:
-    """Returns the text of a message whose content is a text or a list of parts."""
+    """Returns the text of a Chat Completions message, whose content is a text or a list of parts. Images and other parts are skipped."""
     content: Any = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""
@@ -258,13 +258,13 @@ def question(messages: Sequence[Json]) -> str:
 
 
 def in_place_of(agent: Any, kind: str) -> Json:
-    """Returns the settings of an agent of this kind that inherits the sampling parameters of `agent`."""
+    """Returns the settings of an agent of another kind: only the sampling parameters of `agent` are kept."""
     sampling = {name: value for name, value in agent.items() if name in SAMPLING} if isinstance(agent, dict) else {}
     return {"kind": kind, **sampling}
 
 
 def public_of(suites: Iterable[Suite]) -> PublicText:
-    """Returns the public text of suites: names, ids, tools and data. Settings are left out, because they may contain API keys."""
+    """Returns the texts of suites that are not secret: names, ids, tools and data. Settings may contain API keys, so they are left out."""
     texts, labels = [], []
     for suite in suites:
         texts.append(_json([suite.name, [*suite.variants], [*suite.scorers], codec.plain(suite.for_pool())["scenarios"]]))

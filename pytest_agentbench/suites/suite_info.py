@@ -1,4 +1,4 @@
-"""The facts about a suite that tests can read. It is a separate module, so that test processes need not import all of `suites`."""
+"""Facts about a suite for its tests. This is a separate module, so that test processes need not import all of `suites`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SuiteInfo:
-    """The facts about a suite that its tests can read."""
+    """Facts about a suite, which its tests get as the fixture `suite`."""
 
     name: str
     description: str

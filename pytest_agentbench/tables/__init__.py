@@ -24,7 +24,7 @@ from pytest_agentbench.tables.run_tables import RUN_METRICS, SAMPLES, MetricRow,
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of some runs. Rows are in the order of the given runs, and within a run in the order in which rollouts ended."""
+    """The tables of some runs. Rows are in the order of the runs, and within a run in the order in which rollouts ended."""
 
     calls: FrameTable
     rollouts: FrameTable
@@ -70,7 +70,7 @@ def read_tables(directories: Sequence[Path]) -> Tables:
 
 
 def read_frame(origin: Origin, *, events: bool = True) -> Frame:
-    """Returns the frame of a run, from which its metrics are computed. Without `events`, metrics of events are not available."""
+    """Returns the frame of a run, from which metrics are computed. Without `events`, the output events of calls are not in the frame."""
     reader = FrameReader(origin, events=events)
     for place in places(origin):
         reader.add_place(place)
@@ -78,7 +78,7 @@ def read_frame(origin: Origin, *, events: bool = True) -> Frame:
 
 
 def origins(directories: Sequence[Path]) -> list[Origin]:
-    """Returns the runs in some directories. Raises ConfigError if one has no journal, or if two have the same name."""
+    """Returns name, directory and scales of each run. Raises ConfigError if one has no journal, or if two have the same name."""
     return [origin for origin, _ in _runs(directories)]
 
 

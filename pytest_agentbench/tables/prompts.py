@@ -1,4 +1,4 @@
-"""Reconstructs the prompts of calls from transcripts: each prompt of a rollout is the beginning of its transcript."""
+"""Reconstructs the prompts of LLM calls from transcripts: each prompt of a rollout is a prefix of its transcript."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_agentbench.records import Attempt, LLMCall, Rollout
 
 
 class Prompts(NamedTuple):
-    """The prompts of the successful calls of an attempt, without tools and chat template, which transcripts do not contain."""
+    """The prompts of the successful calls of an attempt, each a prefix of `text`. Like transcripts, they lack tools and chat template."""
 
     text: str  # transcript, one message per line
     calls: tuple[LLMCall, ...]  # successful calls
@@ -18,7 +18,7 @@ class Prompts(NamedTuple):
 
 
 def prompts(rollout: Rollout, attempt: Attempt) -> Prompts:
-    """Returns the prompts of an attempt: of all its calls if the transcript has an answer for each, or else of the first one."""
+    """Returns the prompts of an attempt. If the transcript does not have an answer for each call, only the first prompt is known."""
     calls = tuple(call for call in attempt.calls if call.error_kind is None and call.sent_ns is not None)
     lines = [json.dumps(message, ensure_ascii=False) for message in rollout.messages]
     text = "\n".join(lines)

@@ -1,7 +1,7 @@
 """The tables `metrics` and `samples` of a run.
 
-`metrics` has a row for each metric in run.json: of the run, its window, its arms, its suites and their roles. `samples` has a row for
-each value that a service or a GPU reported, if it differs from the value before.
+`metrics` has a row for each metric in run.json: those of the run, its window, its arms, its suites and their roles. `samples` has a row
+for each value that a service or a GPU reported, if that differs from the value before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MetricRow(NamedTuple):
 
 
 def rows_of_metrics(name: str, run: Run) -> Iterator[MetricRow]:
-    """Yields the rows of a run. `name` is the name of its directory."""
+    """Yields the rows of a run in the table `metrics`. `name` is the name of the run's directory."""
     yield from _numbers(MetricRow(name, "run"), run.performance.metrics)
     if window := run.performance.window:
         yield from _numbers(MetricRow(name, "window"), {**window.latencies, **window.metrics})
@@ -49,7 +49,7 @@ def rows_of_metrics(name: str, run: Run) -> Iterator[MetricRow]:
 
 
 def _numbers(part: MetricRow, values: Mapping[str, MetricValue], currency: str | None = None) -> Iterator[MetricRow]:
-    """Yields a row for each number and for each statistic of a duration. Unknown values have no row."""
+    """Yields copies of the row `part`: one for each number, and one for each statistic of a duration. Unknown values have no row."""
     for metric in registry.METRICS:
         value = values.get(metric.key)
         if value is None:
@@ -92,7 +92,7 @@ class SampleRow(NamedTuple):
 
 
 class AllSeries:
-    """A collection that contains every name of a series."""
+    """A collection that contains every name. `read_samples` then yields all series."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -102,7 +102,7 @@ GPU_SERIES = ("used_mib", "total_mib", "sm_percent", "power_w")
 
 
 def rows_of_samples(run: str, directory: Path) -> Iterator[SampleRow]:
-    """Yields the samples of a run in the order in which they were taken."""
+    """Yields the rows of a run in the table `samples`, in the order in which they were taken. `run` is the name of the run."""
     for sample in read_samples(directory, AllSeries()):
         yield from _of_gpu(run, sample) if isinstance(sample, GpuSample) else _of_service(run, sample)
 

@@ -1,4 +1,4 @@
-"""A small bank behind the twenty tools: every customer finds the same accounts, sums are right, and nothing depends on a clock."""
+"""Executes the twenty tools of the suite: a small bank with the same accounts for every customer. Nothing depends on a clock."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def in_cents(amount: float) -> int:
 
 
 class Bank:
-    """One customer's bank. A tool that cannot do what is asked says why."""
+    """The bank as one customer sees it in one rollout. Methods without `_` are the tools. They raise ToolError for impossible requests."""
 
     def __init__(self) -> None:
         self.accounts = dict(ACCOUNTS)
@@ -55,22 +55,22 @@ class Bank:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What is left of it when the customer has gone."""
+        """The final state for the scorer `state_equals`: accounts, money that was paid out, and everything that was set up."""
         return {"accounts": self.accounts, "paid_out": self.paid_out, **self.done}
 
     def _noted(self, kind: str, **facts: Any) -> str:
-        """A number for something that was set up, which is kept."""
+        """Records something that the customer has set up, and returns its number."""
         given = {name: value for name, value in facts.items() if value is not None}
         self.done.setdefault(kind, []).append(given)
         return f"{kind[:2].upper()}-{len(self.done[kind]):04d}"
 
     def _account(self, named: str) -> str:
-        """The account that is meant by `savings 4471`; empty for a name that is none of the customer's."""
+        """Returns the account that a name such as `savings 4471` means. Empty if the customer has no such account."""
         kind = named.partition(" ")[0].lower()
         return kind if kind in self.accounts else ""
 
     def get_account_balance(self, account_type: str, last_four: str | None = None, include_pending: bool = False) -> dict[str, Any]:
-        """How much money is in an account."""
+        """Returns how much money is in an account."""
         held = self.accounts[account_type]
         waiting = PENDING.get(account_type, 0)
         balance = held + waiting if include_pending else held
@@ -86,7 +86,7 @@ class Bank:
         min_amount: float = 0,
         transaction_type: str = "all",
     ) -> dict[str, Any]:
-        """What was paid and received."""
+        """Returns the payments from and to an account."""
         period = {"from": start_date or "", "to": end_date or TODAY}
         listed = [
             {"date": each["date"], "merchant": each["merchant"], "amount": dollars(int(str(each["cents"]))), "type": each["type"]}
@@ -101,7 +101,7 @@ class Bank:
     def transfer_funds(
         self, from_account: str, to_account: str, amount: float, transfer_date: str | None = None, memo: str | None = None
     ) -> dict[str, Any]:
-        """Moves money to another account, or to somebody else; a transfer for a later day takes the money now."""
+        """Moves money to another account, or to somebody else. A transfer for a later day takes the money now."""
         source, target, cents = self._account(from_account), self._account(to_account), in_cents(amount)
         if not source:
             raise ToolError(f"the customer has no account {from_account!r}; there are: {', '.join(self.accounts)}")
@@ -119,7 +119,7 @@ class Bank:
         return {"confirmation_number": number, "status": f"scheduled for {transfer_date}" if transfer_date else "completed"}
 
     def get_loan_information(self, loan_type: str, information: str) -> dict[str, Any]:
-        """Facts on loans."""
+        """Returns facts about loans."""
         rate, owed = LOANS[loan_type]
         details: dict[str, dict[str, Any]] = {
             "rates": {"apr": rate},
@@ -131,7 +131,7 @@ class Bank:
         return {"loan_type": loan_type, "details": details[information]}
 
     def get_credit_card_information(self, information: str, card_name: str = "Rewards Card") -> dict[str, Any]:
-        """Facts on the credit card."""
+        """Returns facts about the credit card."""
         owed = dollars(-self.accounts["credit_card"])
         details: dict[str, dict[str, Any]] = {
             "balance": {"owed": owed},
@@ -144,7 +144,7 @@ class Bank:
         return {"card_name": card_name, "details": details[information]}
 
     def get_mortgage_details(self, information: str, property_address: str = "the home on file") -> dict[str, Any]:
-        """Facts on the mortgage."""
+        """Returns facts about the mortgage."""
         details: dict[str, dict[str, Any]] = {
             "balance": {"owed": 214_380.55},
             "rate": {"rate": 4.125},
@@ -158,7 +158,7 @@ class Bank:
     def get_savings_account_products(
         self, account_holder: str, initial_deposit: float | None = None, purpose: str | None = None
     ) -> dict[str, Any]:
-        """Savings accounts on offer."""
+        """Returns the savings accounts that the bank offers."""
         products = [
             {"name": name, "yield": rate, "minimum": least, "holder": account_holder}
             for name, rate, least in SAVINGS
@@ -182,20 +182,20 @@ class Bank:
         return {"appointment_id": number, "scheduled_for": when, "place": location or channel or "branch"}
 
     def check_loan_application_status(self, loan_type: str, application_id: str | None = None) -> dict[str, Any]:
-        """Where an application is."""
+        """Returns the status of a loan application."""
         named = f"your {loan_type} application{f' {application_id}' if application_id else ''}"
         return {"status": "in review", "next_steps": f"an officer looks at {named} by 2026-11-30", "missing_documents": []}
 
     def find_nearby_locations(
         self, location: str, location_type: str, radius_miles: float = 10, open_on: str | None = None
     ) -> dict[str, Any]:
-        """Branches and machines."""
+        """Returns branches and cash machines near a place."""
         places = [{"name": f"{location} {location_type} {number}", "miles": number * 1.5, "open_on": open_on} for number in (1, 2)]
         near = [each for each in places if float(str(each["miles"])) <= radius_miles]
         return {"locations": near, "count": len(near)}
 
     def get_investment_products(self, product_type: str, risk_level: str | None = None, amount: float | None = None) -> dict[str, Any]:
-        """Investments on offer."""
+        """Returns the investments that the bank offers."""
         products = [
             {"name": name, "risk": risk, "minimum": least, "type": product_type}
             for name, risk, least in FUNDS
@@ -218,7 +218,7 @@ class Bank:
     def setup_automatic_bill_pay(
         self, payee: str, amount: float, frequency: str, start_date: str | None = None, from_account: str = "checking"
     ) -> dict[str, Any]:
-        """Sets up payments that recur."""
+        """Sets up recurring payments."""
         source = self._account(from_account)
         if not source:
             raise ToolError(f"the customer has no account {from_account!r}; there are: {', '.join(self.accounts)}")
@@ -233,14 +233,14 @@ class Bank:
         return {"dispute_id": number, "status": "opened", "provisional_credit": amount if reason == "unauthorized" else 0.0}
 
     def get_exchange_rates(self, from_currency: str, to_currency: str, amount: float | None = None) -> dict[str, Any]:
-        """What one currency is worth in another."""
+        """Returns the exchange rate between two currencies."""
         rate = round(DOLLARS.get(from_currency, ELSEWHERE) / DOLLARS.get(to_currency, ELSEWHERE), 6)
         return {"rate": rate, "converted_amount": round((1.0 if amount is None else amount) * rate, 2), "as_of": TODAY}
 
     def calculate_loan_payment(
         self, loan_amount: float, interest_rate: float, term_months: int, loan_type: str | None = None
     ) -> dict[str, Any]:
-        """What borrowing costs a month."""
+        """Returns the monthly payment for a loan."""
         monthly_rate = interest_rate / 1200
         exact = loan_amount / term_months if not monthly_rate else loan_amount * monthly_rate / (1 - (1 + monthly_rate) ** -term_months)
         monthly = in_cents(exact)
@@ -259,14 +259,14 @@ class Bank:
     def check_wire_transfer_status(
         self, direction: str, reference_number: str | None = None, amount: float | None = None, counterparty: str | None = None
     ) -> dict[str, Any]:
-        """Where a wire is."""
+        """Returns the status of a wire transfer."""
         known = {"amount": amount, "counterparty": counterparty}
         number = reference_number or f"{direction[:2].upper()}-2026-1119"
         return {"status": "pending", "expected_arrival": "2026-11-25", "reference_number": number,
                 **{name: value for name, value in known.items() if value is not None}}  # fmt: skip
 
     def get_cd_products(self, term_months: int, deposit_amount: float) -> dict[str, Any]:
-        """Certificates of deposit on offer."""
+        """Returns the certificates of deposit that the bank offers."""
         term, rate = min(CDS, key=lambda each: abs(each[0] - term_months))
         interest = round(deposit_amount * rate / 100 * term / 12, 2)
         return {"products": [{"term_months": term, "yield": rate, "minimum": 500, "interest_at_the_end": interest}], "count": 1}

@@ -1,4 +1,4 @@
-"""Is the answer right? Where its text does not settle it a judge says so."""
+"""Is the answer right? A judge decides if its text alone does not show that."""
 
 from __future__ import annotations
 

@@ -51,7 +51,9 @@ def test_without_the_data_it_is_skipped(bfcl: Project, named: tuple[str, ...]) -
     assert {"skipped": 1} == {
         name: count for name, count in result.parseoutcomes().items() if name not in ("warnings", "warning", "deselected")
     }
-    result.stdout.fnmatch_lines(["*bfcl-eval 1.0 is installed, but this suite needs *: `pip install --no-deps bfcl-eval==*`*"])
+    result.stdout.fnmatch_lines(
+        ["*bfcl-eval 1.0 is installed, but this suite needs *; install it with `pip install --no-deps bfcl-eval==*`*"]
+    )
     assert 0 == result.ret
 
 

@@ -69,7 +69,9 @@ def test_a_program_that_is_not_there(project: Project) -> None:
     result = project.run("scenarios/shop")
 
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*suite.yaml: agent: 'command' cannot be made from its settings: there is no program './lost' in *"])
+    result.stdout.fnmatch_lines(
+        ["*suite.yaml: agent: 'command' cannot be made from its settings: program: there is no executable file './lost' in *"]
+    )
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ def test_tools_that_do_not_fit(project: Project) -> None:
     for sentence in (
         "shop/suite.yaml: tools: './tools.py:Shop': the tool 'find_item' takes (item, number=...), and in the data it takes (item, ",
         "other/suite.yaml: tools: no kind of tools 'pyton' (did you mean 'python'?); known: decision_only, mcp, python",
-        "program/suite.yaml: tools: the agent 'command' calls none of the suite's tools, so there is nothing to carry out",
+        "program/suite.yaml: tools: the agent 'command' calls none of the suite's tools; leave `tools` out",
     ):
         assert sentence in result.stdout.str().replace("\n", "")
     assert not (project.root / "reports").exists() or not project.rollouts
@@ -167,7 +167,7 @@ def test_answers_that_cannot_be_given(project: Project) -> None:
         "often/suite.yaml: answers.find_item.error_rate: ",
         "late/suite.yaml: answers.find_item.delay: must be a time such as 200ms, 90s, 10m or 2h, or a number of seconds",
         "nothing/suite.yaml: answers.find_item: must have at least one of `text`, `delay` and `error_rate`",
-        "program/suite.yaml: answers: the agent 'command' calls none of the suite's tools, so there is nothing to answer",
+        "program/suite.yaml: answers: the agent 'command' calls none of the suite's tools; leave `answers` out",
         "shop/suite.yaml: answers: no tool 'find_itm' (did you mean 'find_item'?); known: find_item, order_item, return_item",
     ):
         assert sentence in result.stdout.str().replace("\n", "")

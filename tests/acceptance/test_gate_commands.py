@@ -155,7 +155,7 @@ def test_no_basis(gated: Project, capsys: Capture) -> None:
     ("words", "sentence"),
     [
         (("--suite", "shpo"), "no suite 'shpo' (did you mean 'shop'?); known: shop"),
-        (("--to", "base.json"), "--to base.json: a baseline's name ends in .jsonl, by which --agentbench-baseline knows it"),
+        (("--to", "base.json"), "--to base.json: must end in .jsonl, because --agentbench-baseline recognises baseline files by it"),
     ],
 )
 def test_promoting_what_is_not_there(gated: Project, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
@@ -198,8 +198,8 @@ def test_calibrating(gated: Project, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("shop", "before"), "calibrate takes two runs at least, each of them once"),
-        (("shop", "before", "before"), "calibrate takes two runs at least, each of them once"),
+        (("shop", "before"), "calibrate needs at least two runs; name each of them once"),
+        (("shop", "before", "before"), "calibrate needs at least two runs; name each of them once"),
         (("shpo", "before", "latest"), "no suite 'shpo' (did you mean 'shop'?); known: shop"),
     ],
 )
@@ -221,4 +221,4 @@ def test_power_of_a_run(gated: Project, capsys: Capture) -> None:
     assert 4 == main(["power", "shoop", "--run", "latest"])
     assert "there is no suite in shoop (did you mean 'scenarios/shop'?); give a folder with a suite.yaml, " in capsys.readouterr().err
     assert 4 == main(["power", "scenarios/shop", "--run", "before"])
-    assert "before has one trial of a scenario" in capsys.readouterr().err
+    assert "before has too few trials to show how trials vary" in capsys.readouterr().err

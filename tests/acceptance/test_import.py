@@ -85,7 +85,7 @@ def test_no_times_of_calls(job: Path, capsys: Capture) -> None:
 
     assert 4 == main(["show", "nat-job_1", "--as", "aiperf"])
 
-    said = "reports/nat-job_1 is by nat, which took no times of calls; aiperf would print nothing true"
+    said = "reports/nat-job_1 was imported from nat, which recorded no times of calls; leave out --as aiperf"
     assert f"agentbench: {said}\n" == capsys.readouterr().err
     assert read_run(Path("reports/nat-job_1")).performance.split is None
 
@@ -106,10 +106,10 @@ def test_a_second_import(job: Path) -> None:
             ["nta", "nat"],
             "no tool 'nta' (did you mean 'nat'?); known: harbor, nat, toolorchestra, or an import path such as my_package.tools:nta",
         ),
-        (["harbor", "nat/job_1"], "nat/job_1: no trial in it, which is a directory with config.json; pass the directory of a job"),
+        (["harbor", "nat/job_1"], "nat/job_1: contains no trial (a directory with config.json); pass the directory of a job"),
         (
             ["nat", "nat/job_1", "--suite", "scenarios/other"],
-            "scenarios/other: no scenario 'shop-1', which was run by nat; is it that suite?",
+            "scenarios/other: has no scenario 'shop-1', which nat ran; name its suite with --suite",
         ),
     ],
 )

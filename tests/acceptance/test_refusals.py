@@ -25,7 +25,7 @@ def test_a_server_that_is_set_up_wrongly(project: Project, way: tuple[str, ...])
         assert ("infra_error", WORDS, 1, {}) == (rollout.status, rollout.reason, rollout.attempt, rollout.scores)
     result.stdout.fnmatch_lines(
         [
-            f"*{WORDS}; the server refused the first * scenarios of shop and answered none, so no further one is tried*",
+            f"*{WORDS}; the server refused the first * scenarios of shop and answered no call, so no further scenario is tried*",
             f"*! *agentbench: nothing more can run: {WORDS}*",
         ]
     )

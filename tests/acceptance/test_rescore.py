@@ -84,7 +84,10 @@ def test_the_same_scores_again(shop: Project, capsys: Capture) -> None:
 
     said = capsys.readouterr().out.splitlines()
     new = rescored(shop)
-    assert ["shop tsq: mean 0.889, now 0.889; 0 of 3 rollouts changed", "shop judged: kept as it was, its scorer asks a judge"] == said[:2]
+    assert [
+        "shop tsq: mean 0.889, now 0.889; 0 of 3 rollouts changed",
+        "shop judged: not scored again, because its scorer asks a judge",
+    ] == said[:2]
     assert f"wrote {new}" == said[-1]
     assert before == contents(shop.directory)
     assert shop.rollouts == [*read_journal(new)]

@@ -55,7 +55,10 @@ REFUSED_CHANGES = {
         "agent: unknown key 'temprature' (did you mean 'temperature'?); known keys of tool_calling: kind, temperature, *",
     ),
     "suite": ("colour=red", "unknown key 'colour'; known keys: name, description, dataset, agent, *"),
-    "path": ("name.first=x", "--agentbench-set name.first: 'first' cannot be set inside 'shop' (as changed by *)"),
+    "path": (
+        "name.first=x",
+        "--agentbench-set name.first: 'first' cannot be set inside 'shop', which is not a mapping; correct the path (as changed by *)",
+    ),
     "kind": ("agent.kind=clever", "no agent 'clever'; known: *tool_calling* (as changed by --agentbench-set agent.kind)"),
 }
 

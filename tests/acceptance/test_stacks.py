@@ -331,9 +331,12 @@ def test_by_hand(small: Project, stacks: Path) -> None:
     assert "starting engine: " in said["logs"].stdout
     assert ["port", "models", "chat", "tools", "speed"] == [line.split()[1] for line in said["check"].stdout.splitlines()]
     assert small.run_json["backend"]["reused"]
-    assert f"small is up already at {urls(small)[0]}\n" == again.stdout
-    assert (0, "no stack runs\n") == (down.returncode, status.stdout)
-    assert (1, "no stack 'small' runs; there are: none") == (gone.returncode != 0, gone.stderr.strip().removeprefix("agentbench: "))
+    assert f"small is already up at {urls(small)[0]}\n" == again.stdout
+    assert (0, "no stack is running\n") == (down.returncode, status.stdout)
+    assert (1, "no stack 'small' is running; running stacks: none; start one with `agentbench backend up`") == (
+        gone.returncode != 0,
+        gone.stderr.strip().removeprefix("agentbench: "),
+    )
 
 
 def test_a_boot_by_hand_on_a_terminal(small: Project, stacks: Path) -> None:
@@ -362,7 +365,7 @@ def test_a_boot_by_hand_is_interrupted(small: Project, stacks: Path) -> None:
 
     assert (130, "agentbench: interrupted") == (up.returncode, said.splitlines()[-1])
     assert "Traceback" not in said
-    assert "agentbench: small is booting; `agentbench backend status` says when it is ready\n" == check.stderr
+    assert "agentbench: small is booting; wait until `agentbench backend status` lists it as ready\n" == check.stderr
     until_gone(stacks)
 
 

@@ -115,12 +115,12 @@ async def test_an_interpreter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"program": ["nowhere-to-be-found"]}, "there is no program 'nowhere-to-be-found' in the PATH"),
-        ({"program": ["./lost.sh"]}, "there is no program './lost.sh' in "),
-        ({"program": []}, "program must be a program and its arguments"),
+        ({"program": ["nowhere-to-be-found"]}, "program: there is no executable file 'nowhere-to-be-found' in the PATH; install it"),
+        ({"program": ["./lost.sh"]}, "program: there is no executable file './lost.sh' in "),
+        ({"program": []}, "program must be a list of a program and its arguments"),
         ({"program": "python agent.py"}, "program must be a list of texts, not 'python agent.py'"),
         ({"program": ["sh", 5]}, "program must be a list of texts"),
-        ({"program": ["sh"], "cwd": "lost"}, "cwd: there is no folder "),
+        ({"program": ["sh"], "cwd": "lost"}, "cwd: the folder "),
         ({"program": ["sh"], "env": {"A": 5}}, "env must be names and texts"),
         ({"program": ["sh"], "python": "lost"}, "python: lost is neither an interpreter nor a virtual environment"),
         ({"program": ["sh"], "own_tools": "final_answer"}, "own_tools must be a list of texts"),

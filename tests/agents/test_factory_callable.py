@@ -63,7 +63,7 @@ def first(scenario, /): ...
 """
 
 GENERAL = ", ".join((*SAMPLING, UPGRADE))
-KNOWN = "known: scenario, tools, llm, client; its options are keyword-only, after a `*`"
+KNOWN = "known: scenario, tools, llm, client; write options of the agent after a `*`, so that they are keyword-only"
 
 
 @pytest.fixture

@@ -57,4 +57,4 @@ def test_sampling_of_a_wrapped_agent() -> None:
     with pytest.raises(ConfigError) as caught:
         make_agent({"kind": "self_evaluating", "wraps": {"kind": "tool_calling", "temperature": 0.5}}, Path())
 
-    assert "agent: wraps: 'temperature' applies to all requests of the rollout; put it beside 'wraps'" == str(caught.value)
+    assert "agent: wraps: 'temperature' applies to all requests of the rollout; write it beside 'wraps', not in it" == str(caught.value)

@@ -163,7 +163,7 @@ async def test_rounds_are_used_up(tmp_path: Path) -> None:
     """After the last round the rollout ends at its limit, with its work so far."""
     played = await play(tmp_path, [REASON, {"text": PROGRAM}, {"text": "Hm."}], max_rounds=2)
 
-    assert "rounds: 2 were not enough" == str(played.refusal)
+    assert "rounds: 2 were not enough (max_rounds)" == str(played.refusal)
     assert ["enhance_reasoning"] == [call.name for call in played.tools.calls]
 
 
@@ -189,7 +189,7 @@ def test_code_needs_a_sandbox() -> None:
     ("status", "documents", "sentence"),
     [
         (500, {"error": "boom"}, "answered HTTP 500"),
-        (200, {"no": "list"}, "which is not a list of documents"),
+        (200, {"no": "list"}, "which is not a list of documents; correct `retriever`"),
         (200, [[{}]], "which is not a list"),
     ],
 )

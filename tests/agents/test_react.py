@@ -114,7 +114,7 @@ async def test_the_last_tool_call(tmp_path: Path) -> None:
 async def test_an_answer_that_is_cut(tmp_path: Path) -> None:
     """A truncated answer is not parsed, because it may be incomplete."""
     async with staged(tmp_path, [FIND_LAMP], max_tokens=14) as stage:
-        with pytest.raises(LimitReached, match="tokens: the answer was truncated after 14"):
+        with pytest.raises(LimitReached, match="tokens: the answer was truncated after 14 tokens"):
             await React().run(SCENARIO, stage.llm, stage.tools)
 
     assert [] == stage.called
@@ -206,8 +206,8 @@ async def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"system_prompt": "{tools}"}, "system_prompt should contain {tool_names}, which is replaced by the tools"),
-        ({"system_prompt": "{tool_names}"}, "system_prompt should contain {tools}, which is replaced by the tools"),
+        ({"system_prompt": "{tools}"}, "system_prompt must contain {tool_names}, which is replaced by the tools"),
+        ({"system_prompt": "{tool_names}"}, "system_prompt must contain {tools}, which is replaced by the tools"),
         ({"system_prompt": None}, "system_prompt must be a text, not None"),
         ({"additional_instructions": 5}, "additional_instructions must be a text, not 5"),
         ({"max_tool_calls": 0}, "max_tool_calls must be a whole number from 1 up, not 0"),
@@ -215,7 +215,7 @@ async def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
         ({"parse_agent_response_max_retries": True}, "parse_agent_response_max_retries must be a whole number from 0 up, not True"),
         ({"raise_on_parsing_failure": "yes"}, "raise_on_parsing_failure must be true or false, not 'yes'"),
         ({"stop": "Observation:"}, "stop must be a list of texts, not 'Observation:'"),
-        ({"stop": [""]}, "stop must be a list of texts, not ['']"),
+        ({"stop": [""]}, "stop must be a list of texts that are not empty, not ['']"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], sentence: str) -> None:

@@ -428,7 +428,7 @@ def test_it_wraps_any_agent(wraps: Any) -> None:
         ({"evaluator_llm": {"url": "http://x", "model": "m", "key": "k"}}, "evaluator_llm must be {url, model}, with api_key"),
         ({"wraps": "tool_callin"}, "wraps: no agent 'tool_callin' (did you mean 'tool_calling'?); known: "),
         ({"wraps": {"kind": "tool_calling", "max_turn": 1}}, "wraps: agent: unknown key 'max_turn'"),
-        ({"wraps": 5}, "agent: wraps must be an agent's kind or settings, not 5"),
+        ({"wraps": 5}, "agent: wraps must be an agent's kind such as react, or settings such as {kind: react}, not 5"),
     ],
 )
 def test_wrong_settings(settings: Json, sentence: str) -> None:

@@ -146,9 +146,9 @@ def test_a_key_that_is_turned_down(path: str, status: int) -> None:
         of_header = refusal(Endpoint(url, "m", headers={"Authorization": f"Bearer {key}"}))
 
     assert "Incorrect API key provided: [redacted]. xxx" in keyed
-    assert "; the key is the value of the environment variable SHOP_KEY, which `api_key_env` names: is it one of this server?" in keyed
+    assert "; check that the environment variable SHOP_KEY, which `api_key_env` names, has a key of this server" in keyed
     assert "; no key was sent: `api_key_env` in a backend's YAML" in without
-    assert of_header.endswith("; is the key right?")
+    assert of_header.endswith("; check the key")
     assert key not in keyed
     assert len(keyed) < 600
 
@@ -161,9 +161,9 @@ def test_a_certificate_that_nobody_vouches_for(certificates: Path, tls: ssl.SSLC
         without = refusal(Endpoint(url, "m"), boots=True)
         of_another = refusal(Endpoint(url, "m", ca_file=str(make(tmp_path) / "ca.pem")))
 
-    assert f"GET {url}/models got no answer: its certificate is not trusted (" in without
-    assert without.endswith("): set `ca_file` in the backend's YAML to the PEM file of its authority")
-    assert " does not contain its authority; use the PEM file of that" in of_another
+    assert f"GET {url}/models got no answer: the server's certificate is not trusted (" in without
+    assert without.endswith("); set `ca_file` in the backend's YAML to the PEM file of its authority")
+    assert " does not contain its authority; use that one's PEM file" in of_another
 
 
 @needs_openssl
@@ -172,8 +172,8 @@ def test_a_certificate_of_another_host(certificates: Path, tls: ssl.SSLContext) 
     with answering(tls=tls) as (_, url):
         sentence = refusal(Endpoint(url.replace("127.0.0.1", "localhost"), "m", ca_file=str(certificates / "ca.pem")))
 
-    assert "its certificate is not for localhost (" in sentence
-    assert sentence.endswith("): the URL needs a name that is in the certificate; a `ca_file` does not help")
+    assert "the server's certificate is not for localhost (" in sentence
+    assert sentence.endswith("); use a name from the certificate in the URL; a `ca_file` does not help")
 
 
 def test_https_where_http_is_spoken() -> None:
@@ -181,8 +181,8 @@ def test_https_where_http_is_spoken() -> None:
     with answering() as (_, url):
         sentence = refusal(Endpoint(url.replace("http:", "https:"), "m"))
 
-    assert "it does not speak TLS (" in sentence
-    assert sentence.endswith("): is it http://?")
+    assert "the server does not speak TLS (" in sentence
+    assert sentence.endswith("); check whether the URL should begin with http://")
 
 
 @pytest.mark.parametrize("host", ["a..b", "nowhere.invalid"])

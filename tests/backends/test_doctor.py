@@ -258,7 +258,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         "  ✓ engine            comes with agentbench",
     } <= set(lines)
     assert "                      -> install it, or set `python:` to the environment that has it" in lines
-    assert "agentbench: this machine lacks something that big needs\n" == printed.err
+    assert "agentbench: this machine lacks something that big needs; see the lines with ✗ above\n" == printed.err
 
     assert 4 == main(["doctor", "embedded", "nope"])
     printed = capsys.readouterr()
@@ -275,7 +275,7 @@ def test_the_command_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "this machine" == lines[0]
     assert ["python", "cores", "disk"] == [line.split()[1] for line in lines[1:4]]
     assert "this project has no backends/" in lines
-    assert "embedded" in next(line for line in lines if line.startswith("not examined, ")).partition(": ")[2].split(", ")
+    assert "embedded" in next(line for line in lines if line.startswith("not checked, ")).partition(": ")[2].split(", ")
 
     (tmp_path / "backends").mkdir()
     (tmp_path / "backends/big.yaml").write_text(json.dumps({"services": {"engine": {"run": ["no-such-command"], "gpus": 8}}}))
@@ -287,7 +287,7 @@ def test_the_command_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ["this machine", "bad", "big (stack)", "far (url)"] == [line for line in lines if line[0] != " " and ": " not in line]
     assert "nothing is missing for: far" in lines
     assert any("is only checked if the backend is named" in line for line in lines)
-    assert "far" not in next(line for line in lines if line.startswith("not examined, "))
+    assert "far" not in next(line for line in lines if line.startswith("not checked, "))
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_sampling_parameters_that_the_server_refuses(tmp_path: Path, capsys: Cap
         ({"temperature": "hot"}, "agent_config.json: agent: temperature must be "),
         (
             {"model": MODEL},
-            "which server is checked? agentbench backend check NAME|URL, or --agent with an agent_config.json that has api_base",
+            "no server is given; pass a running stack, a backend or a URL, or --agent with an agent_config.json that has api_base",
         ),
     ],
 )

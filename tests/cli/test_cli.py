@@ -60,7 +60,7 @@ def test_init_without_a_name_lists_suites(empty: Path, capsys: Capture) -> None:
     assert bfcl.startswith("bfcl ")
     assert hle.startswith("hle ")
     assert openthoughts.startswith("openthoughts Five tasks")
-    assert "to write one of them into this directory: agentbench init banking" == last
+    assert "to copy one of them into this directory: agentbench init banking" == last
     assert [] == files(empty)
 
 
@@ -74,10 +74,10 @@ def test_init_adds_to_what_is_there(empty: Path, capsys: Capture) -> None:
 
     lines = capsys.readouterr().out.splitlines()
     assert (0, 0, 0) == (again, once_more, other)
-    assert ["wrote scenarios/banking/README.md", "10 of 11 files were there already", "now run: pytest scenarios/banking"] == lines[:3]
-    assert ["11 of 11 files were there already", "now run: pytest scenarios/banking"] == lines[3:5]
+    assert ["wrote scenarios/banking/README.md", "10 of 11 files existed already", "now run: pytest scenarios/banking"] == lines[:3]
+    assert ["11 of 11 files existed already", "now run: pytest scenarios/banking"] == lines[3:5]
     assert "wrote scenarios/bfcl/suite.yaml" in lines[5:]
-    assert "3 of 7 files were there already" in lines[5:]
+    assert "3 of 7 files existed already" in lines[5:]
 
 
 def test_a_sourced_file_reaches_programs(empty: Path) -> None:
@@ -102,7 +102,7 @@ def test_init_keeps_what_differs(empty: Path, capsys: Capture, there: str) -> No
     lines = capsys.readouterr().out.splitlines()
     assert 0 == status
     assert "mine" == (empty / there).read_text()
-    assert f"kept {there}, which differs from the one that came with agentbench" in lines
+    assert f"kept {there}, which differs from the original in agentbench" in lines
     assert {"backends/embedded.yaml", "pytest.ini", "scenarios/banking/suite.yaml"} <= set(files(empty))
 
 
@@ -138,7 +138,7 @@ def test_init_leaves_a_configuration_alone(empty: Path, capsys: Capture, name: s
     assert 0 == status
     assert "# mine\n" == (empty / name).read_text()
     assert {name, ".env.example"} == {file for file in files(empty) if "/" not in file}
-    assert f"left {name} alone; the suite needs nothing in it" in said
+    assert f"left {name} unchanged; the suite needs no setting in it" in said
 
 
 def test_an_unknown_suite_lists_the_known(empty: Path, capsys: Capture) -> None:
@@ -148,7 +148,7 @@ def test_an_unknown_suite_lists_the_known(empty: Path, capsys: Capture) -> None:
     assert 4 == status
     assert [] == files(empty)
     assert (
-        "agentbench: no shipped suite 'bankng' (did you mean 'banking'?); known: banking, bfcl, hle, openthoughts\n"
+        "agentbench: no example suite 'bankng' (did you mean 'banking'?); known: banking, bfcl, hle, openthoughts\n"
         == capsys.readouterr().err
     )
 
@@ -230,7 +230,7 @@ def test_download_of_an_unknown_domain(empty: Path, capsys: Capture) -> None:
         (("download",), ["agent-leaderboard", "openthoughts"]),
         (("download", "agent-leaderboard"), ["--domains", "--revision", "--output"]),
         (("show",), ["RUN", "--as", "aiperf", "guidellm", "mlperf", "nat", "vllm-bench", "--reports"]),
-        (("subset",), ["--limit", "--seed", "input", "output"]),
+        (("subset",), ["--limit", "--seed", "INPUT", "OUTPUT"]),
     ],
 )
 def test_help(capsys: Capture, command: tuple[str, ...], words: list[str]) -> None:
@@ -294,7 +294,7 @@ def test_no_command(capsys: Capture, words: tuple[str, ...], command: str) -> No
         (("show", "no-such-run"), "agentbench: no run 'no-such-run'"),
         (("gate", "no-such-run"), "agentbench: no run 'no-such-run'"),
         (("env", "create", "no-such-one"), "agentbench: no environment 'no-such-one'"),
-        (("backend", "down", "no-such-one"), "agentbench: no stack 'no-such-one' runs"),
+        (("backend", "down", "no-such-one"), "agentbench: no stack 'no-such-one' is running"),
         (("doctor", "no-such-one"), "agentbench: no backend 'no-such-one'"),
         (("power", "no-such-folder"), "agentbench: there is no suite in no-such-folder"),
         (("scrub", "no-such-folder"), "agentbench: no-such-folder is not a directory"),

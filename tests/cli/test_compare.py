@@ -53,8 +53,8 @@ def test_all_metrics_turn_up(place: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["kv"], "is one run, and it takes two or more to compare"),
-        (["kv", "20260304-050608-kv"], "is one run, and it takes two or more to compare"),
+        (["kv"], "is only one run; name two or more runs to compare"),
+        (["kv", "20260304-050608-kv"], "is only one run; name two or more runs to compare"),
         (["kv", "three"], "no run 'three'; known: "),
         (["reports", "--reference", "three"], "no run 'three'; known: "),
     ],

@@ -66,8 +66,8 @@ def test_a_server_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--agent", "a.json"), "--agent and options of pytest are for a run: give --run as well"),
-        (("--", "-n", "8"), "--agent and options of pytest are for a run: give --run as well"),
+        (("--agent", "a.json"), "--agent and pytest options apply only to a run; add --run"),
+        (("--", "-n", "8"), "--agent and pytest options apply only to a run; add --run"),
         (
             ("--skip-download",),
             "scenarios/openthoughts/tb-dev: the folder does not exist; leave out --skip-download to download",

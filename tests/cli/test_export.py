@@ -36,7 +36,7 @@ def test_files_stand_in_the_run(place: Path, capsys: Capture) -> None:
 def test_several_runs_need_a_directory(place: Path, capsys: Capture) -> None:
     """Several runs go into a directory that is named; without one it is a mistake."""
     assert 4 == main(["export", "one", "two", "--as", "csv"])
-    assert "name one for the files with --output DIR" in capsys.readouterr().err
+    assert "2 runs have no common directory for the files; name one with --output DIR" in capsys.readouterr().err
     assert 0 == main(["export", "one", "two", "--as", "csv", "--output", "new/both"])
     assert 5 == len((place / "new/both/rollouts.csv").read_text().splitlines())
 

@@ -59,7 +59,7 @@ def test_few_scenarios(tmp_path: Path, capsys: Capture) -> None:
         (("--score", "tqs"), "suite.yaml: no score 'tqs' (did you mean 'tsq'?); known: repeated, tsq"),
         (
             ("--score", "repeated"),
-            "repeated does not have both a least and a greatest value, so it is unknown before a run what it can find",
+            "repeated has no lowest or no highest value, so its detectable drop cannot be computed before a run",
         ),
         (("--run", "nightly"), "no run 'nightly'; known: none"),
     ],
@@ -110,4 +110,4 @@ def test_a_scorer_of_the_suites_own(tmp_path: Path, capsys: Capture) -> None:
         tables.append(capsys.readouterr().out.splitlines())
     share, marks = ([float(word) for word in lines[2].split()[1:]] for lines in tables)
     assert [pytest.approx(10 * each, abs=0.006) for each in share] == marks
-    assert tables[1][0].endswith("; lower is better, so a drop is a rise of it")
+    assert tables[1][0].endswith("; lower is better, so a drop means that the score rises")

@@ -118,7 +118,7 @@ def test_a_session_that_fails(project: Project) -> None:
     done = reproduce(project, "--concurrency=1", "--duration=1s", "--window=0s:1s")
 
     assert 1 == done.returncode, done.stdout + done.stderr
-    assert "agentbench: not measured: slow-c1; the same command measures what is missing" in done.stderr
+    assert "agentbench: not measured: slow-c1; run the same command again to measure them" in done.stderr
     assert (of_cell(project.root / "out", "base", 1) / "cell.json").is_file()
 
 

@@ -57,7 +57,7 @@ def test_nothing_is_missing(project: Project, planned: Any) -> None:
 
     assert [
         "questions: all 3 of data (data.json)",
-        "retriever: the agent's settings name none, so it has no tool `search`",
+        "retriever: none in the agent's settings, so the agent has no tool `search`",
         "role answer: the backend under test",
         "role reasoner: the backend under test",
         "nothing is missing",
@@ -80,7 +80,10 @@ def test_the_shipped_sample(project: Project, planned: Any) -> None:
     assert "role judge: the backend under test" in said
     assert [
         "missing:",
-        "  questions: 12 rollouts are never 48 in flight; take more questions, or each several times: -- --agentbench-trials=4",
+        (
+            "  questions: 12 rollouts are fewer than the concurrency of 48; "
+            "select more questions, or run each several times: -- --agentbench-trials=4"
+        ),
     ] == said[-2:]
 
 
@@ -89,7 +92,7 @@ def test_the_shipped_sample(project: Project, planned: Any) -> None:
     [
         (("--agentbench-limit=2",), "2 of 4 of data (data.json)"),
         (("--agentbench-limit", "9", "--agentbench-trials=3"), "all 4 of data (data.json), 3 times each"),
-        (("--agentbench-set=dataset.name=exam", "-k", "lamp"), "all 4 of exam (data.json); of them those that pytest selects by -k lamp"),
+        (("--agentbench-set=dataset.name=exam", "-k", "lamp"), "all 4 of exam (data.json); only those that pytest selects by -k lamp"),
     ],
 )
 def test_which_questions(project: Project, planned: Any, options: tuple[str, ...], questions: str) -> None:
@@ -160,7 +163,7 @@ def test_roles_that_a_backend_names(project: Project, planned: Any) -> None:
 
     assert [
         "role answer: the backend under test",
-        "role reasoner (plain): nobody",
+        "role reasoner (plain): none",
         "role reasoner (wise): wise at http://127.0.0.1:9/v1",
     ] == [line for line in said if line.startswith("role ")]
     assert said[-1].startswith(
@@ -173,7 +176,7 @@ def test_code_of_the_suite_is_not_loaded(project: Project, planned: Any) -> None
     project.suite(agent={"kind": "./mine.py:run"}, scenarios=2)
     project.write("scenarios/shop/mine.py", "raise SystemExit('it was loaded')")
 
-    assert "agent: ./mine.py:run is code of the suite; whom it asks is known when it runs" == planned()[1]
+    assert "agent: ./mine.py:run is code of the suite; the retriever and roles that it needs are known only when it runs" == planned()[1]
 
 
 @pytest.mark.parametrize(

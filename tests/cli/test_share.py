@@ -82,4 +82,4 @@ def test_what_cannot_be_shared(shop: Project, capsys: Capture) -> None:
 
     (shop.root / "scenarios/shop/suite.yaml").unlink()
     assert 4 == main(["share"])
-    assert "pass the suite's folder with --suite. To share the run without its suites: --without-suites" in capsys.readouterr().err
+    assert "pass the suite's folder with --suite. To share the run without its suites, use --without-suites" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def test_no_directory_is_made(source: Path, tmp_path: Path) -> None:
     """A directory that is not there is named, and not made; nothing is written."""
     output = tmp_path / "typo" / "few.json"
 
-    with pytest.raises(ConfigError, match=re.escape(f"{output}: there is no directory {output.parent}; make it, or ")):
+    with pytest.raises(ConfigError, match=re.escape(f"{output}: the directory {output.parent} does not exist; create it, or ")):
         subset(source, output, 3)
     assert [source] == [*tmp_path.iterdir()]
 
@@ -46,7 +46,7 @@ def test_the_source_is_not_overwritten(source: Path, tmp_path: Path) -> None:
     before = source.read_text()
 
     for output in (source, tmp_path / "link.json"):
-        with pytest.raises(ConfigError, match=re.escape(f"{output}: is the file that the scenarios are taken from")):
+        with pytest.raises(ConfigError, match=re.escape(f"{output}: is the input file; name another output file")):
             subset(source, output, 3)
     assert before == source.read_text()
 
@@ -77,11 +77,11 @@ def test_json_lines(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "limit", "message"),
     [
-        ("[]", 1, "no scenarios in it"),
+        ("[]", 1, "contains no scenarios; name another file"),
         ("", 1, "is empty"),
-        ("{}", 1, "contains a JSON dict, must be a list"),
+        ("{}", 1, "contains a JSON dict, but must contain a list"),
         ("[\n{]", 1, "2: not valid JSON"),
-        ("[{}]", 0, "a subset has at least one scenario, not 0"),
+        ("[{}]", 0, "the number of scenarios must be at least 1, not 0"),
     ],
 )
 def test_errors_name_the_file(tmp_path: Path, content: str, limit: int, message: str) -> None:

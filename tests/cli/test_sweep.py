@@ -95,7 +95,7 @@ def test_nothing_measured(project: Project) -> None:
     done = sweep(project, "--concurrency=1,2")
 
     assert 6 == done.returncode
-    assert "the session ended with status 6, see above; there is nothing to sum up" in done.stderr
+    assert "the session ended with status 6, see above; nothing was measured" in done.stderr
 
 
 @pytest.mark.slow
@@ -127,12 +127,12 @@ def test_a_session_that_fails(project: Project) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--concurrency", "4"], "two numbers at least"),
+        (["--concurrency", "4"], "at least two different numbers"),
         (["--concurrency", "4,x"], "whole numbers from 1 up"),
         (["--slo", "ttft"], "ttft=500ms"),
         (["--target", "1.5"], "less than 1"),
         (["--find", "--output", "there"], "leave out --output"),
-        (["--output", "."], "name a new directory"),
+        (["--output", "."], "name another directory"),
     ],
 )
 def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

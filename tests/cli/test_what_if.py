@@ -161,10 +161,10 @@ def test_mistakes(place: Path, capsys: Capture, words: list[str], sentence: str)
     [
         (["--workers", "1,x"], "argument --workers: '1,x' must be whole numbers from 1 up, separated by commas"),
         (["--workers", ""], "argument --workers: '' must be whole numbers from 1 up"),
-        (["--router", "thunder"], "argument --router: 'thunder' must be of kv, round_robin, separated by commas"),
+        (["--router", "thunder"], "argument --router: 'thunder' must be one or more of kv, round_robin, separated by commas"),
         (
             ["--original", "gpus=2"],
-            "argument --original: 'gpus=2' must be NAME=VALUE, separated by commas, of workers, kv-blocks, block-size, router",
+            "argument --original: 'gpus=2' must be NAME=VALUE pairs, separated by commas, with names of workers, kv-blocks, ",
         ),
         (["--slo", "ttft"], "argument --slo: 'ttft': must be NAME=TIME, for example ttft=500ms"),
         (["--slo", "tfft=500ms"], "argument --slo: 'tfft=500ms': no objective 'tfft' (did you mean 'ttft'?); known: e2e, itl, tpot, ttft"),

@@ -97,15 +97,15 @@ def test_times() -> None:
     assert iso_ns("2026-11-21T10:00:00.25Z", here) == iso_ns("2026-11-21T12:00:00.25+02:00", here) == 1795255200250000000
     assert iso_ns(None, here) is None
     for wrong in ("inf", "NaN", "", "now"):
-        with pytest.raises(ValueError, match="not a time in seconds"):
+        with pytest.raises(ValueError, match="must be a time in seconds"):
             epoch_ns(wrong)
-    with pytest.raises(ConfigError, match=r"result.json: 'noon' is not an ISO 8601 time"):
+    with pytest.raises(ConfigError, match=r"result.json: 'noon' must be an ISO 8601 time"):
         iso_ns("noon", here)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("[]", "holds an array, must be an object"), ("{", "not valid JSON"), ("{}", "the key 'id' is missing"), ("3", "a whole number")],
+    [("[]", "contains an array, must be an object"), ("{", "not valid JSON"), ("{}", "the key 'id' is missing"), ("3", "a whole number")],
 )
 def test_what_is_no_object(tmp_path: Path, text: str, why: str) -> None:
     """A file that is not what it should be is named with what is wrong."""

@@ -229,9 +229,9 @@ def test_trajectories(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"schema_version": "ATOF-v1"}, "schema_version is 'ATOF-v1', must be ATIF-..."),
+        ({"schema_version": "ATOF-v1"}, "schema_version is 'ATOF-v1', must be ATIF-..., such as ATIF-v1.8"),
         ({"steps": {}}, "steps must be an array of objects"),
-        ({"steps": [{"source": "agent", "timestamp": "noon"}]}, "'noon' is not an ISO 8601 time"),
+        ({"steps": [{"source": "agent", "timestamp": "noon"}]}, "'noon' must be an ISO 8601 time, such as 2026-03-05T12:00:00Z"),
     ],
 )
 def test_a_broken_trajectory(tmp_path: Path, change: Json, why: str) -> None:
@@ -257,7 +257,7 @@ def test_a_reward_that_is_no_number(tmp_path: Path, reward: Any, shown: str) -> 
 
 def test_what_is_no_job(tmp_path: Path) -> None:
     """A directory without trials is refused."""
-    with pytest.raises(ConfigError, match="no trial in it"):
+    with pytest.raises(ConfigError, match="contains no trial"):
         read(tmp_path)
 
 
@@ -265,11 +265,11 @@ def test_what_is_no_job(tmp_path: Path) -> None:
     ("changes", "sentence"),
     [
         ({"metrics": {"prompt_tokens": "12"}}, "prompt_tokens is a text, must be a whole number"),
-        ({"tool_calls": [None]}, "tool_calls has null in it, must be an array of objects"),
+        ({"tool_calls": [None]}, "tool_calls contains null, must be an array of objects"),
         ({"tool_calls": 3}, "tool_calls is a whole number, must be an array"),
-        ({"observation": {"results": ["done"]}}, "results has a text in it, must be an array of objects"),
+        ({"observation": {"results": ["done"]}}, "results contains a text, must be an array of objects"),
         ({"source": ["agent"]}, "source is an array, must be a text"),
-        ({"message": ["hello"]}, "message has a text in it, must be an array of objects"),
+        ({"message": ["hello"]}, "message contains a text, must be an array of objects"),
         ({"llm_call_count": "2"}, "llm_call_count is a text, must be a whole number"),
     ],
 )

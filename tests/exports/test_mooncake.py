@@ -92,7 +92,7 @@ def test_what_nobody_can_know(tmp_path: Path) -> None:
 def test_failed_calls_are_left_out(tmp_path: Path) -> None:
     """What failed is in no trace, and a run without a timed call is refused."""
     assert 2 == len(trace(tmp_path, replace(BOUGHT, calls=(*BOUGHT.calls, call(900, end=950, error_kind="cut")))))
-    with pytest.raises(ConfigError, match="nothing to replay"):
+    with pytest.raises(ConfigError, match="nothing can be replayed"):
         trace(tmp_path / "other", replace(LOST, started_at=NOON))
 
 
@@ -109,5 +109,5 @@ def test_a_run_whose_calls_all_failed(tmp_path: Path) -> None:
     """There is nothing to replay, and a trace without a row is no answer."""
     failed = replace(call(0, 10, end=50), error_kind="server_error", error="HTTP 500")
 
-    with pytest.raises(ConfigError, match="all calls of its scenarios failed, so there is nothing to replay"):
+    with pytest.raises(ConfigError, match="all calls of its scenarios failed, so nothing can be replayed"):
         trace(tmp_path, rollout(calls=(failed,)))

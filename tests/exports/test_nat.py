@@ -14,7 +14,7 @@ from pytest_agentbench.cli.imported import write
 from pytest_agentbench.cli.parser import runs_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.nat import read
-from pytest_agentbench.exports.nat_profiler import read_events, understood
+from pytest_agentbench.exports.nat_profiler import parsed_arguments, read_events
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics.other_tools.nat import nat
 from pytest_agentbench.plots.points import points_of
@@ -229,12 +229,12 @@ HEADER = "event_type,event_timestamp,example_number,UUID\n"
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", ": no column 'event_type'; is it the profiler's standardized_data_all.csv?"),
-        (f"{HEADER}LLM_START,soon,0,a\n", ":2: 'soon' is not a time in seconds"),
-        (f"{HEADER}LLM_START,nan,0,a\n", ":2: 'nan' is not a time in seconds"),
+        ("", ": no column 'event_type'; the file must be the profiler's standardized_data_all.csv"),
+        (f"{HEADER}LLM_START,soon,0,a\n", ":2: 'soon' must be a time in seconds, such as 1700000000.25"),
+        (f"{HEADER}LLM_START,nan,0,a\n", ":2: 'nan' must be a time in seconds, such as 1700000000.25"),
         (f"{HEADER}LLM_START,1,,a\n", ":2: could not convert string to float: ''"),
         (f"{HEADER}LLM_START,1\n", ":2: fewer columns than the header has"),
-        (f"{HEADER}LLM_START,1,0,\n", ":2: an event LLM_START has no UUID, so its call is unknown"),
+        (f"{HEADER}LLM_START,1,0,\n", ":2: an event LLM_START must have a UUID, which says to which call it belongs"),
     ],
 )
 def test_a_broken_csv(tmp_path: Path, text: str, why: str) -> None:
@@ -279,12 +279,12 @@ def test_a_long_csv_takes_little_memory(tmp_path: Path) -> None:
 )
 def test_arguments(given: object, arguments: Json | None) -> None:
     """Arguments are understood as an object or as the text of one, in their wrapper or without; anything else is not guessed at."""
-    assert arguments == understood(given)
+    assert arguments == parsed_arguments(given)
 
 
 def test_what_is_no_job(tmp_path: Path) -> None:
     """A directory without scores, with several jobs, or with a damaged file is refused by name, and leaves no run."""
-    with pytest.raises(ConfigError, match=r"no <evaluator>_output\.json in it"):
+    with pytest.raises(ConfigError, match=r"contains no <evaluator>_output\.json"):
         read(tmp_path)
     job = write_job(tmp_path / "jobs/job_1", ["x"], [item("a", 1.0), item("a", 1.0)])
     with pytest.raises(ConfigError, match="the id 'a' is there twice"):
@@ -293,7 +293,7 @@ def test_what_is_no_job(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"eval_output_items\[0\] must be an object with id and score"):
         read(job)
     write_job(tmp_path / "jobs/job_2", ["x"], [item("a", 1.0)], [*VECTOR], config=CONFIG)
-    with pytest.raises(ConfigError, match=r"2 jobs are in it, and a job is a run; name one of them, such as .*job_2"):
+    with pytest.raises(ConfigError, match=r"2 jobs are in it, but a run has one job; name one of them, such as .*job_2"):
         read(tmp_path)
 
 

@@ -63,7 +63,7 @@ def test_how_tasks_end(results: Path) -> None:
         "wrong": ("ok", ""),
         "rounds": ("limit", "turns: no answer after 2 rounds in which the model answered"),
         "tool": ("infra_error", "a tool failed: RateLimitError"),
-        "silent": ("infra_error", "in no round did the model answer"),
+        "silent": ("infra_error", "the model answered in no round"),
     } == {name: (each.status, each.reason) for name, each in rollouts.items()}
     assert {"right": 1.0, "wrong": 0.0, "rounds": 0.0} == {
         name: float(each.scores[SCORE]) for name, each in rollouts.items() if each.scores
@@ -93,7 +93,7 @@ def test_what_is_not_recorded(results: Path) -> None:
     notes = "\n".join(run["imported"]["notes"])
     assert "the results have no times" in notes
     assert "a task that was aborted leaves no file" in notes
-    assert "the concurrency that was asked for is not recorded" in notes
+    assert "the requested concurrency is not recorded" in notes
 
 
 def test_logs_and_counts(results: Path) -> None:
@@ -108,19 +108,19 @@ def test_logs_and_counts(results: Path) -> None:
     assert (48, "Qwen/Qwen3-8B") == (run["settings"]["concurrency"], run["backend"]["served_model"])
     assert {"calls": 2, "prompt_tokens": 1600, "completion_tokens": 40, "cached_tokens": None} == run["imported"]["facts"]
     notes = "\n".join(run["imported"]["notes"])
-    assert "the log saw 1 tasks end that have no file, such as lost" in notes
+    assert "according to the logs, 1 tasks ended that have no file, such as lost" in notes
     assert "for 1 of them the server did not say what was cached" in notes
 
 
 def test_what_is_no_run(results: Path) -> None:
     """No results, results of two runs, a torn file and a value of another kind are refused by name."""
-    with pytest.raises(ConfigError, match="no result of a task in it"):
+    with pytest.raises(ConfigError, match="contains no result of a task"):
         read(results.parent / "reports")
     task(results / "outputs", "odd", [ANSWER], correct="yes")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"odd\.json: correct is 'yes', must be true or false"):
+    with pytest.raises(ConfigError, match=r"odd\.json: the key 'correct' is 'yes', must be true or false"):
         imported(results)
     task(results / "other", "a", [ANSWER])
-    with pytest.raises(ConfigError, match="2 directories have results of tasks, and one is a run"):
+    with pytest.raises(ConfigError, match="2 directories in it have results, but a run has one"):
         read(results)
     (results / "other" / "a.json").write_text('{"id": "a", ')
     with pytest.raises(ConfigError, match=r"other/a\.json: not valid JSON"):
@@ -134,7 +134,7 @@ def test_the_directory_that_is_named(results: Path) -> None:
 
     source = read(results / "outputs")
 
-    assert "left out: 1 directories below have results of tasks of their own, such as older" in source.notes
+    assert "left out: 1 directories below have results of their own, such as older" in source.notes
     assert "a" not in [rollout.scenario for rollout in source.rollouts]
 
 
@@ -143,5 +143,5 @@ def test_a_task_of_another_form(tmp_path: Path, keys: Json) -> None:
     """What is of another kind than the evaluation writes is a mistake with the file."""
     task(tmp_path / "run", "odd", **keys)
 
-    with pytest.raises(ConfigError, match=r"odd\.json: \w+ (is|has) a whole number"):
+    with pytest.raises(ConfigError, match=r"odd\.json: \w+ (is|contains) a whole number"):
         imported(tmp_path / "run")

@@ -62,9 +62,9 @@ def test_values_are_shared_again(hall: list[tuple[str, ...]], attic: list[tuple[
 @pytest.mark.parametrize(
     ("room", "place", "change", "sentence"),
     [
-        ("hall", 0, {"bulbs": 0}, "rooms.hall[0].bulbs is 0, and only 0 shared values come before it"),
-        ("attic", 0, {"bulbs": 2}, "rooms.attic[0].bulbs is 2, and only 2 shared values come before it"),
-        ("attic", 0, {"bulbs": -1}, "rooms.attic[0].bulbs is -1, and only 2 shared values come before it"),
+        ("hall", 0, {"bulbs": 0}, "rooms.hall[0].bulbs is the number 0 of a shared value, but only 0 come before it"),
+        ("attic", 0, {"bulbs": 2}, "rooms.attic[0].bulbs is the number 2 of a shared value, but only 2 come before it"),
+        ("attic", 0, {"bulbs": -1}, "rooms.attic[0].bulbs is the number -1 of a shared value, but only 2 come before it"),
         ("attic", 0, {"bulbs": None}, "rooms.attic[0].bulbs is null, not a list"),
         ("attic", 2, {"watts": "3"}, "rooms.attic[2].watts is a text, not a whole number"),
         ("hall", 1, {"bulbs": ["5 W", 1]}, "rooms.hall[1].bulbs[1] is a whole number, not a text"),
@@ -97,7 +97,9 @@ def test_a_fault_beside_shared_values() -> None:
     with pytest.raises(ValueError, match=r"^name is missing$"):
         received(Street, {"first": written["first"], "second": written["second"]})
     written["second"]["rooms"]["attic"][0]["bulbs"] = 3
-    with pytest.raises(ValueError, match=r"^second\.rooms\.attic\[0\]\.bulbs is 3, and only 3 shared values come before it$"):
+    with pytest.raises(
+        ValueError, match=r"^second\.rooms\.attic\[0\]\.bulbs is the number 3 of a shared value, but only 3 come before it$"
+    ):
         received(Street, written)
 
 

@@ -57,11 +57,11 @@ def test_invalid_yaml(text: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a: 1\nb: 2\na: 3", "f.yaml:3: the key 'a' is there twice, first in line 1; keep one of them"),
-        ("{a: 1, a: 1}", "f.yaml:1: the key 'a' is there twice, first in line 1; keep one of them"),
-        ('a: 1\n"a": 1', "f.yaml:2: the key 'a' is there twice, first in line 1; keep one of them"),
-        ("top:\n- b: {c: 1}\n- b:\n    c: 1\n    c: 2", "f.yaml:5: the key 'c' is there twice, first in line 4; keep one of them"),
-        ("1: a\n2: b\n1: c", "f.yaml:3: the key '1' is there twice, first in line 1; keep one of them"),
+        ("a: 1\nb: 2\na: 3", "f.yaml:3: the key 'a' occurs twice, first in line 1; keep one of them"),
+        ("{a: 1, a: 1}", "f.yaml:1: the key 'a' occurs twice, first in line 1; keep one of them"),
+        ('a: 1\n"a": 1', "f.yaml:2: the key 'a' occurs twice, first in line 1; keep one of them"),
+        ("top:\n- b: {c: 1}\n- b:\n    c: 1\n    c: 2", "f.yaml:5: the key 'c' occurs twice, first in line 4; keep one of them"),
+        ("1: a\n2: b\n1: c", "f.yaml:3: the key '1' occurs twice, first in line 1; keep one of them"),
     ],
 )
 def test_a_key_that_is_there_twice(text: str, sentence: str) -> None:
@@ -119,7 +119,9 @@ def test_override_replaces_values_at_dotted_paths() -> None:
 
 def test_override_through_a_value() -> None:
     """A path that leads through something other than a mapping is refused."""
-    with pytest.raises(ConfigError, match=r"^f\.yaml: --agentbench-set name\.first: 'first' cannot be set inside 'x'$"):
+    with pytest.raises(
+        ConfigError, match=r"^f\.yaml: --agentbench-set name\.first: 'first' cannot be set inside 'x', which is not a mapping"
+    ):
         override({"name": "x"}, [("name.first", 1)], "f.yaml")
 
 

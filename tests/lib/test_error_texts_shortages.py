@@ -71,7 +71,7 @@ def test_too_few_open_files() -> None:
     """The limit of open files is named with its value."""
     sentence = said("resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))", "open(os.devnull)")
 
-    assert "there are too few open files: 30 are allowed to a process (`ulimit -n`)" == sentence
+    assert "there are too few open files: 30 are allowed to a process; raise the limit (`ulimit -n`)" == sentence
 
 
 def test_other_errors() -> None:

@@ -28,7 +28,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "data.json"
     file.write_text("[1, 2, 3]")
 
-    with pytest.raises(ConfigError, match="has 9 bytes, and at most 8 are read"):
+    with pytest.raises(ConfigError, match="has 9 bytes, but at most 8 are allowed; make it smaller"):
         read_json_file(file, most=8)
     assert [1, 2, 3] == read_json_file(file, most=9)
 

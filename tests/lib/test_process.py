@@ -81,7 +81,7 @@ def test_another_first_line(start: StartChild, line: str, fault: str) -> None:
     child = start(f"import sys\nprint({line!r}, flush=True)\nsys.stdin.buffer.read()")
     said = refusal(child)
 
-    assert f"` was ended, since its first line cannot be read: {fault}" in said
+    assert f"` was ended, because its first line cannot be parsed: {fault}" in said
     assert "(exit code -9); the end of " in said
 
 

@@ -106,7 +106,7 @@ def test_a_thread_that_dies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, begin, lambda *_, **__: None)
     monkeypatch.setattr(threads, "START_SECONDS", 0.01)
 
-    with pytest.raises(RuntimeError, match=r"can't start new thread: it has not begun after 0\.01 s"):
+    with pytest.raises(RuntimeError, match=r"can't start new thread: it did not begin within 0\.01 s"):
         daemon(print, name="lost")
 
 

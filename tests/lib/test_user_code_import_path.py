@@ -55,9 +55,9 @@ def test_an_unknown_name() -> None:
     ("name", "reason"),
     [
         ("no_such_package.agents:Agent", "ModuleNotFoundError: No module named 'no_such_package'"),
-        ("pathlib:Lost", "there is no 'Lost' in it; it defines: "),
-        ("lost", "there is no 'Lost' in it; it defines: "),
-        ("pathlib:", "there is no '' in it; it defines: "),
+        ("pathlib:Lost", "the module does not define 'Lost'; it defines: "),
+        ("lost", "the module does not define 'Lost'; it defines: "),
+        ("pathlib:", "the module does not define ''; it defines: "),
         ("./missing.py:Agent", "FileNotFoundError: there is no file {folder}/missing.py"),
         ("./broken.py:Agent", "SyntaxError: invalid syntax (broken.py:1)"),
         ("./failing.py:Agent", "ZeroDivisionError: division by zero (failing.py:1)"),
@@ -85,7 +85,7 @@ def test_a_name_that_a_module_lacks(tmp_path: Path) -> None:
     """What a module has instead is listed, its first names only; one that makes its names on demand says why it cannot."""
     suite_with(tmp_path, "from pathlib import Path\n" + "\n".join(f"def f{number}(): ..." for number in range(13)), "large.py")
     suite_with(tmp_path, "def __getattr__(name):\n    raise ImportError('not\\ntoday')", "lazy.py")
-    listed = "there is no 'Agent' in it; it defines: f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, ..."
+    listed = "the module does not define 'Agent'; it defines: f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, ..."
 
     for name, reason in (("large", listed), ("lazy", "ImportError: not today (lazy.py:2)")):
         with pytest.raises(ConfigError) as caught:
@@ -139,5 +139,5 @@ def test_a_signature_that_does_not_fit(name: str, fault: str) -> None:
 
 def test_a_function_that_shows_no_signature() -> None:
     """Some functions written in C do not say what they take; nobody can know their options then."""
-    with pytest.raises(ConfigError, match=r"^scorer 'max': no signature found for builtin .*; a function of your own can call it$"):
+    with pytest.raises(ConfigError, match=r"^scorer 'max': no signature found for builtin .*; write a function of your own that calls it$"):
         with_options("scorer", "max", max, {})

@@ -91,7 +91,7 @@ def test_many_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         run_directory(tmp_path / "reports" / name, *ALL)
 
     assert 4 == plot(tmp_path / "reports")
-    assert "2 runs belong into no one of their directories; name one for the pictures with --output DIR" in capsys.readouterr().err
+    assert "2 runs have no common directory for the pictures; name one with --output DIR" in capsys.readouterr().err
     assert 0 == plot(tmp_path / "reports", "--format=svg", "--output", tmp_path / "plots")
     assert all(name in (tmp_path / "plots/ttft_vs_tsq.svg").read_text() for name in ("old", "new"))
 

@@ -199,7 +199,7 @@ def test_an_agent_that_runs_out_of_iterations_is_verified(environment: dict[str,
         server.stop()
 
     assert ({"reward": 0.0}, None) == (told["rewards"], told["exception"])
-    assert {"calls": 2, "commands": 2, "limit": "iterations: 2 were not enough"} == told["metadata"]
+    assert {"calls": 2, "commands": 2, "limit": "iterations: 2 were not enough (max_iterations)"} == told["metadata"]
 
 
 @pytest.mark.parametrize(

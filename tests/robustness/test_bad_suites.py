@@ -103,7 +103,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "labels_no_list": (in_first_entry(expected_tool_calls=5), "entry 1: 'expected_tool_calls' must be a list"),
     "metadata_no_map": (in_first_entry(metadata="none"), "entry 1: 'metadata' must be an object"),
     "bad_parameters": (in_first_entry(expected_tool_calls=[{"tool": "find_item", "parameters": ["lamp"]}]), "entry 1: "),
-    "no_schema": (with_tool(properties={"item": {"type": "text"}}), "the parameters of tool 'find_item' are not a JSON schema"),
+    "no_schema": (with_tool(properties={"item": {"type": "text"}}), "the parameters of tool 'find_item' are not a valid JSON schema"),
     "xfail": (nothing, "xfail/suite.yaml: name: 'xfail' is a mark that pytest or a plugin acts upon, and a suite's name marks its tests;"),
     "skip": (nothing, "skip/suite.yaml: name: 'skip' is a mark that pytest or a plugin acts upon"),
     "parametrize": (nothing, "take another name, such as parametrize_suite"),
@@ -120,7 +120,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     ),
     "cold": (in_yaml(agent={"kind": "tool_calling", "temperature": -1}), "agent: temperature must be a number from 0 up, not -1"),
     "out_of_reach": (in_yaml(thresholds={"tsq": 1.5}), "the threshold tsq: 1.5 is out of range: tsq is between 0 and 1"),
-    "no_properties": (with_tool(properties=["item"]), "the parameters of tool 'find_item' are not a JSON schema"),
+    "no_properties": (with_tool(properties=["item"]), "the parameters of tool 'find_item' are not a valid JSON schema"),
 }
 
 

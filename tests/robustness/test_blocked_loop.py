@@ -76,7 +76,7 @@ def test_a_blocking_agent(project: Project, block: str, way: tuple[str, ...]) ->
     number = 1 + (AGENT.replace("{block}", block) + RUN_ON).split("\n").index(f"    {line}")
     place = f"agent.py:{number}: {line}"
     assert ("agent_error", "ok", "ok") == tuple(rollouts[f"shop-{each}"].status for each in (1, 0, 2))
-    assert rollouts["shop-1"].reason.startswith(f"it blocked the event loop until its 4 s were over: {place}; use `def`, ")
+    assert rollouts["shop-1"].reason.startswith(f"the agent blocked the event loop until its 4 s were over: {place}; use `def`, ")
     assert ("here is shop-1\n", ()) == (rollouts["shop-1"].log, rollouts["shop-1"].earlier_attempts)
     assert 3 == len(project.rollouts)
     assert 1 == result.stdout.str().count(
@@ -111,7 +111,7 @@ def test_a_scorer_that_blocks(project: Project) -> None:
     result = project.run("scenarios/shop")
 
     result.assert_outcomes(errors=1)
-    why = "it blocked the event loop until its 3 s were over: scorer.py:5: time.sleep(3600)"
+    why = "the scorer 'slow' blocked the event loop until its 3 s were over: scorer.py:5: time.sleep(3600)"
     result.stdout.fnmatch_lines([f"*shop?shop-0?: no slow, the scorer failed: {why}*"])
     (rollout,) = project.rollouts
     assert ("ok", 1.0, ["find_item"], 2, "scoring\n") == (

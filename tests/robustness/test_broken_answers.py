@@ -170,7 +170,11 @@ def test_an_agent_that_reaches_a_limit_is_scored(project: Project) -> None:
 
     result.assert_outcomes(passed=3)
     rollouts = by_scenario(project.rollouts)
-    reasons = ["turns: 3 were not enough", "context: This model's maximum context length", "time: the rollout took longer than 4 s"]
+    reasons = [
+        "turns: 3 were not enough (max_turns)",
+        "context: This model's maximum context length",
+        "time: the rollout took longer than 4 s",
+    ]
     for rollout, reason in zip(rollouts, reasons, strict=True):
         assert ("limit", 1, 1.0) == (rollout.status, rollout.attempt, rollout.score("tsq"))
         assert rollout.reason.startswith(reason)

@@ -55,7 +55,7 @@ def test_an_engine_that_dies_again_and_again(project: Project, way: tuple[str, .
     gone = f"the backend 'embedded' is gone: {died}"
     result.stdout.fnmatch_lines([f"shop?shop-[5-7]?: infra_error: {gone}", "    *", "*agentbench: nothing more can run: the backend *"])
     assert 1 == result.stdout.str().count("the end of engine.log:\n")
-    alone = "engine died 3 times while this rollout ran, the last time while nothing else did"
+    alone = "engine died 3 times while this rollout ran, the last time with nothing else in flight; run it alone with -k"
     assert [alone, alone] == [rollout.reason for rollout in project.rollouts if rollout.scenario in ("shop-3", "shop-4")]
     run = project.run_json
     assert (6, "NOT MEASURED") == (run["exit_status"], run["verdict"])
@@ -147,7 +147,7 @@ def test_a_template_that_one_rollout_kills(project: Project) -> None:
     result = project.run("--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios")
 
     result.assert_outcomes(passed=10, errors=1)
-    why = "template of shop died 3 times while this rollout ran, the last time while nothing else did"
+    why = "template of shop died 3 times while this rollout ran, the last time with nothing else in flight; run it alone with -k"
     assert [("shop-3", "infra_error", why)] == [
         (each.scenario, each.status, each.reason) for each in project.rollouts if each.status != "ok"
     ]

@@ -84,7 +84,7 @@ def test_code_that_does_not_end(project: Project, isolation: str, left: str) -> 
     assert 0 == result.ret
     rollouts = {each.scenario.partition("_")[2]: each for each in project.rollouts}
     assert ("limit", f"time: the rollout took longer than 3 s{left}") == (rollouts["hangs"].status, rollouts["hangs"].reason)
-    assert {"slow": f"it took longer than 3 s{left}"} == rollouts["scores"].score_errors
+    assert {"slow": f"the scorer took longer than 3 s{left}"} == rollouts["scores"].score_errors
     assert ["ok"] * 3 == [rollouts[word].status for word in ("spawns", "scores", "works")]
     assert (1.0, 1.0) == (rollouts["works"].score("tsq"), rollouts["works"].score("slow"))
     if isolation == "none":

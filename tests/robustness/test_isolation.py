@@ -114,7 +114,10 @@ def test_without_isolation_a_crash_ends_the_pool(project: Project) -> None:
 
     result.assert_outcomes(passed=3)
     crashed = by_word(project)["crashes"]
-    assert ("agent_error", True) == (crashed.status, crashed.reason.startswith("it ends its process (signal 11): the pool died 3 times"))
+    assert ("agent_error", True) == (
+        crashed.status,
+        crashed.reason.startswith("the rollout ended the pool process (signal 11): the pool died 3 times"),
+    )
     assert {"ok", "agent_error", "limit"} == {rollout.status for rollout in project.rollouts}
 
 

@@ -135,10 +135,10 @@ UNUSABLE = {
     "leaving": ("import sys\nsys.exit('not today')", "agent './agent.py:Agent' cannot be loaded: SystemExit: not today (agent.py:2)"),
     "gone": (
         "import os\nos._exit(3)",
-        "the process that imports the suite's code ended with exit code 3; importing it should only define things",
+        "the process that imports the suite's code ended with exit code 3; importing it must only define things",
     ),
     "crashing": ("import os\nos.abort()", "the process that imports the suite's code was ended by SIGABRT"),
-    "empty": ("class Agnet: ...", "agent './agent.py:Agent' cannot be loaded: there is no 'Agent' in it; it defines: Agnet"),
+    "empty": ("class Agnet: ...", "agent './agent.py:Agent' cannot be loaded: the module does not define 'Agent'; it defines: Agnet"),
     "narrow": (
         "class Agent:\n    async def run(self, scenario): ...",
         "its method `run` should take (scenario, llm, tools), not (scenario): ",
@@ -147,7 +147,7 @@ UNUSABLE = {
         "class Agent:\n    def run(self, llm, scenario, tools): ...",
         "its method `run` should take (scenario, llm, tools) in this order",
     ),
-    "idle": ("class Agent: ...", "agent: './agent.py:Agent' has no method `run(self, scenario, llm, tools)`; it is Agent"),
+    "idle": ("class Agent: ...", "agent: './agent.py:Agent' needs a method `run(self, scenario, llm, tools)`; it is of type Agent"),
     "function": ("def Agent(scenario, model): ...", "has an unknown parameter: model; known: scenario, tools, llm, client;"),
     "keyword": ("def Agent(scenario, *, colour): ...", "agent './agent.py:Agent': the option 'colour' is missing"),
     "refusing": (

@@ -38,9 +38,12 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "trials": ({"trials": 0}, "trials: must be greater than or equal to 1, not 0"),
     "timeout": ({"timeout": -1}, "timeout: must be greater than 0, not -1"),
     "isolation": ({"isolation": "container"}, "isolation: must be 'none' or 'process', not 'container'"),
-    "scorers": ({"scorers": []}, "scorers: a suite needs at least one scorer, for example tsq"),
-    "a scorer twice": ({"scorers": ["tsq", "./x.py:tsq"]}, "scorers: two scores would be called 'tsq'"),
-    "a variant": ({"variants": {"default": {}}}, "variants: the variant 'default' is the suite's own agent; give yours another name"),
+    "scorers": ({"scorers": []}, "scorers: a suite needs at least one scorer; add one, for example tsq"),
+    "a scorer twice": (
+        {"scorers": ["tsq", "./x.py:tsq"]},
+        "scorers: two scores would be called 'tsq'; remove or rename one of the scorers",
+    ),
+    "a variant": ({"variants": {"default": {}}}, "variants: 'default' is the name of the suite's own agent; give the variant another name"),
     "an answer": ({"answers": {"find": {}}}, "answers.find: must have at least one of `text`, `delay` and `error_rate`"),
     "an error rate": ({"answers": {"find": {"error_rate": 2}}}, "answers.find.error_rate: must be less than or equal to 1"),
     "an expiry": ({"quarantine": [{**HELD, "expires": "soon"}]}, "quarantine.0.expires: must be a valid date"),
@@ -80,11 +83,11 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "tools without a module": ({"tools": {"kind": "python"}}, "tools: "),
     "tools that nobody calls": (
         {"dataset": TASKS, "agent": {"kind": "terminal"}, "tools": {"kind": "python", "module": "./code.py:Bank"}},
-        "tools: the agent 'terminal' calls none of the suite's tools, so there is nothing to carry out",
+        "tools: the agent 'terminal' calls none of the suite's tools; leave `tools` out",
     ),
     "answers that nobody asks for": (
         {"agent": {"kind": "command", "program": ["true"]}, "answers": {"find": {"text": "a lamp"}}},
-        "answers: the agent 'command' calls none of the suite's tools, so there is nothing to answer",
+        "answers: the agent 'command' calls none of the suite's tools; leave `answers` out",
     ),
     "a threshold that nobody measures": (
         {"thresholds": {"exact": 0.5}},

@@ -172,14 +172,14 @@ def test_wrong_names_are_found_early(folder: Path, agent: Json, scorers: list[st
         ({"kind": "./code.py:Agent"}, "agent: './code.py:Agent' cannot be made from its settings: Agent.__init__() missing 1 required"),
         ({"kind": "./code.py:Picky", "size": 4}, "agent: './code.py:Picky' cannot be made from its settings: size is at most 3"),
         ({"kind": "./code.py:NOTHING"}, "agent: './code.py:NOTHING' cannot be made from its settings: 'int' object is not callable"),
-        ({"kind": "./code.py:Idle"}, "agent: './code.py:Idle' has no method `run(self, scenario, llm, tools)`; it is Idle"),
+        ({"kind": "./code.py:Idle"}, "agent: './code.py:Idle' needs a method `run(self, scenario, llm, tools)`; it is of type Idle"),
         (
             {"kind": "./code.py:Narrow"},
             "agent: './code.py:Narrow': its method `run` should take (scenario, llm, tools), not (scenario): too many positional arg",
         ),
         ({"kind": "./code.py:Leaving"}, "agent: './code.py:Leaving' cannot be made from its settings: 3"),
         ({"kind": "./code.py:Plain", "size": 4}, "agent: unknown key 'size'; known keys of ./code.py:Plain: kind, temperature, top_p, max"),
-        ({"kind": "./code.py:Lost"}, "agent './code.py:Lost' cannot be loaded: there is no 'Lost' in it; it defines: Agent,"),
+        ({"kind": "./code.py:Lost"}, "agent './code.py:Lost' cannot be loaded: the module does not define 'Lost'; it defines: Agent,"),
         ({"kind": "./lost.py:Agent"}, "agent './lost.py:Agent' cannot be loaded: FileNotFoundError: there is no file "),
     ],
 )
@@ -329,8 +329,8 @@ async def test_an_agent_without_an_answer() -> None:
 @pytest.mark.parametrize(
     ("answer", "transcript", "reason"),
     [
-        (Answer(5), [], "the agent returned an Answer whose text is '5' (int)"),  # type: ignore[arg-type]
-        (Answer("x"), ["a text"], "the agent left 'a text' (str) in llm.transcript; it must have messages only, each a dict"),
+        (Answer(5), [], "the agent returned an Answer whose text is '5' (int), not a str"),  # type: ignore[arg-type]
+        (Answer("x"), ["a text"], "the agent left 'a text' (str) in llm.transcript, which must contain only messages, each a dict"),
     ],
 )
 async def test_what_no_record_can_hold(answer: Answer, transcript: list[Any], reason: str) -> None:

@@ -198,7 +198,7 @@ async def test_code_that_does_not_end_on_cancellation(stubborn: Stubborn) -> Non
 
     late = "longer than 0.01 s; its code did not end when it was cancelled, and was left running"
     assert ("limit", f"time: the rollout took {late}", {"quick": 1.0}) == (agent.status, agent.reason, values(agent))
-    assert ("ok", {"quick": 1.0}, {"slow": f"it took {late}"}) == (scorer.status, values(scorer), scorer.score_errors)
+    assert ("ok", {"quick": 1.0}, {"slow": f"the scorer took {late}"}) == (scorer.status, values(scorer), scorer.score_errors)
     assert ("limit", (), []) == (hung.status, hung.tool_calls, tap.open_ids)
     assert {"tool", "model", "role"} == stubborn.refusals
     assert ("agent_error", True) == (exiting.status, exiting.reason.startswith("GeneratorExit: "))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.rollouts.rollout import agents_time, verified
+from pytest_agentbench.rollouts.rollout import agent_time_limit, verified
 from pytest_agentbench.suites.suite import Task
 from tests.sandbox.local import LocalSandbox
 
@@ -18,8 +18,8 @@ from tests.sandbox.local import LocalSandbox
 )
 def test_the_time_of_an_agent(seconds: float | None, of_task: float | None, expected: float | None) -> None:
     """An agent may take as long as its task says, but no longer than a rollout."""
-    assert expected == agents_time(seconds, Task("/nowhere", "", agent_timeout_s=of_task))
-    assert seconds == agents_time(seconds, None)
+    assert expected == agent_time_limit(seconds, Task("/nowhere", "", agent_timeout_s=of_task))
+    assert seconds == agent_time_limit(seconds, None)
 
 
 @pytest.mark.parametrize("status", ["agent_error", "infra_error", "cancelled"])

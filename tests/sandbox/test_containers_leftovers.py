@@ -88,4 +88,4 @@ def test_no_engine_no_sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
 
     assert 0 == main(["cleanup"])
-    assert "nothing was left behind\n" == capsys.readouterr().out
+    assert "nothing to clean up\n" == capsys.readouterr().out

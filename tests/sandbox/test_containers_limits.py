@@ -112,7 +112,7 @@ def test_leftovers(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     for name in rest:
         engine.containers.get(name).remove(force=True)
 
-    assert (0, "reaped 2 sandboxes") == (status, count)
+    assert (0, "cleaned up 2 sandboxes") == (status, count)
     assert 2 == len(removed)
     assert all(f" of {own[ROLLOUT]}, run " in sentence for sentence in removed)
     assert any(sentence.endswith("run killed") for sentence in removed)

@@ -92,7 +92,10 @@ async def test_no_judge_is_no_score() -> None:
     """If no model is available, there is no score but an error with the reason."""
     rollout = await scored(ROLLOUT, SCENARIO, {"done": action_completion}, no_judge)  # type: ignore[dict-item]
 
-    assert ({}, {"done": "judge_error: no model is available here to judge"}) == (rollout.scores, rollout.score_errors)
+    assert (
+        {},
+        {"done": "judge_error: no model is available here to judge, because scores are computed without a backend; run the suite"},
+    ) == (rollout.scores, rollout.score_errors)
 
 
 @pytest.mark.parametrize("metadata", [{}, {"user_goals": []}])

@@ -118,7 +118,7 @@ def test_where_the_answer_comes_from(scorer: Scorer) -> None:
 @pytest.mark.parametrize("scorer", [exact, regex, numeric])
 def test_no_answer_is_known(scorer: Scorer) -> None:
     """Without an expected answer there is no score, but an error that says where it was looked for."""
-    with pytest.raises(LookupError, match="scenario s1 has no expected answer: its metadata have no 'answer', and no option gives one"):
+    with pytest.raises(LookupError, match="scenario s1 has no expected answer; add 'answer' to its metadata, or set the scorer's option"):
         scorer(*records(answer="7"))
 
 

@@ -81,7 +81,7 @@ def test_nothing_declared() -> None:
         ({"range": (1, 0)}, "range=(1, 0) must be two numbers"),
         ({"range": (0, math.nan)}, "range=(0, nan) must be two numbers"),
         ({"range": 3}, "range=3 must be two numbers"),
-        ({"range": (0, 1), "threshold": 2}, "threshold=2 is outside the range; scores are between 0 and 1"),
+        ({"range": (0, 1), "threshold": 2}, "threshold=2 must be in the range of the scores, which are between 0 and 1"),
         ({"unit": "a\nb"}, "must be a noun on one line"),
     ],
 )
@@ -101,7 +101,9 @@ def test_a_range_that_depends_on_options(tmp_path: Path) -> None:
     data = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 0)
     suite = Suite("shop", tmp_path, (), dataset=data, scorers={"./own.py:counted": {"most": -1}})
 
-    with pytest.raises(ConfigError, match=r"scorer 'counted': its range cannot be computed: .*range=\(0, -1\)"):
+    with pytest.raises(
+        ConfigError, match=r"scorer 'counted': its range cannot be computed; correct its options or its @scorer: .*range=\(0, -1\)"
+    ):
         checked(suite)
 
 

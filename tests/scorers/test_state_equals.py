@@ -76,7 +76,7 @@ def test_many_differences() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "sentence"),
     [
-        (scenario(None), rollout({}), "scenario 's-0' has no `final_state`"),
+        (scenario(None), rollout({}), "scenario 's-0' has no `final_state`; add it to the data set"),
         (scenario(), rollout(None), "the tools have no state; set `tools` in suite.yaml to tools that have one"),
     ],
 )

@@ -8,7 +8,7 @@ from pytest_agentbench.rollouts.pool.failed_attempts import Refusals
 REFUSED = LLMCall(0, 0, 1, http_status=400, error_kind="http_status", error="HTTP 400: no parser")
 BROKEN = LLMCall(0, 0, 1, http_status=500, error_kind="server_error", error="HTTP 500: boom")
 GOOD = LLMCall(0, 0, 1, http_status=200)
-WHY = "HTTP 400: no parser; the server refused {} of shop and answered none, so no further one is tried"
+WHY = "HTTP 400: no parser; the server refused {} of shop and answered no call, so no further scenario is tried"
 
 
 def key(name: str, suite: str = "shop", trial: int = 1) -> RolloutKey:

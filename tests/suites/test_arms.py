@@ -44,7 +44,7 @@ def test_an_arm_is_a_variant() -> None:
 
 def test_a_name_that_is_taken_is_refused() -> None:
     """An arm cannot be called as a variant of the suite is."""
-    with pytest.raises(ConfigError, match=r"it has a variant 'hot'; give the arm another name, such as a=agent:x"):
+    with pytest.raises(ConfigError, match=r"the suite has a variant 'hot'; give the arm another name, such as a=agent:x"):
         in_arms(suite(hot={}), ("default",), (Arm("hot", "agent", "x"), Arm("b", "agent", "y")))
 
 
@@ -75,5 +75,8 @@ def test_arms_that_are_models_or_settings() -> None:
     assert {"kind": "tool_calling", "tools": {"most": 5, "kept": True}, "temperature": 1} == deep.agent_of("hot-most_5")
     assert ["big", "small"] == [models.agent_of(name)["model"] for name in ("big", "small")]
     assert own.agent_of("default") == width.agent_of("concurrency_1")
-    with pytest.raises(ConfigError, match=r"--agentbench-set agent\.kind\.x: 'x' cannot be set inside 'tool_calling'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--agentbench-set agent\.kind\.x: 'x' cannot be set inside 'tool_calling', which is not a mapping; correct the path",
+    ):
         in_arms(own, ("default",), parse_arms("set:agent.kind.x=1|2"))

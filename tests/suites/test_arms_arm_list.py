@@ -51,13 +51,13 @@ def test_arms_have_names(text: str, names: tuple[str, ...], values: tuple[str, .
         ("set:concurrency=8", f"2 to {MOST_ARMS} arms"),
         ("a,", f"2 to {MOST_ARMS} arms"),
         ("agent:react,agent:", f"2 to {MOST_ARMS} arms"),
-        ("a,agent:react", "arms of one kind, and of one setting"),
-        ("set:concurrency=8,set:agent.temperature=1", "arms of one kind, and of one setting"),
+        ("a,agent:react", "arms of one kind that differ in one setting"),
+        ("set:concurrency=8,set:agent.temperature=1", "arms of one kind that differ in one setting"),
         ("same,same", "arms with different names, such as old=same,new=same"),
         ("x/same.yaml,a,y/Same.yaml", "arms with different names, such as old=y/Same.yaml,new=y/Same.yaml"),
         ("set:agent.stop=a b|a_b", "arms with different names"),
-        ("default,b", "arms that are not named `default`"),
-        ("default=variant:hot,variant:cold", "arms that are not named `default`"),
+        ("default,b", "arms with other names than `default`"),
+        ("default=variant:hot,variant:cold", "arms with other names than `default`"),
         ("set:concurrency", "arms of a setting as set:PATH=VALUE|VALUE"),
         ("set:concurrency=8|", "arms of a setting as set:PATH=VALUE|VALUE"),
         (
@@ -67,7 +67,7 @@ def test_arms_have_names(text: str, names: tuple[str, ...], values: tuple[str, .
         ("x=set:concurrency=8|16", "arms that are named one by one, such as x=set:concurrency=8"),
         ("set:concurrency=0|16", "arms whose concurrency is a whole number from 1 up, not 0"),
         ("set:concurrency=many|16", "arms whose concurrency is a whole number from 1 up, not many"),
-        ("set:agent.a=[|1", "arms whose values are YAML: agent.a:2: not valid YAML"),
+        ("set:agent.a=[|1", "arms whose values are valid YAML: agent.a:2: not valid YAML"),
     ],
 )
 def test_what_cannot_be_arms_is_refused(text: str, works: str) -> None:

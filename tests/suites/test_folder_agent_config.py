@@ -128,7 +128,7 @@ def test_of_others(tmp_path: Path) -> None:
             "agent_config.json: unknown key 'temprature' .did you mean 'temperature'..; known keys: .*max_tokens",
         ),
         ("agent_config.json", None, "agent_config.json: No such file"),
-        ("config.yaml", "model_information: [1]", "config.yaml: model_information.model_config must be a mapping of keys"),
+        ("config.yaml", "model_information: [1]", "config.yaml: model_information.model_config must be a mapping, such as `key: value`"),
         ("config.yaml", "general: {}", "config.yaml: has neither model_information.model_config.model_id nor sampling parameters in "),
     ],
 )

@@ -57,7 +57,11 @@ def test_what_is_ignored_is_not_counted() -> None:
     [
         ({"ordr": {"item": "exact"}}, "lamp", "arguments: no tool 'ordr' (did you mean 'order'?); known: order"),
         ({"order": {"itm": "exact"}}, "lamp", "arguments.order: no argument 'itm' (did you mean 'item'?); known: count, item, note"),
-        ({"order": {"item": "pattern"}}, "(", "arguments.order.item: in scenario 's1' the label is not a regular expression: '('"),
+        (
+            {"order": {"item": "pattern"}},
+            "(",
+            "arguments.order.item: in scenario 's1' the label is not a regular expression: '('; correct the label, or use another mode",
+        ),
     ],
 )
 def test_modes_that_cannot_be_meant(modes: dict[str, dict[str, str]], wanted: str, sentence: str) -> None:

@@ -35,9 +35,9 @@ def test_another_endpoint() -> None:
             {"search": {"url": "ftp://127.0.0.1", "model": "m"}},
             "roles.search.url: must start with http:// or https://, not 'ftp://127.0.0.1'",
         ),
-        ({"search": {"url": "http://127.0.0.1/v1"}}, "roles.search: an endpoint of its own needs a model: give 'model'"),
+        ({"search": {"url": "http://127.0.0.1/v1"}}, "roles.search: a role with a 'url' needs a 'model', too; add it"),
         ({"se arch": {}}, "roles.se arch: must be up to 30 lowercase letters, digits and `_`, with a letter first, not 'se arch'"),
-        ({"judge": {}}, "roles: the judge has a key of its own in suite.yaml: 'judge', beside 'roles'"),
+        ({"judge": {}}, "roles: 'judge' is not one of the roles; write the judge under the key 'judge', next to 'roles'"),
     ],
 )
 def test_what_is_wrong(roles: Any, sentence: str) -> None:

@@ -333,22 +333,31 @@ def test_tool_sets_are_sent_once() -> None:
         ),
         (
             {**SPEC, "variants": {"default": {}}},
-            "suite.yaml: variants: the variant 'default' is the suite's own agent; give yours another name",
+            "suite.yaml: variants: 'default' is the name of the suite's own agent; give the variant another name",
         ),
         ({**SPEC, "name": "my shop"}, "suite.yaml: name: must be letters, digits and `_`, with a letter first"),
         ({**SPEC, "name": "_shop"}, "suite.yaml: name: must be letters, digits and `_`, with a letter first"),
-        ("name: shop\nname: store\n", "suite.yaml:2: the key 'name' is there twice, first in line 1; keep one of them"),
+        ("name: shop\nname: store\n", "suite.yaml:2: the key 'name' occurs twice, first in line 1; keep one of them"),
         ("{name: shop, dataset: {format: f, file: d}, timeout: .inf}", "suite.yaml: timeout: must be a finite number"),
-        ({**SPEC, "scorers": []}, "suite.yaml: scorers: a suite needs at least one scorer, for example tsq"),
-        ({**SPEC, "scorers": [{"tsq": {}, "other": {}}]}, "suite.yaml: scorers: must be a list of names, or of {name: options}"),
-        ({**SPEC, "scorers": ["tsq", "tsq"]}, "suite.yaml: scorers: two scores would be called 'tsq'"),
-        ({**SPEC, "scorers": ["tsq", "./mine.py:tsq"]}, "suite.yaml: scorers: two scores would be called 'tsq'"),
-        ({**SPEC, "roles": {"judge": {}}}, "suite.yaml: roles: the judge has a key of its own in suite.yaml: 'judge', beside 'roles'"),
-        ({**SPEC, "roles": {"agent": {}}}, "suite.yaml: roles: 'agent' is what reports call the agent itself; give the role another name"),
-        ({**SPEC, "roles": {"x": {"url": "http://x/v1"}}}, "suite.yaml: roles.x: an endpoint of its own needs a model: give 'model'"),
+        ({**SPEC, "scorers": []}, "suite.yaml: scorers: a suite needs at least one scorer; add one, for example tsq"),
+        ({**SPEC, "scorers": [{"tsq": {}, "other": {}}]}, "suite.yaml: scorers: must be a list of names or of {name: options}"),
+        ({**SPEC, "scorers": ["tsq", "tsq"]}, "suite.yaml: scorers: two scores would be called 'tsq'; remove or rename one of the scorers"),
+        (
+            {**SPEC, "scorers": ["tsq", "./mine.py:tsq"]},
+            "suite.yaml: scorers: two scores would be called 'tsq'; remove or rename one of the scorers",
+        ),
+        (
+            {**SPEC, "roles": {"judge": {}}},
+            "suite.yaml: roles: 'judge' is not one of the roles; write the judge under the key 'judge', next to 'roles'",
+        ),
+        (
+            {**SPEC, "roles": {"agent": {}}},
+            "suite.yaml: roles: 'agent' is the name of the agent itself in reports; give the role another name",
+        ),
+        ({**SPEC, "roles": {"x": {"url": "http://x/v1"}}}, "suite.yaml: roles.x: a role with a 'url' needs a 'model', too; add it"),
         (
             {**SPEC, "roles": {"x": {"api_key": "X"}}},
-            "suite.yaml: roles.x: 'api_key' belongs to an endpoint: give its 'url', or leave it out",
+            "suite.yaml: roles.x: 'api_key' needs a 'url'; add the 'url' of the endpoint, or remove 'api_key'",
         ),
         ({**SPEC, "timeout": 0}, "suite.yaml: timeout: must be greater than 0, not 0"),
         ({"name": "shop"}, "suite.yaml: the key 'dataset' is missing"),
@@ -387,7 +396,7 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
         ("", "data.json: is empty; it must contain a JSON list of scenarios, or one JSON object per line"),
         (" \n ", "data.json: is empty; "),
         ("[]", "data.json: contains no scenarios"),
-        ("{}", "data.json: contains a JSON dict, must be a list of scenarios"),
+        ("{}", "data.json: contains a JSON dict, but must contain a list of scenarios"),
         ('[\n{"id": "a",\n]', "data.json:3: not valid JSON: Expecting property name enclosed in double quotes (column 1)"),
         ([entry(), 5], "data.json: entry 2: is a JSON int, must be an object"),
         ([entry(id="")], "data.json: entry 1: 'id' must be a text that is not empty, not ''"),
@@ -410,7 +419,7 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
         ),
         (
             [entry(expected_tool_calls=[{"tool": "find_item", "accepts": {}, "parameters": {}}])],
-            "data.json: entry 1: expected call of find_item: has 'parameters' and 'accepts'; 'accepts' alone says which values are right",
+            "data.json: entry 1: expected call of find_item: has both 'parameters' and 'accepts'; keep only one of them",
         ),
         (
             [entry(), entry("s-1", expected_tools=["find_item"])],
@@ -461,12 +470,15 @@ def test_faulty_data(folder: Folder, data: Any, sentence: str) -> None:
     [
         (None, "data.json: entry 1: the tools must be a list, not NoneType"),
         ({}, "data.json: entry 1: the tools must be a list, not dict"),
-        (["find_item"], "data.json: entry 1: a tool needs a 'title', its name: find_item"),
+        (["find_item"], "data.json: entry 1: a tool has no 'title'; add it, because it is the tool's name: find_item"),
         ([OPENAI], f"data.json: entry 1: a tool is in OpenAI's form; write it as {OURS}"),
         ([{"type": "function", **OPENAI["function"]}], f"data.json: entry 1: a tool is in OpenAI's form; write it as {OURS}"),
-        ([{"type": "function", "function": "find_item"}], "data.json: entry 1: a tool needs a 'title', its name: {'type': 'function'"),
-        ([tool("")], "data.json: entry 1: a tool needs a 'title', its name: {'title': ''"),
-        ([tool(), tool()], "data.json: entry 1: the tool 'find_item' is there twice"),
+        (
+            [{"type": "function", "function": "find_item"}],
+            "data.json: entry 1: a tool has no 'title'; add it, because it is the tool's name: {'type': 'function'",
+        ),
+        ([tool("")], "data.json: entry 1: a tool has no 'title'; add it, because it is the tool's name: {'title': ''"),
+        ([tool(), tool()], "data.json: entry 1: the tool 'find_item' is there twice; remove one of the two"),
         (
             [tool(parameters={})],
             "data.json: entry 1: tool 'find_item': unknown key 'parameters'; known keys: title, description, type, properties, required,",
@@ -474,7 +486,7 @@ def test_faulty_data(folder: Folder, data: Any, sentence: str) -> None:
         ([tool(description=["Finds."])], "data.json: entry 1: tool 'find_item': 'description' must be a text, not ['Finds.']"),
         (
             [tool(properties="{")],
-            "data.json: entry 1: tool 'find_item': 'properties' is a text that is not valid JSON: Expecting property name",
+            "data.json: entry 1: tool 'find_item': 'properties' is a text that is not valid JSON; write the schema as an object: Expecting",
         ),
         ([tool(properties=["item"])], "data.json: entry 1: tool 'find_item': 'properties' must be an object, not ['item']"),
         ([tool(response_schema="[1]")], "data.json: entry 1: tool 'find_item': 'response_schema' must be an object, not [1]"),
@@ -484,14 +496,17 @@ def test_faulty_data(folder: Folder, data: Any, sentence: str) -> None:
         ),
         (
             [tool(properties={"item": {"type": "strin"}})],
-            "data.json: the parameters of tool 'find_item' are not a JSON schema: Unknown type",
+            "data.json: the parameters of tool 'find_item' are not a valid JSON schema: Unknown type",
         ),
-        ([tool(properties={"item": "string"})], "data.json: the parameters of tool 'find_item' are not a JSON schema: "),
-        ([tool(required=None)], "data.json: the parameters of tool 'find_item' are not a JSON schema: required must be an array"),
-        ([tool(properties={"item": {"pattern": "("}})], "data.json: the parameters of tool 'find_item' are not a JSON schema: missing )"),
+        ([tool(properties={"item": "string"})], "data.json: the parameters of tool 'find_item' are not a valid JSON schema: "),
+        ([tool(required=None)], "data.json: the parameters of tool 'find_item' are not a valid JSON schema: required must be an array"),
+        (
+            [tool(properties={"item": {"pattern": "("}})],
+            "data.json: the parameters of tool 'find_item' are not a valid JSON schema: missing )",
+        ),
         (
             [tool(properties={"item": {"$ref": "http://127.0.0.1:9/item"}})],
-            "data.json: the parameters of tool 'find_item' are not a JSON schema: it refers to another document, http://127.0.0.1:9/item",
+            "data.json: the parameters of tool 'find_item' are not a valid JSON schema: a `$ref` leads to another document, http://127.0.0.1:9/item",
         ),
     ],
 )
@@ -524,7 +539,7 @@ def test_a_faulty_tools_file(folder: Folder) -> None:
     assert re.match(r"tools\.json:2: not valid JSON: ", folder.refusal(("dataset.tools", "tools.json")))
 
     folder.write("tools.json", [{"description": "no title"}])
-    assert re.match(r"tools\.json: a tool needs a 'title'", folder.refusal(("dataset.tools", "tools.json")))
+    assert re.match(r"tools\.json: a tool has no 'title'", folder.refusal(("dataset.tools", "tools.json")))
 
 
 def test_a_broken_json_line(folder: Folder) -> None:

@@ -63,7 +63,7 @@ async def test_a_stranger(tap: Tap, tls: ssl.SSLContext) -> None:
 
     assert (502, "connect") == (unknown.status, unknown.json["error"]["code"])
     assert call.error.startswith("no connection to 127.0.0.1:")
-    assert "its certificate is not trusted" in call.error
+    assert "the server's certificate is not trusted" in call.error
     assert "`ca_file`" in call.error
 
 
@@ -77,7 +77,7 @@ async def test_another_name(tap: Tap, certificates: Path, tls: ssl.SSLContext) -
     (call,) = await tap.close(id)
 
     assert (502, "connect") == (answer.status, answer.json["error"]["code"])
-    assert "its certificate is not for localhost" in call.error
+    assert "the server's certificate is not for localhost" in call.error
 
 
 @needs_openssl
@@ -94,4 +94,4 @@ async def test_no_tls_at_the_other_end(tap: Tap) -> None:
         answer = await caller.ask(request(id))
 
     assert (502, "connect") == (answer.status, answer.json["error"]["code"])
-    assert "it does not speak TLS" in answer.json["error"]["message"]
+    assert "the server does not speak TLS" in answer.json["error"]["message"]

@@ -267,7 +267,7 @@ async def test_another_try_begins_with_the_same_state(folder: Path) -> None:
         ({"kind": "python"}, "tools: .* missing 1 required positional argument: 'module'"),
         ({"kind": "python", "module": "shop"}, "tools: module must be the import path of a class, such as ./tools.py:Bank, not 'shop'"),
         ({"kind": "python", "modul": "x"}, "tools: unknown key 'modul' .did you mean 'module'..; known keys of python: kind, module"),
-        (settings("Gone"), "tools: class of tools './shop.py:Gone' cannot be loaded: there is no 'Gone' in it; it defines: .*"),
+        (settings("Gone"), "tools: class of tools './shop.py:Gone' cannot be loaded: the module does not define 'Gone'; it defines: .*"),
         (settings("number"), "tools: './shop.py:number' is a int, and must be a class whose methods are tools"),
         (settings("Bare"), "tools: './shop.py:Bare': Bare has no tools, which are its public methods with a docstring"),
         (settings("Asks"), "tools: './shop.py:Asks': Asks has an unknown parameter: colour; known: scenario, state"),

@@ -23,7 +23,7 @@ PAGE = "report.html"
 
 
 def write(run: Run, directory: Path, packed: PackedRollouts | None = None) -> Path:
-    """Writes the page of one run next to its journal. The journal is read only if `packed` is not given. Raises OSError."""
+    """Writes report.html of a run next to its journal, which is read only if `packed` does not contain its rollouts. Raises OSError."""
     data = (
         packed_data(run, directory, packed) if packed else run_data(run, directory, lambda _damage: None)
     )  # run.json already lists the damage
@@ -31,7 +31,7 @@ def write(run: Run, directory: Path, packed: PackedRollouts | None = None) -> Pa
 
 
 def write_several(directories: Sequence[Path], path: Path, on_damage: Callable[[str], None]) -> Path:
-    """Writes a page of several runs, which compares the others with the first one. Raises ConfigError and OSError."""
+    """Writes a page about several runs, which also compares them with the first one. Raises ConfigError and OSError."""
     runs = [read_run(directory) for directory in directories]
     data = [readable(run, directory, on_damage) for run, directory in zip(runs, directories, strict=True)]
     compared, texts = [each for run in runs for each in intervals(run)], []
@@ -46,7 +46,7 @@ def write_several(directories: Sequence[Path], path: Path, on_damage: Callable[[
 
 
 def readable(run: Run, directory: Path, on_damage: Callable[[str], None]) -> RunData:
-    """Reads the data of a run. Raises ConfigError if none of the records in its journal can be read."""
+    """Reads the data of a run, and reports invalid records with `on_damage`. Raises ConfigError if no record can be read."""
     damage: list[str] = []
     data = run_data(run, directory, damage.append)
     if damage and not data.index["rows"]:
@@ -58,7 +58,7 @@ def readable(run: Run, directory: Path, on_damage: Callable[[str], None]) -> Run
 
 
 def write_page(views: Sequence[RunView], data: Sequence[RunData], compared: Sequence[Json], path: Path, texts: Sequence[str] = ()) -> Path:
-    """Writes a page of runs that were read. `compared` has the intervals of their differences, `texts` HTML about all runs."""
+    """Writes a page about runs whose data has been read. `compared` has intervals for a picture, `texts` more HTML for the reports."""
     of_runs = (run_html(document(view), RolloutLinks(keys_of(each)).of) for view, each in zip(views, data, strict=True))
     html = page(" and ".join(view.run.id for view in views), "\n".join([*of_runs, *texts]), data, compared)
     return write_whole(path, html, errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""The data of a run on the page: table rows, the numbers of its pictures, and whole rollouts in compressed blocks."""
+"""The data of a run in report.html: table rows, the numbers of its pictures, and whole rollouts in compressed blocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEVEL = 6  # level of gzip; the next one takes 50 % longer and saves 1 % of the 
 
 @dataclass(frozen=True)
 class RunData:
-    """The data of one run. The page reads `index` when it opens, and a block when the user opens a rollout in it."""
+    """The data of one run in report.html. The page's script reads `index` first, and a block when the user opens a rollout in it."""
 
     index: Json  # name, fields, rows, distributions, server
     blocks: tuple[str, ...]  # gzip in base64: JSON lists of BLOCK rollouts, in the order of the rows
@@ -49,7 +49,7 @@ def run_data(run: Run, directory: Path, on_damage: Callable[[str], None]) -> Run
 
 
 def packed_data(run: Run, directory: Path, packing: PackedRollouts) -> RunData:
-    """Returns the data of a run whose rollouts have been read."""
+    """Returns the data of a run from its packed rollouts and its samples, which it reads."""
     server = server_series(directory, packing.table.began)
     return RunData({"name": run.id, "mains": mains_of(run), **packing.index(), "server": server}, packing.blocks())
 
@@ -66,17 +66,17 @@ def pass_thresholds_of(run: Run) -> dict[str, PassThreshold | None]:
 
 
 def mains_of(run: Run) -> Json:
-    """Returns the main score of each suite or `suite-variant`."""
+    """Returns suite or `suite-variant` -> main score, for the page's script."""
     return {name: main(suite.main_score, suite.scales[suite.main_score]) for name, suite in run.suites.items()}
 
 
 def main(score: str, scale: Scale) -> Json:
-    """Returns a main score in the format of the page."""
+    """Returns a main score for the page's script: its name, and whether lower values are better."""
     return {"score": score, "falling": scale.falling}
 
 
 class PageTable:
-    """Makes table rows of rollouts. Their times are relative to the first rollout."""
+    """Turns rollouts into rows of the page's table. Times are relative to the first rollout with a known time."""
 
     def __init__(self, pass_thresholds: Mapping[str, PassThreshold | None]) -> None:
         """`pass_thresholds` has the threshold to pass of each suite or `suite-variant`."""
@@ -84,7 +84,7 @@ class PageTable:
         self.began: float | None = None  # origin of the times of rows, in seconds since 1970; None before the first known time
 
     def row(self, rollout: Rollout) -> list[Any]:
-        """Returns the FIELDS of a rollout. Times are seconds after `began`, negative if the rollout started earlier."""
+        """Returns the row of a rollout: its FIELDS. Times are seconds after `began`, negative if the rollout started earlier."""
         self._calendar.learn(rollout)
         facts = row(rollout, self._pass_thresholds.get(rollout.key.group), self._calendar)
         if self.began is None:
@@ -95,7 +95,7 @@ class PageTable:
 
 
 class PackedRollouts:
-    """Collects rollouts as rows and compressed blocks. The caller adds a frame of them to `distributions`."""
+    """Collects rollouts as table rows and compressed blocks. The caller must add a frame with the same rollouts to `distributions`."""
 
     def __init__(self, pass_thresholds: Mapping[str, PassThreshold | None]) -> None:
         self.table, self.distributions = PageTable(pass_thresholds), Distributions()
@@ -114,7 +114,7 @@ class PackedRollouts:
             self._open = []
 
     def index(self) -> Json:
-        """Returns the fields, rows and distributions in the format of the page."""
+        """Returns fields, rows and distributions in the format that the page's script reads."""
         return {"fields": FIELDS, "block": BLOCK, "bins": BINS, "rows": self._rows, "distributions": self.distributions.plain()}
 
     def blocks(self) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ class PackedRollouts:
 
 
 def packed(value: Sequence[Json]) -> str:
-    """Encodes a value as JSON, gzip and base64. Equal values give equal texts."""
+    """Encodes values as JSON, compresses it, and returns it as base64. Equal values give equal texts."""
     return base64.b64encode(gzip.compress(encoded(value).encode(), LEVEL, mtime=0)).decode()
 
 

@@ -52,7 +52,7 @@ class RolloutLinks:
 
 
 def _address(key: RolloutKey) -> str:
-    """Returns the address of a rollout. Empty if it would be too long, or if the name contains a lone surrogate."""
+    """Returns the address of a rollout. Empty if that would be too long, or if a name contains a lone surrogate."""
     try:
         address = f"#{quote(f'{key.suite}/{key.id}')}"
     except UnicodeEncodeError:
@@ -132,18 +132,18 @@ SECTIONS: Mapping[str, str] = {"scenarios": "Scenarios", "compare": "Comparison"
 
 
 def asset(name: str) -> str:
-    """Returns the text of an asset of the package."""
+    """Returns the text of a file in the folder `assets`."""
     return (files("pytest_agentbench.reports.page") / "assets" / name).read_text(encoding="utf-8")
 
 
 def page(title: str, first: str, runs: Sequence[RunData], compared: Sequence[Json], *, live: bool = False) -> str:
-    """Returns the whole page.
+    """Returns the HTML of a whole page.
 
     Args:
         title: The title of the page.
-        first: HTML of the reports.
+        first: The HTML of the reports, which comes first.
         runs: The data of the runs.
-        compared: The intervals of differences.
+        compared: The intervals of gate rules and comparisons, for a picture.
         live: Whether the page asks its server for updates.
     """
     script, style = "\n".join(asset(f"{name}.js") for name in (*SCRIPTS[:-1], *(LIVE if live else ()), SCRIPTS[-1])), asset("page.css")

@@ -40,7 +40,7 @@ RATIO = 20  # The time between two updates is at least this many times the durat
 
 
 class LiveRun:
-    """A run directory that is watched. It keeps the table rows, about a kilobyte each, and the offsets of records.
+    """The data of a live page. It follows a run directory, and keeps table rows (about a kilobyte each) and the offsets of records.
 
     Safe to use from threads. When a session of the run starts or ends, everything is read again, and the rows get a new generation.
     """
@@ -53,7 +53,7 @@ class LiveRun:
         self._records = LiveRecords(directory, _finished(directory, self._timestamps))
 
     def page(self) -> str:
-        """Returns the page without rows. It requests them with `news`."""
+        """Returns the HTML of the page without rows. Its script gets them from `news`."""
         with self._lock:
             index = {"name": self.directory.name, "mains": {}, "server": [], **PackedRollouts({}).index()}
             return page(self.directory.name, self._records.html(self._phase()), [RunData(index, ())], [], live=True)
@@ -104,7 +104,8 @@ class LiveRun:
     def _phase(self) -> RunPhase:
         """Returns the phase of the run.
 
-        Once the lock was free, it is not tried again, because the next session needs it when it starts.
+        The lock of the journal tells whether a session is running. Once it was free, it is not tried again until a session starts,
+        because that session needs it.
         """
         if self._records.run:
             return "ended"
@@ -117,13 +118,13 @@ class LiveRun:
 
 
 class LiveRecords:
-    """The records of a run that have been read in one generation."""
+    """The records read since a session of the run last started or ended. `LiveRun` then replaces this object."""
 
     def __init__(self, directory: Path, run: Run | None) -> None:
-        """`run` is None unless the run has ended."""
+        """`run` is the finished run, or None if the run has not ended."""
         self.run, self._directory = run, directory
         self.table, self.distributions = PageTable(pass_thresholds_of(run) if run else {}), Distributions()
-        self.rows: list[str] = []  # as JSON; if a rollout ran again, its last row counts
+        self.rows: list[str] = []  # table rows as JSON; if a rollout ran again, its last row counts
         self.places: list[tuple[int, int]] = []  # offset and size of the record of each row, in bytes
         self.damaged = 0  # number of invalid lines
         self._transcripts = Transcripts(directory, lambda _: None)
@@ -151,7 +152,7 @@ class LiveRecords:
         return self._sessions[-1] if self._sessions else None
 
     def html(self, phase: RunPhase) -> str:
-        """Returns the report of the run, or its state so far if it has not ended."""
+        """Returns the report of the run as HTML, or the results so far if the run has not ended."""
         if self.run is None:
             return run_html(document_so_far(self._directory.name, self.session, self.so_far, stopped=phase == "stopped"), no_address)
         if self._is_read not in self._html:
@@ -228,7 +229,7 @@ def _changed(path: Path) -> int:
 
 
 def _finished(directory: Path, timestamps: tuple[int, int]) -> Run | None:
-    """Returns the run if its last session has ended. Raises ConfigError."""
+    """Returns the run if its last session has ended, otherwise None. Raises ConfigError if run.json is invalid."""
     began, ended = timestamps
     return run_file.read_run(directory) if ended > began else None
 
@@ -261,7 +262,7 @@ HEADERS = {
 
 
 class Loopback(ThreadingHTTPServer):
-    """Serves a run on a free port of 127.0.0.1. The address contains a random token."""
+    """The HTTP server of a live page, on a free port of 127.0.0.1. Its address contains a random token."""
 
     daemon_threads = True
     request_queue_size = 2 * MOST  # If the queue is full, Linux drops the SYN, and the client repeats it a second later.
@@ -289,13 +290,13 @@ class Loopback(ThreadingHTTPServer):
             self._free_connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Reports an error, unless the browser closed the connection."""
+        """Prints the error of a request, unless the browser closed the connection or was silent for too long."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 class PageHandler(BaseHTTPRequestHandler):
-    """Answers the requests of the page."""
+    """Answers the requests of a browser for the live page and its data."""
 
     server: Loopback
     timeout = PATIENCE
@@ -318,11 +319,11 @@ class PageHandler(BaseHTTPRequestHandler):
         return self._answer(HTTPStatus.OK, kind, body)
 
     def _body(self, name: str, query: dict[str, str]) -> tuple[str, str]:
-        """Returns content type and text.
+        """Returns content type and text of an answer. `name` is the path after the token: empty, `news` or `rollout`.
 
         Raises:
-            LookupError or ValueError: The requested object does not exist.
-            OSError or ConfigError: It cannot be read.
+            LookupError or ValueError: The requested page or rollout does not exist, or an argument is invalid.
+            OSError or ConfigError: The files of the run cannot be read.
         """
         run = self.server.run
         match name:

@@ -1,4 +1,4 @@
-"""The numbers of the page's pictures: distributions of latencies, intervals of differences, and server metrics over time."""
+"""The numbers of the pictures in report.html: distributions of latencies, intervals of differences, and server metrics over time."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ LEAST = 1e-2  # Smaller values are counted as this one.
 
 
 class Distributions:
-    """Histograms by suite and variant: TTFT and ITL in milliseconds, and output tokens per second of a call."""
+    """Histograms for each suite and variant: TTFT and ITL in milliseconds, and output tokens per second of a call."""
 
     def __init__(self) -> None:
         self._counts: defaultdict[str, defaultdict[str, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
 
     def add(self, frame: Frame, by: int = 1) -> None:
-        """Counts all calls of some rollouts, including earlier attempts. With `by=-1` they are subtracted."""
+        """Counts the calls of all rollouts in a frame, including earlier attempts. With `by=-1`, subtracts them."""
         part = frame.scenarios()
         for group in dict.fromkeys(part.rollouts["group"].tolist()):
             for name, values in _values(part.where(group=group)).items():
@@ -41,12 +41,12 @@ class Distributions:
                     counts[each] += by * count
 
     def plain(self) -> Json:
-        """Returns group -> metric -> [[bin, count], ...], the lowest bin first."""
+        """Returns suite or `suite-variant` -> metric -> [[bin, count], ...], the lowest bin first."""
         return {group: {name: _counted(bins) for name, bins in metrics.items()} for group, metrics in self._counts.items()}
 
 
 def bins_of(values: Floats) -> Counts:
-    """Returns the bin of each value. Bin 0 starts at 1."""
+    """Returns the number of the bin that contains each value. Bins are logarithmic; bin 0 starts at 1."""
     import numpy as np
 
     bins: Counts = np.floor(np.log10(np.maximum(values, LEAST)) * BINS + 1e-9).astype(np.int64)
@@ -66,7 +66,7 @@ METRICS = ("ttft", "itl", "e2e")
 
 
 def intervals(run: Run) -> list[Json]:
-    """Returns the intervals of a run's gate rules and of the comparisons of its arms."""
+    """Returns the intervals of a run's gate rules, and of the comparisons of its arms, for the page's script."""
     rules = run.gate.rules if run.gate else ()
     ruled = [_interval(f"{each.suite} {each.rule}", each, each.threshold, each.verdict) for each in rules]
     arms = run.ab.comparisons if run.ab else ()
@@ -78,7 +78,7 @@ def intervals(run: Run) -> list[Json]:
 
 
 def compared_runs(directories: Sequence[Path]) -> RunComparison:
-    """Returns the comparison of some runs with the first one. Raises ConfigError."""
+    """Returns the comparison of several runs with the first one. Raises ConfigError if a run cannot be read."""
     from pytest_agentbench.gate.run_comparison import RunComparison, distinct
     from pytest_agentbench.gate.run_pair import read  # imported late, because a session does not need the statistics
 
@@ -87,7 +87,7 @@ def compared_runs(directories: Sequence[Path]) -> RunComparison:
 
 
 def intervals_against_reference(runs: RunComparison) -> list[Json]:
-    """Returns the intervals of the differences from the reference."""
+    """Returns the intervals of all differences between the reference run and the others, for the page's script."""
     return [each for each in _interval_of_each_difference(runs) if each]
 
 
@@ -110,12 +110,12 @@ def _against(runs: RunComparison, title: str, metric: str, comparisons: Sequence
 
 
 def _even(metric: str) -> float:
-    """Returns the value for no difference: 1 for ratios of latencies, 0 for differences of scores."""
+    """Returns the value that means no difference in a metric: 1 for ratios of latencies, 0 for differences of scores."""
     return 1.0 if "." in metric else 0.0
 
 
 def _interval(title: str, decision: Decision, threshold: float, verdict: str) -> Json:
-    """Returns an interval in the format of the page, or an empty dict without an estimate."""
+    """Returns an interval in the format that the page's script reads, or an empty dict without an estimate."""
     if decision.estimate is None:
         return {}
     ends = {"estimate": decision.estimate, "low": decision.low, "high": decision.high}
@@ -138,7 +138,7 @@ TimePoints = list[tuple[float, float]]
 
 
 def server_series(directory: Path, began: float | None) -> list[Json]:
-    """Returns title, unit, source and points of each line. A point is (seconds after `began`, value). Empty without samples."""
+    """Returns the lines of the picture of server metrics. Their points are (seconds after `began`, value). Empty without samples."""
     if began is None:
         return []
     lines: defaultdict[tuple[str, str, str], TimePoints] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The data of a rollout on the page: its table row, and the details that are shown when the user opens it."""
+"""The data of a rollout in report.html: its table row, and the details that are shown when the user opens the rollout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TICK_NS = 100_000  # unit of token timestamps on the timeline: 0.1 ms
 
 
 def row(rollout: Rollout, pass_threshold: PassThreshold | None, calendar: Calendar) -> Json:
-    """Returns the FIELDS of a rollout. Times are in seconds since 1970, TTFT and ITL in milliseconds, rates per second."""
+    """Returns field -> value of a rollout's row. Times are in seconds since 1970, TTFT and ITL in milliseconds, rates per second."""
     key, calls = rollout.key, rollout.all_calls
     return {
         "id": key.id,
@@ -122,7 +122,7 @@ def _verification(rollout: Rollout) -> Json | None:
 
 
 def _attempt(attempt: Attempt, rollout: Rollout) -> Json:
-    """Returns an attempt with its calls and spans, in milliseconds from its start. Only the last attempt has tools and programs."""
+    """Returns an attempt with its calls and spans, in milliseconds from its start. Only the spans of the last attempt are known."""
     began = _beginning(attempt)
     calls = [_call(call, began) for call in (*attempt.calls, *attempt.other_calls)]
     last = attempt.attempt == rollout.attempt
@@ -165,7 +165,7 @@ def _call(call: LLMCall, began: int) -> Json:
 
 
 def _spans(rollout: Rollout, began: int) -> Iterator[Json]:
-    """Yields the spans of tools and programs, and of the verifier, which starts after the rollout."""
+    """Yields the spans of tools and programs, and that of the verifier, which starts after the rollout has ended."""
     for tool in rollout.tool_calls:
         if tool.started_ns and tool.ended_ns:
             yield {"kind": "tool", "name": tool.name, "at": [_since(tool.started_ns, began), _since(tool.ended_ns, began)]}
@@ -176,5 +176,5 @@ def _spans(rollout: Rollout, began: int) -> Iterator[Json]:
 
 
 def _since(timestamp: int | None, began: int) -> float | None:
-    """Returns milliseconds since the start, rounded to microseconds."""
+    """Returns the milliseconds from `began` to a timestamp, rounded to microseconds. Both are in nanoseconds."""
     return None if timestamp is None else round((timestamp - began) / 1e6, 3)

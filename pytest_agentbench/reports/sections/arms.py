@@ -18,7 +18,7 @@ RATES = ("output_tokens_per_s", "rollouts_per_hour")  # columns of the table of 
 
 
 def section(view: RunView) -> Section | None:
-    """Returns the differences that are shown, each arm, and all comparisons. For a run without arms, only how the cache was prepared."""
+    """Returns the most important comparisons, each arm, and all comparisons. A run without arms has only how the cache was prepared."""
     run = view.run
     cache = Fact("cache", say(gate_phrases.cache, run))
     return of("A/B" if run.ab else "Prefix cache", [*(_blocks(run, run.ab) if run.ab else ()), cache])

@@ -1,4 +1,4 @@
-"""The section of what to look at first: at most ten lines. Rules that did not pass come first, then the most frequent mistakes."""
+"""The section `What to look at first`: at most ten lines. Rules that did not pass come first, then the mistakes of each suite."""
 
 from __future__ import annotations
 

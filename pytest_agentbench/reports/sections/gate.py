@@ -23,7 +23,7 @@ def section(view: RunView) -> Section | None:
 
 
 def document_of(gate: GateResult, rounds: RoundsResult | None) -> Document:
-    """Returns a report with only the gate."""
+    """Returns a report that contains only the section of the gate."""
     section = _section(gate, rounds)
     return Document("Gate", None, (replace(section, title=""),) if section else ())
 

@@ -1,4 +1,4 @@
-"""The report of a run in the format of another tool."""
+"""The report of a run in the format of another tool (a peer), such as AIPerf."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ DIGITS = 2
 
 
 def document(tool: str, tables: Iterable[tuple[str, PeerTable]]) -> Document:
-    """Returns the tables of a tool, with notes on how their numbers differ from ours.
+    """Returns a report with the tables of a tool, and notes on how their numbers differ from those of our other reports.
 
     Args:
         tool: Name of the tool.
-        tables: The calls that a table is about, for example `of this run`, and the table.
+        tables: Pairs of a phrase that says which calls a table is about, for example `of this run`, and the table.
     """
     return Document(tool, None, tuple(_section(of, figures) for of, figures in tables))
 

@@ -20,7 +20,7 @@ OF_CALLS = (("calls sent", 0), ("TTFT ms", 1), ("E2E ms", 1))
 
 
 def document(profile: Profile) -> Document:
-    """Returns the report of a profile."""
+    """Returns the report that `agentbench show --profile` prints."""
     parts = (
         of("Slowest LLM calls", _slowest(profile)),
         of("Call tree", _tree(profile.tree)),

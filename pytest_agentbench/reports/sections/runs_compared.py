@@ -1,4 +1,4 @@
-"""The report of compared runs: their setups, tables with a column for each run, and the scenarios that differ."""
+"""The report of a comparison of runs: their setups, tables with a column for each run, and the scenarios whose scores differ."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Row = tuple[TableCell, ...]
 
 
 def document(runs: RunComparison, *, details: bool, most: int | None = None) -> Document:
-    """Returns the comparison of some runs.
+    """Returns the report of a comparison of runs.
 
     Args:
         runs: The runs, the reference first.
@@ -64,7 +64,7 @@ def document(runs: RunComparison, *, details: bool, most: int | None = None) -> 
 
 
 def with_short_names(runs: RunComparison) -> RunComparison:
-    """Returns the runs under names that fit on a terminal. No two names are equal."""
+    """Returns the comparison with names of runs that fit on a terminal. No two names are equal."""
     return replace(runs, names=distinct([cut(name, LONGEST) for name in runs.names]))
 
 

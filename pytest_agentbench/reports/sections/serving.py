@@ -46,7 +46,7 @@ def section(view: RunView) -> Section | None:
 
 
 def _measures(run: Run) -> Iterator[AnyBlock]:
-    """Yields the main numbers. If the run has arms, the first page leaves them out, because they describe no single arm."""
+    """Yields the main latencies and rates. In a run with arms they are not on the first page, because they describe no single arm."""
     performance, first, summary = run.performance, Level.FIRST_PAGE, Level.SUMMARY
     for place, name in enumerate(LATENCIES):
         if spread := performance.latency(name):
@@ -127,7 +127,7 @@ def _tables(performance: PerformanceSummary) -> Iterator[AnyBlock | Section | No
 
 
 def _latencies(latencies: Mapping[str, LatencySpread | None]) -> Iterator[Table]:
-    """Yields the latencies with only the interval of the median, so that a row fits into a line of a terminal."""
+    """Yields a table of latencies with only the interval of the median, so that each row fits into a line of a terminal."""
     columns = heads("ms", *((name, 1) for name in COLUMNS), "median, 95 %")
     rows = [
         (title, *(getattr(spread, name) for name in COLUMNS), say(brackets, spread.intervals.get("p50")))
@@ -185,7 +185,7 @@ CALL_COLUMNS = heads(
 
 
 def call_cells(call: SlowCall) -> tuple[TableCell, ...]:
-    """Returns the cells of CALL_COLUMNS."""
+    """Returns the cells that describe a slow call in a table with CALL_COLUMNS."""
     times = (call.queue_ms, call.first_token_ms, call.decoding_ms)
     counts = (call.prompt_tokens, call.cached_tokens, call.output_tokens)
     return call.total_ms, Code(call.rollout, "scenario"), say(serving_phrases.call_place, call), *times, *counts

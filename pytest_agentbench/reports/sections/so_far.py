@@ -17,7 +17,7 @@ SHOWN = 8  # scores shown of a suite
 
 @dataclass
 class SoFar:
-    """Counts of the finished rollouts, by suite and variant."""
+    """The counts and sums of scores of the rollouts that have finished so far, by suite and variant."""
 
     statuses: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     sums: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))  # (group, score) -> sum of the scores
@@ -38,7 +38,7 @@ class SoFar:
         self.failed_calls += by * sum(call.error_kind is not None for call in rollout.all_calls)
 
     def remove(self, rollout: Rollout) -> None:
-        """Subtracts a rollout that ran again."""
+        """Subtracts an earlier record of a rollout that ran again."""
         self.add(rollout, -1)
 
     @property
@@ -48,7 +48,7 @@ class SoFar:
 
 
 def document_so_far(name: str, session: Session | None, so_far: SoFar, *, stopped: bool) -> Document:
-    """Returns the report of a run that has not ended. `stopped` means that no session is running its rollouts."""
+    """Returns the report of a run that has not ended. `session` is its last one. `stopped` means that no session is running rollouts."""
     headline = Fact("verdict", say(phrases.stopped if stopped else phrases.running, so_far.ended), "open", level=Level.HEADLINE)
     return Document.of(f"Run {name}", [of("So far", _blocks(name, session, so_far, stopped=stopped))], headline)
 

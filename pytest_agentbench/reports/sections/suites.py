@@ -1,4 +1,4 @@
-"""The section of suites: scores, costs, mistakes and tables of each suite. Each part is a function in PARTS."""
+"""The section of suites: scores, costs, mistakes and tables of each suite. A function in PARTS yields each part of a suite's section."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def section(view: RunView) -> Section | None:
 
 
 def _first_page(run: Run, name: str, suite: SuiteResult) -> Blocks:
-    """Yields the main numbers. If the run has arms, the first page compares them instead."""
+    """Yields the numbers of rollouts and the means. In a run with arms they are not on the first page, which compares the arms instead."""
     first, summary, several = Level.FIRST_PAGE, Level.SUMMARY, len(run.suites) > 1
     if not run.ab:
         yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary)
@@ -135,7 +135,7 @@ def _answers(run: Run, name: str, suite: SuiteResult) -> Blocks:
 
 
 def _measured(run: Run, name: str, label: str, measure: Measure) -> Blocks:
-    """Yields a measure at all levels. If the run has arms, the first page compares them instead."""
+    """Yields a measure for all levels except, in a run with arms, the first page, which compares the arms instead."""
     summary = Level.SUMMARY
     if not run.ab:
         yield Fact(label, measure, level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
@@ -180,7 +180,7 @@ def _worst(run: Run, _name: str, suite: SuiteResult) -> Blocks:
 
 
 def _tables(run: Run, _name: str, suite: SuiteResult) -> Blocks:
-    """Yields the tables that only files show."""
+    """Yields the tables of a suite, which are mostly shown only in files and with -vv."""
     yield of("Pass rates", _pass_rates(suite))
     yield of("Tasks", _task_table(suite))
     yield of("How failed trials ended", _task_failures(suite))
@@ -253,7 +253,7 @@ def _mistake_row(each: MistakeCount, rollouts: int) -> tuple[TableCell, ...]:
 
 
 def _worst_tables(suite: SuiteResult) -> Blocks:
-    """Yields the worst scenarios, for which a terminal has lines instead. Tasks have no expected tools."""
+    """Yields tables of the worst scenarios, in place of the lines on a terminal. In suites of tasks they have no columns for tools."""
     rows: list[tuple[TableCell, ...]] = []
     for each in suite.worst:
         tools = () if suite.tasks else (say(suite_phrases.tools, each.expected_tools), say(suite_phrases.tools, each.actual_tools))

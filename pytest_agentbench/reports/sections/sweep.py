@@ -19,7 +19,7 @@ def document(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria, pict
 
 
 def _conclusions(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria) -> Iterator[Fact]:
-    """Yields the knee, the highest level that is good enough, and what the numbers leave out."""
+    """Yields the knee, the highest level that is good enough, and everything that limits these results."""
     operations = sweep.operations
     if bend := knee(operations):
         yield Fact("knee", say(capacity_phrases.knee, bend.concurrency, max(operations).concurrency))

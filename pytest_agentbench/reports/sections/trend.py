@@ -39,7 +39,7 @@ def document(trend: Trend) -> Document:
 
 
 def _regressions(trend: Trend) -> Iterator[AnyBlock]:
-    """Yields the regressions, open ones first, then by date, the latest first: lines on a terminal, a table elsewhere."""
+    """Yields the regressions as lines for a terminal and a table for files: open ones first, and later ones before earlier ones."""
     places = {each.run: place for place, each in enumerate(trend.runs)}
     every = sorted(trend.regressions(), key=lambda each: (each[2].state != OPEN, -places[each[2].run]))
     for group, series, each in every:

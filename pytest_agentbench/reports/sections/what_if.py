@@ -11,7 +11,7 @@ from pytest_agentbench.simulation.what_if import SettingEstimate, WhatIf
 
 
 def document(what_if: WhatIf) -> Document:
-    """Returns the results of a simulation. The first section says how far they can be trusted."""
+    """Returns the report of a simulation. Its first section says how far the results can be trusted."""
     simulation = (
         Fact("anchor", say(capacity_phrases.anchor, what_if)),
         Fact("replayed", say(capacity_phrases.replayed, what_if)),

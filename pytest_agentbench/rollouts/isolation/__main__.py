@@ -1,6 +1,7 @@
-"""The template process: `python -m pytest_agentbench.rollouts.isolation`. It imports a suite's code once, and forks a process per job.
+"""The template process: imports a suite's code once, and forks a process for each job (the agent or one scorer of one rollout).
 
-stdin is a socket to the pool. When it closes, this process and all processes that it forked end.
+The pool starts it as `python -m pytest_agentbench.rollouts.isolation`. stdin is a socket to the pool. When it
+closes, the template process and all processes that it forked end.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def main() -> None:
 
 
 class Forks:
-    """Forks and kills the processes of one suite and variant, and reports their ends to the pool."""
+    """The state of a template process: forks a process for each job, kills it when the pool asks, and reports its end to the pool."""
 
     def __init__(self, control: socket.socket, setup: RolloutSetup) -> None:
         self.control, self.setup, self.pid = control, setup, os.getpid()
@@ -87,7 +88,7 @@ class Forks:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # With a Python handler the signal wakes `select` up.
 
     def serve(self) -> None:
-        """Handles commands of the pool and ends of processes until the pool disconnects."""
+        """Handles commands of the pool and exits of forked processes until the pool disconnects. Then kills all forked processes."""
         self.ready.register(self.wakeups, selectors.EVENT_READ, self._report_ends)
         self.ready.register(self.control, selectors.EVENT_READ, self._obey)
         try:
@@ -102,7 +103,7 @@ class Forks:
                 signal_group(pid, signal.SIGKILL)
 
     def _obey(self) -> None:
-        """Carries out a command of the pool. Raises ConnectionError if the pool has disconnected."""
+        """Reads and carries out a command of the pool (`Fork` or `Kill`). Raises ConnectionError if the pool has disconnected."""
         data, descriptors, _, _ = socket.recv_fds(self.control, COMMAND_BYTES, 1)
         if not data:
             raise ConnectionError("the pool has closed the connection")
@@ -117,7 +118,7 @@ class Forks:
         printed, pipe = PrintedOutput.through_pipe()
         pid = os.fork()
         if pid == 0:
-            self._become(number, line, pipe)
+            self._run_job_and_exit(number, line, pipe)
         with suppress(OSError):  # The process does the same itself, and may have ended already.
             os.setpgid(pid, pid)
         self.jobs[pid], self.printed[pid] = number, printed
@@ -130,8 +131,14 @@ class Forks:
             if not printed.read():
                 self.ready.unregister(printed)
 
-    def _become(self, number: int, line: int, pipe: int) -> NoReturn:
-        """Runs the job in the forked process, and exits."""
+    def _run_job_and_exit(self, number: int, line: int, pipe: int) -> NoReturn:
+        """Runs a job in the forked process, and exits.
+
+        Args:
+            number: Number of the job.
+            line: Descriptor of the socket to the pool.
+            pipe: Descriptor to which stdout and stderr are redirected.
+        """
         code = 1
         try:
             os.setpgid(0, 0)
@@ -144,7 +151,7 @@ class Forks:
             for descriptor in (1, 2):
                 os.dup2(pipe, descriptor)
             os.close(pipe)
-            inside.work_off(self.setup, socket.socket(fileno=line))
+            inside.run_job(self.setup, socket.socket(fileno=line))
             code = 0
         except BaseException:  # The forked process must never continue with the code of the template process.
             traceback.print_exc()
@@ -160,10 +167,10 @@ class Forks:
             _, status = os.waitpid(pid, 0)
             number, code = self.jobs.pop(pid), os.waitstatus_to_exitcode(status)
             end_marked(ROLLOUT, f"{self.mark}-{number}", settle=0, grace=0)
-            wire.send(self.control, JobEnded(number, end_text(code), self._printed_by(pid)))
+            wire.send(self.control, JobEnded(number, end_text(code), self._output_of(pid)))
 
-    def _printed_by(self, pid: int) -> str:
-        """Returns the output that is kept of a process, and closes the pipe. Later output is lost."""
+    def _output_of(self, pid: int) -> str:
+        """Returns the output of a process, shortened if it is long, and closes the pipe. Later output is lost."""
         printed = self.printed.pop(pid)
         with suppress(KeyError):  # The process had closed its end.
             self.ready.unregister(printed)

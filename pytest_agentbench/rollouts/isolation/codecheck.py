@@ -1,4 +1,4 @@
-"""Checks a suite's own code and reads the declarations in it, before anything boots.
+"""Checks a suite's own code (agent, tools, scorers) before the backend boots, and reads the scales that its scorers declare.
 
 The code is loaded in a process of its own (`python -m pytest_agentbench.rollouts.isolation.codecheck`), because it may exit, crash or hang.
 """
@@ -32,14 +32,14 @@ from pytest_agentbench.tools import factory as tool_factory
 
 
 def brings_any(suite: PoolSuite, variants: Iterable[str]) -> bool:
-    """Returns whether a suite has code of its own: a scorer, or the agent or the tools of one of these variants."""
+    """Returns whether a suite has code of its own: a scorer, or agent or tools of one of these variants."""
     return any(map(is_import_path, suite.scorers)) or any(
         brings_code(suite.agent_of(each), suite.folder) or tool_factory.brings_code(suite.tools_of(each)) for each in variants
     )
 
 
 def check_code(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) -> FromCodeCheck:
-    """Loads the code of a suite in a process of its own, which may take `seconds`."""
+    """Loads the code of a suite in a process of its own, which is killed after `seconds`. Returns its declarations, or why it failed."""
     command = [sys.executable, "-m", "pytest_agentbench.rollouts.isolation.codecheck"]
     own_tools = any(tool_factory.brings_code(suite.tools_of(each)) for each in variants)  # Own tools are checked against the scenarios.
     sent = suite.for_pool() if own_tools else replace(suite.for_pool(), scenarios=())
@@ -53,12 +53,15 @@ def check_code(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) ->
     if answer:
         return FROM_CODE_CHECK.read(json.loads(answer))
     end = f"did not end within {seconds:g} s" if expired else end_text(child.returncode)
-    why = f"{suite.folder / SUITE_FILE}: the process that imports the suite's code {end}; importing it should only define things"
+    why = f"{suite.folder / SUITE_FILE}: the process that imports the suite's code {end}; importing it must only define things"
     return NotLoaded(why)
 
 
 def main() -> NoReturn:
-    """Writes the first fault or the declarations. Discards other output of the code, and ends without waiting for its threads."""
+    """Entry point of the process: writes the declarations or the first fault to stdout as one line, and exits.
+
+    Discards what the suite's code prints, and does not wait for its threads.
+    """
     end_with_parent(os.getppid(), signal.SIGKILL)
     answer = os.dup(1)
     os.dup2(2, 1)
@@ -84,7 +87,7 @@ def _answer() -> FromCodeCheck:
 
 
 def _check_isolated(suite: PoolSuite, variant: str, agent: Agent) -> None:
-    """Raises ConfigError if the suite's own agent runs programs in a sandbox, but would run in an isolated process without one."""
+    """Raises ConfigError if the suite's own agent runs programs in a sandbox, because a process of `isolation: process` has none."""
     kind = suite.agent_of(variant)["kind"]
     if suite.isolation == "process" and brings_code(suite.agent_of(variant), suite.folder) and code_place(agent):
         why = "runs programs in a sandbox, which a process for each rollout does not have; leave `isolation` out"

@@ -1,6 +1,6 @@
-"""The code that runs in a forked process: it runs one agent or one scorer, and reports to the pool as it goes.
+"""The code that runs in a forked process: runs one agent or one scorer, and reports its calls and its result to the pool.
 
-The template process, which forked it, reads its output.
+The template process, which forked the process, reads what it prints.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ REST = 16  # chunks that are read at most after the end of a process, more than 
 
 
 class PrintedOutput:
-    """Reads the output of a forked process from a pipe. Keeps at most half of a rollout's log, which also has other content."""
+    """Reads what a forked process prints from a pipe. Keeps at most half of the size of a rollout's log, which also has other content."""
 
     def __init__(self, pipe: int) -> None:
-        """`pipe` is a non-blocking descriptor."""
+        """Takes the non-blocking descriptor of the pipe's read end."""
         self._pipe = pipe
         self._log = Log(LOG_LIMIT // 2)
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     @classmethod
     def through_pipe(cls) -> tuple[PrintedOutput, int]:
-        """Returns the reader of a new pipe, and the descriptor to write to."""
+        """Creates a pipe. Returns the reader, and the descriptor to write to."""
         pipe, other = os.pipe()
         os.set_blocking(pipe, False)
         return cls(pipe), other
@@ -73,13 +73,13 @@ class PrintedOutput:
         return self._pipe
 
     def read(self) -> bool:
-        """Reads a chunk. Returns whether there can be more. Raises BlockingIOError if there is none yet."""
+        """Reads a chunk. Returns False at the end of the pipe. Raises BlockingIOError if nothing is there to read yet."""
         data = os.read(self._pipe, CHUNK)
         self._log.write(self._decode(data, not data))
         return bool(data)
 
     def end(self) -> str:
-        """Reads the rest and closes the pipe, even if a process still writes to it. Returns the output that is kept."""
+        """Reads the rest and closes the pipe, even if a process still writes to it. Returns the output, shortened if it is long."""
         with suppress(BlockingIOError):
             for _ in range(REST):
                 self.read()
@@ -90,26 +90,26 @@ class PrintedOutput:
 GRACE = 0.2  # seconds for an agent to end after the pool has stopped it; part of the time after which the pool kills the process
 
 
-def work_off(setup: RolloutSetup, connection: socket.socket) -> None:
-    """Receives a job over a connection to the pool, does it, and sends the result."""
-    asyncio.run(_work_off(setup, connection))
+def run_job(setup: RolloutSetup, connection: socket.socket) -> None:
+    """Receives a job over a connection to the pool, runs the agent or the scorer, and sends the result."""
+    asyncio.run(_run_job(setup, connection))
 
 
-async def _work_off(setup: RolloutSetup, connection: socket.socket) -> None:
+async def _run_job(setup: RolloutSetup, connection: socket.socket) -> None:
     line = PoolLine(*await asyncio.open_connection(sock=connection))
     try:
         job = JOBS.read((await wire.read(line.reader))[0])
     except ValueError as error:
         line.tell(JobRefused(str(error)))
     else:
-        line.tell(await _done(setup, job, line))
+        line.tell(await _result_of(setup, job, line))
     await line.writer.drain()
     line.writer.close()
     await line.writer.wait_closed()
 
 
-async def _done(setup: RolloutSetup, job: Job, line: PoolLine) -> AgentDone | Scored | ScoreFailed:
-    """Does a job and returns its result."""
+async def _result_of(setup: RolloutSetup, job: Job, line: PoolLine) -> AgentDone | Scored | ScoreFailed:
+    """Runs the agent or the scorer of a job, and returns the message with its result."""
     async with aiohttp.ClientSession() as session:
         work = _agent(setup, job, line, session) if isinstance(job, AgentJob) else _score(setup, job, session)
         task: asyncio.Task[AgentDone | Scored | ScoreFailed] = asyncio.create_task(work)
@@ -120,7 +120,7 @@ async def _done(setup: RolloutSetup, job: Job, line: PoolLine) -> AgentDone | Sc
 
 
 async def _agent(setup: RolloutSetup, job: AgentJob, line: PoolLine, session: aiohttp.ClientSession) -> AgentDone:
-    """Runs the agent and returns its results. If it is stopped, these are the results so far."""
+    """Runs the agent and returns its results. If the pool stops the agent, these are the results so far."""
     llm = LLM(job.llm.base_url, job.llm.model, job.sampling, session, line.role, facts=job.llm.facts)
     scenario = setup.tools.for_scenario(job.scenario)
     async with setup.tools.opened(scenario) as source:
@@ -157,7 +157,7 @@ class PoolLine:
         self._one_at_a_time = asyncio.Lock()
 
     def tell(self, message: FromAgent | FromScorer) -> None:
-        """Sends a message from any thread. In the loop's thread it is written at once, so a crash that follows does not lose it."""
+        """Sends a message from any thread. In the loop's thread the message is written at once, so a crash right after does not lose it."""
         frame = wire.pack(message)
         if threading.get_ident() == self._thread:
             self.writer.write(frame)
@@ -165,7 +165,7 @@ class PoolLine:
             self._loop.call_soon_threadsafe(self.writer.write, frame)
 
     async def role(self, name: str, endpoint: Json | None) -> LLM:
-        """Returns a client for the model that plays a role. Raises InfraError if the pool refuses it."""
+        """Returns a client for the model that plays a role, for example the judge. Raises InfraError if the pool refuses the role."""
         async with self._one_at_a_time:
             self._pending_role = self._loop.create_future()
             self.tell(RoleQuestion(name, endpoint))
@@ -191,7 +191,7 @@ class PoolLine:
 
 
 class ReportedToolbox(Toolbox):
-    """Reports each call to the pool as it is made, so that the calls of an agent that is killed are recorded."""
+    """The toolbox of an isolated agent: reports each call to the pool at once, so that the record of a killed agent has its calls."""
 
     def __init__(self, tools: Sequence[Tool], line: PoolLine, source: ToolSource, sizes: Sizes) -> None:
         super().__init__(tools, source=source, sizes=sizes)

@@ -1,4 +1,7 @@
-"""The pool's part of isolation: starts template processes and the processes that they fork, and runs agents and scorers in those."""
+"""The pool's side of `isolation: process`: starts template processes, has them fork a process for each job, and gets the results.
+
+Agents and scorers that run in forked processes look to the pool like any others.
+"""
 
 from __future__ import annotations
 
@@ -65,26 +68,26 @@ UNREADABLE = "sent a message that cannot be read"
 
 
 class TemplateDied(ConfigError):
-    """The template process ended before it had imported the suite's code."""
+    """Raised if a template process ended before it had imported the suite's code."""
 
 
 class Forking(Protocol):
-    """A source of processes that have imported the code of a suite."""
+    """The part of Template and TemplateKeeper that agents and scorers use: runs a job in a process that has imported the suite's code."""
 
     judging: tuple[str, ...]  # scorers that call a model
     settings: Json  # settings of the agent, including defaults
 
     def process(self, job: Job) -> AbstractAsyncContextManager[ForkedProcess]:
-        """Yields a process for a job. It ends with the context."""
+        """Returns a context manager. It yields a process that runs the job, and kills that process at the end."""
 
 
 class Template:
-    """A template process. It has imported the code of a suite, and forks a process for each job."""
+    """The pool's handle of a template process, which has imported the code of a suite and forks a process for each job."""
 
     def __init__(
         self, control: socket.socket, process: asyncio.subprocess.Process, on_death: Callable[[Template], None] = lambda _: None
     ) -> None:
-        """`on_death` is called once, when the process can no longer fork, also because of `close`. Jobs fail after that."""
+        """Takes the socket to the process. `on_death` is called once, when the process can no longer fork, also because of `close`."""
         self._control, self._process, self._on_death = control, process, on_death
         self._numbers = itertools.count(1)
         self._ends: dict[int, asyncio.Future[JobEnded]] = {}
@@ -139,7 +142,7 @@ class Template:
 
     @asynccontextmanager
     async def process(self, job: Job) -> AsyncIterator[ForkedProcess]:
-        """Yields a process for a job. At the end the process is killed, and its output is written to stderr."""
+        """Forks a process for a job and yields the connection to it. At the end kills the process, and writes its output to stderr."""
         number = next(self._numbers)
         mine, theirs = socket.socketpair()
         ended = self._ends[number] = asyncio.get_running_loop().create_future()
@@ -200,7 +203,7 @@ class Template:
         on_death(self)
 
     async def end(self) -> str:
-        """Waits for the end of the template process. Returns how it ended."""
+        """Waits until the template process has ended. Returns a sentence on how it ended."""
         return f"the process that runs the suite's code {end_text(await self._process.wait())}"
 
 
@@ -213,7 +216,7 @@ class ForkedProcess:
     ended: asyncio.Future[JobEnded]  # raises InfraError if the template process has died
 
     async def read(self, messages: Messages[Message]) -> Message:
-        """Returns the next message. Raises ChildProcessError if the process has ended, with the reason, or if the message is damaged."""
+        """Returns the next message, parsed by `messages`. Raises ChildProcessError if the process has ended or the message is damaged."""
         try:
             return messages.read((await wire.read(self.reader))[0])
         except (EOFError, ConnectionError):
@@ -231,12 +234,15 @@ _ERRORS: dict[str, type[RolloutError]] = {error.status: error for error in (Agen
 
 
 def wants_isolation(suite: PoolSuite, variant: str) -> bool:
-    """Returns whether a suite sets `isolation: process` and has code of its own. Built-in code always runs in the pool."""
+    """Returns whether a suite sets `isolation: process`, and has an agent, tools or scorers of its own in this variant."""
     return suite.isolation == "process" and brings_any(suite, [variant])
 
 
 def isolated(suite: PoolSuite, variant: str, template: Forking, sizes: Sizes = USUAL) -> RolloutSetup:
-    """Returns the setup of a suite, like `prepare`, but the suite's own code runs in forked processes."""
+    """Returns the setup (agent, scorers, settings) of a suite and variant whose own code runs in processes forked by `template`.
+
+    Built-in scorers run in the pool, and so does a built-in agent unless its tools are the suite's own code.
+    """
     settings, folder = suite.agent_of(variant), suite.folder
     own = brings_code(settings, folder) or tool_factory.brings_code(suite.tools_of(variant))  # An agent runs in the process of its tools.
     agent = IsolatedAgent(template) if own else make_agent(settings, folder)
@@ -250,7 +256,10 @@ def isolated(suite: PoolSuite, variant: str, template: Forking, sizes: Sizes = U
 
 @dataclass(frozen=True)
 class IsolatedAgent:
-    """An agent that runs in a forked process. All turns of a scenario run in the same process."""
+    """Stands in the pool for an agent that runs in a forked process, because the agent or its tools are the suite's own code.
+
+    Each rollout has a new process, in which the agent handles all messages of the user.
+    """
 
     template: Forking
 
@@ -258,7 +267,7 @@ class IsolatedAgent:
         return await self.work(scenario, llm, tools)
 
     async def work(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-        """Returns the agent's answer. Raises the agent's own RolloutError, or AgentError if its process died."""
+        """Runs the agent in a forked process and returns its answer. Raises the agent's RolloutError, or AgentError if the process died."""
         mark = current()
         assert mark is not None  # Agents run only within an attempt.
         async with self.template.process(AgentJob(scenario, mark.key.trial, _access(llm), llm.sampling)) as process:
@@ -280,7 +289,7 @@ class IsolatedAgent:
 
 
 async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> AgentDone:
-    """Waits until an agent is done. Stores its calls and transcript in `llm` and `tools`."""
+    """Handles messages of an agent's process until the agent is done. Stores its calls and transcript in `tools` and `llm`."""
     while True:
         match await process.read(FROM_AGENT):
             case CallMade(place, call):
@@ -304,7 +313,7 @@ async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> Agent
 
 
 def isolated_scorer(template: Forking, name: str) -> Scorer:
-    """Returns a scorer that runs in a forked process. It has a parameter `judge` if the suite's scorer has one."""
+    """Returns a scorer that runs the suite's scorer `name` in a forked process. It takes a `judge` if the suite's scorer does."""
 
     async def judged(scenario: Scenario, rollout: Rollout, judge: LLM) -> Score:
         return await _scored_elsewhere(template, name, scenario, rollout, judge)
@@ -331,5 +340,5 @@ async def _scored_elsewhere(template: Forking, name: str, scenario: Scenario, ro
 
 
 def _access(llm: LLM) -> ModelAccess:
-    """Returns the data from which a forked process makes the same client."""
+    """Returns the data from which a forked process makes a client for the same model and address."""
     return ModelAccess(llm.base_url, llm.model, llm.facts)

@@ -1,10 +1,10 @@
-"""Messages between the processes that run a suite's own code and the processes that start them.
+"""Messages for `isolation: process` and the code check: between processes that run a suite's own code, and the pool or controller.
 
 - The pool sends a `TemplateConfig` to a template process, which answers with `Loaded` or `NotLoaded`. From then on the pool sends `Fork`
   and `Kill`, and the template process sends a `JobEnded` for each process that it has forked.
-- Each forked process has its own connection to the pool, over which it gets one job. For an `AgentJob` it reports what the agent does as
-  it happens, and finally sends an `AgentDone`. For a `ScoreJob` it sends `Scored` or `ScoreFailed`. Then it ends.
-- The controller starts the code check with a `CodeCheckConfig`. It answers with `Declarations` or `NotLoaded`, and ends.
+- Each forked process has its own connection to the pool, over which it gets one job. For an `AgentJob` the process reports what the
+  agent does as it happens, and finally sends an `AgentDone`. For a `ScoreJob` it sends `Scored` or `ScoreFailed`. Then the process ends.
+- The controller starts the code check with a `CodeCheckConfig`. The process answers with `Declarations` or `NotLoaded`, and ends.
 
 Some of the values come from user code. `wire.pack` converts values that JSON cannot express to strings.
 """
@@ -35,16 +35,16 @@ class TemplateConfig:
 
 @dataclass(frozen=True)
 class Fork:
-    """The pool has a job, and the template process forks a process for it. The job's connection is sent along as a descriptor."""
+    """Tells the template process to fork a process for a job. The socket over which that process talks to the pool is sent along."""
 
     job: int  # number of the job, unique within this template process
 
 
 @dataclass(frozen=True)
 class Kill:
-    """The pool no longer needs the process of a job. The template process kills it, if it still runs, and all processes that it started."""
+    """Tells the template process to kill the process of a job, if that still runs, with all processes that the job has started."""
 
-    job: int
+    job: int  # number of the job
 
 
 ForkCommand = Fork | Kill
@@ -56,12 +56,12 @@ _MARKS: Mapping[type[ForkCommand], bytes] = {Fork: b"+", Kill: b"-"}
 
 
 def packed_command(command: ForkCommand) -> bytes:
-    """Returns the bytes of a command."""
+    """Encodes a command as COMMAND_BYTES bytes."""
     return _COMMAND.pack(_MARKS[type(command)], command.job)
 
 
 def command_in(data: bytes) -> ForkCommand:
-    """Returns the command in COMMAND_BYTES bytes. Raises ValueError for anything else."""
+    """Decodes a command. Raises ValueError for anything but the result of `packed_command`."""
     for kind, mark in _MARKS.items():
         if len(data) == COMMAND_BYTES and data.startswith(mark):
             return kind(_COMMAND.unpack(data)[1])
@@ -85,9 +85,9 @@ class NotLoaded:
 
 @dataclass(frozen=True)
 class JobEnded:
-    """A process that a template process has forked has ended, with all processes that it started. The pool prints its output."""
+    """The process of a job has ended, with all processes that the job has started. The pool prints the output."""
 
-    job: int
+    job: int  # number of the job
     how: str  # for example `ended with exit code 3`
     printed: str  # beginning and end of its output
 
@@ -99,7 +99,7 @@ ENDED: Messages[JobEnded] = Messages(JobEnded)  # all other messages of a templa
 
 @dataclass(frozen=True)
 class ModelAccess:
-    """How a forked process calls a model: through the tap, as the pool would."""
+    """The data from which a forked process makes a client for a model, whose calls go through the tap like those of the pool."""
 
     base_url: str  # URL of the tap, with the token of the attempt
     model: str  # name of the model in requests
@@ -169,7 +169,7 @@ class CallMade:
 
 @dataclass(frozen=True)
 class TriesSettled:
-    """An agent has chosen one of its drafts. The pool records these calls and drafts instead of all earlier ones."""
+    """An agent that writes several drafts has chosen one. The pool records these calls and drafts instead of all earlier ones."""
 
     calls: tuple[ToolCall, ...]
     drafts: tuple[Draft, ...]
@@ -185,7 +185,7 @@ class RoleQuestion:
 
 @dataclass(frozen=True)
 class AgentDone:
-    """An agent has ended or was stopped. The pool adds all this to the rollout. It is the last message of the process."""
+    """The agent has ended or was stopped. The pool adds these results to the rollout. It is the last message of the process."""
 
     status: str  # one of STATUSES
     reason: str  # why it is not `ok`

@@ -1,1 +1,1 @@
-"""Starts and watches the processes of the pool and the taps, and starts them again when they die."""
+"""Starts and watches the pool (the process that runs rollouts) and the taps (recording proxies), and starts them again when they die."""

@@ -1,4 +1,4 @@
-"""The processes of pool and taps, as the controller handles them: starting them, their messages and ports, and the policy for restarts."""
+"""The controller's handles of the pool process and the tap processes, and the policy that decides whether a dead process is restarted."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ HELD_OPEN = 1.0  # seconds to wait for the end of a pipe that a process left beh
 
 
 class PoolProcess:
-    """A pool process and the connections to it. The constructor starts it, and `begin` starts the threads that read its messages."""
+    """The controller's handle of a pool process. The constructor starts the process; `begin` starts threads that read its messages."""
 
     def __init__(self, config: Callable[[int], PoolConfig], listener: socket.socket, log: Path, mark: str) -> None:
         """Starts the process.
 
         Args:
-            config: Returns the configuration. Called with the descriptor of the pipe that the pool writes to while its loop is blocked.
+            config: Returns the configuration for the descriptor of a pipe, to which the pool writes while its event loop is blocked.
             listener: The socket on which the pool serves. It stays open here for the next pool.
             log: Log file of the process.
             mark: Value of an environment variable that identifies all processes that agents start.
@@ -66,7 +66,7 @@ class PoolProcess:
         daemon(self._watch, listening, on_death, name="watch-pool")
 
     def send(self, message: ToPool, body: bytes = b"") -> bool:
-        """Sends a message. Returns whether that was possible."""
+        """Sends a message to the pool. Returns False if the connection is broken."""
         with self._sending:
             try:
                 wire.send(self._line, message, body)
@@ -75,11 +75,11 @@ class PoolProcess:
             return True
 
     def exit_message(self, why: str) -> str:
-        """Returns a message about the end of the process, as `Child.exit_message` does. It has the reason if the controller ended it."""
+        """Returns a message about the dead process: `why`, exit code, end of its log, and the reason if the controller has killed it."""
         return self.child.exit_message(f"{why}: {self.fault}", by_us=True) if self.fault else self.child.exit_message(why)
 
     def close(self) -> None:
-        """Closes the connection, which also ends the thread that reads from it."""
+        """Closes the connection to the pool, which also ends the thread that reads its messages."""
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)  # This wakes up the reading thread, unlike `close`.
 
@@ -108,7 +108,7 @@ class PoolProcess:
         self.child.close_pipes()
 
     def _read_pipe(self, on_message: OnMessage) -> None:
-        """Reads what the pool writes while its event loop is blocked."""
+        """Reads the pipe to which the pool writes while its event loop is blocked, until the pipe closes."""
         with os.fdopen(self._pipe, "rb") as lines:
             for line in lines:
                 if not line.endswith(b"\n"):  # The pool died while it wrote the line.
@@ -125,9 +125,9 @@ class PoolProcess:
 
 
 class TapProcesses:
-    """The tap processes of one session. They are started at once, and `ready` waits until they serve.
+    """The controller's handle of the tap processes of one session. The constructor starts them, and `ready` waits until they serve.
 
-    The port for agents is reserved until `stop`, so each tap that is started later listens there again. Control ports change.
+    The port for agents is reserved until `stop`, so a tap that replaces a dead one listens there again. Control ports change.
     """
 
     def __init__(self, processes: int, budgets: Budgets, logs: Path) -> None:
@@ -147,11 +147,11 @@ class TapProcesses:
 
     @property
     def facts(self) -> TapPorts:
-        """The ports and the token that the pool needs."""
+        """The ports of the taps, and the token with which the pool connects to them."""
         return TapPorts(self._config.port, tuple(each.control_port for each in self._ports.values()), self._config.token)
 
     def start_again(self, name: str) -> bool:
-        """Replaces a tap that has died. Returns False if the session ends. Raises BackendError if the new one does not serve."""
+        """Starts a tap in place of a dead one. Returns False if the session ends. Raises BackendError if the new tap does not serve."""
 
         def start() -> Child | None:
             with self._starting:
@@ -166,12 +166,12 @@ class TapProcesses:
         return True
 
     def end(self) -> None:
-        """Prevents further restarts."""
+        """Prevents further restarts of taps."""
         with self._starting:
             self._ended = True
 
     def stop(self) -> list[Child]:
-        """Prevents restarts, releases the port, and returns the processes that have to be stopped."""
+        """Prevents restarts, releases the port, and returns the tap processes, which the caller has to stop."""
         self.end()
         self._reserved.close()
         return [*self.children.values()]
@@ -181,7 +181,7 @@ class TapProcesses:
 
 
 def _names(count: int) -> list[str]:
-    """Returns tap, tap-2, tap-3, ..."""
+    """Returns the names of `count` taps: tap, tap-2, tap-3, ..."""
     return ["tap", *(f"tap-{number}" for number in range(2, count + 1))]
 
 
@@ -191,18 +191,20 @@ SUSPECT = 2  # deaths of one part during a rollout after which that rollout runs
 
 @dataclass(frozen=True)
 class RestartDecision:
-    """What to do after the death of a part of the session."""
+    """The answer of RestartPolicy after the death of a process of the session."""
 
-    again: bool  # whether to start the part again
+    again: bool  # whether to start the process again
     alone: frozenset[RolloutKey] = frozenset()  # rollouts that must run alone from now on
     responsible: RolloutKey | None = None  # the rollout that caused the death, if known; it must not run again
 
 
 class RestartPolicy:
-    """Decides what follows from the deaths of a session's parts.
+    """Counts the deaths of a session's parts, and decides which are started again and which rollouts must run alone, or not again.
 
-    - A death costs a rollout no retry. A rollout that was in flight at SUSPECT deaths of a part runs alone from then on. If the part
-      dies again while that rollout runs alone, the rollout is responsible and does not run again.
+    A part is a process that rollouts depend on: pool, tap, template process, or a process of the backend.
+
+    - A rollout that was in flight at SUSPECT deaths of a part runs alone from then on. If the part dies while that rollout runs alone,
+      the rollout is responsible, and does not run again. Being interrupted by a death does not count as a retry.
     - A part is started again, except after MOST deaths without a finished rollout in between, or MOST responsible rollouts in a row.
     """
 
@@ -214,14 +216,14 @@ class RestartPolicy:
         self._responsible: set[RolloutKey] = set()
 
     def ended(self, key: RolloutKey, unused: Collection[str] = ()) -> None:
-        """Records that a rollout is in the journal. This does not reset the counts of parts in `unused`, which it did not need."""
+        """Records that a rollout has finished, so deaths in a row are counted anew, except for parts that it did not use (`unused`)."""
         if key not in self._responsible:
             for counts in (self._since, self._blamed):
                 for part in counts.keys() - set(unused):
                     del counts[part]
 
     def add(self, part: str, in_flight: Collection[RolloutKey], *, responsible: RolloutKey | None = None) -> RestartDecision:
-        """Records that a part died.
+        """Records that a part died, and decides what follows.
 
         Args:
             part: Name of the part, for example "pool".
@@ -240,11 +242,11 @@ class RestartPolicy:
         return RestartDecision(self._since[part] < MOST and self._blamed[part] < MOST, self._suspects(part), responsible)
 
     def deaths_during(self, part: str, key: RolloutKey) -> int:
-        """Returns the number of deaths of a part during which a rollout was in flight."""
+        """Returns how often a part died while this rollout was in flight."""
         return self._in_flight[part][key]
 
     def _if_alone(self, part: str, in_flight: Collection[RolloutKey]) -> RolloutKey | None:
-        """Returns the rollout in flight if it was the only one, and ran alone because of earlier deaths."""
+        """Returns the only rollout that was in flight, if it ran alone because of earlier deaths, else None."""
         keys = [*in_flight]
         return keys[0] if len(keys) == 1 and self._in_flight[part][keys[0]] > SUSPECT else None
 

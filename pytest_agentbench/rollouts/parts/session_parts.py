@@ -1,4 +1,4 @@
-"""Starts the pool and the taps of one session, restarts each when it dies, and gives up if it dies too often."""
+"""Starts the pool and the taps of one session, starts each again when it dies, and gives up if it dies too often."""
 
 from __future__ import annotations
 
@@ -27,49 +27,50 @@ DIED_AGAIN = "died repeatedly, with no rollout finished in between"
 
 
 class Owner(Protocol):
-    """The methods of the controller that the parts need. All of them may be called from any thread.
+    """The methods of the controller that SessionParts calls, from any thread.
 
-    `fail`, `on_pool_lost` and `processes` can be called while the lock of the parts is held, so they must not wait for another thread.
+    `fail`, `on_pool_lost` and `processes` can be called while SessionParts holds its lock, so they must not wait for another thread.
     """
 
     def on_message(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
-        """Handles a message of the pool that is not about parts. Answers it if it is a question."""
+        """Handles a message of the pool that SessionParts does not handle itself, and answers it if it is a question."""
 
     def fail(self, reason: str) -> None:
-        """Called when no rollout can run any more."""
+        """Stops running rollouts for good, and has waiting tests fail with the reason."""
 
     def on_pool_lost(self, reason: str) -> None:
-        """Called when no pool exists and none will be started, so requests to it are refused. `reason` is empty if the session ends."""
+        """Is told that there is no pool any more and none will be started. `reason` is empty if the session ends."""
 
     def check_backend(self) -> None:
-        """Checks whether the backend still answers."""
+        """Checks whether the backend still answers, and tells the user if it does not."""
 
     def on_pool_died(self) -> None:
-        """Called when the pool has died, so no rollout runs."""
+        """Is told that the pool has died, so no rollout runs until another pool is started."""
 
     def processes(self) -> Mapping[str, Child]:
-        """Returns the processes of the backend whose deaths this session notices."""
+        """Returns the processes of the backend that the controller watches: name -> process."""
 
     def unused(self, key: RolloutKey) -> Collection[str]:
-        """Returns the processes of the backend that a rollout does not use."""
+        """Returns the names of the backend's processes that a rollout does not use."""
 
 
 class SessionParts:
-    """The processes of one session's pool and taps. Each is started again on the same port when it dies.
+    """Owns the pool process and the tap processes of one session in the controller, and starts each again when it dies.
 
     1. `start` starts the taps and the pool. Tests may connect to `port` before that: the pool answers them when it serves.
     2. `begin` is called when the backend answers: the pool runs rollouts, and the taps are watched.
     3. `end` is called when the session ends: nothing is started again. `stop` then returns the processes that have to be stopped.
 
-    Deaths. While a part is unavailable, the pool begins no attempt. This also applies to parts that others watch: the owner reports
-    processes of the backend with `report_unavailable`, and the pool reports its templates. `deaths` decides whether a part is started
-    again, which rollouts run alone from then on, and which one is responsible. Its decisions about rollouts are in `log`, with the state
-    of all attempts, and a new pool reads them there. The controller sends a new pool only the state of the session's parts: which ones
-    are unavailable, the addresses of backend and taps, and whether nothing can run any more.
+    Deaths. A part is a process that rollouts depend on: the pool, a tap, a process of the backend, a template process. While one is
+    unavailable, the pool begins no attempt. The owner reports processes of the backend with `report_unavailable`, and the pool reports its
+    template processes. `deaths` decides whether a part is started again, which rollouts run alone from then on, and which rollout is
+    responsible. `log` (attempts.jsonl) contains its decisions about rollouts and the state of all attempts, and a new pool reads both
+    there. The controller sends a new pool only which parts are unavailable, the addresses of backend and taps, and whether nothing can
+    run any more.
 
-    If a part dies too often, the owner fails. After `fail`, the present pool tells tests why nothing runs. If the first pool does not
-    serve, or a pool cannot be started, or none is alive after `fail`, the listening socket is closed (`abandon`), so that tests are
-    refused instead of waiting.
+    If a part dies too often, the owner's `fail` is called. After `fail`, the present pool tells tests why nothing runs. If the first pool
+    does not serve, or a pool cannot be started, or none is alive after `fail`, the listening socket is closed (`abandon`), so that tests
+    are refused instead of waiting.
 
     Invariants: at most one pool is alive, and `send` reaches that one. `_changed` is held whenever an attribute is changed. Methods may be
     called from any thread. Methods of the owner that may wait for other threads are called without that lock (see `Owner`).
@@ -112,7 +113,7 @@ class SessionParts:
         taps.ready()
 
     def begin(self, endpoint: Endpoint, unbuilt: Mapping[str, str]) -> None:
-        """Lets the pool run rollouts, because the backend answers. `unbuilt` has images of tasks that could not be built -> reason."""
+        """Lets the pool run rollouts, because the backend answers. `unbuilt`: image of a task that could not be built -> reason."""
         with self._changed:
             self._endpoint, self._unbuilt, self._began_at = endpoint, unbuilt, time.monotonic()
             self._endpoints[endpoint.url] = endpoint
@@ -122,32 +123,35 @@ class SessionParts:
             daemon(self._watch_tap, name, name=f"watch-{name}")
 
     def move(self, endpoint: Endpoint) -> None:
-        """Makes calls go to a backend that was booted again, possibly at another address."""
+        """Sends later calls of rollouts to the endpoint of a backend that was booted again, possibly at another address."""
         with self._changed:
             self._endpoint = self._endpoints[endpoint.url] = endpoint
             self.send(protocol.BackendMoved(endpoint))
 
     def answer_turn(self, pool: PoolProcess, answer: protocol.Turn | protocol.NoTurn) -> None:
-        """Sends the answer to `PrepareBlock` to a pool."""
+        """Answers the `PrepareBlock` of a pool: the arm of its next block is ready, or cannot run."""
         with self._changed:
             if isinstance(answer, protocol.Turn):
                 self._endpoints[answer.endpoint.url] = answer.endpoint
             pool.send(answer)
 
     def send(self, message: protocol.ToPool) -> bool:
-        """Sends a message to the pool. Returns whether that was possible. The death of a pool is handled by its own threads."""
+        """Sends a message to the pool. Returns False if there is no pool, or if it has died, which its own threads handle."""
         pool = self._pool
         return pool is not None and pool.send(message)
 
     def add_round(self, keys: Sequence[RolloutKey], *, tell: bool) -> None:
-        """Runs rollouts that no test requests. No keys: there are no more rounds. If `tell` is False, the pool gets them as an answer."""
+        """Adds a round of trials that no test requests. Without keys, notes that there are no more rounds.
+
+        If `tell` is False, the pool is not told, because the caller sends it the keys in an answer.
+        """
         with self._changed:
             self.log.append(RoundAdded(tuple(keys)))
             if tell:
                 self.send(protocol.AddRound(tuple(keys)))
 
     def fail(self, reason: str, status: str) -> None:
-        """Refuses the rollouts that have not begun, with this reason. A later pool gets it, too."""
+        """Has this pool and later ones refuse the rollouts that have not begun, with this reason."""
         with self._changed:
             self._failed = protocol.NothingRuns(reason, status)
             self._changed.notify_all()
@@ -165,7 +169,7 @@ class SessionParts:
             self._changed.notify_all()
 
     def abandon(self, reason: str) -> None:
-        """Closes the listening socket and kills the pool, so that tests are refused instead of waiting."""
+        """Closes the listening socket and kills the pool, so that requests of tests fail instead of waiting."""
         self.listener.close()
         if self._pool is not None:
             self._pool.child.process.kill()
@@ -181,7 +185,7 @@ class SessionParts:
             self.abandon(reason)
 
     def stop(self) -> list[Child]:
-        """Closes the connection to the pool, and returns the processes that have to be stopped."""
+        """Closes the connection to the pool, and returns the processes of pool and taps, which the caller has to stop."""
         self.end()
         self.listener.close()
         if self._pool is not None:
@@ -189,7 +193,10 @@ class SessionParts:
         return [*([self._pool.child] if self._pool else []), *(self._taps.stop() if self._taps else [])]
 
     def report_unavailable(self, source: str, names: Collection[str]) -> bool:
-        """Takes all unavailable parts that `source` watches, so that no attempt begins. Returns whether they may be started again."""
+        """Sets which parts that `source` watches are unavailable, all of them each time. No attempt begins until there are none.
+
+        Returns whether they may be started again.
+        """
         with self._changed:
             new = frozenset(names) - self._unavailable.get(source, frozenset())
             self._set_unavailable(source, names)  # Set this first, because a pool that starts meanwhile needs it.
@@ -206,7 +213,7 @@ class SessionParts:
             self._changed.notify_all()
 
     def _template_died(self, name: str, group: str) -> bool:
-        """Counts the death of a template process of the pool; returns whether it may be started again."""
+        """Counts the death of a template process of the pool. Returns whether the pool may start it again."""
         with self._changed:
             self._templates[name] = group
             in_flight = [key for key in self.log.in_flight if key.group == group]
@@ -215,7 +222,7 @@ class SessionParts:
             return again
 
     def _catch_up(self) -> None:
-        """Waits until all earlier messages of the pool are handled, for NOTICE at most. They tell which attempts have begun."""
+        """Waits, for NOTICE seconds at most, until all earlier messages of the pool are handled. They tell which attempts have begun."""
         with self._changed:
             self._catch_ups_sent += 1
             number, pool = self._catch_ups_sent, self._pool
@@ -224,16 +231,17 @@ class SessionParts:
                 self._changed.wait_for(lambda: self._catch_ups_answered >= number or self._is_ending or self._pool is not pool, NOTICE)
 
     def _apply(self, part: str, decision: RestartDecision) -> bool:
-        """Tells the pool what follows from the death of another part. Returns whether that part may be started again."""
+        """Tells the pool which rollouts run alone, or not again, after a part died. Returns whether that part may be started again."""
         if decision.alone:
             self._tell_all(RunAlone(tuple(decision.alone)))
         if (key := decision.responsible) is not None:
-            why = f"{part} died {self.deaths.deaths_during(part, key)} times while this rollout ran, the last time while nothing else did"
+            times = self.deaths.deaths_during(part, key)
+            why = f"{part} died {times} times while this rollout ran, the last time with nothing else in flight; run it alone with -k"
             self._tell_all(EndRollout(Rollout(*key, status="infra_error", reason=why)))
         return decision.again
 
     def _tell_all(self, decision: RunAlone | EndRollout) -> None:
-        """Sends a decision to this pool, and stores it for all later ones."""
+        """Sends a decision about rollouts to this pool, and writes it to attempts.jsonl for later pools."""
         self.log.append(decision)
         self.send(decision)
 
@@ -274,12 +282,12 @@ class SessionParts:
             self.break_down(error)
 
     def _is_replaced(self, has_served: bool) -> bool:
-        """Returns whether to start another pool after one has died. If the first pool never served, another one would not either."""
+        """Returns whether to start another pool after one has died. Returns False if the first pool died before it served."""
         with self._changed:
             return not self._is_ending and self._failed is None and (has_served or self.deaths.counts["pool"] > 0)
 
     def _replace(self, pool: PoolProcess) -> None:
-        """Starts another pool. It reads from `log` what this pool has reported and what follows from its death."""
+        """Writes to attempts.jsonl what follows from the death of `pool`, and starts another pool, which reads that."""
         blocked = pool.blocked_rollout
         for name in self._templates:  # The template processes ended with the pool.
             self._unavailable.pop(name, None)
@@ -305,7 +313,10 @@ class SessionParts:
     def _verdict(self, key: RolloutKey, pool: PoolProcess) -> str:
         code, times = pool.child.process.returncode, self.deaths.deaths_during("pool", key)
         how = pool.fault or (f"signal {-code}" if code < 0 else f"exit code {code}")
-        return f"it ends its process ({how}): the pool died {times} times while it ran, the last time with nothing else in flight"
+        return (
+            f"the rollout ended the pool process ({how}): the pool died {times} times while it ran, "
+            "the last time with nothing else in flight; `isolation: process` keeps code of the suite out of the pool"
+        )
 
     def _watch_tap(self, name: str) -> None:
         assert self._taps is not None
@@ -330,7 +341,7 @@ class SessionParts:
                 self.report_unavailable(name, ())
 
     def _lose_tap(self, why: str) -> None:
-        """Fails because a tap is not started again, unless the session ends."""
+        """Stops running rollouts for good, because a tap is not started again. Does nothing if the session ends."""
         if not self._is_ending:
             self._owner.fail(f"the tap is gone: {why}")
 
@@ -354,7 +365,7 @@ class SessionParts:
                 self._owner.on_message(pool, message, body)
 
     def _check_processes(self, pool: PoolProcess) -> None:
-        """Answers `CheckProcesses` when all deaths, and a backend that does not answer, are known."""
+        """Has the backend checked, and answers the pool's `CheckProcesses` when all deaths so far have been noticed."""
         try:
             self._owner.check_backend()
         except Exception as error:
@@ -372,7 +383,7 @@ class SessionParts:
         return not any(child.is_gone for name, child in watched.items() if name not in unavailable)
 
     def ended(self, key: RolloutKey, calls: int, kind: str) -> None:
-        """Records that a rollout is in the journal, with the number of its LLM calls."""
+        """Notes that a rollout is in the journal. `calls` is the number of its LLM calls, `kind` that of its record."""
         self.log.mark_recorded(key, calls)
         if kind == "scenario":
             unused = self._owner.unused(key)

@@ -1,4 +1,4 @@
-"""Entry point of the pool process: `python -m pytest_agentbench.rollouts.pool`. The controller passes a listening socket and the suites."""
+"""Entry point of the pool process: `python -m pytest_agentbench.rollouts.pool`. It gets a listening socket and a PoolConfig."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main() -> None:
     controller = os.getppid()
     config = read_config(PoolConfig)
     capture.install(config.settings.log_level)
-    daemon(_leave_with_stdin, controller, name="leave")
+    daemon(_exit_after_stdin, controller, name="leave")
     gc.freeze()  # Imported objects stay, so collections need not scan them again.
     is_orphan = asyncio.run(_serve(config, socket.socket(fileno=config.listener)))
     if is_orphan:
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 async def _serve(config: PoolConfig, listener: socket.socket) -> bool:
-    """Runs the pool until the session ends or the controller dies. Returns whether the controller died."""
+    """Runs the pool until the session ends or the controller dies. Returns True if the controller died."""
     sys.path[:] = config.settings.sys_path
     pool = Pool(config)
     watchdog = Watchdog(ControllerPipe(config.pipe), pool.runner.longest_s)
@@ -48,12 +48,12 @@ async def _serve(config: PoolConfig, listener: socket.socket) -> bool:
     await pool.serve(listener)
     watchdog.stop()
     is_orphan = pool.draining is None
-    daemon(_leave_behind, is_orphan, name="leave-behind")
+    daemon(_exit_anyway, is_orphan, name="leave-behind")
     return is_orphan
 
 
-def _leave_with_stdin(controller: int) -> None:
-    """Ends the process some time after stdin closes.
+def _exit_after_stdin(controller: int) -> None:
+    """Waits until stdin closes, and exits GRACE seconds later.
 
     The event loop handles the end of stdin, too, but not while an agent blocks it, and it does not exit before the agents' threads do.
     """
@@ -66,15 +66,16 @@ def _leave_with_stdin(controller: int) -> None:
 
 
 def _end_leftovers() -> None:
-    """Ends the processes that agents and scorers left running, if the pool has a session's mark in its environment."""
+    """Ends the processes that agents and scorers left running. The session's mark in their environment identifies them."""
     if mark := os.environ.get(SESSION):
         end_marked(SESSION, mark)
 
 
-def _leave_behind(is_orphan: bool) -> None:
-    """Ends the process even if user code still runs, because the event loop and the interpreter would wait for it without a limit.
+def _exit_anyway(is_orphan: bool) -> None:
+    """Exits after LEFT seconds even if user code still runs, because the event loop and the interpreter would wait for it without a limit.
 
-    Nothing is lost: sandboxes, templates and the stack's labels have been released, and each record is in the journal.
+    If the controller has died (`is_orphan`), first ends the processes that agents left running. Nothing is lost: sandboxes, templates and
+    the stack's labels have been released, and each record is in the journal.
     """
     time.sleep(LEFT)
     if is_orphan:

@@ -1,4 +1,4 @@
-"""The addresses under which attempts call models: their owners, the endpoints behind them, facts about the models, and their labels."""
+"""Opens and closes the addresses at the tap (the recording proxy) under which attempts of rollouts call models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from pytest_agentbench.tap.routing_hints import NO_LABEL
 
 
 class SessionModels:
-    """The facts about all models that one pool calls. If no YAML declares a context length, the server is asked for it once."""
+    """Looks up facts about the models that one pool calls: extra request fields and context length.
+
+    If no YAML declares the context length, the server is asked for it once.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], asyncio.Task[ModelFacts]] = {}  # key: URL, model and declared facts
@@ -54,11 +57,12 @@ TellController = Callable[[PoolEntry], None]
 
 
 class Addresses:
-    """The addresses under which the attempts of one pool call models.
+    """Opens and closes the addresses under which the attempts of one pool call models, and labels the calls for the stack.
 
-    An address is its token, `NUMBER-SECRET`. The number begins with that of the pool, so no two pools of a session use the same one. The
-    secret is derived from the session's, so a later pool knows the token of a number. The controller is told of an address before it is
-    opened and after it was closed. It writes the number down, so that a later pool can close what this one leaves open.
+    An address is a token in the URL of the tap, `NUMBER-SECRET`. It identifies the attempt, or a role in it. The number begins with that
+    of the pool, so no two pools of a session use the same one. The secret is derived from the session's, so a later pool knows the token
+    of a number. The controller is told of an address before the address is opened and after it was closed. The controller writes the
+    number to attempts.jsonl, so that a later pool can close what this one leaves open.
 
     Not thread-safe: all methods run on the pool's event loop.
     """
@@ -67,12 +71,12 @@ class Addresses:
         """Creates the addresses of pool number `pool`.
 
         Args:
-            run: Beginning of the ids that the stack gets.
+            run: Name of the session. The ids of rollouts in the stack begin with it.
             pool: Number of the pool within its session.
             secret: The session's token.
-            tell: Sends an entry to the controller.
-            why_not: Returns why the backend is not available.
-            before: Tally of earlier pools of the session.
+            tell: Sends an entry for attempts.jsonl to the controller.
+            why_not: Returns why the backend is not available, or an empty text.
+            before: Counts of labelled and released rollouts of earlier pools of the session.
         """
         self._run, self._pool, self._secret, self._tell, self._why_not, self._before = run, pool, secret, tell, why_not, before
         self.session: aiohttp.ClientSession | None = None
@@ -90,7 +94,7 @@ class Addresses:
         self._lines: defaultdict[RolloutKey, list[bytes]] = defaultdict(list)  # lines for messages.jsonl of rollouts without a record
 
     async def connect(self, taps: TapPorts) -> None:
-        """Connects to the present taps. Raises OSError."""
+        """Connects to these taps instead of the earlier ones. Raises OSError if that fails."""
         self._url = f"http://127.0.0.1:{taps.port}"
         if self.taps is not None:
             self.taps.disconnect()
@@ -103,7 +107,7 @@ class Addresses:
         return self.taps is not None and not self.taps.any_lost
 
     async def point_at(self, endpoint: Endpoint, *, anew: bool = False) -> None:
-        """Makes calls go to this endpoint from now on, and labels rollouts there.
+        """Has the taps forward calls to this endpoint from now on, and labels later rollouts for it.
 
         Args:
             endpoint: The backend.
@@ -114,7 +118,7 @@ class Addresses:
             InfraError: The taps are not connected, or refuse.
         """
         if self.taps is None:
-            raise InfraError("the tap is not available")
+            raise InfraError("the tap is not available; see backend/tap.log in the run directory")
         self.announcer_at(endpoint)
         if anew or endpoint != self.endpoint:
             await self.taps.point_at(endpoint)
@@ -131,7 +135,7 @@ class Addresses:
         return await self._open(key, access, lent=False)
 
     async def lend(self, key: RolloutKey, access: Access) -> ModelAddress:
-        """Opens an address for a test process, which can use it even after this pool has died."""
+        """Opens an address for a test process, which can use the address even after this pool has died."""
         return await self._open(key, access, lent=True)
 
     async def _open(self, key: RolloutKey, access: Access, *, lent: bool) -> ModelAddress:
@@ -162,7 +166,7 @@ class Addresses:
         return ModelAddress(token, f"{self._url}/r/{token}/v1", facts.get("model") or self.endpoint.model, model)
 
     async def _model(self, access: Access) -> ModelFacts | None:
-        """Returns the facts about the model that is called, or None if the backend is not available."""
+        """Returns the facts about the model that `access` names, or None if the backend is not available."""
         if self.endpoint is None:
             return None
         facts = role_facts(access, self.endpoint)
@@ -170,11 +174,11 @@ class Addresses:
         return await self._models.facts(replace(at, model=access.model or facts.get("model") or at.model), facts)
 
     async def said(self, token: str) -> list[Json]:
-        """Returns the model's messages since the last request, for an address opened with `keep`. Raises InfraError as the tap does."""
+        """Returns the model's messages since the last request, for an address opened with `keep`. Raises InfraError if the tap fails."""
         return await self._connected_taps().messages(token)
 
     async def close(self, token: str) -> tuple[LLMCall, ...]:
-        """Closes an address: the tap cancels its calls, then the stack gets the release. Returns the calls.
+        """Closes an address: the tap cancels open calls, then the stack is told that the rollout has ended. Returns all calls.
 
         Raises InfraError if the tap is not available.
         """
@@ -200,14 +204,17 @@ class Addresses:
 
     def _connected_taps(self) -> Taps:
         if self.taps is None:
-            raise InfraError(self._why_not() or "the tap is not available")
+            raise InfraError(self._why_not() or "the tap is not available; see backend/tap.log in the run directory")
         return self.taps
 
     def _released(self, id: str) -> None:
         self._tell(LabelReleased(id, self.tally))
 
     async def take_over(self, left: AttemptState, endpoints: Sequence[Endpoint]) -> None:
-        """Closes the addresses that earlier pools left open, keeps the calls made there, and releases their labels at `endpoints`."""
+        """Closes the addresses that dead pools left open, except those of test processes.
+
+        Stores the calls made there in `left_calls`. Tells the stacks at `endpoints` the end of all rollouts whose end they do not know yet.
+        """
         for endpoint in endpoints:
             self.announcer_at(endpoint)
         calls: defaultdict[RolloutKey, list[LLMCall]] = defaultdict(list)
@@ -227,29 +234,29 @@ class Addresses:
         self.left_calls = calls
 
     async def release_all(self) -> None:
-        """Releases all rollouts that are not released yet."""
+        """Tells the stacks the end of all rollouts whose end they do not know yet."""
         await asyncio.gather(*(each.release_all() for each in self._announcers.values()))
 
     @property
     def tally(self) -> RolloutTally:
-        """The tally of this pool and the earlier ones."""
+        """Counts of the rollouts that this pool and the earlier ones have labelled and released."""
         return total([self._before, *(each.tally for each in self._announcers.values())])
 
 
 def token_of(number: str, secret: str) -> str:
-    """Returns the token of an address. It is derived from `secret`, the session's token, so other sessions cannot guess it."""
+    """Returns the token of address `number`. It contains a hash with `secret`, the session's token, so other sessions cannot guess it."""
     return f"{number}-{hashlib.blake2b(number.encode(), key=secret.encode(), digest_size=16).hexdigest()}"
 
 
 def number_of(token: str) -> str:
-    """Returns the number of an address, which is not secret."""
+    """Returns the number in the token of an address. Unlike the token it is not secret."""
     return token.partition("-")[0]
 
 
 def role_facts(access: Access, backend: Endpoint) -> Json:
-    """Returns the facts about the model that plays a role. Facts of the backend's YAML take precedence over those of the suite.
+    """Returns the settings of the model that plays a role. Settings in the backend's YAML take precedence over those of the suite.
 
-    If neither names the role, the agent and the judge are played by the backend itself. Raises InfraError for any other role.
+    If neither names the role, the backend itself plays the agent (an empty role) and the judge. Raises InfraError for any other role.
     """
     facts = backend.roles.get(access.role, access.endpoint)
     if facts is None and access.role not in ("", JUDGE):
@@ -261,7 +268,10 @@ def role_facts(access: Access, backend: Endpoint) -> Json:
 
 
 def _address(token: str, access: Access, facts: Json, prices: Json | None) -> OpenAddress:
-    """Returns an address with its spending limits. Raises InfraError for invalid limits or prices, or a cost limit without prices."""
+    """Returns the message that opens an address at the tap, with its spending limits and prices.
+
+    Raises InfraError for invalid limits or prices, or a cost limit without prices.
+    """
     try:
         limits = codec.read(SpendingLimits, facts.get("limits", {}), "limits")
         account = RolloutAccount(access.account, codec.read(SpendingLimits, access.limits, "limits")) if access.account else None
@@ -276,7 +286,7 @@ def _address(token: str, access: Access, facts: Json, prices: Json | None) -> Op
 
 
 def _other_endpoint(role: str, settings: Json) -> Endpoint:
-    """Returns an endpoint other than the backend under test. Raises InfraError if its key is missing."""
+    """Returns the endpoint of a role that the backend does not play. Raises InfraError if its API key is missing."""
     if why := missing_key(settings):
         raise InfraError(why)
     name = settings.get("api_key")

@@ -1,4 +1,7 @@
-"""Labels rollouts for stacks and releases them, and reads the files in which parts of a stack trace every request."""
+"""Tells stacks which calls belong to one rollout (labels) and when a rollout has ended (releases).
+
+Also reads the files in which a stack writes facts about each request, and adds them to the calls.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +41,19 @@ TIMING = {
 
 
 class RequestTrace:
-    """Reads a growing file of JSON lines (`dynamo.request.trace.v1`). Ignores lines that it already contains."""
+    """Reads facts about requests from a file to which Dynamo appends JSON lines (`dynamo.request.trace.v1`).
+
+    Ignores lines that were in the file when the instance was made.
+    """
 
     def __init__(self, file: Path, prefix: str) -> None:
-        """Only requests of sessions whose ids begin with `prefix` are read."""
+        """Takes the file, and the prefix of the ids of this session's rollouts. Requests of others are ignored."""
         self.sessions: set[str] = set()  # sessions that requests have named
         self._file, self._prefix = AppendedFile(file), prefix
         self._requests: dict[str, Json] = {}  # id of a request -> its facts, until `take` removes them
 
     async def complete(self, id: str, calls: tuple[LLMCall, ...]) -> tuple[tuple[LLMCall, ...], bool]:
-        """Adds facts from the trace to calls whose answers contained none. Returns the calls, and whether all lines came in time."""
+        """Adds facts from the file to calls whose answers contained none. Returns the calls, and whether all lines came in time."""
         del id  # Not needed, because each line names its request.
         silent = [call.response_id for call in calls if call.response_id and "-" in call.response_id and call.server is None]
         is_complete = await self.wait(silent)
@@ -55,16 +61,16 @@ class RequestTrace:
         return tuple(replace(call, server=call.server or facts.get(call.response_id or "")) for call in calls), is_complete
 
     def take(self, response_id: str) -> Json | None:
-        """Removes and returns the facts about the request of an answer. The answer's id is that of the request with a prefix."""
+        """Removes and returns the facts about the request with this answer. The answer's id is the request's id with a prefix."""
         return self._requests.pop(response_id.partition("-")[2], None)
 
     def read_new(self) -> None:
-        """Reads the lines that are new and whole."""
+        """Reads the complete lines that were appended since the last call."""
         for line in self._file.new_lines():
             self._keep(orjson.loads(line)["event"])
 
     async def wait(self, response_ids: Collection[str]) -> bool:
-        """Waits for the lines of these answers. Returns whether all of them came in time."""
+        """Waits, PATIENCE seconds at most, for the lines about these answers. Returns whether all of them came."""
         ids, end = {id.partition("-")[2] for id in response_ids}, time.monotonic() + PATIENCE
         self.read_new()
         while not ids <= self._requests.keys() and time.monotonic() < end:
@@ -92,20 +98,20 @@ COLUMNS = ("program_id", "step_id", "prefill_s", "decode_s", "pause_s", "tool_ca
 
 
 class StepProfiles:
-    """Reads a growing `step_profiles.csv`. Ignores rows that it already contains, and programs of other runs.
+    """Reads facts about calls from a file to which ThunderAgent appends rows (`step_profiles.csv`).
 
-    A row names its program and the number of the step, but not the call. The rows of a program belong to its answers that have a token
-    count, in the order of the answers.
+    Ignores rows that were in the file when the instance was made. A row names its program (the stack's word for a rollout) and the number
+    of the step, but not the call. The rows of a program belong to its answers that have a token count, in the order of the answers.
     """
 
     def __init__(self, file: Path, prefix: str) -> None:
-        """Only programs whose ids begin with `prefix` are read."""
+        """Takes the file, and the prefix of the ids of this session's rollouts. Other programs are ignored."""
         self.sessions: set[str] = set()  # programs that have a row
         self._file, self._prefix = AppendedFile(file), prefix
         self._rows: defaultdict[str, list[Json]] = defaultdict(list)  # program -> facts about its steps, until `complete` removes them
 
     async def complete(self, id: str, calls: tuple[LLMCall, ...]) -> tuple[tuple[LLMCall, ...], bool]:
-        """Adds the rows of a program to its calls. Returns the calls, and whether there are as many rows as answers with a token count.
+        """Adds the rows of program `id` to its calls. Returns the calls, and whether each answer with a token count has a row.
 
         If the numbers of rows and answers differ, no row is used.
         """
@@ -122,7 +128,7 @@ class StepProfiles:
         return tuple(replace(call, server=call.server or facts.get(place)) for place, call in enumerate(calls)), True
 
     def read_new(self) -> None:
-        """Reads the rows that are new and whole."""
+        """Reads the complete rows that were appended since the last call."""
         lines = [line.decode(errors="replace") for line in self._file.new_lines()]
         for values in csv.reader(lines):
             self._keep(dict(zip(COLUMNS, values, strict=False)))
@@ -146,14 +152,18 @@ READERS: Mapping[str, type[RequestTrace | StepProfiles]] = {"dynamo": RequestTra
 
 
 def total(tallies: Iterable[RolloutTally]) -> RolloutTally:
-    """Returns the sum of the tallies of several endpoints."""
+    """Returns the sums of the counts of several endpoints or pools."""
     every = [astuple(each) for each in tallies]
     return RolloutTally(*map(sum, zip(*every, strict=True)))
 
 
 @dataclass
 class Announcer:
-    """Labels the rollouts of one endpoint and releases them. A release that fails is logged and counted, and never harms its rollout."""
+    """Tells the stack at one endpoint which calls belong to a rollout (its label) and when the rollout has ended (its release).
+
+    A release that fails is logged and counted, and never harms its rollout. `token` is the rollout's token at the tap, `id` the one by
+    which the stack knows the rollout.
+    """
 
     endpoint: Endpoint
     session: aiohttp.ClientSession
@@ -162,7 +172,7 @@ class Announcer:
     tally: RolloutTally = field(default_factory=RolloutTally)
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for an unknown kind of labels."""
+        """Raises ConfigError if the endpoint's YAML names an unknown kind of labels."""
         self._labels = make_labels(self.endpoint.labels)
         self._prefix = run_prefix(self.run)
         self._ids: dict[str, str] = {}  # token of the tap -> id of the rollout in the stack
@@ -175,7 +185,7 @@ class Announcer:
         self._tls = ssl.create_default_context(cafile=self.endpoint.ca_file) if self.endpoint.url.startswith("https") else True
 
     def announce(self, token: str, key: RolloutKey, role: str = "") -> Label:
-        """Returns the label for the calls of a rollout. Each role in a rollout has an id, and so a program, of its own."""
+        """Returns the label for the calls of a rollout. For the stack, each role in a rollout is a rollout with an id of its own."""
         id = new_id(self._prefix, key, role)
         label = self._labels.label(id)
         if label != NO_LABEL:
@@ -186,27 +196,27 @@ class Announcer:
         return label
 
     def adopt(self, token: str, id: str) -> None:
-        """Takes responsibility for a rollout that another pool has announced."""
+        """Takes over a rollout that an earlier pool has labelled, so that it is released."""
         self._ids[token] = id
         if self._release_of(id) is not None:
             self._unreleased.add(id)
 
     def id_of(self, token: str) -> str | None:
-        """Returns the id of an open rollout in the stack, or None if the rollout has no label."""
+        """Returns the id of an open rollout in the stack, or None if its calls have no label."""
         return self._ids.get(token)
 
     async def complete(self, token: str, calls: tuple[LLMCall, ...]) -> tuple[LLMCall, ...]:
-        """Adds facts from the stack's trace to the calls of a rollout."""
+        """Adds facts from the stack's file about requests to the calls of a rollout, and returns the calls."""
         if self._trace is None or token not in self._ids:
             return calls
         id = self._ids[token]
         calls, is_complete = await self._trace.complete(id, calls)
         if not is_complete:
-            log(f"{id}: {self._labels.trace} lacks requests that were answered")
+            log(f"{id}: {self._labels.trace} lacks requests that were answered, so facts about some calls are missing")
         return calls
 
     def end(self, token: str, calls: Sequence[LLMCall] = ()) -> bool:
-        """Releases a rollout in the background, because it has no open calls any more. Returns whether it needs a release.
+        """Starts the release of a rollout in the background, because no call can follow. Returns False if the stack needs no release.
 
         `calls` are all calls of the rollout.
         """
@@ -222,7 +232,7 @@ class Announcer:
         return True
 
     def _note(self, id: str, calls: Sequence[LLMCall]) -> None:
-        """Counts a rollout as arrived, if that is known before its release."""
+        """Counts a rollout as seen by the stack, if its calls or the stack's file show that."""
         if not any(call.sent_ns for call in calls):
             return
         if self._trace is not None:
@@ -243,7 +253,7 @@ class Announcer:
         self.tally.announced = len(self._arrived)
 
     async def release_all(self) -> None:
-        """Waits for releases in progress, then releases the other rollouts: those not closed, and those that the stack still lists."""
+        """Waits for releases in progress. Then releases the rollouts that were not released, and those that the stack still lists."""
         try:
             async with asyncio.timeout(RELEASE_ALL):
                 await asyncio.gather(*self._releasing)
@@ -288,7 +298,7 @@ class Announcer:
         return True
 
     async def _list(self) -> set[str]:
-        """Returns the rollouts of this session that the stack still lists. Returns none if the stack has no list."""
+        """Returns the ids of this session's rollouts that the stack still lists. Empty if the stack cannot list rollouts."""
         url = self._labels.listing(self.endpoint.url)
         if url is None or not self.tally.labelled:
             return set()
@@ -300,7 +310,10 @@ class Announcer:
             return set()
 
     async def _request(self, method: str, url: str, headers: Mapping[str, str] = NO_LABEL.headers, **body: Json) -> Json:
-        """Returns the JSON object in an answer with status 200. Repeats if the connection fails. Raises ClientError or ValueError."""
+        """Sends a request, again if the connection fails. Returns the JSON object in the answer.
+
+        Raises ClientError if there is no answer, and ValueError if its status is not 200 or it is not a JSON object.
+        """
         key = {"authorization": f"Bearer {self.endpoint.api_key}"} if self.endpoint.api_key else {}
         sent = {**self.endpoint.headers, **key, **headers}
         for _ in range(TRIES - 1):

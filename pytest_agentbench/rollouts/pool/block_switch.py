@@ -1,4 +1,4 @@
-"""Switches between two blocks: the pool requests the next arm, points the taps at it, and makes first calls if the cache is primed."""
+"""Switches from one block of rollouts to the next in an A/B session. A block has rollouts of one arm (a setting under comparison)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from pytest_agentbench.runs.attempts import PrepareBlock
 
 
 class BlockTransition:
-    """Ends a block of rollouts and begins the next one, for the scheduler."""
+    """Ends a block of rollouts and begins the next one, when the scheduler asks.
+
+    The controller prepares the next arm, and the taps are pointed at it. If the cache policy is `primed`, the first call of each rollout is
+    made before the block begins.
+    """
 
     def __init__(
         self, runner: Runner, link: ControllerLink, record: WriteRecord, settings: BlockSettings, concurrency: int, blocks: int
     ) -> None:
-        """`blocks` is the number of blocks that earlier pools of the session have begun. New blocks continue that numbering."""
+        """Takes the parts of the pool, and the number of `blocks` that earlier pools of the session have begun."""
         self._runner, self._link, self._record = runner, link, record
         self._settings, self._concurrency, self._number = settings, concurrency, blocks
         self._pending_reply: asyncio.Future[Turn | NoTurn] | None = None
@@ -39,7 +43,7 @@ class BlockTransition:
             self._pending_reply.set_result(message)
 
     async def enter(self, block: Block) -> str:
-        """Prepares a block. Returns why its rollouts cannot run, or an empty string.
+        """Prepares the arm of a block. Returns an empty string if its rollouts can run, otherwise why not.
 
         Raises:
             Interrupted: A part of the session died meanwhile.
@@ -71,7 +75,7 @@ class BlockTransition:
         await self._link.ask(BlockEnded())
 
     async def _prime(self, block: Block) -> int:
-        """Makes the first call of each rollout. Returns how many were successful."""
+        """Makes the first call of each rollout of a block, to fill the cache. Returns how many calls succeeded."""
         free = asyncio.Semaphore(block.concurrency)
 
         async def one(key: RolloutKey) -> bool:
@@ -81,7 +85,7 @@ class BlockTransition:
         return sum(await asyncio.gather(*map(one, block.keys)))
 
     async def _first_call(self, key: RolloutKey) -> bool:
-        """Runs an agent that gets an answer to its first call only. Records it as a primer, and returns whether that call succeeded."""
+        """Runs a rollout of which the tap forwards only the first call. Records it as a primer. Returns whether the call succeeded."""
         rollout = await self._runner.first_call(key, FirstCallOnly(self._runner.addresses))
         if rollout is None:
             return False
@@ -96,7 +100,7 @@ class BlockTransition:
 
 
 class FirstCallOnly:
-    """A tap that forwards only one call of each address."""
+    """Wraps a tap, and opens each address for one call. The tap refuses further calls there."""
 
     def __init__(self, tap: Tap) -> None:
         self._tap = tap

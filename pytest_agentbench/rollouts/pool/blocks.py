@@ -1,4 +1,7 @@
-"""Arranges rollouts in blocks of one arm. The arms alternate in a balanced order, so that drift during a session affects all alike."""
+"""Arranges the rollouts of an A/B session in blocks of one arm (a setting under comparison).
+
+The arms alternate in a balanced order, so that drift during a session affects all arms alike.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from pytest_agentbench.suites.arms import VariantOrigin
 
 
 def order(count: int, number: int) -> tuple[int, ...]:
-    """Returns the arms in the order of their blocks in one round. Arms and rounds are counted from 0. Two arms run as AB BA BA AB.
+    """Returns the order of `count` arms in round `number`, both counted from 0. In a round, each arm has one block.
 
-    The rows are those of Williams (1949, Australian Journal of Scientific Research A 2:149). In a whole cycle, which has `cycle(count)`
-    rounds, each arm is equally often at each place, and equally often directly after each other arm. Each row is followed by its
-    reverse, so that steady drift cancels out in every two rounds, and no switch of arms is needed between them. In every other cycle the
-    reverse comes first: if load comes and goes, neighbouring rounds have the same order as often as not.
+    Two arms run as AB BA BA AB. The orders, or rows, are those of Williams (1949, Australian Journal of Scientific Research A 2:149). In a
+    whole cycle, which has `cycle(count)` rounds, each arm is equally often at each place, and equally often directly after each other arm.
+    Each row is followed by its reverse, so that steady drift cancels out in every two rounds, and no switch of arms is needed between them.
+    In every other cycle the reverse comes first: if load comes and goes, neighbouring rounds have the same order as often as not.
     """
     turn, place = divmod(number, cycle(count))
     row, second = divmod(place, 2)
@@ -27,15 +30,18 @@ def order(count: int, number: int) -> tuple[int, ...]:
 
 
 def cycle(count: int) -> int:
-    """Returns the number of rounds after which the order of so many arms is balanced.
+    """Returns the number of rounds after which the order of `count` arms is balanced: `count` if it is even, otherwise twice that.
 
-    An even number of arms needs half as many, because the reverse of a row is a row, too.
+    Each row must also occur in reverse. If `count` is even, the reverse of a row is another row.
     """
     return count if count % 2 == 0 else 2 * count
 
 
 def _first_row(count: int) -> list[int]:
-    """Returns 0, 1, n - 1, 2, n - 2, ... Each difference between neighbours, modulo n, occurs once, in the row or in its reverse."""
+    """Returns the first row of `count` arms: 0, 1, n - 1, 2, n - 2, ...
+
+    Each difference between neighbours, modulo n, occurs once, in this row or in its reverse.
+    """
     return [(place + 1) // 2 if place % 2 else -(place // 2) % count for place in range(count)]
 
 
@@ -99,7 +105,7 @@ def arrange(
 
 
 def _count(tasks: int, concurrency: int, minimum: int, fewest: int) -> int:
-    """Returns the number of rounds of blocks: as many as `WAVES` gives, more if that is below the minimum."""
+    """Returns the number of rounds of blocks for these tasks: one for every WAVES * concurrency tasks, more if that is below `minimum`."""
     return max(fewest, math.ceil(tasks / (WAVES * concurrency)), min(minimum, tasks // concurrency))
 
 

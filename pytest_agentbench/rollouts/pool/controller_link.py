@@ -1,4 +1,4 @@
-"""The pool's connections to the controller: a socket for notes and questions, and a pipe for times when its event loop is blocked."""
+"""The pool's connections to the controller: a socket for messages, and a pipe for times when the pool's event loop is blocked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOSED = "the connection to the controller is closed"
 
 
 class ControllerLink:
-    """Sends notes and questions to the controller, and returns its answers.
+    """The pool's connection to the controller: sends notes (not answered) and questions, and returns the answers.
 
     The controller connects once. The pool's server, which accepts and reads that connection, calls `opened` and `closed`, and passes each
     answer to `take`. Questions wait until the controller has connected. Notes sent before that are lost. After `closed`, and after an
@@ -33,27 +33,27 @@ class ControllerLink:
         self._replies: deque[asyncio.Future[tuple[Any, bytes]]] = deque()  # unanswered questions, the oldest first
 
     def opened(self, writer: asyncio.StreamWriter) -> None:
-        """Takes the connection of the controller."""
+        """Begins to use a connection of the controller that the server has accepted."""
         self._writer = writer
         self.connected.set()
 
     def closed(self) -> None:
-        """Fails all questions, because the connection has ended."""
+        """Makes all questions raise InfraError, because the connection has ended."""
         self._writer = None
         self._fail_replies(CLOSED)
 
     def fail(self, reason: str) -> None:
-        """Fails all questions, also later ones, because a message could not be read."""
+        """Makes all questions, also later ones, raise InfraError, because a message of the controller could not be read."""
         self.unreadable = reason
         self._fail_replies(reason)
 
     def tell(self, message: protocol.PoolNote) -> None:
-        """Sends a message that the controller does not answer."""
+        """Sends a note, which the controller does not answer. Notes are lost while the controller is not connected."""
         if self._writer is not None:
             self._writer.write(wire.pack(message))
 
     async def ask(self, question: protocol.ControllerQuestion[protocol.Answered], body: bytes = b"") -> tuple[protocol.Answered, bytes]:
-        """Returns the controller's answer. Answers come in the order of the questions. Raises InfraError if it fails or never comes."""
+        """Sends a question and returns the controller's answer with its body. Raises InfraError if it fails or never comes."""
         await self.connected.wait()
         if self._writer is None or self.unreadable:
             raise InfraError(self.unreadable or CLOSED)
@@ -63,7 +63,7 @@ class ControllerLink:
         return await reply
 
     def take(self, answer: protocol.ControllerAnswer, body: bytes) -> None:
-        """Resolves the oldest question. Raises IndexError if there is none."""
+        """Gives an answer to the oldest open question, because answers come in order. Raises IndexError if none is open."""
         if not self.unreadable:
             _answer_with(self._replies.popleft(), answer, body)
 
@@ -85,7 +85,10 @@ BLOCKED = 3  # exit status of a pool that ended itself because its event loop wa
 
 
 class ControllerPipe:
-    """A pipe to the controller for any thread. Messages are lines of JSON. The controller reads them even after the pool has died."""
+    """A pipe to the controller that any thread of the pool can write to, even if the event loop is blocked.
+
+    Messages are lines of JSON. The controller reads them even after the pool has died.
+    """
 
     def __init__(self, pipe: int) -> None:
         os.set_inheritable(pipe, False)  # The reader waits until all copies are closed, so child processes must not inherit it.

@@ -1,5 +1,6 @@
-"""Handles failed attempts: whether a part of the session died, whether the server refuses every call of a group, and whether and when
-a rollout gets another attempt.
+"""Decides what follows from a failed attempt: another attempt, or none.
+
+Also detects whether the death of a process interrupted it, and whether the server refuses every call of a suite.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ GRACE = 0.05  # seconds from the last bytes of a killed process until its death 
 
 
 class Interrupted(InfraError):
-    """An attempt failed because a part of the session died. It is repeated, and does not count as a retry."""
+    """Raised if an attempt failed because a process of the session died. The attempt is repeated without counting as a retry."""
 
     def __init__(self, rollout: Rollout) -> None:
-        """`rollout` is the record of the attempt."""
+        """Takes the record of the attempt."""
         super().__init__(rollout.reason)
         self.rollout = rollout
 
 
 class Outages:
-    """Counts how often parts of the session became unavailable, for the rollouts that use them.
+    """Counts how often parts of the session (processes that rollouts depend on) became unavailable, to explain failed attempts.
 
     An attempt remembers `count` when it begins. If it fails, `explain` compares the counts. If not all calls of the attempt were answered,
     it first asks the controller whether a part has died. Attempts that fail at the same time share one question.
@@ -48,20 +49,24 @@ class Outages:
         self._is_over = False
 
     def update(self, unavailable: Mapping[str, str]) -> None:
-        """Takes all parts that are unavailable now. Values are the group of the only rollouts that use a part, or empty if all do."""
+        """Sets which parts are unavailable now, and counts the new ones.
+
+        Args:
+            unavailable: Part -> group (suite and variant) of the only rollouts that use it. Empty if all rollouts do.
+        """
         self._counts.update(group for part, group in unavailable.items() if part not in self._unavailable)
         self._unavailable = unavailable
 
     def add(self, part: str, group: str) -> None:
-        """Takes one more part that is unavailable."""
+        """Adds a part that has become unavailable."""
         self.update({**self._unavailable, part: group})
 
     def count(self, key: RolloutKey) -> int:
-        """Returns the number of outages so far that could have interrupted an attempt of this rollout."""
+        """Returns how often a part that this rollout uses has become unavailable so far."""
         return self._counts[""] + self._counts[key.group]
 
     async def explain(self, key: RolloutKey, calls: Sequence[LLMCall], before: int) -> bool:
-        """Returns whether an outage interrupted a failed attempt. `before` is `count` when it began, `calls` are all its calls."""
+        """Returns whether an outage interrupted a failed attempt. `before` was `count` when it began, `calls` are all its calls."""
         if not self._is_over and (not calls or any(call.error_kind in UNANSWERED for call in calls)):
             if self._check is None or self._check.done():
                 self._check = asyncio.create_task(self._ask())
@@ -77,18 +82,18 @@ class Outages:
         await self._check_answered.wait()
 
     def answer(self) -> None:
-        """Takes the answer to `CheckProcesses`. All known deaths have been passed to `update` before."""
+        """Is called when the controller has answered `CheckProcesses`, after `update` for all deaths that it knows."""
         self._check_answered.set()
 
     def end(self) -> None:
-        """Stops waiting for answers, because the controller sends no more."""
+        """Stops waiting for answers of the controller, because none will come."""
         self._is_over = True
         self._check_answered.set()
 
 
 @dataclass
 class SuiteRefusals:
-    """The calls of a group (a suite under one variant) so far."""
+    """The calls so far of one group (a suite under one variant): which scenarios were refused, and whether a call succeeded."""
 
     answered: bool = False  # whether a call succeeded
     refused: dict[str, str] = field(default_factory=dict)  # scenario -> the server's message
@@ -96,13 +101,13 @@ class SuiteRefusals:
 
 
 class Refusals:
-    """Decides which groups of rollouts are given up because the server refuses all of their calls."""
+    """Decides which groups of rollouts (a suite under one variant) are given up because the server refuses all of their calls."""
 
     def __init__(self) -> None:
         self._groups: dict[str, SuiteRefusals] = {}
 
     def after(self, rollout: Rollout, planned: Iterable[RolloutKey], running: Iterable[RolloutKey]) -> str:
-        """Takes a finished rollout. Returns why no further rollout of its group is attempted, or an empty string.
+        """Takes the record of an ended rollout. Returns why its group is given up, or an empty string if it is not.
 
         A group is given up if two of its scenarios, or its only one, were refused and none of its calls was answered. Rollouts that run
         at that time are awaited first, because a refusal comes sooner than an answer.
@@ -124,7 +129,7 @@ class Refusals:
 
 def _sentence(group: str, messages: Sequence[str]) -> str:
     refused = f"the first {len(messages)} scenarios" if len(messages) > 1 else "the only scenario"
-    return f"{messages[0]}; the server refused {refused} of {group} and answered none, so no further one is tried"
+    return f"{messages[0]}; the server refused {refused} of {group} and answered no call, so no further scenario is tried"
 
 
 PAUSE = 0.2  # seconds before the second attempt, doubled before each further one
@@ -141,34 +146,34 @@ class RetryPolicy:
     def __init__(
         self, most: int, failed: Mapping[RolloutKey, Sequence[AttemptFailed]], tell: Callable[[AttemptFailed], None] = lambda _: None
     ) -> None:
-        """`tell` is called with each attempt that is followed by another one."""
+        """Takes the number of retries and the failed attempts of earlier pools. `tell` sends a failed attempt to the controller."""
         self._most, self._tell = most, tell
         self._earlier = {key: tuple(each.attempt for each in attempts) for key, attempts in failed.items()}
         self._tries = {key: sum(not each.interrupted for each in attempts) for key, attempts in failed.items()}
 
     def numbered(self, rollout: Rollout) -> Rollout:
-        """Returns the record of an attempt with its number and the attempts before it."""
+        """Adds the number of an attempt, and the earlier attempts of its rollout, to the attempt's record."""
         earlier = self._earlier.get(rollout.key, ())
         return dataclasses.replace(rollout, attempt=len(earlier) + 1, earlier_attempts=earlier)
 
     def pause_after(self, rollout: Rollout) -> float | None:
-        """Counts an attempt that was not interrupted. Returns the seconds until the next attempt, or None if there is none."""
+        """Counts an attempt that ended without interruption. Returns the seconds until the next one, or None if there is none."""
         tries = self._tries[rollout.key] = self._tries.get(rollout.key, 0) + 1
         if rollout.status != "infra_error" or tries > self._most or refusal((*rollout.calls, *rollout.other_calls)):
             return None
         return pause(rollout, tries)
 
     def keep(self, key: RolloutKey, attempt: Attempt, *, interrupted: bool) -> None:
-        """Keeps an attempt that will be followed by another one."""
+        """Keeps a failed attempt that another one will follow, and sends it to the controller."""
         self._earlier[key] = (*self._earlier.get(key, ()), attempt)
         self._tell(AttemptFailed(key, attempt, interrupted))
 
     def count(self, key: RolloutKey) -> int:
-        """Returns the number of earlier attempts of a rollout."""
+        """Returns the number of failed attempts of a rollout so far."""
         return len(self._earlier.get(key, ()))
 
     def forget(self, key: RolloutKey) -> None:
-        """Drops the attempts of a finished rollout."""
+        """Drops the attempts of a rollout that has finished."""
         self._earlier.pop(key, None)
 
 

@@ -1,4 +1,4 @@
-"""Runs attempts of rollouts, with their setups, sandboxes, addresses and agents."""
+"""Runs single attempts of rollouts: prepares the suite's code, opens the sandbox and the address at the tap, runs agent and scorers."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Runner:
         self._setups = Setups(link, host, settings.sizes)
         self._sandboxes = Sandboxes(settings.run, settings.sandboxes, lambda sentence: link.tell(ShowUser(sentence)))
 
-    def may_use(self, unbuilt: Mapping[str, str]) -> None:
-        """Takes the images of tasks that could not be built, with the reasons."""
+    def set_unbuilt(self, unbuilt: Mapping[str, str]) -> None:
+        """Sets the images of tasks that could not be built: image -> reason. Rollouts of these tasks fail with the reason."""
         self._sandboxes.unbuilt = unbuilt
 
     def scenario(self, key: RolloutKey) -> Scenario:
@@ -55,7 +55,7 @@ class Runner:
 
     @property
     def longest_s(self) -> float:
-        """The longest time that an attempt may take, in seconds."""
+        """The longest time limit of an attempt in this session, in seconds."""
         return max((self._budget or suite.timeout for suite in self._suites.values()), default=0.0)
 
     async def run(self, key: RolloutKey) -> Rollout:
@@ -76,7 +76,7 @@ class Runner:
         return rollout
 
     async def first_call(self, key: RolloutKey, tap: Tap) -> Rollout | None:
-        """Runs a rollout without scoring it. Returns its record, or None if its suite's code cannot be loaded. Raises InfraError."""
+        """Runs a rollout with another tap and without scorers. Returns its record, or None if the suite's code cannot be loaded."""
         try:
             setup = await self._setup_of(key)
         except InfraError:
@@ -84,7 +84,7 @@ class Runner:
         return await self._with(dataclasses.replace(setup, scorers={}), key, tap, lambda: None)
 
     async def close(self) -> None:
-        """Ends all processes that run the code of suites."""
+        """Ends all template processes, with the processes that they have forked."""
         await self._setups.close()
 
     async def _setup_of(self, key: RolloutKey) -> RolloutSetup:
@@ -95,7 +95,7 @@ class Runner:
         return await run_rollout(key, self.scenario(key), setup, tap, self.addresses.session, budget, self._sandboxes, on_begin)
 
     def _ended(self, key: RolloutKey) -> Rollout:
-        """Returns the record of a rollout that does not run again. It contains the calls of the attempt that a pool's death interrupted."""
+        """Returns the record of a rollout that does not run again, with the calls of the attempt that the death of a pool interrupted."""
         end, scenario, now = self.ends[key], self.scenario(key), time.monotonic_ns()
         measured, others = split_calls(self.addresses.left_calls.get(key, ()))
         if end.ended_ns:

@@ -27,21 +27,21 @@ KEPT = 512  # finished rollouts whose journal lines stay in memory; older lines 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a planned rollout ended. Only a rollout that ran has a record."""
+    """The result of a planned rollout for the tests that wait: its status and reason. Only a rollout that ran has a record."""
 
     status: str
     reason: str = ""
-    recorded: bool = False
+    recorded: bool = False  # whether the journal has a record
     cause: str = ""  # cause of an infra_error that other rollouts share, for example the death of the backend
 
 
 class BlockSwitch(Protocol):
-    """Switches from one block of rollouts to the next. Used only if rollouts run in blocks."""
+    """The methods with which the scheduler switches from one block of rollouts to the next (see BlockTransition), if there are blocks."""
 
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]: ...
 
     async def enter(self, block: Block) -> str:
-        """Returns why the block's rollouts cannot run, or an empty string. May raise InfraError.
+        """Prepares a block. Returns an empty string if its rollouts can run, otherwise why not. May raise InfraError.
 
         Raises:
             Interrupted: A part of the session died meanwhile.
@@ -68,7 +68,7 @@ class Scheduler:
     """
 
     def __init__(self, run: RunAttempt, record: WriteRecord, settings: Scheduling, retries: RetryPolicy) -> None:
-        """`run` makes one attempt, and may raise Interrupted. `record` journals a rollout; it may raise InfraError."""
+        """Takes functions of the pool: `run` makes one attempt, `record` writes a rollout to the journal."""
         self._run, self._record, self.settings, self._retries = run, record, settings, retries
         self.started = False  # whether `start` was called
         self.stored: Mapping[RolloutKey, Outcome] = {}  # outcomes that earlier sessions of this run have recorded
@@ -121,7 +121,7 @@ class Scheduler:
         self._fill()
 
     def hold(self, why: str) -> None:
-        """Prevents new attempts because a part of the session is unavailable. An empty string ends that."""
+        """Prevents new attempts because of `why`: a process that rollouts need is unavailable. An empty string allows attempts again."""
         if why and not self.broken:
             self.available.clear()
         else:
@@ -129,19 +129,19 @@ class Scheduler:
             self._fill()
 
     def stop(self, reason: str, status: str) -> None:
-        """Starts no more rollouts, and resolves the waiting ones with this reason. Running rollouts continue."""
+        """Starts no more rollouts. The waiting ones get this status and reason as their outcome. Running rollouts continue."""
         self.broken, self.broken_status = reason, status
         self.stopped.set()
         self.available.set()
         self._refuse(Outcome(status, reason), {block.arm for block in self._blocks})
 
     def drop(self, arm: str, reason: str) -> None:
-        """Starts no more rollouts of a lost arm, and resolves the waiting ones with this reason."""
+        """Starts no more rollouts of an arm whose backend is lost. The waiting ones get the outcome `infra_error` with this reason."""
         self._dropped[arm] = reason
         self._refuse(Outcome("infra_error", reason), {arm}, waiting=self._arm == arm)
 
     def give_up(self, group: str, reason: str) -> None:
-        """Refuses the waiting rollouts of a suite and variant, and all later ones, with a reason."""
+        """Starts no more rollouts of a group (suite and variant). Waiting and later ones get the outcome `infra_error` with this reason."""
         self._given_up[group] = reason
         keys = [key for key in (*self._waiting, *(key for block in self._blocks for key in block.keys)) if key.group == group]
         self._waiting = deque(key for key in self._waiting if key.group != group)
@@ -151,7 +151,7 @@ class Scheduler:
             self._outcomes[key].set_result(Outcome("infra_error", reason))
 
     def _refuse(self, outcome: Outcome, arms: AbstractSet[str], *, waiting: bool = True) -> None:
-        """Removes the blocks of these arms, and if `waiting` is set also the current queue. Resolves their rollouts with `outcome`."""
+        """Removes the later blocks of these arms, and if `waiting` is set the current queue. Their rollouts get this outcome."""
         keys = [*self._waiting] if waiting else []
         keys += [key for block in self._blocks if block.arm in arms for key in block.keys]
         if waiting:
@@ -161,7 +161,7 @@ class Scheduler:
             self._outcomes[key].set_result(outcome)
 
     def cancel(self, reason: str) -> None:
-        """Stops, and also cancels running rollouts. Rollouts that have ended are still written to the journal."""
+        """Starts no more rollouts and cancels the running ones. Rollouts that are being written to the journal are not cancelled."""
         self.stop(reason, "cancelled")
         if self._switching is not None:
             self._switching.cancel()
@@ -170,7 +170,7 @@ class Scheduler:
                 task.cancel()
 
     async def outcome(self, key: RolloutKey) -> Outcome:
-        """Waits until a rollout is finished and returns its outcome. An unplanned rollout runs next, or in a last block."""
+        """Waits until a rollout is finished and returns its outcome. A rollout that was not planned runs next, or in a last block."""
         if key in self.stored:
             return self.stored[key]
         if key not in self._outcomes:
@@ -187,11 +187,11 @@ class Scheduler:
         return await asyncio.shield(self._outcomes[key])
 
     def cause(self, key: RolloutKey, outcome: Outcome) -> str:
-        """Returns why a rollout is an infra_error if other rollouts share this cause, otherwise an empty string."""
+        """Returns the cause of a rollout's infra_error if other rollouts have the same cause, otherwise an empty string."""
         return outcome.cause or (self._given_up.get(key.group, "") if outcome.status == "infra_error" else "")
 
     def is_given_up(self, key: RolloutKey) -> bool:
-        """Returns whether no further rollout runs, or none of this rollout's group."""
+        """Returns whether no further rollout of this rollout's group will start, or none at all."""
         return bool(self.broken) or key.group in self._given_up
 
     def is_judgeable(self, key: RolloutKey) -> bool:
@@ -202,7 +202,7 @@ class Scheduler:
         return outcome.result().recorded and not self.cause(key, outcome.result())
 
     async def settled(self) -> bool:
-        """Waits until all planned rollouts are finished. Returns whether each of them has a record and more rollouts could run."""
+        """Waits until all planned rollouts are finished. Returns whether each has a record and nothing prevents further rollouts."""
         while waiting := [outcome for outcome in self._outcomes.values() if not outcome.done()]:
             await asyncio.wait(waiting)
         return not self.broken and not self._given_up and all(outcome.result().recorded for outcome in self._outcomes.values())
@@ -212,12 +212,12 @@ class Scheduler:
         return self._bodies.get(key)
 
     async def drained(self) -> None:
-        """Waits until no rollout runs."""
+        """Waits until no rollout runs and no block is being prepared."""
         while running := [*self._running.values(), *filter(None, (self._switching,))]:
             await asyncio.wait(running)
 
     def _ordered(self, keys: Sequence[RolloutKey]) -> Sequence[RolloutKey]:
-        """Returns the order in which rollouts run. Rollouts that run alone come first, because they are known to harm others."""
+        """Returns rollouts in the order in which they run. Those that must run alone come first, because they are known to harm others."""
         ordered = keys if self.settings.keep_order else longest_first(keys, self.settings.durations)
         return sorted(ordered, key=lambda key: key not in self.alone)
 
@@ -231,14 +231,14 @@ class Scheduler:
             self._running[key].add_done_callback(functools.partial(self._ended, key))
 
     def _may_begin(self) -> bool:
-        """Returns whether the next rollout can run now, beside the running ones."""
+        """Returns whether the first waiting rollout can start now, beside the running ones."""
         ready = self.started and self._switching is None and self.available.is_set()
         if not ready or not self._waiting or len(self._running) >= min(self._concurrency, self._block_concurrency):
             return False
         return not self._running or self.alone.isdisjoint({self._waiting[0], *self._running})
 
     def _is_between_blocks(self) -> bool:
-        """Returns whether the current block has ended, or the first one can begin."""
+        """Returns whether nothing runs or waits, so that the current block can end and the next one begin."""
         idle = self._switching is None and not self._waiting and not self._running
         return self.started and idle and (bool(self._blocks) or self._arm is not None)
 
@@ -257,7 +257,7 @@ class Scheduler:
             self._arm, self._block_concurrency = block.arm, block.concurrency
 
     async def _enter(self, switch: BlockSwitch, block: Block) -> str:
-        """Enters a block, again if that was interrupted. Returns why its rollouts cannot run, or an empty string."""
+        """Prepares a block, again if the death of a process interrupted that. Returns an empty string, or why its rollouts cannot run."""
         while True:
             await self._until_available()
             if self.broken:
@@ -276,7 +276,7 @@ class Scheduler:
         self._fill()
 
     async def _finish(self, key: RolloutKey) -> Outcome | None:
-        """Runs a rollout and records it. Returns None if it was interrupted and has to run again."""
+        """Runs a rollout and records it. Returns its outcome, or None if the rollout was interrupted and has to run again."""
         try:
             rollout = await self._attempts(key)
             if rollout is None:
@@ -305,7 +305,10 @@ class Scheduler:
             self.give_up(group, why)
 
     def _ended(self, key: RolloutKey, task: asyncio.Task[Outcome | None]) -> None:
-        """Resolves a rollout or queues it again. A callback, because a task that is cancelled before its first step runs no code."""
+        """Sets the outcome of a rollout whose task has ended, or queues the rollout again.
+
+        This is a callback of the task, because a task that is cancelled before its first step runs no code.
+        """
         del self._running[key]
         self._recording.discard(key)
         outcome = Outcome("cancelled", self.broken or "the session ended") if task.cancelled() else task.result()
@@ -318,7 +321,10 @@ class Scheduler:
         self._fill()
 
     async def _attempts(self, key: RolloutKey) -> Rollout | None:
-        """Returns the record of the last attempt, which contains the earlier ones. Returns None if it was interrupted or must not begin."""
+        """Makes attempts until one is not repeated, and returns its record, which contains the earlier attempts.
+
+        Returns None if an attempt was interrupted, so that the rollout has to be queued again, or if no attempt may begin any more.
+        """
         while True:
             if not self.available.is_set():  # A part became unavailable after this task was created or resumed.
                 await self._until_available()
@@ -344,12 +350,12 @@ class Scheduler:
             self._retries.keep(key, rollout.attempts[-1], interrupted=False)
 
     async def _until_available(self) -> None:
-        """Waits until all parts of the session are available. `Event.wait` alone also returns if another part was lost meanwhile."""
+        """Waits until no part of the session is unavailable. `Event.wait` alone also returns if a part becomes unavailable right after."""
         while not self.available.is_set():
             await self.available.wait()
 
     def _is_over(self) -> bool:
-        """Returns whether no rollout of the current block is attempted again: nothing runs any more, or its arm is lost."""
+        """Returns whether no further attempt begins in the current block: no rollout may start any more, or the block's arm is lost."""
         return bool(self.broken) or self._arm in self._dropped
 
     def _keep(self, key: RolloutKey, body: bytes) -> None:

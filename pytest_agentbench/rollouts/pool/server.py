@@ -1,4 +1,4 @@
-"""The server of the pool process: the controller sends it commands, and tests request rollouts."""
+"""The server of the pool process. The controller sends commands to this server, and tests request rollouts from it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Pool:
     """
 
     def __init__(self, config: PoolConfig) -> None:
-        """Reads the journal and attempts.jsonl. Raises OSError if that fails."""
+        """Restores the state of the session from the journal and attempts.jsonl. Raises OSError if a file cannot be read."""
         settings = config.settings
         self.introductions = Introductions(config.token)
         self.suites, self.sizes = settings.suites, settings.sizes
@@ -109,7 +109,7 @@ class Pool:
         return BlockTransition(self.runner, self.link, self.record, settings.blocks, concurrency, self.state.blocks)
 
     async def serve(self, listener: socket.socket) -> None:
-        """Serves until stdin closes. After `EndSession` the controller closes it, once it has measured this process's resource usage."""
+        """Serves until stdin closes. After `EndSession` the controller measures this process's resource usage and then closes stdin."""
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, use_dns_cache=False)
         async with aiohttp.ClientSession(connector=connector, json_serialize=lambda value: orjson.dumps(value).decode()) as session:
             self.addresses.session = session
@@ -157,7 +157,10 @@ class Pool:
             self.link.closed()
 
     def _give_up(self, reason: str) -> None:
-        """Refuses rollouts that have not begun. Ends waits for backend, block and check of processes, whose message may be lost."""
+        """Starts no more rollouts, because a message of the controller was lost or not handled.
+
+        Also ends all waits for messages that may be lost: that the backend is ready, that a block is prepared, that processes are checked.
+        """
         self.scheduler.stop(reason, "infra_error")
         self.booted.set()
         self.outages.end()
@@ -197,7 +200,7 @@ class Pool:
                 await self._recover(message)
 
     async def _recover(self, message: protocol.Recovery) -> None:
-        """Handles the messages that follow the death of a part of the session."""
+        """Handles a message that follows the death of a process of the session."""
         match message:
             case protocol.ProcessesChecked():
                 self.outages.answer()
@@ -220,8 +223,8 @@ class Pool:
         self.link.tell(protocol.Drained(self.addresses.tally))
 
     async def _start(self, start: protocol.Start) -> None:
-        """Points the taps at the backend, which answers now, and begins to run rollouts."""
-        self.runner.may_use(start.unbuilt)
+        """Begins to run rollouts, because the backend answers: points the taps at it, and closes what earlier pools left open."""
+        self.runner.set_unbuilt(start.unbuilt)
         await self._connect(start.taps, start.endpoint)
         await self.addresses.take_over(self.state, start.known)
         self._keep_interrupted()
@@ -235,14 +238,14 @@ class Pool:
         self.scheduler.start()
 
     def _keep_interrupted(self) -> None:
-        """Keeps the attempts that were in flight when an earlier pool of this session died, with the calls that the taps recorded."""
+        """Adds the attempts that the death of an earlier pool interrupted to the attempts of their rollouts, with the calls at the taps."""
         for key, interruption in self.state.interrupted.items():
             if key not in self.runner.ends:
                 calls, number = self.addresses.left_calls.get(key, ()), self.retries.count(key) + 1
                 self.retries.keep(key, interruption.attempt(number, self.number, time.monotonic_ns(), calls), interrupted=True)
 
     async def _connect(self, taps: TapPorts | None, endpoint: Endpoint) -> None:
-        """Points the taps at the backend. `taps` are new tap processes, or None if the present ones stay."""
+        """Points the taps at the backend. `taps` are the ports of new tap processes, or None if the present ones stay."""
         self.addresses.endpoint = endpoint  # Set it even if a tap is unavailable, so that `_reconnect` can finish this.
         try:
             if taps is not None:
@@ -257,21 +260,21 @@ class Pool:
                 self.hold("tap", "")
 
     async def _reconnect(self, taps: TapPorts) -> None:
-        """Connects to taps of which one was restarted and has no state."""
+        """Connects to the taps again, because one was restarted and has lost its state."""
         if (endpoint := self.addresses.endpoint) is not None and not self.scheduler.broken:
             await self._connect(taps, endpoint)
 
     def hold(self, part: str, group: str) -> None:
-        """Prevents new attempts because a part of the session is unavailable. Only rollouts of `group` use it; empty: all do."""
+        """Prevents new attempts because a part of the session is unavailable. If `group` is set, only its rollouts use the part."""
         self.outages.add(part, group)
         self.scheduler.hold(part)
 
     def give_up(self, group: str, reason: str) -> None:
-        """Refuses all rollouts of a group that have not begun."""
+        """Starts no more rollouts of a group (suite and variant)."""
         self.scheduler.give_up(group, reason)
 
     async def record(self, rollout: Rollout) -> bytes:
-        """Sends a rollout to the controller, which writes it to the journal. Returns the line that was written."""
+        """Sends a record to the controller, which redacts it and writes it to the journal. Returns the line in the journal."""
         content, cluster = self.contents.of(rollout.key), self.contents.cluster(rollout.key)
         rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster)
         tokens = sum(call.completion_tokens or 0 for call in rollout.all_calls)
@@ -292,7 +295,7 @@ class Pool:
             await writer.drain()
 
     async def _answer_frame(self, header: object, body: bytes) -> bytes:
-        """Returns the frame that answers a test. Any error becomes a refusal, so that the test does not wait for ever."""
+        """Returns the frame that answers a question of a test. Any error becomes a refusal, so that the test does not wait for ever."""
         try:
             question = FROM_TEST.read(header)
         except ValueError as error:
@@ -327,7 +330,7 @@ class Pool:
                 assert_never(question)
 
     async def _plan(self, plan: PlanSelected) -> PlanAccepted:
-        """Plans the rollouts of the first plan. Ignores later ones, because all workers of a session select the same tests."""
+        """Plans the rollouts that tests need. Ignores all plans but the first, because all workers of a session select the same tests."""
         if not self.planned:
             self.planned = True
             stored = len(self.scheduler.stored.keys() & set(plan.keys))
@@ -338,7 +341,7 @@ class Pool:
         return PlanAccepted()
 
     def _add_round(self, keys: Sequence[RolloutKey]) -> None:
-        """Queues trials after all waiting rollouts. The controller gets `PlanSettled` when all rollouts are finished."""
+        """Queues trials that no test requests, if any. The controller gets `PlanSettled` when all rollouts are finished."""
         if keys:
             self.scheduler.plan(keys)
             self.round = asyncio.create_task(self._tell_when_settled())
@@ -357,7 +360,7 @@ class Pool:
         return RecordedRollout(shared_cause, over), body if body is not None else (await self.link.ask(protocol.GetRecord(key)))[1]
 
     async def _is_over(self, key: RolloutKey, outcome: Outcome) -> bool:
-        """Returns whether tests are left, and all of them would get the same cause as this one."""
+        """Returns whether tests are left and none of them can be judged, because they would all get the cause of this outcome."""
         if not self.scheduler.is_given_up(key):
             return False  # The outcome concerns this rollout only.
         if self.cancelled or outcome.status == "missing" or (outcome.recorded and not self.scheduler.cause(key, outcome)):
@@ -368,7 +371,7 @@ class Pool:
         return bool(left) and not any(map(self.scheduler.is_judgeable, left))
 
     async def _wait_for_backend(self) -> None:
-        """Requests a backend that boots on demand, and waits until it answers or is known to have failed."""
+        """Asks the controller to boot the backend, if it boots on demand. Waits until the backend answers or is known to have failed."""
         await self.link.connected.wait()
         if not self.booted.is_set():
             self.link.tell(protocol.StartBackend())
@@ -383,7 +386,7 @@ class Pool:
         return BackendReady(dataclasses.replace(endpoint, api_key=None, headers={}))
 
     async def _wait_for_taps(self, token: str) -> None:
-        """Waits until this pool is connected to the taps, if an earlier pool has lent the address."""
+        """Waits until this pool is connected to the taps, if an earlier pool has opened the address `token` for a test."""
         address = self.state.addresses.get(number_of(token))
         if address is not None and address.lent:
             await self.booted.wait()

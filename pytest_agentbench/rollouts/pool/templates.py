@@ -1,4 +1,4 @@
-"""Prepares the setups of suites, and keeps template processes running for suites with `isolation: process`."""
+"""Prepares what rollouts of a suite share: agent, tools and scorers. Keeps template processes running for `isolation: process`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from pytest_agentbench.suites.suite import PoolSuite
 
 
 class RunnerHost(Protocol):
-    """The methods of the pool that template processes need."""
+    """The methods of the pool that TemplateKeeper calls when a template process dies."""
 
     def hold(self, part: str, group: str) -> None:
-        """Prevents new attempts until the controller reports that `part` serves again. Only rollouts of `group` use it."""
+        """Prevents new attempts until the controller reports that `part` serves again. Only rollouts of `group` use that part."""
 
     def give_up(self, group: str, reason: str) -> None:
-        """Refuses all rollouts of a group that have not begun."""
+        """Starts no more rollouts of a group (suite and variant)."""
 
 
 class Setups:
-    """The setup of each suite and variant, prepared when its first rollout runs.
+    """Prepares the setup (agent, tools, scorers) of each suite and variant when its first rollout runs, and keeps it.
 
     The code of a suite with `isolation: process` runs in a template process, which this class keeps running until `close`.
     """
@@ -94,7 +94,7 @@ class TemplateKeeper:
 
     @asynccontextmanager
     async def process(self, job: Job) -> AsyncIterator[ForkedProcess]:
-        """Yields a process for a job. It ends with the context. Raises InfraError if the template process has been given up."""
+        """Yields a process that runs a job, and kills that process at the end. Raises InfraError if the template has been given up."""
         await self._serves.wait()
         if self._template is None:
             raise InfraError(self._given_up)
@@ -102,7 +102,7 @@ class TemplateKeeper:
             yield process
 
     async def close(self) -> None:
-        """Ends the process and all processes that it forked."""
+        """Ends the template process and all processes that it forked."""
         template, self._template = self._template, None  # Otherwise its end would count as a death.
         if self._restart is not None:
             self._restart.cancel()
@@ -121,7 +121,10 @@ class TemplateKeeper:
             self._lose(template.end())
 
     def _lose(self, end: Awaitable[str]) -> None:
-        """Holds the queue at once, so that attempts that fail because of this death count as interrupted. `end` returns how it died."""
+        """Begins to replace a template process that has died. `end` returns how the process died.
+
+        Holds the queue at once, so that attempts that fail because of this death count as interrupted.
+        """
         self._serves.clear()
         self._host.hold(self._name, self._group)
         self._restart = asyncio.create_task(self._start_again(end), context=contextvars.Context())
@@ -140,7 +143,7 @@ class TemplateKeeper:
         self._link.tell(TemplateServes(self._name))
 
     async def _again(self) -> str:
-        """Starts another process. Returns how it died if that was before it served, otherwise an empty string."""
+        """Starts another process. Returns an empty string if it serves, or how it died before that."""
         try:
             await self._start()
         except TemplateDied as death:

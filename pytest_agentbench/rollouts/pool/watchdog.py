@@ -1,4 +1,7 @@
-"""Watches the pool's event loop from another thread. Its stack shows which rollout blocks it; if that one's time is over, the pool ends."""
+"""Watches the pool's event loop from another thread, in case code of a rollout blocks the loop.
+
+The stack of the loop's thread shows which rollout that is. If the time of that rollout is over, the pool ends.
+"""
 
 from __future__ import annotations
 
@@ -26,38 +29,40 @@ INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class CodeLine(NamedTuple):
-    """A line of code."""
+    """A line of a source file, as shown in messages."""
 
     file: str
     number: int
 
     def __str__(self) -> str:
-        """`agent.py:12: time.sleep(3600)`"""
+        """Returns file name, number and text: `agent.py:12: time.sleep(3600)`."""
         text = linecache.getline(self.file, self.number).strip()
         return f"{Path(self.file).name}:{self.number}{text and f': {text}'}"
 
 
 def step_of(frame: FrameType) -> FrameType | None:
-    """Returns the frame of the callback that an event loop runs, or None while the loop waits. Each callback has another frame object."""
+    """Returns the frame of the callback (step) that an event loop runs in this stack, or None while the loop waits.
+
+    The same frame object in two samples means that the same callback still runs.
+    """
     return next((each for each in _outwards(frame) if each.f_code is Handle._run.__code__), None)
 
 
 def context_of(step: FrameType) -> Context:
-    """Returns the context of a step: that of its task, or of the task that scheduled the callback."""
+    """Returns the `contextvars.Context` in which a step runs: that of its task, or of the task that scheduled the callback."""
     context: Context = step.f_locals["self"]._context
     return context
 
 
 def lines_of(frame: FrameType) -> list[CodeLine]:
-    """Returns the lines of a stack, the innermost one first."""
+    """Returns the lines that a stack executes, the innermost one first."""
     return [CodeLine(each.f_code.co_filename, each.f_lineno) for each in _outwards(frame)]
 
 
 def line_to_name(lines: Sequence[CodeLine]) -> CodeLine:
-    """Returns the line of a stack that helps the user most.
+    """Returns the line that a message about a blocked loop should show: the innermost line of the user's own code.
 
-    It is the innermost line of the user's own code. If there is none, it is the outermost line of an installed package, otherwise the
-    innermost line.
+    If there is none, returns the outermost line of an installed package, and without one the innermost line.
     """
     own = [each for each in lines if _is_users(each.file)]
     installed = [each for each in reversed(lines) if _is_installed(each.file)]
@@ -91,23 +96,25 @@ ADVICE = "use `def`, `await asyncio.to_thread(...)` or `isolation: process`"
 
 
 class ControllerLine(Protocol):
-    """Connection to the controller that works while the loop is blocked. Used in the watchdog's thread."""
+    """The methods of ControllerPipe that the watchdog calls in its thread, while the event loop is blocked."""
 
     def say(self, sentence: str) -> None:
         """Shows a sentence to the user."""
 
     def leave(self, rollout: Rollout | None) -> None:
-        """Ends the pool. `rollout` is the record of the responsible rollout for `EndRollout`, or None if no running rollout is."""
+        """Ends the pool process. `rollout` is the final record of the rollout that blocks the loop, or None if that rollout has ended."""
 
 
 class Watchdog:
-    """Samples the stack of the loop's thread, warns about a step that blocks the loop, and ends the pool if its rollout's time is over.
+    """A thread that samples the stack of the event loop's thread.
+
+    It warns the user if a step (a callback of the loop) blocks the loop, and ends the pool if the time of the step's rollout is over.
 
     The time of a step, unlike a rollout's limit, is counted in samples, so time in which the whole process was stopped does not count.
     """
 
     def __init__(self, pipe: ControllerLine, longest: float) -> None:
-        """Must be called in the loop's thread. `longest` is the longest time that a rollout may take, in seconds."""
+        """Must be called in the thread of the event loop. `longest` is the longest time limit of a rollout, in seconds."""
         self._pipe, self._longest = pipe, longest
         self._thread = threading.get_ident()
         self._stopped = threading.Event()
@@ -129,11 +136,11 @@ class Watchdog:
         faulthandler.cancel_dump_traceback_later()
 
     def _watch_itself(self) -> None:
-        """Has faulthandler end the pool, with all stacks in its log, if C code keeps all Python threads from running."""
+        """Has faulthandler end the pool, with all stacks in its log, if C code keeps all Python threads from running, so also this one."""
         faulthandler.dump_traceback_later(self._longest + GRACE, exit=True, file=STDERR)
 
     def check(self, frame: FrameType) -> None:
-        """Takes a sample of the stack of the loop's thread."""
+        """Handles a sample: the innermost frame of the loop's thread."""
         step = step_of(frame)
         if step is None or step is not self._step:
             if self._reported:
@@ -146,11 +153,11 @@ class Watchdog:
 
     @property
     def _seconds(self) -> float:
-        """The minimum time that this step has taken, in seconds."""
+        """The time that the current step has taken at least, in seconds."""
         return self._samples * TICK
 
     def _judge(self, step: FrameType, line: CodeLine) -> None:
-        """Warns once about the rollout that blocks the loop, and ends the pool when that rollout's time is over."""
+        """Warns once about the step that blocks the loop, with the line to show, and ends the pool if its rollout's time is over."""
         mark = attempt_in(context_of(step))
         if not self._reported:
             self._reported = True
@@ -159,7 +166,7 @@ class Watchdog:
             self._end(mark, line)
 
     def _end(self, mark: AttemptContext, line: CodeLine) -> None:
-        why = f"it blocked the event loop until its {mark.seconds:g} s were over: {line}; {ADVICE}"
+        why = f"{mark.part} blocked the event loop until its {mark.seconds:g} s were over: {line}; {ADVICE}"
         blocked = Rollout(*mark.key, status="agent_error", reason=why, log=mark.log.text)
         self._pipe.leave(None if mark.is_over else mark.without_score(why) or blocked)
 

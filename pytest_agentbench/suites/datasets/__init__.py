@@ -1,4 +1,4 @@
-"""Reads data sets: the format that suite.yaml names turns data into scenarios. A new format is a module here and a line in FORMATS."""
+"""Reads data sets: a format, which suite.yaml names, converts data to scenarios. Built-in formats are modules here, listed in FORMATS."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _limited(format: str, where: str = "") -> Iterator[None]:
 
 
 def _reader(spec: DatasetSpec, folder: Path) -> tuple[Callable[..., Any], list[Path]]:
-    """Returns the function of a format, and the paths to call it with."""
+    """Returns the function of the format that `spec` names, and the paths of the data files or the data folder to call it with."""
     what = f"dataset format {spec.format!r}"
     reader = load_object("dataset format", spec.format, FORMATS, folder)
     if not callable(reader):
@@ -107,7 +107,7 @@ def _reader(spec: DatasetSpec, folder: Path) -> tuple[Callable[..., Any], list[P
             raise ConfigError(f"dataset: format {spec.format} reads an installed package; leave `file` and `tools` out")
         return reader, []
     if spec.file is None:
-        raise ConfigError("the key 'dataset.file' is missing")
+        raise ConfigError("the key 'dataset.file' is missing; set it to the path of the data, relative to suite.yaml")
     if FOLDER in inspect.signature(reader).parameters:
         check_takes(what, reader, [FOLDER])
         return reader, [_data_folder(spec, folder)]
@@ -122,7 +122,7 @@ def _reader(spec: DatasetSpec, folder: Path) -> tuple[Callable[..., Any], list[P
 
 
 def _data_folder(spec: DatasetSpec, folder: Path) -> Path:
-    """Returns the data folder for a format that reads one."""
+    """Returns the path of the data, for a format that reads a folder. Raises ConfigError if the folder does not exist."""
     assert spec.file is not None
     if spec.tools:
         raise ConfigError(f"dataset: format {spec.format} reads a folder; leave `tools` out")
@@ -134,7 +134,7 @@ def _data_folder(spec: DatasetSpec, folder: Path) -> Path:
 def _call_reader(reader: Callable[..., Any], format: str, paths: Sequence[Path], folder: Path) -> PackagedData:
     """Calls a format and returns its data. Raises ConfigError if the suite's code raises anything or returns something else.
 
-    The hash of the data includes the code of the suite's own format, because the scenarios depend on both.
+    The code of a suite's own format is part of the data's hash, because the scenarios depend on it.
     """
     try:
         data = reader(*paths)
@@ -155,7 +155,7 @@ def _call_reader(reader: Callable[..., Any], format: str, paths: Sequence[Path],
 
 
 def _sha256(paths: Iterable[Path]) -> str:
-    """Returns the hash of files, and of folders without IGNORED_FILES."""
+    """Returns one hash of the content of files and folders. IGNORED_FILES in folders do not count."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(folder_sha256([path], path, skips=IGNORED_FILES.__contains__).encode() if path.is_dir() else path.read_bytes())

@@ -1,7 +1,7 @@
 """The data format of the agent leaderboard: a JSON list (or JSON lines) of customer messages, tools and expected calls.
 
-An entry has id, question, ground_truth, metadata, user_goals, cluster, available_tools and expected_tool_calls. For tools that are
-carried out, it also has state and final_state. If all entries share their tools, they can be written once, in a tools.json.
+An entry has id, question, ground_truth, metadata, user_goals, cluster, available_tools and expected_tool_calls. If tools are
+executed, it also has their state and final_state. If all entries have the same tools, these can be in one file, tools.json.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def load(file: Path, tools_file: Path | None = None) -> Iterator[Scenario]:
 
 
 def entries(file: Path) -> Iterator[tuple[str, Json]]:
-    """Yields (position, entry). The position is `file:line` for JSON lines, and `file: entry 3` for a JSON list."""
+    """Yields (position, entry). The position is a text for messages: `file:line` for JSON lines, and `file: entry 3` for a JSON list."""
     text = bounded_text(file)
     if not text.strip():
         raise ConfigError(f"{file}: is empty; it must contain a JSON list of scenarios, or one JSON object per line")
@@ -51,7 +51,7 @@ def entries(file: Path) -> Iterator[tuple[str, Json]]:
         return
     data = _parse(text, file)
     if not isinstance(data, list):
-        raise ConfigError(f"{file}: contains a JSON {type(data).__name__}, must be a list of scenarios")
+        raise ConfigError(f"{file}: contains a JSON {type(data).__name__}, but must contain a list of scenarios")
     for number, entry in enumerate(data, 1):
         yield f"{file}: entry {number}", entry
 
@@ -114,7 +114,7 @@ def _tools(data: Any, where: str) -> tuple[Tool, ...]:
     tools = tuple(_tool(tool, where) for tool in data)
     names = [tool.name for tool in tools]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(f"{where}: the tool {min(twice)!r} is there twice")
+        raise ConfigError(f"{where}: the tool {min(twice)!r} is there twice; remove one of the two")
     return tools
 
 
@@ -122,7 +122,7 @@ def _tool(tool: Any, where: str) -> Tool:
     if isinstance(tool, dict) and "title" not in tool and (example := _in_own_format(tool)):
         raise ConfigError(f"{where}: a tool is in OpenAI's form; write it as {example}")
     if not isinstance(tool, dict) or not isinstance(tool.get("title"), str) or not tool["title"]:
-        raise ConfigError(f"{where}: a tool needs a 'title', its name: {str(tool)[:80]}")
+        raise ConfigError(f"{where}: a tool has no 'title'; add it, because it is the tool's name: {str(tool)[:80]}")
     where = f"{where}: tool {tool['title']!r}"
     _refuse_unknown(tool, TOOL, where)
     response_schema = _schema(tool, "response_schema", where)
@@ -141,7 +141,7 @@ def _tool(tool: Any, where: str) -> Tool:
 
 
 def _in_own_format(tool: Json) -> str:
-    """Returns a tool of a Chat Completions or Responses request in this format, for a message. Empty if it is not such a tool."""
+    """Converts a tool in OpenAI's form (Chat Completions or Responses) to this format, as an example for a message. Else returns ''."""
     function = tool.get("function", tool)
     if tool.get("type") != "function" or not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return ""
@@ -152,12 +152,12 @@ def _in_own_format(tool: Json) -> str:
 
 
 def _schema(tool: Json, name: str, where: str) -> Json:
-    """Returns a schema, which is an object, or a text that contains JSON, as in the public data."""
+    """Returns the schema under a key of a tool. It is an object or, as in the public data, a text that contains JSON."""
     if isinstance(tool.get(name), str):
         try:
             tool = {name: bounded_json(tool[name])}
         except ValueError as error:
-            raise ConfigError(f"{where}: {name!r} is a text that is not valid JSON: {error}") from error
+            raise ConfigError(f"{where}: {name!r} is a text that is not valid JSON; write the schema as an object: {error}") from error
     return _optional(tool, name, dict, where)
 
 
@@ -169,14 +169,14 @@ def _expected(call: Any, where: str) -> Json:
 
 
 def _arguments(call: Json, where: str) -> Json:
-    """Returns the part of a label about arguments, in one of its two forms."""
+    """Returns the keys of an expected call that say which arguments are right: `parameters`, or `accepts` and `optional`."""
     if "accepts" not in call:
         if "optional" in call:
-            raise ConfigError(f"{where}: has 'optional' without 'accepts'; 'accepts' says which values are right, and may be {{}}")
+            raise ConfigError(f"{where}: has 'optional' without 'accepts'; add 'accepts', the right values of arguments (may be {{}})")
         _refuse_unknown(call, CALL, where)
         return {"parameters": _optional(call, "parameters", dict, where)}
     if "parameters" in call:
-        raise ConfigError(f"{where}: has 'parameters' and 'accepts'; 'accepts' alone says which values are right")
+        raise ConfigError(f"{where}: has both 'parameters' and 'accepts'; keep only one of them")
     _refuse_unknown(call, CALL_WITH_SEVERAL, where)
     accepts = _optional(call, "accepts", dict, where)
     for name in accepts:
@@ -185,7 +185,7 @@ def _arguments(call: Json, where: str) -> Json:
 
 
 def _optional(data: Json, name: str, kind: type[Kind], where: str) -> Kind:
-    """Returns an optional value; an empty one if it is missing or null."""
+    """Returns the value of an optional key, or an empty value of this type if it is missing or null."""
     value = data.get(name)
     if value is None:
         return kind()

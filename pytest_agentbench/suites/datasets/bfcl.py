@@ -48,7 +48,7 @@ TOOL_FILES: Mapping[str, str] = {
 
 
 def load() -> PackagedData:
-    """Returns all scenarios, category by category.
+    """Returns all scenarios of the installed package, category by category.
 
     Raises:
         MissingData: The package is not installed, or another version of it. The message has the command that installs it.
@@ -73,7 +73,7 @@ def data_folder() -> Path:
             f"the data set is not installed; install it with {_install()} ({SIZE}, without the package's many dependencies)"
         ) from None
     if package.version != VERSION:
-        raise MissingData(f"{PACKAGE} {package.version} is installed, but this suite needs {VERSION}: {_install()}")
+        raise MissingData(f"{PACKAGE} {package.version} is installed, but this suite needs {VERSION}; install it with {_install()}")
     return Path(str(package.locate_file("bfcl_eval"))) / "data"
 
 
@@ -129,7 +129,7 @@ def _scenarios(folder: Path) -> Iterator[Scenario]:
 
 
 class _ToolCache:
-    """Makes tools. Equal tools, and equal sets of tools, are one object, so that thousands of scenarios need little memory."""
+    """Converts the package's descriptions of tools to Tools. Equal tools and equal sets of tools become one object, to save memory."""
 
     def __init__(self, folder: Path) -> None:
         self._single: dict[str, Tool] = {}
@@ -137,7 +137,7 @@ class _ToolCache:
         self._classes = {name: lines(folder / "multi_turn_func_doc" / f"{file}.json") for name, file in TOOL_FILES.items()}
 
     def of_classes(self, entry: Json) -> list[Json]:
-        """Returns the tools of a conversation, in the order of its classes."""
+        """Returns the tools of a multi-turn entry: the functions of the classes that it names, without those that it excludes."""
         excluded = entry.get("excluded_function", ())
         return [doc for name in entry["involved_classes"] for doc in self._classes[name] if doc["name"] not in excluded]
 
@@ -186,7 +186,10 @@ def _map_subschemas(schema: Json, change: Any) -> Json:
 
 
 def label(call: Json, docs: list[Json]) -> Json:
-    """Returns the label of an expected call `{tool: {argument: [values]}}`. If "" is one of the values, the argument may be left out."""
+    """Converts an expected call `{tool: {argument: [right values]}}` to a label. `docs` are the package's descriptions of the tools.
+
+    If "" is one of the values, the argument may be left out.
+    """
     ((tool, arguments),) = call.items()
     schema = next(doc["parameters"] for doc in docs if doc["name"] == tool)
     properties, required = schema["properties"], schema.get("required", ())
@@ -196,7 +199,7 @@ def label(call: Json, docs: list[Json]) -> Json:
 
 
 def _pattern(fields: Json, properties: Json) -> Json:
-    """Returns the accepted values of fields, and which fields are optional.
+    """Converts field -> right values to `{accepts, optional}`. `properties` are the schemas of the fields.
 
     The value "" means that a field is optional. It is also an accepted value if the field is a text.
     """
@@ -208,7 +211,10 @@ def _pattern(fields: Json, properties: Json) -> Json:
 
 
 def _value(value: Any, schema: Json) -> Any:
-    """Converts an accepted value. The package lists alternatives for fields of objects, and of objects in a list, but no deeper."""
+    """Converts a right value of an argument.
+
+    For the fields of an object, and of objects in a list, the package lists alternatives. More deeply nested values have none.
+    """
     if isinstance(value, dict):
         return _pattern(value, schema.get("properties", {}))
     if isinstance(value, list):
@@ -217,7 +223,10 @@ def _value(value: Any, schema: Json) -> Any:
 
 
 def _turns(truth: list[list[str]], docs: list[Json]) -> Iterator[Json]:
-    """Yields the labels of a conversation. `truth` has the calls that are expected after each user message, as Python source."""
+    """Yields the labels of a conversation. `truth` has the calls that are expected after each user message, as Python source.
+
+    `docs` are the package's descriptions of the tools.
+    """
     orders = {doc["name"]: [*doc["parameters"]["properties"]] for doc in docs}
     for turn, calls in enumerate(truth, 1):
         for text in calls:
@@ -229,7 +238,7 @@ def python_call(text: str, orders: Mapping[str, list[str]]) -> tuple[str, Json]:
     """Parses a call such as `cp('a', destination='b')` and returns (tool, arguments). `orders` is tool -> argument names in order."""
     call = ast.parse(text, mode="eval").body
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise ConfigError(f"{text!r} is not a call of a tool")
+        raise ConfigError(f"the expected call {text!r} is not of the form `cp('a', destination='b')`")
     tool = call.func.id
     positional = zip(orders[tool], call.args, strict=False)
     named = ((str(keyword.arg), keyword.value) for keyword in call.keywords)

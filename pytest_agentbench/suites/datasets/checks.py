@@ -38,16 +38,16 @@ def check_scenarios(scenarios: Iterable[Any], file: Path, *, without_tools: bool
             if call.get("tool") not in names:
                 raise ConfigError(f"{file}: {scenario.id}: expected {unknown_name('tool', str(call.get('tool')), names)}")
     if not seen:
-        raise ConfigError(f"{file}: contains no scenarios")
+        raise ConfigError(f"{file}: contains no scenarios; add at least one")
 
 
 def check_json(scenarios: Iterable[Scenario], file: Path) -> None:
-    """Raises ConfigError for a scenario that cannot be sent to other processes, such as one with a tuple as a key in its metadata."""
+    """Raises ConfigError if a scenario cannot be sent to other processes as JSON, for example because a key in its metadata is a tuple."""
     for scenario in scenarios:
         try:
             text = json_text.dumps_any(codec.plain(scenario))
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"{file}: {scenario.id}: it cannot be written as JSON: {error}") from error
+            raise ConfigError(f"{file}: scenario {scenario.id} must contain only values that JSON has: {error}") from error
         try:
             codec.received(Scenario, json_text.loads(text))
         except ValueError as error:
@@ -55,9 +55,9 @@ def check_json(scenarios: Iterable[Scenario], file: Path) -> None:
 
 
 def _check_record(scenario: Any, file: Path) -> None:
-    """Raises ConfigError if a suite's own format returned something else than valid scenarios."""
+    """Raises ConfigError if an object that a suite's own format returned is not a valid scenario."""
     if not isinstance(scenario, Scenario):
-        raise ConfigError(f"{file}: its format must give each scenario as a Scenario, not as {type(scenario).__name__}")
+        raise ConfigError(f"{file}: the dataset format must return objects of the class Scenario, not {type(scenario).__name__}")
     if not isinstance(scenario.id, str) or not scenario.id:
         raise ConfigError(f"{file}: the id of a scenario must be a text that is not empty, not {scenario.id!r}")
     for name, kind in TUPLES.items():
@@ -65,7 +65,7 @@ def _check_record(scenario: Any, file: Path) -> None:
         if not isinstance(value, tuple) or not all(isinstance(each, kind) for each in value):
             raise ConfigError(f"{file}: {scenario.id}: {name} must be a tuple of {kind.__name__}, not {str(value)[:80]}")
     if not scenario.messages:
-        raise ConfigError(f"{file}: {scenario.id}: must have at least one message")
+        raise ConfigError(f"{file}: {scenario.id}: messages must contain at least one message")
 
 
 def _check_schema(tool: Tool, file: Path) -> None:
@@ -74,9 +74,9 @@ def _check_schema(tool: Tool, file: Path) -> None:
     try:
         fastjsonschema.compile(tool.parameters, handlers=dict.fromkeys(("http", "https", "ftp", "file"), _refuse), use_default=False)
     except Exception as error:  # For an invalid schema, the library raises its own errors, KeyError, TypeError or re.error.
-        raise ConfigError(f"{file}: the parameters of tool {tool.name!r} are not a JSON schema: {error}") from error
+        raise ConfigError(f"{file}: the parameters of tool {tool.name!r} are not a valid JSON schema: {error}") from error
 
 
 def _refuse(uri: str) -> NoReturn:
     """Refuses a `$ref` to another document, so that reading a data set never fetches anything."""
-    raise ValueError(f"it refers to another document, {uri}")
+    raise ValueError(f"a `$ref` leads to another document, {uri}; copy that schema into this one")

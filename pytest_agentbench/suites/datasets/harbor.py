@@ -92,7 +92,7 @@ def _digest(directory: Path) -> str:
 
 
 def _unsupported_files(directory: Path) -> Iterator[str]:
-    """Yields a noun phrase for each unsupported feature that a file of the task needs."""
+    """Yields a noun phrase for each unsupported feature that a task needs because it contains a certain file."""
     for name in COMPOSE:
         if (directory / "environment" / name).exists():
             yield f"additional services (environment/{name})"
@@ -107,7 +107,7 @@ def _check_files(directory: Path, toml: TaskToml) -> None:
     for name in needed:
         if not (directory / name).is_file():
             other = f", and {TASK_FILE} has no environment.docker_image" if name == DOCKERFILE else ""
-            raise ConfigError(f"{directory}: {name} does not exist{other}")
+            raise ConfigError(f"{directory}: {name} does not exist{other}; add the file")
 
 
 def _instruction(file: Path) -> str:
@@ -122,13 +122,13 @@ def _instruction(file: Path) -> str:
 
 
 def _is_canary(line: str) -> bool:
-    """Returns whether a line is a canary, which marks a benchmark in training data. Agents do not see it."""
+    """Returns whether a line is a canary: a comment by which benchmark texts in training data can be found. Agents do not see it."""
     text = line.strip().lower()
     return "canary" in text and (text.startswith("#") or (text.startswith("<!--") and text.endswith("-->")))
 
 
 def _facts(toml: TaskToml, task: Task) -> Json:
-    """Returns facts about a task for reports and tests."""
+    """Returns facts about a task for the metadata of its scenario, which reports and tests use: its name and time limits."""
     name = (toml.task or {}).get("name")
     return {
         **({"task": name} if isinstance(name, str) else {}),

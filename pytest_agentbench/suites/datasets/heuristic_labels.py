@@ -1,7 +1,7 @@
 """Guesses expected tool calls from keywords, as NVIDIA's NeMo Agent Toolkit does for the agent leaderboard.
 
-The labels miss calls and have wrong ones, cover only banking, and contain placeholders for parameters. Such data have the label
-source `heuristic-v1`, to distinguish them from labels made by hand.
+Such labels lack some calls and contain wrong ones, cover only banking, and have placeholders as parameters. Data with them have the
+label source `heuristic-v1`, which distinguishes them from data with labels made by hand.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEYWORDS: Mapping[str, Sequence[str]] = {
 
 
 def expected_calls(goals: Sequence[str], tools: Sequence[Json]) -> list[Json]:
-    """Returns `{tool, parameters, goal}` for each tool that a goal seems to need, once, with the first such goal.
+    """Returns an expected call `{tool, parameters, goal}` for each tool that some goal seems to need. `goal` is the first such goal.
 
     Tools are `{title, description, properties, required}`; their properties are objects, not JSON text.
     """

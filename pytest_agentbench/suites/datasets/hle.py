@@ -1,7 +1,7 @@
 """Reads Humanity's Last Exam, questions with one right answer each, from hle.jsonl or a parquet file with the same columns.
 
-The column `canary` marks the data, so that they can be removed from training corpora. Neither it nor the rationale becomes part of a
-scenario, so prompts, records and reports contain neither.
+Scenarios contain neither the column `rationale` nor the column `canary`, by which the data can be found in training corpora. So prompts,
+records and reports contain neither.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def load(file: Path, *, images: str = SKIP) -> Selection:
 
 
 def _rows(file: Path) -> Iterator[tuple[str, Any]]:
-    """Yields (position, row). The position is a phrase for messages."""
+    """Yields (position, row). The position is a text for messages, such as `file: row 3`."""
     if file.suffix != ".parquet":
         yield from entries(file)
         return
@@ -63,7 +63,7 @@ def _check(row: Any, where: str) -> None:
         raise ConfigError(f"{where}: is a JSON {type(row).__name__}, must be an object")
     for name in COLUMNS:
         if not isinstance(row.get(name), str) or not row[name].strip():
-            raise ConfigError(f"{where}: {name!r} must be a text that is not empty")
+            raise ConfigError(f"{where}: {name!r} must be a text that is not empty, not {str(row.get(name))[:80]!r}")
     if row["answer_type"] not in ANSWER_TYPES:
         raise ConfigError(f"{where}: 'answer_type' must be one of {', '.join(ANSWER_TYPES)}, not {row['answer_type']!r}")
     if not isinstance(row.get("image") or "", str):
@@ -84,7 +84,7 @@ def _scenario(row: Json) -> Scenario:
 
 
 def _content(question: str, image: str | None) -> str | list[Json]:
-    """Returns the content of a message in Chat Completions form."""
+    """Returns the `content` of a Chat Completions message with a question and, if there is one, its image."""
     if not image:
         return question
     return [{"type": "text", "text": question}, {"type": "image_url", "image_url": {"url": image}}]

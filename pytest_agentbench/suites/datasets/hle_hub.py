@@ -1,4 +1,4 @@
-"""Downloads Humanity's Last Exam, which is gated, from the Hugging Face hub at a pinned revision."""
+"""Downloads Humanity's Last Exam from the Hugging Face hub at a pinned revision. It is gated, so users must accept its terms."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def download(revision: str, output: Path) -> list[Path]:
             info = hub.HfApi(token=token).dataset_info(REPOSITORY, revision=revision)
             names = sorted(each.rfilename for each in info.siblings if SHARDS.fullmatch(each.rfilename))
             if not names:
-                raise ConfigError(f"{REPOSITORY} at {info.sha}: no file data/test-*.parquet")
+                raise ConfigError(f"{REPOSITORY} at {info.sha}: no file data/test-*.parquet; choose another --revision")
             shards = [hub.hf_hub_download(REPOSITORY, name, repo_type="dataset", revision=info.sha, token=token) for name in names]
     except AgentbenchError as error:
         raise type(error)(f"{error}. {GATED}" if "GatedRepoError" in str(error) else str(error)) from error

@@ -30,7 +30,7 @@ DatasetRows = Mapping[str, Sequence[Json]]  # config -> rows
 
 
 class Snapshot(NamedTuple):
-    """The files of the data set at one commit."""
+    """The names of the files of the data set at one commit."""
 
     commit: str
     files: tuple[str, ...]
@@ -52,9 +52,9 @@ def download(domains: Sequence[str], revision: str, output: Path, token: str | N
 
 
 def documents(rows: Mapping[str, DatasetRows]) -> dict[str, Any]:
-    """Returns file -> JSON for the rows of domains.
+    """Converts the rows of domains to JSON files, and returns path -> content.
 
-    There is a file with the entries of each domain, one with all entries, and files with the original rows with decoded schemas.
+    The files are: one with the entries of each domain, one with all entries, and the original rows with decoded schemas.
     """
     files: dict[str, Any] = {}
     everything: list[Json] = []
@@ -71,12 +71,13 @@ def documents(rows: Mapping[str, DatasetRows]) -> dict[str, Any]:
 
 
 def check_columns(domain: str, rows: DatasetRows) -> None:
-    """Raises ConfigError if a config has no rows, or lacks a column that the conversion reads."""
+    """Raises ConfigError if a config (a table of the data set) has no rows, or lacks a column that the conversion reads."""
     for config, columns in COLUMNS.items():
         if not rows[config]:
-            raise ConfigError(f"{REPOSITORY}: {config}/{domain} has no rows")
+            raise ConfigError(f"{REPOSITORY}: {config}/{domain} has no rows; choose another --revision")
         if missing := [name for name in columns if name not in rows[config][0]]:
-            raise ConfigError(f"{REPOSITORY}: {config}/{domain} has no column {missing[0]!r}; columns: {', '.join(rows[config][0])}")
+            known = ", ".join(rows[config][0])
+            raise ConfigError(f"{REPOSITORY}: {config}/{domain} has no column {missing[0]!r} (it has {known}); choose another --revision")
 
 
 def decoded_tool(row: Json, domain: str) -> Json:
@@ -88,7 +89,10 @@ def decoded_tool(row: Json, domain: str) -> Json:
 
 
 def entry(domain: str, index: int, row: Json, personas: Sequence[Json], tools: Sequence[Json]) -> Json:
-    """Converts a row of `adaptive_tool_use` to an entry with all tools of the domain and heuristic labels."""
+    """Converts a row of the table `adaptive_tool_use` to an entry of the format `agent-leaderboard`.
+
+    The entry has all tools of the domain, and heuristic labels (`expected_calls`).
+    """
     goals, persona = list(row["user_goals"] or ()), row["persona_index"]
     return {
         "id": f"{domain}_scenario_{index:03d}",
@@ -109,7 +113,7 @@ def entry(domain: str, index: int, row: Json, personas: Sequence[Json], tools: S
 
 
 def parquet_files(files: Iterable[str], config: str, domain: str) -> list[str]:
-    """Returns the files of a config's split, in shard order: `tools/banking-00000-of-00001.parquet`."""
+    """Returns the parquet files of a config (table) and domain, in shard order: `tools/banking-00000-of-00001.parquet`."""
     pattern = re.compile(rf"{config}/{domain}(-\d+-of-\d+)?\.parquet")
     return sorted(name for name in files if pattern.fullmatch(name))
 
@@ -130,7 +134,7 @@ def write(files: Mapping[str, Any], output: Path) -> list[Path]:
 
 def _check(domains: Sequence[str]) -> None:
     if not domains:
-        raise ConfigError(f"no domain to download; known: {', '.join(DOMAINS)}")
+        raise ConfigError(f"no domain to download; name at least one; known: {', '.join(DOMAINS)}")
     for domain in domains:
         if domain not in DOMAINS:
             raise ConfigError(unknown_name("domain", domain, DOMAINS))
@@ -145,11 +149,12 @@ def _snapshot(revision: str, token: str | None) -> Snapshot:
 
 
 def _rows(snapshot: Snapshot, config: str, domain: str, token: str | None) -> list[Json]:
-    """Returns all rows of a config's split, with the columns in the order of the data set."""
+    """Downloads and returns all rows of a config (table) and domain, with the columns in the order of the data set."""
     hub, parquet = optional("huggingface_hub"), optional("pyarrow.parquet")
     files = parquet_files(snapshot.files, config, domain)
     if not files:
-        raise ConfigError(f"{REPOSITORY} at {snapshot.commit}: no file {config}/{domain}-*.parquet; files: {', '.join(snapshot.files)}")
+        known = ", ".join(snapshot.files)
+        raise ConfigError(f"{REPOSITORY} at {snapshot.commit}: no file {config}/{domain}-*.parquet in {known}; choose another --revision")
     rows: list[Json] = []
     for name in files:
         with one_line_errors(REPOSITORY, snapshot.commit):

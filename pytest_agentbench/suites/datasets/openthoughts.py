@@ -31,7 +31,7 @@ class TaskFolder(NamedTuple):
 
 
 class OpenThoughtsSnapshot(NamedTuple):
-    """The files of a data set at one commit."""
+    """The names of the files of a data set at one commit."""
 
     repository: str
     commit: str
@@ -46,11 +46,11 @@ def download(dataset: str, revision: str, output: Path | None = None, token: str
     Args:
         dataset: A short name or `owner/name`.
         revision: A commit, a tag or a branch.
-        output: The folder; None: one under scenarios/openthoughts.
+        output: The folder for the data set. None stands for a folder under scenarios/openthoughts.
         token: The token for the hub.
 
     Raises:
-        ConfigError: The name is unknown, the extra `hub` is missing, the repository has no tasks, or the folder contains something else.
+        ConfigError: The name is unknown, the extra `hub` is missing, the repository has no tasks, or `output` contains something else.
         AgentbenchError: There is no network.
     """
     repository = _repository(dataset)
@@ -97,12 +97,12 @@ def _tasks_folder(snapshot: OpenThoughtsSnapshot) -> Path:
         what = (
             f"tasks in {len(places)} folders ({', '.join(map(str, places[:NAMED]))})" if places else f"no task directory (no */{TASK_FILE})"
         )
-        raise ConfigError(f"{snapshot.repository} at {snapshot.commit} has {what}; a data set must have its tasks in one folder")
+        raise ConfigError(f"{snapshot.repository} at {snapshot.commit} has {what}; name a data set that has all its tasks in one folder")
     return places[0]
 
 
 def _is_new(folder: Path, snapshot: OpenThoughtsSnapshot) -> bool:
-    """Returns whether the snapshot must be downloaded. Raises ConfigError if the folder contains something else."""
+    """Returns whether a snapshot must still be downloaded into a folder. Raises ConfigError if the folder contains something else."""
     if not folder.exists():
         return True
     record = _read_record(folder)
@@ -113,7 +113,7 @@ def _is_new(folder: Path, snapshot: OpenThoughtsSnapshot) -> bool:
 
 
 def _read_record(folder: Path) -> Any:
-    """Returns the record of the download in a folder, or an empty one."""
+    """Returns the repository and commit of the download in a folder (the file RECORD), or an empty mapping if they are unknown."""
     record = folder / RECORD
     return read_json_file(record) if record.is_file() else {}
 
@@ -123,7 +123,10 @@ def _record(snapshot: OpenThoughtsSnapshot) -> dict[str, str]:
 
 
 def _fetch(snapshot: OpenThoughtsSnapshot, folder: Path, token: str | None) -> None:
-    """Downloads into a temporary folder, which is renamed when it is complete. Files of an interrupted call are not downloaded again."""
+    """Downloads a snapshot into a temporary folder, and renames that to `folder` when it is complete.
+
+    Files that an interrupted call has downloaded are not downloaded again.
+    """
     hub = optional("huggingface_hub")
     unfinished = folder.with_name(f".{folder.name}-{snapshot.commit[:12]}")
     with one_line_errors(snapshot.repository, snapshot.commit):

@@ -1,4 +1,4 @@
-"""Return types of data formats that left out entries on purpose, or that read an installed package."""
+"""Types that a data format may return instead of scenarios: Selection, if it left out entries, and PackagedData, if it read a package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_agentbench.suites.suite import Scenario
 
 @dataclass(frozen=True)
 class Selection:
-    """The scenarios of a file, and the numbers of entries that were left out."""
+    """The scenarios of a data file, and the numbers of entries that the format left out on purpose."""
 
     scenarios: tuple[Scenario, ...]
     left_out: Mapping[str, int]  # kind of entries, a plural noun -> number
@@ -18,7 +18,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class PackagedData:
-    """The scenarios of an installed package. Its files have a known hash, so the scenarios need no checks."""
+    """The scenarios of an installed package. A known hash proves its files, so the scenarios need no checks."""
 
     package: str
     version: str

@@ -53,13 +53,13 @@ class Phase(TomlTable):
 
 
 class AgentTable(Phase):
-    """`[agent]`."""
+    """The table `[agent]` of a task.toml."""
 
     timeout_sec: TaskSeconds | None = None
 
 
 class VerifierTable(Phase):
-    """`[verifier]`."""
+    """The table `[verifier]` of a task.toml."""
 
     timeout_sec: TaskSeconds = 600.0
     env: dict[str, str] = {}
@@ -75,7 +75,7 @@ class VerifierTable(Phase):
 
 
 class EnvironmentTable(TomlTable):
-    """`[environment]`. The keys `memory`, `storage` and `allow_internet` of older schemas are converted."""
+    """The table `[environment]` of a task.toml. The keys `memory`, `storage` and `allow_internet` of older schemas are converted."""
 
     build_timeout_sec: TaskSeconds = 600.0
     docker_image: str | None = None
@@ -121,13 +121,13 @@ class EnvironmentTable(TomlTable):
 
 
 class SolutionTable(TomlTable):
-    """`[solution]`."""
+    """The table `[solution]` of a task.toml."""
 
     env: dict[str, str] = {}
 
 
 class Artifact(TomlTable):
-    """An entry of `artifacts`. The path on the host (`destination`) is not used."""
+    """An entry of `artifacts`: a path in the sandbox that a separate verifier gets. The path on the host (`destination`) is not used."""
 
     source: str
     destination: str | None = None
@@ -181,7 +181,7 @@ class TaskToml(TomlTable):
         return self.agent.network_mode or self.environment.network_mode
 
     def unsupported_features(self) -> Iterator[str]:
-        """Yields a noun phrase with the key for each unsupported feature that the task needs."""
+        """Yields a noun phrase for each unsupported feature that the task needs. It names the key."""
         environment, verifier = self.environment, self.verifier
         reasons: Mapping[str, Any] = {
             f"the schema {self.schema_version} (schema_version; the newest known is {NEWEST_SCHEMA})": self._is_newer_schema(),
@@ -229,7 +229,7 @@ def read_task_toml(file: Path) -> TaskToml:
     try:
         data = tomllib.loads(read_text(file))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: not valid TOML: {error}") from error
+        raise ConfigError(f"{file}: not valid TOML; correct it: {error}") from error
     return validate(TaskToml, data, str(file))
 
 

@@ -115,7 +115,7 @@ def test_facts_of_another_version(boot: Boot, capsys: Capture, content: str, nam
 
     assert (0, f"{name:<20} {line}") == (listed[0], listed[1][0])
     assert f"stack daemon -, GPUs none, logs -, folder {held.home}" == listed[1][1].strip()
-    assert (4, True) == (logs[0], "no log of None in an unknown folder" in logs[1])
+    assert (4, True) == (logs[0], "an unknown folder contains no log of any service" in logs[1])
     assert (0, True) == (down[0], down[1].startswith(f"{name} is down after "))
     assert not held.home.exists()
 

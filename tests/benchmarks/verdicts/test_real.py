@@ -75,7 +75,7 @@ def test_a_gate_that_errs_is_called_broken() -> None:
 
 def test_one_run_is_not_enough() -> None:
     """A single run has nothing to be compared with."""
-    with pytest.raises(BenchmarkError, match="--repeat says how many, two or more"):
+    with pytest.raises(BenchmarkError, match="--repeat must be at least 2"):
         measure(Options(repeat=1))
 
 

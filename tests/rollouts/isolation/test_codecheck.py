@@ -41,7 +41,7 @@ def test_code_that_never_ends(tmp_path: Path) -> None:
     hanging = suite(tmp_path, "import threading\nthreading.Event().wait()\n")
 
     sentence = (
-        f"{tmp_path}/suite.yaml: the process that imports the suite's code did not end within 0.5 s; importing it should only define things"
+        f"{tmp_path}/suite.yaml: the process that imports the suite's code did not end within 0.5 s; importing it must only define things"
     )
     assert NotLoaded(sentence) == check_code(hanging, ["default"], seconds=0.5)
 
@@ -56,7 +56,7 @@ def test_several_suites(tmp_path: Path) -> None:
     assert {"tsq"} == {*scales_of(first)}
     division = "agent './agent.py:run' cannot be loaded: ZeroDivisionError: division by zero (agent.py:1)"
     assert NotLoaded(f"{tmp_path}/broken/suite.yaml: {division}") == second
-    walk = "agent './agent.py:walk' cannot be loaded: there is no 'walk' in it; it defines: run"
+    walk = "agent './agent.py:walk' cannot be loaded: the module does not define 'walk'; it defines: run"
     assert NotLoaded(f"{tmp_path}/sound/suite.yaml: {walk}") == third
 
 

@@ -223,10 +223,11 @@ def test_agent_code_that_kills_the_pool(tmp_path: Path) -> None:
         go.touch()
         killer, other = running.test.read(A), running.test.read(B)
 
-    died = "the pool died 3 times while it ran, the last time with nothing else in flight"
+    died = "the rollout ended the pool process (signal 9): the pool died 3 times while it ran, the last time with nothing else in flight"
+    isolate = "`isolation: process` keeps code of the suite out of the pool"
     assert (set(), {A, B}) == (after_one, after_two)
     assert [(1, "infra_error", KILLED, 1), (2, "infra_error", KILLED, 1)] == attempts(killer)[:2]
-    assert [(3, "agent_error", f"it ends its process (signal 9): {died}", 1)] == attempts(killer)[2:]
+    assert [(3, "agent_error", f"{died}; {isolate}", 1)] == attempts(killer)[2:]
     assert [(1, "infra_error", KILLED, 1), (2, "infra_error", KILLED, 1), (3, "ok", "", 1)] == attempts(other)
     assert ({"pool": 3}, []) == (running.parts.deaths.counts, running.owner.failures)
 

@@ -97,6 +97,6 @@ async def test_calls_get_what_their_answers_lack(
         await stack.release_all()
 
     assert [WORKER, {"decode_worker_id": 9}, None, None] == [call.server and call.server["worker_id"] for call in calls]
-    assert f"labels: {ids[1]}: {file} lacks requests that were answered\n" == capsys.readouterr().err
+    assert f"labels: {ids[1]}: {file} lacks requests that were answered, so facts about some calls are missing\n" == capsys.readouterr().err
     assert asdict(RolloutTally(labelled=3, announced=1)) == before
     assert asdict(RolloutTally(labelled=3, announced=2)) == asdict(stack.tally)

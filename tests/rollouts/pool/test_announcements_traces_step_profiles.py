@@ -113,4 +113,4 @@ async def test_calls_of_a_rollout_have_the_routers_times(
         calls = [call for token in ("1", "2") for call in await stack.complete(token, (answered(10),))]
 
     assert [250.0, None] == [queue(call) for call in calls]
-    assert f"labels: {ids[1]}: {file} lacks requests that were answered\n" == capsys.readouterr().err
+    assert f"labels: {ids[1]}: {file} lacks requests that were answered, so facts about some calls are missing\n" == capsys.readouterr().err

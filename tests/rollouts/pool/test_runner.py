@@ -204,7 +204,7 @@ async def test_an_attempt_whose_sandbox_cannot_be_opened(folder: Path, taps: Tap
     """Without its sandbox an attempt never begins. Its record is an infra_error that says why the image is missing."""
     host = Host()
     async with running(shop(folder, task=Task("/nowhere", "0" * 16, "lamp:1")), taps, host) as runner:
-        runner.may_use({"lamp:1": "the image lamp:1 cannot be built"})
+        runner.set_unbuilt({"lamp:1": "the image lamp:1 cannot be built"})
         rollout = await runner.run(KEY)
 
     assert ("infra_error", "the image lamp:1 cannot be built", 3) == (rollout.status, rollout.reason, rollout.session)
@@ -218,7 +218,7 @@ async def test_code_that_cannot_be_loaded(folder: Path, taps: TapPorts) -> None:
         rollout = await runner.run(KEY)
 
     assert (KEY, "infra_error", 3, ()) == (rollout.key, rollout.status, rollout.session, rollout.calls)
-    assert rollout.reason.startswith(f"{folder}/suite.yaml: agent './own.py:Lost' cannot be loaded: there is no 'Lost' in it")
+    assert rollout.reason.startswith(f"{folder}/suite.yaml: agent './own.py:Lost' cannot be loaded: the module does not define 'Lost'")
     assert 0 < rollout.started_ns <= rollout.ended_ns
     assert rollout.started_at > 0
     assert [CheckProcesses] == host.kinds

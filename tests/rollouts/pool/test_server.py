@@ -254,11 +254,11 @@ async def test_a_controller_that_cannot_be_understood() -> None:
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         test.ask(ROLLOUT)
-        controller.writer.write(wire.framed(["HoldAttempts", {"away": 5}]))
+        controller.writer.write(wire.framed(["HoldAttempts", {"unavailable": 5}]))
         answer, _ = await test.answer(ROLLOUT)
 
         assert isinstance(answer, UnrecordedRollout)
-        assert "the pool cannot read a message of the controller: away is a whole number, not an object" == answer.reason
+        assert "the pool cannot read a message of the controller: unavailable is a whole number, not an object" == answer.reason
         assert protocol.PlanSettled(whole=False) == (await controller.next_message())[0]
 
         controller.tell(protocol.EndSession())

@@ -91,7 +91,7 @@ def test_the_end_of_a_rollouts_time() -> None:
 
     assert (KEY, "agent_error", "hello\n", 0) == (rollout.key, rollout.status, rollout.log, rollout.ended_ns)
     reason = rollout.reason
-    assert reason.startswith("it blocked the event loop until its 0 s were over: blocked_loop.py:")
+    assert reason.startswith("the agent blocked the event loop until its 0 s were over: blocked_loop.py:")
 
 
 def test_a_scorer_that_blocks() -> None:

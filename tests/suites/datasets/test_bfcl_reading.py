@@ -152,4 +152,4 @@ def test_what_a_missing_data_set_says(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     said = f"{suite}: the data set is not installed; install it with {command} (2 MB, without the package's many dependencies)"
     assert said == str(absent.value)
-    assert f"bfcl-eval 1.0 is installed, but this suite needs 2026.3.23: {command}" == str(other.value)
+    assert f"bfcl-eval 1.0 is installed, but this suite needs 2026.3.23; install it with {command}" == str(other.value)

@@ -84,7 +84,7 @@ def test_another_reader_is_other_data(tmp_path: Path) -> None:
     [
         ("def load(file):\n    raise ValueError('no such column')", "'./reader.py:load' raised ValueError: no such column (reader.py:2)"),
         ("def load(file):\n    return 5", "'./reader.py:load' raised TypeError: 'int' object is not iterable"),
-        ("def load(file):\n    return [{}]", "data/shop.csv: its format must give each scenario as a Scenario, not as dict"),
+        ("def load(file):\n    return [{}]", "data/shop.csv: the dataset format must return objects of the class Scenario, not dict"),
         ("def load(file):\n    return []", "data/shop.csv: contains no scenarios"),
         (
             "def load():\n    return []",
@@ -107,7 +107,7 @@ def test_another_reader_is_other_data(tmp_path: Path) -> None:
         ),
         (
             READER.replace('{"label_source": "hand"}', '{("a", 1): "b"}'),
-            "suite.yaml: shop-0: it cannot be written as JSON: keys must be str, int, float, bool or None, not tuple",
+            "suite.yaml: scenario shop-0 must contain only values that JSON has: keys must be str, int, float, bool or None, not tuple",
         ),
         (
             READER.replace("(STOCK,)", "(type(STOCK)('find_item', None, STOCK.parameters),)"),

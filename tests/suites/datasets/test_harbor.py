@@ -211,7 +211,7 @@ def test_files_that_are_not_supported(tmp_path: Path, file: str, words: str) -> 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[agent\n", "task.toml: not valid TOML: "),
+        ("[agent\n", "task.toml: not valid TOML; correct it: "),
         ("[agent]\ntimeout_sec = 0\n", "task.toml: agent.timeout_sec: must be greater than 0, not 0"),
         ("[agent]\ntimeout_sec = -5.0\n", "agent.timeout_sec: must be greater than 0, not -5.0"),
         ("[agent]\ntimeout_sec = inf\n", "agent.timeout_sec: must be a finite number, not inf"),
@@ -252,8 +252,11 @@ def test_a_broken_task_toml(tmp_path: Path, text: str, sentence: str) -> None:
     ("name", "sentence"),
     [
         ("instruction.md", "hello/instruction.md: No such file or directory"),
-        ("environment/Dockerfile", "hello: environment/Dockerfile does not exist, and task.toml has no environment.docker_image"),
-        ("tests/test.sh", "hello: tests/test.sh does not exist"),
+        (
+            "environment/Dockerfile",
+            "hello: environment/Dockerfile does not exist, and task.toml has no environment.docker_image; add the file",
+        ),
+        ("tests/test.sh", "hello: tests/test.sh does not exist; add the file"),
     ],
 )
 def test_a_missing_file(tmp_path: Path, name: str, sentence: str) -> None:
@@ -340,7 +343,7 @@ def test_changed_files(tmp_path: Path) -> None:
     file.write_text(text)
     strict = load_suite(file)
     file.write_text(f"{text}sandbox: harbor:daytona\n")
-    with pytest.raises(ConfigError, match=r"verifier\.changed: harbor:daytona does not compare files; use `allow`"):
+    with pytest.raises(ConfigError, match=r"verifier\.changed: harbor:daytona cannot find changed files; use `allow`"):
         load_suite(file)
 
     assert ["allow", "fail"] == [each.task.changed for found in (usual, strict) for each in found.scenarios if each.task]
@@ -356,7 +359,9 @@ def test_private_addresses(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"suite\.yaml: private_addresses: 10\.1\.0\.1/16 has host bits set; must be .* 10\.1\.0\.0/16"):
         load_suite(file)
     file.write_text(f"{head}private_addresses: [10.1.0.0/16]\nsandbox: harbor:daytona\n")
-    with pytest.raises(ConfigError, match=r"suite\.yaml: private_addresses: only the sandbox docker has them, harbor:daytona does not"):
+    with pytest.raises(
+        ConfigError, match=r"suite\.yaml: private_addresses: harbor:daytona does not support them; remove them, or use the sandbox docker"
+    ):
         load_suite(file)
 
     assert [("10.1.0.0/16", "fd12::/64")] == [each.task.private_addresses for each in found.scenarios if each.task]

@@ -99,8 +99,8 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ("wrong", "message"),
     [
         (row("a", answer_type="essay"), "hle.jsonl:1: 'answer_type' must be one of exactMatch, multipleChoice, not 'essay'"),
-        (row("a", answer=" "), "hle.jsonl:1: 'answer' must be a text that is not empty"),
-        (row(""), "hle.jsonl:1: 'id' must be a text that is not empty"),
+        (row("a", answer=" "), "hle.jsonl:1: 'answer' must be a text that is not empty, not ' '"),
+        (row(""), "hle.jsonl:1: 'id' must be a text that is not empty, not ''"),
         ({**row("a"), "image": 3}, "hle.jsonl:1: 'image' must be a URL or a data URI, or empty"),
         ([], "hle.jsonl:1: is a JSON list, must be an object"),
     ],

@@ -115,7 +115,7 @@ def test_the_entries_are_scenarios(tmp_path: Path) -> None:
     ("config", "rows", "message"),
     [
         ("personas", [], "personas/banking has no rows"),
-        ("tools", [{"name": "x"}], "tools/banking has no column 'title'; columns: name"),
+        ("tools", [{"name": "x"}], "tools/banking has no column 'title' (it has name); choose another --revision"),
         ("tools", [_tool("broken", properties="{")], "tools/banking: a schema of 'broken' is not valid JSON: "),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
     ("domains", "message"),
     [
         (["banking", "gaming"], "no domain 'gaming' (did you mean 'banking'?); known: banking, healthcare, insurance, investment, telecom"),
-        ([], "no domain to download; known: banking, healthcare, insurance, investment, telecom"),
+        ([], "no domain to download; name at least one; known: banking, healthcare, insurance, investment, telecom"),
     ],
 )
 def test_unknown_domains(domains: list[str], message: str, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_download(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("revision", "message"),
     [
-        ("v1", f"{REPOSITORY} at {COMMIT}: no file tools/banking-*.parquet; files: README.md"),
+        ("v1", f"{REPOSITORY} at {COMMIT}: no file tools/banking-*.parquet in README.md; choose another --revision"),
         ("v2", f"refuses {REPOSITORY} at revision v2: RevisionNotFoundError: "),
     ],
 )
@@ -250,6 +250,6 @@ def test_no_network(tmp_path: Path) -> None:
 
     last = done.stderr.splitlines()[-1]
     assert 1 == done.returncode
-    said = f"pytest_agentbench.errors.AgentbenchError: {host} is unreachable, no {REPOSITORY} at revision v1: "
+    said = f"pytest_agentbench.errors.AgentbenchError: {host} is unreachable, so it cannot provide {REPOSITORY} at revision v1: "
     assert re.match(re.escape(said) + r"Connect\w*Error: \S", last)  # its name depends on the HTTP library under the client
     assert not (tmp_path / "out").exists()

@@ -148,5 +148,5 @@ def test_no_network(tmp_path: Path) -> None:
         done = download(host, tmp_path)
 
     assert (1, 1) == (done.returncode, len(done.stderr.splitlines()))
-    assert done.stderr.startswith(f"agentbench: {host} is unreachable, no {REPOSITORY} at revision main: ")
+    assert done.stderr.startswith(f"agentbench: {host} is unreachable, so it cannot provide {REPOSITORY} at revision main: ")
     assert not (tmp_path / "scenarios").exists()

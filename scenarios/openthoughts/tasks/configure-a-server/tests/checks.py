@@ -1,4 +1,4 @@
-"""Makes the checks of a task one after the other, up to the first that fails, and writes the reward: 1 where all hold, else 0."""
+"""Runs the checks of a task in order, up to the first that fails, and writes the reward: 1 if all succeed, otherwise 0."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ REWARD = Path("/logs/verifier/reward.txt")
 
 
 def verify(*checks: Callable[[], None]) -> None:
-    """A check that does not hold raises; what it says is for the reader."""
+    """Runs the checks and writes the reward. A check that fails raises an exception, whose message is printed."""
     for check in checks:
         try:
             check()
@@ -22,7 +22,7 @@ def verify(*checks: Callable[[], None]) -> None:
 
 
 def small_text(path: str) -> str:
-    """The text of a file that an agent should have written: no link, no device, and of no more than 64 KiB."""
+    """Returns the text of a file that the agent should have written. Raises AssertionError if it is not a regular file of at most 64 KiB."""
     file = Path(path)
     assert not file.is_symlink(), f"{path} is a link"
     assert file.is_file(), f"there is no file {path}"

@@ -1,4 +1,4 @@
-"""Whether nginx, with the agent's configuration, answers as it should. It runs as www-data, who can write no reward."""
+"""Checks whether nginx, with the agent's configuration, answers correctly. It runs as www-data, which cannot write the reward."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whether the password never was in the repository, and all else is as it was.
+"""Checks whether no commit of the repository contains the password, and everything else is unchanged.
 
-git runs as a user who can write no reward, on a copy of the objects and refs: what else is in .git may be a program of the agent's.
+git runs as a user who cannot write the reward, on a copy of the objects and refs, because other files in .git could run the agent's code.
 """
 
 from __future__ import annotations

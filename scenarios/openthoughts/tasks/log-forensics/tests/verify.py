@@ -1,4 +1,4 @@
-"""Whether the report names the intruder and what was taken."""
+"""Checks whether the report names the intruder and the stolen files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the number is right."""
+"""Checks whether the agent's number is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs pieces of code on the agent's package, as a user who may do nothing, and prints what each comes to as a line of JSON."""
+"""Runs pieces of Python code that use the agent's package, and prints the result of each as a line of JSON. Runs as user nobody."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Whether the package does what its README says. Its code runs in other processes, as a user who can write no reward."""
+"""Checks whether the package does what its README says. Its code runs in other processes, as a user who cannot write the reward."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PYTHON = ["/usr/bin/python3", "-B", "-s"]
 
 
 def outcomes(*codes: str) -> list[list[str]]:
-    """What becomes of each piece of code: ["value", text], or [name of the exception, its text]."""
+    """Runs pieces of code and returns the outcome of each: ["value", text of the result], or [name of the exception, its text]."""
     driver = Path("/tests/driver.py").read_text()
     asked = "".join(json.dumps(code) + "\n" for code in codes)
     done = subprocess.run([*PYTHON, "-c", driver], input=asked, capture_output=True, text=True, cwd="/", **AS_NOBODY)
@@ -29,13 +29,13 @@ def outcomes(*codes: str) -> list[list[str]]:
 
 
 def equal(expected: dict[str, str]) -> None:
-    """Code -> the text of its result."""
+    """Checks the results of pieces of code. `expected` is code -> text of its result."""
     for (code, value), outcome in zip(expected.items(), outcomes(*(f"result = {code}" for code in expected)), strict=True):
         assert ["value", value] == outcome, f"{code} is {outcome}, should be {value}"
 
 
 def refused(codes: dict[str, str]) -> None:
-    """Code -> what the message of its ValueError has in it."""
+    """Checks that pieces of code raise ValueError. `codes` is code -> a part of the error's message."""
     for (code, part), (kind, text) in zip(codes.items(), outcomes(*(f"result = {code}" for code in codes)), strict=True):
         assert kind == "ValueError", f"{code} gives {kind} {text}, should be a ValueError"
         assert part in text, f"the ValueError of {code} says {text!r}, without {part!r}"
