@@ -35,7 +35,7 @@ EXITS = {
     INTERNAL_ERROR: Exit("INTERNAL ERROR", "pytest, a plugin or a report failed"),
     USAGE_ERROR: Exit("USAGE ERROR", "a wrong option or suite"),
     NO_TESTS: Exit("NO TESTS", "no test was selected"),
-    CANNOT_MEASURE: Exit("NOT MEASURED", "what failed could not be measured, so it says nothing of quality"),
+    CANNOT_MEASURE: Exit("NOT MEASURED", "what failed could not be measured, so the quality is unknown"),
     CANNOT_TELL: Exit(INCONCLUSIVE, "the gate cannot tell"),
 }
 

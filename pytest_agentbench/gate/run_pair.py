@@ -33,7 +33,7 @@ class ComparedRun:
 
     @property
     def identity(self) -> RunIdentity | None:
-        """The identity of the run, or None if it was imported."""
+        """The setup that may influence the numbers of the run (code, backend, data, ...). None if the run was imported."""
         return self.facts.identity
 
 
@@ -58,7 +58,7 @@ def common(old: ComparedRun, new: ComparedRun) -> list[str]:
 
 
 def compared_parts(old: ComparedRun, new: ComparedRun) -> list[str]:
-    """Returns the parts of the identities that can be compared. Parts about suites need a common suite; a missing identity has no parts."""
+    """Returns the parts of the identities that can be compared, none if a run was imported. Parts about suites need a common suite."""
     if old.identity is None or new.identity is None:
         return []
     has_common = bool(common(old, new))

@@ -48,7 +48,7 @@ def final_status(status: str, reason: str, calls: Sequence[LLMCall], time_up_ns:
         end = "answered without it" if status == "ok" else f"then ended with {reason}"
         return "infra_error", f"{failed[-1].error}; the agent {end}"
     if any(_awaited_token(call) for call in calls if time_up_ns is not None and call.received_ns < time_up_ns <= call.ended_ns):
-        return "infra_error", f"{reason or 'its time was over'}, and the backend owed a token of a call"
+        return "infra_error", f"{reason or 'its time was over'}, while a call was waiting for a token of the backend"
     if (beyond := next((call for call in calls if call.error_kind == LIMIT), None)) is not None:
         return "limit", beyond.error
     if status == "agent_error" and calls and context_is_full(calls[-1].http_status, calls[-1].error):

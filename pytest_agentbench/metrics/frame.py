@@ -69,7 +69,7 @@ class Frame:
     def need_events(self, what: str) -> None:
         """Raises ConfigError if the frame was read without events. `what` names the number that needs them."""
         if len(self.stamps.starts) <= len(self.calls):
-            raise ConfigError(f"{what} needs the events of calls, and this frame was read without them")
+            raise ConfigError(f"{what} needs the events of calls, but this frame was read without them; use read_frame(..., events=True)")
 
     def events(self, metric: str) -> Ragged:
         """Returns the values of a metric of events. Raises ConfigError if the frame was read without events."""

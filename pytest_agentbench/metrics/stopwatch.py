@@ -83,6 +83,8 @@ CORE = 0.9  # share of a core above which a process counts as saturated
 SAMPLE_NS = 1_000_000_000  # nanoseconds between two samples of CPU time
 
 SATURATED_WORDS = "the client was saturated, so its timings describe the client, not the backend"
+LIGHTER_LOAD = "use a lower concurrency, or --agentbench-taps 2"
+READ_TOO_LATE = f"chunks arrived faster than the client's machine read them; {LIGHTER_LOAD}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +156,7 @@ def unusable_reason(stopwatch: Stopwatch, name: str) -> str:
     if stopwatch.verdict == SATURATED:
         return SATURATED_WORDS
     if name in stopwatch.unusable:
-        return f"{title(name)} is not usable: chunks arrived faster than the client's machine read them"
+        return f"{title(name)} is not usable: {READ_TOO_LATE}"
     return ""
 
 
@@ -190,10 +192,7 @@ def _warned(evidence: StopwatchEvidence, unusable: Sequence[str]) -> Iterator[st
 
 
 def _late(unusable: Sequence[str]) -> str:
-    return (
-        f"chunks arrive faster than this machine reads them; not usable: {', '.join(_together(unusable))}; "
-        "use a lower concurrency, or --agentbench-taps 2"
-    )
+    return f"chunks arrive faster than this machine reads them; not usable: {', '.join(_together(unusable))}; {LIGHTER_LOAD}"
 
 
 def _together(unusable: Sequence[str]) -> Iterator[str]:
@@ -216,7 +215,7 @@ def _notes(evidence: StopwatchEvidence) -> list[str]:
     if evidence.client_queue_ms is None:
         notes.append("no client reported when it made its calls, so the client queue is unknown")
     if evidence.tap_cpu is None or evidence.pool_cpu is None:
-        notes.append("no CPU share: no full second with calls in flight was sampled, or this system does not report it")
+        notes.append("the CPU use is unknown: no full second with calls in flight was sampled, or this system does not report it")
     return notes
 
 

@@ -70,7 +70,7 @@ def supported(objectives: Mapping[str, float]) -> Mapping[str, float]:
     if unknown := [name for name in objectives if name not in OBJECTIVES]:
         raise ConfigError(f"the simulator does not support the objective {unknown[0]}; use --slo with {', '.join(OBJECTIVES)}")
     if "e2e" in objectives and len(objectives) > 1:
-        raise ConfigError("the simulator supports either e2e alone, or ttft and tpot; choose one with --slo")
+        raise ConfigError("the simulator supports either the objective e2e, or ttft and tpot; choose with --slo")
     return objectives
 
 
@@ -110,7 +110,7 @@ def simulated(report: Json, calls: int, objectives: Mapping[str, float]) -> Figu
     """Returns the metrics in a report of the simulator. Raises BackendError if one is missing, or if calls were not replayed."""
     try:
         if (done := report["completed_requests"]) != calls:
-            raise BackendError(f"the simulator replayed only {done} of {calls} calls")
+            raise BackendError(f"the simulator replayed only {done} of {calls} calls; try more --kv-blocks, in case a call does not fit")
         return Figures(
             goodput_per_s=float(report["goodput_request_throughput_rps"]) if objectives else None,
             ttft_p50_ms=float(report["median_ttft_ms"]),
@@ -122,7 +122,9 @@ def simulated(report: Json, calls: int, objectives: Mapping[str, float]) -> Figu
             duration_s=float(report["duration_ms"]) / 1e3,
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise BackendError(f"the simulator's report does not have the format of Dynamo 1.4.2: {error!r}") from error
+        raise BackendError(
+            f"the simulator's report does not have the format of Dynamo 1.4.2: {error!r}; run `agentbench env create dynamo`"
+        ) from error
 
 
 LEAST = 0.05  # settings that differ by less are never ranked, because two replays of one setting differ by as much

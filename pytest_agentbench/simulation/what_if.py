@@ -175,7 +175,7 @@ def ask(directory: Path, run: Run, question: Question, on_setting: Callable[[str
     """Replays a run with each setting. Calls `on_setting` with a text before each one. Raises ConfigError, and what Simulator raises."""
     resolve_python(ENVIRONMENT, directory)  # Raises MissingError before anything slow begins
     if run.backend.kind == "ab":
-        raise ConfigError(f"{directory} has several arms, each with a stack of its own; simulate a run with one of them")
+        raise ConfigError(f"{directory} has several arms, each with its own stack; run the suite with one of them, and simulate that run")
     objectives = supported(run.settings.slo if question.objectives is None else question.objectives)
     facts = {**facts_of(run.backend), **question.original}
     own, settings = Setting.of(facts), grid(question.workers, question.kv_blocks, question.routers, facts)
@@ -216,7 +216,7 @@ def _refuse_small(settings: Sequence[Setting], calls: FrameTable) -> None:
             least = math.ceil(largest / setting.block_size)
             raise ConfigError(
                 f"{setting.text}: a cache of {setting.cache_tokens:,} tokens cannot hold the largest call of this run, of {largest:,}; "
-                f"at least {least} blocks of {setting.block_size} tokens are needed"
+                f"use --kv-blocks with at least {least} blocks of {setting.block_size} tokens"
             )
 
 

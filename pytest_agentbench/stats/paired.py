@@ -167,7 +167,7 @@ def compare(
 
 
 def _undecided(pairs: Mapping[str, Pair], missing: MissingScenarios, threshold: float, confidence: float, of: str) -> Decision:
-    """Returns the decision before there is an interval."""
+    """Returns an INCONCLUSIVE decision with the estimate and the counts, but without an interval."""
     differences = [each.difference for each in pairs.values()]
     return Decision(
         verdict=INCONCLUSIVE,
@@ -198,7 +198,7 @@ def _fact(blank: Decision, *, higher_is_better: bool) -> Decision:
 
 
 def _upward(run: Mapping[str, ScenarioSample], limits: Limits, *, higher_is_better: bool) -> dict[str, ScenarioSample]:
-    """Shifts the scores so that 0 is the worst one and higher is better."""
+    """Returns the samples with scores transformed so that 0 is the worst one and higher is better."""
     low, high = limits
     return {
         scenario: replace(each, scores=tuple(score - low if higher_is_better else high - score for score in each.scores))
@@ -233,7 +233,7 @@ def _decided_by_interval(
 ) -> Decision:
     """Decides by the interval of scores between limits and, if the margin is 0, by a permutation test.
 
-    If it remains INCONCLUSIVE, the reason tells what runs without any difference prove.
+    If the verdict is INCONCLUSIVE although no score differs, the reason says what is needed for a verdict.
     """
     sampled, trials = _limited(runs, blank.of, limits, blank.confidence, higher_is_better=higher_is_better)
     decision = decided(blank, sampled, higher_is_better=higher_is_better)
@@ -255,7 +255,7 @@ def _interval(
 
 
 def _filled(run: Mapping[str, ScenarioSample], score: float) -> dict[str, ScenarioSample]:
-    """Fills in a score for each trial that was lost."""
+    """Returns the samples with this score for each trial that was lost (has no measurement)."""
     return {scenario: replace(each, scores=(*each.scores, *[score] * each.lost), lost=0) for scenario, each in run.items()}
 
 
@@ -270,10 +270,10 @@ def _unchanged(decision: Decision, pairs: Mapping[str, Pair], limits: Limits) ->
     if any(each.difference for each in pairs.values()) or decision.floor is None or decision.low is None:
         return ""
     margin, fewest = abs(decision.threshold), min(decision.trials)
-    what = f"no score differs in {fewest} rollouts, which rules out a drop of {-decision.low:.3f}; the margin is {margin:g}"
+    what = f"no score differs in {fewest} rollouts, which only rules out drops above {-decision.low:.3f}, but the margin is {margin:g}"
     if decision.of == POPULATION:
-        return what
-    takes = f"run {trials_for(margin, decision.n, limits[1] - limits[0])} trials, or" if margin else "no number of trials is enough;"
+        return f"{what}: measure more scenarios"
+    takes = f"run {trials_for(margin, decision.n, limits[1] - limits[0])} trials, or" if margin else "no number of trials is enough, so"
     return f"{what}: {takes} set `deterministic: true` if trials never differ"
 
 
@@ -287,7 +287,7 @@ def against_limit(
     higher_is_better: bool = True,
     seed: int = 0,
 ) -> Decision:
-    """Compares the mean of a run with a limit, such as `tsq.mean >= 0.80` or, with values of 0 and 1, a rate.
+    """Returns the decision whether the mean of a run reaches a limit, as in `tsq.mean >= 0.80`. With values of 0 and 1 it is a rate.
 
     The interval is the one that reports print.
     """

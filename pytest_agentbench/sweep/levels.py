@@ -112,7 +112,7 @@ def read_sweep(directory: Path) -> Sweep:
     run = read_run(directory)
     own = concurrencies(run.ab.arms) if run.ab else {}
     if not own:
-        raise ConfigError(f"{directory}: its arms are not concurrency levels; make such a run with `agentbench sweep`")
+        raise ConfigError(f"the arms of {directory} are not concurrency levels; make such a run with `agentbench sweep`")
     [origin] = origins([directory])
     reader, trials = FrameReader(origin, events=False), dict[str, list[Trial]]()
     throughputs = defaultdict[str, Throughput](Throughput)
@@ -130,7 +130,9 @@ def read_sweep(directory: Path) -> Sweep:
         level.throughput.wall_s = level.part.seconds
     suites = {trial.suite for level in levels for trial in level.trials}
     if len(suites) > 1:
-        raise ConfigError(f"{directory}: a sweep has only one suite, but this run has {', '.join(sorted(suites))}")
+        raise ConfigError(
+            f"a sweep has only one suite, but {directory} has {', '.join(sorted(suites))}; run `agentbench sweep` with one of them"
+        )
     result = next(iter(run.suites.values()))
     return Sweep(
         run=run,

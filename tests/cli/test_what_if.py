@@ -147,7 +147,7 @@ def test_markdown(place: Path, capsys: Capture) -> None:
         (["one", "--timing", "fast"], "--timing fast: no such file; use measured, mocker, or a profile"),
         (["one", "--slo", "itl=50ms"], "the simulator does not support the objective itl"),
         (["four"], "no run 'four'"),
-        (["arms"], "has several arms, each with a stack of its own; simulate a run with one of them"),
+        (["arms"], "has several arms, each with its own stack; run the suite with one of them, and simulate that run"),
     ],
 )
 def test_mistakes(place: Path, capsys: Capture, words: list[str], sentence: str) -> None:
