@@ -132,7 +132,7 @@ class ArmPair(NamedTuple):
 
 @dataclass(frozen=True)
 class ArmQuestion:
-    """A metric of a suite with its values in all arms, and the function that compares it between two of them."""
+    """A metric of a suite: its values in all arms, and a function that compares two of them."""
 
     suite: str  # suite, or `suite-variant`
     metric: str

@@ -181,7 +181,7 @@ def best_run_warnings(run: Run, suite: str, others: Sequence[Run]) -> Iterator[s
             excess = normal_quantile((count - 0.375) / (count + 0.25))  # Blom 1958: expected maximum of so many equal runs
             yield (
                 f"{group} {score}.mean is the best of {count} runs of this setup, probably by luck "
-                f"(about {excess:.1f} standard deviations), so later runs may fail although nothing has changed; "
+                f"(about {excess:.1f} standard deviations), so later runs may fail without any change; "
                 "choose a run by its date, or one with more trials"
             )
 

@@ -1,4 +1,4 @@
-"""Decides whether agent or backend caused the end of a rollout, from the records of its calls. What the agent reports does not matter.
+"""Decides from the records of a rollout's calls whether agent or backend caused its end. The agent's own report does not matter.
 
 A call that failed because of the backend is recovered by a successful call to the same endpoint in the same role: the same request again,
 or any call that began after the failure. If a call was not recovered, the rollout counts as `infra_error`, however it ended.

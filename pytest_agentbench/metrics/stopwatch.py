@@ -1,4 +1,8 @@
-"""Timing quality: decides whether the timings of a run can be trusted, and how much late reads of events changed percentiles."""
+"""Timing quality: decides whether the timings of a run can be trusted.
+
+If this machine is busy, it reads events of streams late. Then several events share a timestamp. The module computes how much percentiles
+and objectives would change if these events were evenly spread.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def percentile_effects(part: Slice) -> dict[str, float]:
-    """Returns percentile, such as `itl.p99` -> its relative difference from the percentile with evenly spread events.
+    """Returns the relative error of each percentile, such as `itl.p99`: its difference from the percentile with evenly spread events.
 
-    All differences are 0 if no event was read late.
+    All errors are 0 if no event was read late.
     """
     if not part.successful_calls["late_events"].any():
         return {f"{name}.p{q}": 0.0 for name in TIMESTAMP_METRICS for q in HIGH}
@@ -89,7 +93,7 @@ READ_TOO_LATE = f"chunks arrived faster than the client's machine read them; {LI
 
 @dataclass(frozen=True, kw_only=True)
 class StopwatchFigures:
-    """The measurements that the timing quality of a run is judged by. Unknown values are None."""
+    """The measurements from which the timing quality of a run follows. Unknown values are None."""
 
     # share of output events of successful calls that have their own timestamp, 0 to 1; null without output events
     clean_share: float | None = None
@@ -132,12 +136,16 @@ class Stopwatch(StopwatchFigures):
 def judge(evidence: StopwatchEvidence) -> Stopwatch:
     """Returns the timing quality of a run. The verdict is None if no call was measured.
 
-    - `client-saturated`: even the median gap is not usable, or tap or pool took more than 0.9 of a core. The timings describe the client
-      on this machine, not the backend.
-    - `warn`: a percentile or an objective is not usable, calls spent more than 0.05 of their time in the client queue, or programs of
-      agents took more than 0.9 of the machine.
-    - `warn` too, with everything usable: the backend sent more than one event in twenty together with another one. Such events share a
-      timestamp although the tap read them in time, so the gaps between them are 0.
+    It is `client-saturated` if even the median gap is not usable, or if tap or pool took more than 0.9 of a core. The timings then
+    describe the client on this machine, not the backend.
+
+    It is `warn` in four other cases:
+
+    - A percentile or an objective is not usable.
+    - Calls spent more than 0.05 of their time in the client queue.
+    - Programs of agents took more than 0.9 of the machine.
+    - The backend sent more than one event in twenty together with another one. Such events share a timestamp although the tap read them
+      in time, so the gaps between them are 0.
     """
     unusable = [*_unusable(evidence)]
     saturated, warned = [*_saturated(evidence, unusable)], [*_warned(evidence, unusable)]
@@ -196,7 +204,7 @@ def _late(unusable: Sequence[str]) -> str:
 
 
 def _together(unusable: Sequence[str]) -> Iterator[str]:
-    """Yields titles: `ITL p99`, `goodput by ITL`, or `TTFT from p95 on` if all higher percentiles are not usable either."""
+    """Yields titles of timings that are not usable, such as `ITL p99`. `TTFT from p95 on` stands for p95 and all higher percentiles."""
     metrics: dict[str, list[str]] = {}
     for name in unusable:
         metrics.setdefault(name if name.startswith("goodput") else name.partition(".")[0], []).append(name)
@@ -208,7 +216,7 @@ def _together(unusable: Sequence[str]) -> Iterator[str]:
 
 
 def _notes(evidence: StopwatchEvidence) -> list[str]:
-    """Returns sentences on data that the verdict lacks."""
+    """Returns a sentence about each kind of data that was not measured, and that the verdict therefore does not consider."""
     notes = []
     if "user" in evidence.stamps:
         notes.append("timestamps were taken in user space, so the read lag is unknown")

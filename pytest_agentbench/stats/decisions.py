@@ -2,7 +2,7 @@
 
 An interim look checks a rule after a round of trials, while more rounds may follow. Checking several times would raise the risk of a
 wrong verdict, so each look uses a wider interval (a group-sequential design, Jennison and Turnbull 2000). PASS and FAIL may each be
-wrong in 2.5 % of cases. That risk is divided among the looks, and early ones get little of it (O'Brien and Fleming 1979, in the form
+wrong in 2.5 % of cases. This risk is divided among the looks, and early ones get little of it (O'Brien and Fleming 1979, in the form
 of Lan and DeMets 1983, Biometrika 70:659).
 """
 

@@ -92,8 +92,8 @@ def compare_latency(
 
     The estimate is the ratio new / base. Rollouts of the same scenario are paired, so differences between scenarios do not widen the
     interval. Load that changes during a run does, because it makes consecutive rollouts similar: the interval is computed from moving
-    blocks of consecutive rollouts. A difference in load between the two whole runs is not part of it. Only interleaved arms
-    (`compare_interleaved`) separate such a difference from an effect of the code.
+    blocks of consecutive rollouts. A difference in load between the two whole runs is not part of it. Interleaved arms
+    (`compare_interleaved`) are needed to separate such a difference from an effect of the code.
 
     Only scenarios with values in both runs count; the others are in `missing`. The decision is INCONCLUSIVE with too few blocks, or with
     fewer independent rollouts than `fewest_values`. Raises ValueError for a latency that is not finite or not above 0, a q outside

@@ -166,7 +166,7 @@ class Design:
 
     @property
     def _guarded(self) -> float:
-        """The width of the interval's lower half if nothing changes, with imaginary trials or (for the population) imaginary scenarios."""
+        """The distance from an estimate of 0 to the lower bound. It includes imaginary trials or, for the population, imaginary scenarios."""
         joined = 2 * imaginary(self.confidence)
         if self.of == SUITE:
             trials = self.n * min(self._both)

@@ -137,7 +137,7 @@ def test_markdown(place: Path, capsys: Capture) -> None:
     [
         (
             ["one", "--kv-blocks", "2"],
-            "1 worker, 2 blocks: a cache of 32 tokens cannot hold the largest call of this run, of 103; at least 7 blocks",
+            "1 worker, 2 blocks: a cache of 32 tokens cannot hold the largest call of this run, of 103; use --kv-blocks with",
         ),
         (["none"], "has no successful agent call with a known time, so there is nothing to replay"),
         (

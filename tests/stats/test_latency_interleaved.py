@@ -65,4 +65,5 @@ def test_too_few_pairs_decide_nothing() -> None:
         "p99 needs 1000 rollouts of each arm, but there are 160; run more trials (--agentbench-trials)"
         == compare_interleaved(*arms(4, 40), 99).reason
     )
-    assert "p50 needs 20 rollouts of each arm, but there are 0" == compare_interleaved([], [], 50).reason
+    none = compare_interleaved([], [], 50)
+    assert "p50 needs 20 rollouts of each arm, but there are 0; run more trials (--agentbench-trials)" == none.reason
