@@ -212,7 +212,7 @@ def passes(trials: Iterable[Trial], pass_threshold: PassThreshold) -> dict[str, 
 
 
 def _samples(trials: Iterable[tuple[Trial, float | None]]) -> dict[str, ScenarioSample]:
-    """Groups the values of trials by scenario. A trial whose value is None has no measurement."""
+    """Returns scenario -> the values of its trials. A trial whose value is None has no measurement."""
     values: dict[str, list[float]] = {}
     known: dict[str, Trial] = {}
     lost: Counter[str] = Counter()

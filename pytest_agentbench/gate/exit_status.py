@@ -88,7 +88,7 @@ def with_shutdown_errors(status: int) -> int:
 
 
 def verdict(status: int, gate: GateResult | None, *, missing: bool, thresholds: bool) -> str:
-    """Returns the word for an exit status. Only status 0 has several.
+    """Returns the verdict, which is a word for an exit status. Status 0 has several words, depending on the other arguments.
 
     Args:
         status: The exit status of the session.

@@ -68,7 +68,7 @@ class ScenarioResult:
 
 @dataclass(frozen=True)
 class Flip:
-    """The results of one scenario in all runs."""
+    """The results of one scenario in all compared runs. Reports list the scenarios whose results differ."""
 
     scenario: str
     cells: tuple[ScenarioResult | None, ...]  # one for each run; None: not measured, other content, or scored differently
@@ -93,7 +93,7 @@ class Flip:
 
 
 def score_against(runs: RunComparison, group: str, score: str) -> list[ReferenceComparison]:
-    """Compares the mean score of each other run with the reference's."""
+    """Returns, for each other run, the comparison of its mean score with the reference's."""
 
     def compared(run: ComparedRun, confidence: float) -> Decision:
         new, base = (_samples(each, group, score) for each in (run, runs.reference))
@@ -103,7 +103,7 @@ def score_against(runs: RunComparison, group: str, score: str) -> list[Reference
 
 
 def passes_against(runs: RunComparison, group: str) -> list[ReferenceComparison]:
-    """Compares the share of passed trials of each other run with the reference's."""
+    """Returns, for each other run, the comparison of its share of passed trials with the reference's."""
     pass_threshold = pass_threshold_in(runs.reference, group)
 
     def compared(run: ComparedRun, confidence: float) -> Decision:
@@ -115,7 +115,7 @@ def passes_against(runs: RunComparison, group: str) -> list[ReferenceComparison]
 
 
 def latency_against(runs: RunComparison, metric: str, q: int) -> list[ReferenceComparison]:
-    """Compares a latency percentile of each other run with the reference's, on the scenarios that both have with equal content."""
+    """Returns, for each other run, the comparison of a latency percentile with the reference's, on scenarios with equal content."""
 
     def compared(run: ComparedRun, confidence: float) -> Decision:
         shared = shared_scenarios(runs.reference, run)

@@ -203,7 +203,7 @@ def _scenario_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterato
 
 
 def _setup(group: str, run: Evidence) -> dict[str, str]:
-    """Returns part -> its hash, which is empty if unknown."""
+    """Returns the setup of a group in one run: part, such as `agent` -> its hash, which is empty if unknown."""
     trials = run.groups[group]
     hashes = {part: sorted(run.hashes(group, part)) for part in ("agent", "prompts", "backend")}
     scoring = [(score, sorted(run.scored_by(group, score))) for score in sorted({score for trial in trials for score in trial.scores})]
@@ -340,7 +340,7 @@ class Steps:
         self._first = run
 
     def _record_recovery(self, run: Evidence, confidence: float) -> None:
-        """Marks open regressions as fixed if the run is not worse than their reference. A step half of the way up fixes nothing."""
+        """Marks open regressions as fixed whose reference run is not better than this run. A step half of the way up fixes nothing."""
         for place, before in list(self._before.items()):
             if self._judged(run, before, confidence).verdict != FAIL:
                 fixed = replace(self.regressions[place], state=FIXED, fixed_by=run.facts.run, fixed_commit=run.facts.commit)

@@ -75,7 +75,7 @@ class RuleVerdict:
     suspects: tuple[Suspect, ...] = ()  # scenarios that may have become worse
 
     def is_open(self, rounds: int) -> bool:
-        """Returns whether trials after this many rounds might still decide the rule."""
+        """Returns whether the rule is undecided after this many rounds, but more trials might decide it."""
         decision, rule = self.decision, self.suite_rule.rule
         if decision.verdict != INCONCLUSIVE:
             return False

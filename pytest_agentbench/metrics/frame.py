@@ -307,7 +307,7 @@ def milliseconds(nanoseconds: Counts) -> Floats:
 
 
 def spans_of(session: Counts, start: Counts, end: Counts) -> dict[int, list[Span]]:
-    """Returns session -> its spans, in the order of the rows."""
+    """Returns session -> its spans, given columns with the session, start and end of each span."""
     return {
         int(each): [*zip(start[own].tolist(), end[own].tolist(), strict=True)]
         for each in dict.fromkeys(session.tolist())

@@ -164,7 +164,7 @@ class SteadyRates:
 
 @dataclass(frozen=True)
 class PartOfTime:
-    """The time of rollouts that one activity took."""
+    """The time that one activity, such as `decoding`, took in the rollouts of a run."""
 
     share: float  # share of the total time of all rollouts, 0 to 1
     mean_ms: float  # mean per rollout, milliseconds

@@ -51,7 +51,7 @@ def at_least(spans: Iterable[Span], count: int) -> list[Span]:
 
 
 def steady(spans: Iterable[Span], concurrency: int) -> list[Span]:
-    """Returns the intervals in which at least 90 % of the concurrency was in flight."""
+    """Returns the intervals in which the number of overlapping spans is at least 90 % of the concurrency."""
     return at_least(spans, -(-9 * concurrency // 10))
 
 

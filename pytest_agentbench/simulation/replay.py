@@ -87,7 +87,7 @@ def facts_of(backend: BackendUse) -> Facts:
 
 
 def _flags(stack: Json) -> Iterator[tuple[str, int | str]]:
-    """Yields the parts of the setting in the commands of a stack's services."""
+    """Yields name and value of each part of the setting that the command of one of the stack's services contains."""
     for service in stack["services"].values():
         words = [_filled(word, stack.get("settings", {})) for word in service.get("run", ())]
         for word, following in zip(words, [*words[1:], ""], strict=True):
@@ -151,7 +151,7 @@ def _sessions(origin: Origin) -> Iterator[AttemptSpan]:
 
 
 def _waits(sessions: Sequence[AttemptSpan]) -> Iterator[tuple[str, tuple[str, float]]]:
-    """Yields call -> (the call that it waits for, milliseconds in between)."""
+    """Yields (id of a call, (id of the call that it waits for, milliseconds in between))."""
     for session, before in predecessors(sessions):
         yield from ((call, (before.last, (start - before.end) / 1e6)) for call, start in session.starts.items())
 

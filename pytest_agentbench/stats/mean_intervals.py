@@ -179,11 +179,13 @@ class BootstrapMean:
 def percentile_t(
     values: Floats, clusters: Clusters, confidence: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
 ) -> BootstrapMean | None:
-    """Returns the mean of n values without limits, with its bootstrap-t interval (Efron and Tibshirani 1993, 12.5). Draws whole clusters.
+    """Returns the mean of n values without limits, with its bootstrap-t interval (Efron and Tibshirani 1993, 12.5).
 
-    This is the only bootstrap method that keeps its coverage for skewed values and few scenarios (benchmarks/verdict-results.md); BCa and
-    plain percentiles are too narrow there. Returns None if the mean has no interval: the values do not vary, or so few of them do that
-    resamples without any of these, whose error is 0, reach into the interval.
+    Resamples consist of whole clusters. This is the only bootstrap method that keeps its coverage for skewed values and few scenarios
+    (benchmarks/verdict-results.md). BCa and plain percentiles are too narrow there.
+
+    Returns None if the mean has no interval: the values do not vary, or so few of them do that resamples without any of these, whose
+    error is 0, reach into the interval.
     """
     import numpy as np
 
@@ -220,7 +222,7 @@ def _ratio(totals: Floats, sizes: Floats) -> tuple[Floats, Floats]:
 
 
 def _rank(outside: float, resamples: int) -> int:
-    """Returns how many resamples lie outside on either side: the (B + 1) x outside-th is the bound (Efron and Tibshirani, 12.5)."""
+    """Returns how many resamples lie beyond each end of the interval. Each end is a resample (Efron and Tibshirani, 12.5)."""
     return max(0, int((resamples + 1) * outside + 1e-9) - 1)
 
 

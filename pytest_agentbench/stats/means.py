@@ -84,7 +84,7 @@ class Noise:
 
 
 def noise(*runs: RunTrials) -> Noise:
-    """Returns the noise of the mean of a run, or of the difference new - base of a run and its baseline.
+    """Returns the mean of a run with its sampling variance, or the mean difference new - base of a run and its baseline.
 
     - Scenarios with at least two trials in each run have a variance of their own, s^2 / K. The degrees of freedom are by Welch (1947) and
       Satterthwaite (1946): V^2 / sum(v^2 / (nu + 2)) - 2. The twos remove the bias of s^4 at few degrees.

@@ -67,7 +67,7 @@ def worse(new: Sequence[Sequence[float]], base: Sequence[Sequence[float]], seed:
 
 
 def _dealt(random: np.random.Generator, new: Sequence[float], base: Sequence[float], deals: int) -> Floats:
-    """Returns `deals` differences of the means of one scenario, each with permuted trials."""
+    """Returns `deals` random differences of the means of one scenario, each after permuting its trials between the runs."""
     import numpy as np
 
     pool = np.array([*new, *base])
@@ -128,15 +128,15 @@ def compare(
     deterministic: bool = False,
     seed: int = 0,
 ) -> Decision:
-    """Decides whether a run is not worse than its baseline by more than `margin`. Both map scenario ids to samples.
+    """Decides whether a run is not worse than its baseline by more than `margin`.
 
     Scenarios are paired by id and content hash. PASS if the whole interval of the mean difference lies above -margin, FAIL if below, else
     INCONCLUSIVE. Without `higher_is_better`, PASS is below +margin and FAIL above. Each verdict is wrong with probability
     (1 - confidence) / 2, and 1 - confidence in the worst case.
 
     Args:
-        new: The run.
-        base: The baseline.
+        new: The run: scenario id -> its sample.
+        base: The baseline: scenario id -> its sample.
         margin: The accepted loss. With 0, a permutation test of the trials within their scenarios can also lead to FAIL.
         of: The question. SUITE: the scenarios are fixed, and their trials vary. POPULATION: the scenarios or their clusters are a sample.
         limits: The least and the greatest possible score. Without limits (counts, costs) both questions use bootstrap-t, which has no
@@ -211,7 +211,7 @@ def _limited(
 ) -> tuple[SampledInterval, tuple[Scores, Scores]]:
     """Returns the interval of the mean difference between a run and its baseline, given in this order, and the trials behind it.
 
-    Its lower end is as low as if every lost trial were the worst case for the new run.
+    The interval's lower end is as low as if every trial without a measurement were the worst case for the new run.
     """
     width = limits[1] - limits[0]
     new, base = (_upward(run, limits, higher_is_better=higher_is_better) for run in runs)

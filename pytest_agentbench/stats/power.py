@@ -72,7 +72,7 @@ class ScoreLevel:
         return cls(math.fsum(means) / len(means), max(squares, 0.0))
 
     def errors(self, drop: float) -> tuple[float, float]:
-        """Returns the standard errors of the difference after a drop, relative to those before it: of the rule and of sampling.
+        """Returns the factors by which a drop changes the standard error that a rule computes, and that of sampling.
 
         The variance is proportional to p (1 - p), as for passes and Beta distributed scores. The rule uses that of both runs or, in the
         permutation test, that of all trials together, which is smaller if the baseline has more trials.
@@ -166,7 +166,7 @@ class Design:
 
     @property
     def _guarded(self) -> float:
-        """The distance from an estimate of 0 to the lower bound. It includes imaginary trials or, for the population, imaginary scenarios."""
+        """The distance from an estimate of 0 to the lower bound, which includes imaginary trials (or scenarios, for the population)."""
         joined = 2 * imaginary(self.confidence)
         if self.of == SUITE:
             trials = self.n * min(self._both)

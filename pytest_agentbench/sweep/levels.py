@@ -270,7 +270,7 @@ NEAR = 0.1  # the search ends if two levels differ by at most this share of the 
 
 
 def search(session: Callable[[int], Mapping[int, str]], low: int, high: int) -> SustainedRange:
-    """Searches the capacity between `low` and `high` in at most MOST sessions.
+    """Searches the capacity between `low` and `high` in at most MOST sessions. Returns the range in which it lies.
 
     `session` measures a level and the lowest one, and returns the verdict on each. A level that does not PASS counts as too high, so the
     search continues below it.

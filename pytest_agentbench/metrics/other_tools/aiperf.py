@@ -1,4 +1,4 @@
-"""Metrics of NVIDIA AIPerf 0.13."""
+"""Computes the metrics that NVIDIA AIPerf 0.13 would report for the calls of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of the NeMo Agent Toolkit, as `throughput_analysis.py` of its Dynamo example computes them from profiler events."""
+"""Computes the metrics that the NeMo Agent Toolkit would report (`throughput_analysis.py` of its Dynamo example)."""
 
 from __future__ import annotations
 
