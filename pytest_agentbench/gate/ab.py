@@ -1,4 +1,7 @@
-"""Compares the arms of an A/B session in quality and speed, paired by scenario, and warns if their conditions differed."""
+"""Compares the arms (the settings under comparison) of an A/B session in quality and speed, and warns if their conditions differed.
+
+Scores are paired by scenario, latencies by the blocks of rollouts in which the arms alternated.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +54,13 @@ def compare_arms(
     *,
     with_each_other: bool = False,
 ) -> ArmsCompared:
-    """Compares each other arm with the first one, or all arms with each other.
+    """Compares each other arm with the first one, or all arms with each other. Returns a summary of the arms, comparisons and warnings.
 
     Args:
         arms: The arms of the session, in order.
         suites: Suite -> its scores and variants. Other suites are not compared.
         trials: The rollouts of the session.
-        part: The same rollouts as a slice.
+        part: The slice with the rollouts of the session, for metrics of speed.
         facts: Load times and failures of the backends, and whether the arms ran in sequence.
         blocks: The blocks of the arms in the last session.
         stopwatch: The timing quality. Timings that cannot be trusted are shown but decide nothing.
@@ -129,7 +132,7 @@ class ArmPair(NamedTuple):
 
 @dataclass(frozen=True)
 class ArmQuestion:
-    """One metric of a suite, to be compared between pairs of arms."""
+    """A metric of a suite: its values in all arms, and a function that compares two of them."""
 
     suite: str  # suite, or `suite-variant`
     metric: str
@@ -158,7 +161,11 @@ def _of_latency(group: str, name: str, q: int, times: Mapping[str, Sequence[Roll
 
 
 def answers(question: ArmQuestion, pairs: Sequence[ArmPair], facts: ArmFacts) -> Iterator[MetricCompared]:
-    """Yields the comparison of each pair of arms. The pairs that can be compared share one error level (`step_down`)."""
+    """Yields the comparison of each pair of arms in one metric.
+
+    All these comparisons together have the error probability of a single one (`step_down`). Pairs that cannot be compared are
+    INCONCLUSIVE with a reason.
+    """
     reasons = {pair: facts.failure or _arm_failures(pair, facts) or _inconclusive_reason(pair, question) for pair in pairs}
     certain = [pair for pair in pairs if not reasons[pair]]
     decisions = dict(zip(certain, step_down([partial(question.compare, pair) for pair in certain]), strict=True))
@@ -196,7 +203,10 @@ def _warnings(arms: Sequence[ArmResult], blocks: Sequence[CacheBlock], *, sequen
         yield f"the prefix cache was not in the same state: {ratio_texts}; see --agentbench-cache"
     salted = [arm.name for arm in arms if any(block.salt for block in blocks if block.arm == arm.name)]
     if salted and any(not block.salt for block in blocks):
-        yield f"the prompts of {', '.join(salted)} were salted and so are a few tokens longer, while caches of other arms were reset"
+        yield (
+            f"a text that prevents cache hits was put before the prompts of {', '.join(salted)}, so they are a few tokens longer; "
+            "the caches of the other arms were reset instead"
+        )
     if sequence:
         names = " before ".join(arm.name for arm in arms[1:])
         why = "because they do not fit on this machine at once"
@@ -204,7 +214,7 @@ def _warnings(arms: Sequence[ArmResult], blocks: Sequence[CacheBlock], *, sequen
 
 
 def hit_ratio(arm: ArmResult) -> float | None:
-    """Returns the prefix cache hit ratio by the counters of the server or, without them, by the usage of the calls."""
+    """Returns the prefix cache hit ratio of an arm, from the server's counters or, without them, from the usage of its calls."""
     return arm.metrics["prefix_cache_hit_ratio"] if arm.prefix_cache.hit_ratio is None else arm.prefix_cache.hit_ratio
 
 

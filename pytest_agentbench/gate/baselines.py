@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, samples, trial_of
+from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, missing_scores, samples, trial_of
 from pytest_agentbench.gate.verdict import ENOUGH, INFRA_ERRORS
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.file_system import write_whole
@@ -39,7 +39,7 @@ def find_baseline(name: str, reports: Path) -> Path:
 
 
 def read_evidence(path: Path) -> Evidence:
-    """Reads the evidence in a baseline file or a run directory, with one record in memory at a time. Raises ConfigError."""
+    """Reads the data that gates use from a baseline file or a run directory. Raises ConfigError if it cannot be read."""
     if path.is_dir():
         check_journal(path)
         trials = (trial_of(rollout) for rollout in read_journal(path) if rollout.kind == "scenario")
@@ -151,7 +151,7 @@ def plan_promotion(run: Run, evidence: Evidence, suite: str, path: Path) -> Prom
 
 
 def unfit_reasons(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
-    """Yields the reasons why a run cannot be a baseline of a suite, and cannot be used to suggest thresholds."""
+    """Yields the reasons why a run can neither be a baseline of a suite nor be used to suggest thresholds."""
     trials = _of(evidence, suite)
     statuses = Counter(trial.status for trial in trials)
     if run.backend.failure:
@@ -160,11 +160,11 @@ def unfit_reasons(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
         resume = f" (resume with {run.resume})" if run.resume else ""
         yield f"{left} of {run.plan.rollouts} planned rollouts were not run{resume}"
     if not statuses["ok"] + statuses["limit"]:
-        yield "no rollout was evaluable"
+        yield "no rollout ended as ok or limit"
     elif statuses["infra_error"] > INFRA_ERRORS * len(trials):
         yield f"{statuses['infra_error']} of {len(trials)} rollouts ended as infra_error, more than {INFRA_ERRORS * 100:g} %"
     for score, count in Counter(score for trial in trials for score in trial.unscored).items():
-        yield f"{count} of its {score} scores are missing: the scorer failed"
+        yield missing_scores(count, score)
 
 
 def best_run_warnings(run: Run, suite: str, others: Sequence[Run]) -> Iterator[str]:
@@ -180,9 +180,9 @@ def best_run_warnings(run: Run, suite: str, others: Sequence[Run]) -> Iterator[s
             count = len(known) + 1
             excess = normal_quantile((count - 0.375) / (count + 0.25))  # Blom 1958: expected maximum of so many equal runs
             yield (
-                f"{group} {score}.mean is the best of {count} runs of this setup; the best of so many equal runs is lucky "
-                f"by {excess:.1f} standard deviations, so later runs would fail although nothing has changed; "
-                "choose the run by its date, or one with more trials"
+                f"{group} {score}.mean is the best of {count} runs of this setup, probably by luck "
+                f"(about {excess:.1f} standard deviations), so later runs may fail without any change; "
+                "choose a run by its date, or one with more trials"
             )
 
 
@@ -199,9 +199,9 @@ def baseline_warnings(run: Run, evidence: Evidence, suite: str) -> Iterator[str]
         size, ran = evidence.facts.scenarios.get(group, 0), len({trial.scenario for trial in trials})
         if trials[0].suite == suite and ran < ENOUGH * size:
             of_group = "" if group == suite else f"{group}: "
-            yield f"{of_group}{ran} of {size} scenarios ran: whole runs will be INCONCLUSIVE against this baseline"
+            yield f"{of_group}{ran} of {size} scenarios ran: runs of the whole suite will be INCONCLUSIVE against this baseline"
     if run.environment.git and run.environment.git.dirty:
-        yield "the run's working tree had uncommitted changes"
+        yield "the working tree of the run had uncommitted changes, so its commit does not identify the code"
 
 
 def _of(evidence: Evidence, suite: str) -> Sequence[Trial]:

@@ -14,7 +14,7 @@ from pytest_agentbench.gate.rules import Rule, SuiteRule
 from pytest_agentbench.metrics import registry, timings
 from pytest_agentbench.metrics.performance import objectives_of
 from pytest_agentbench.metrics.registry import single
-from pytest_agentbench.metrics.stopwatch import SATURATED, title
+from pytest_agentbench.metrics.stopwatch import LIGHTER_LOAD, READ_TOO_LATE, SATURATED, title
 from pytest_agentbench.metrics.terms import GOOD, UNKNOWN, verdicts_of
 from pytest_agentbench.records import Json, LLMCall, Rollout, Scale, scale_in
 from pytest_agentbench.stats.decisions import Decision
@@ -40,7 +40,7 @@ class CallTimes:
 
 @dataclass(frozen=True)
 class Trial:
-    """The data of one rollout that gates use."""
+    """A rollout as gates see it: status, scores, timings and hashes, without its texts."""
 
     suite: str
     group: str  # suite, or `suite-variant`
@@ -59,7 +59,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Facts about a whole run."""
+    """Facts about a whole run that gates use, besides its rollouts."""
 
     run: str  # run id
     planned: int = 0  # number of planned rollouts
@@ -130,7 +130,7 @@ class Evidence:
         return cls(facts, groups)
 
     def up_to(self, rounds: int) -> Evidence:
-        """Returns a copy without the trials after this many rounds."""
+        """Returns a copy with only the first trials of each scenario, as many as `rounds`."""
         kept = {group: [trial for trial in trials if trial.trial <= rounds] for group, trials in self.groups.items()}
         return Evidence(self.facts, kept)
 
@@ -174,7 +174,7 @@ def trial_of(rollout: Rollout) -> Trial:
 
 
 def call_times(call: LLMCall) -> CallTimes:
-    """Returns the derived timings of a call."""
+    """Returns the latencies of an LLM call, computed from its timestamps."""
     functions = {name: metric.of_call for name, metric in registry.objectives().items()}
     known = {name: value / 1e6 for name, of_call in functions.items() if of_call and (value := of_call(call)) is not None}
     return CallTimes(known, output_tokens=timings.output_tokens(call), failed=call.error_kind is not None)
@@ -212,7 +212,7 @@ def passes(trials: Iterable[Trial], pass_threshold: PassThreshold) -> dict[str, 
 
 
 def _samples(trials: Iterable[tuple[Trial, float | None]]) -> dict[str, ScenarioSample]:
-    """Groups the values of trials by scenario. A trial whose value is None has no measurement."""
+    """Returns scenario -> the values of its trials. A trial whose value is None has no measurement."""
     values: dict[str, list[float]] = {}
     known: dict[str, Trial] = {}
     lost: Counter[str] = Counter()
@@ -227,9 +227,9 @@ def _samples(trials: Iterable[tuple[Trial, float | None]]) -> dict[str, Scenario
 
 
 def latencies(trials: Iterable[Trial], metric: str) -> list[RolloutLatencies]:
-    """Returns the latencies of rollouts, or of their calls, in milliseconds.
+    """Returns, for each rollout, its latencies in one metric in milliseconds: its own duration, or one latency for each call.
 
-    A duration of 0, as in imported rollouts, means that it is unknown.
+    A rollout without a known latency has none. A duration of 0, as in imported rollouts, is unknown.
     """
     measured = ((trial, _milliseconds(trial, metric)) for trial in trials)
     return [
@@ -245,7 +245,7 @@ def latency_percentile(trials: Iterable[Trial], metric: str, q: int) -> float | 
 def compare_with_limit(trials: Sequence[Trial], metric: str, q: int, limit: float, confidence: float = 0.95) -> Decision:
     """Decides whether the q-th percentile (0 to 100) is at most `limit` milliseconds.
 
-    An estimate below SHORTEST_MS is reported as it was measured.
+    Latencies below SHORTEST_MS count as SHORTEST_MS, but an estimate below it is reported as it was measured.
     """
     decision, measured = latency_limit(latencies(trials, metric), q, limit, confidence=confidence), latency_percentile(trials, metric, q)
     if decision.estimate is None or decision.low is None or measured is None or measured >= SHORTEST_MS:
@@ -260,7 +260,7 @@ def _milliseconds(trial: Trial, metric: str) -> list[float]:
 
 
 def good_shares(trials: Iterable[Trial], slo: Mapping[str, float]) -> dict[str, ScenarioSample]:
-    """Returns scenario -> for each trial, the share of calls that met all objectives (milliseconds). Unknown results do not count."""
+    """Returns scenario -> for each trial, the share of calls that met all objectives (ms). Calls that lack a timing do not count."""
     import numpy as np
 
     every = [*trials]
@@ -279,6 +279,8 @@ def _share(verdicts: Counts) -> float | None:
 
 FAILED_CALLS = 0.02  # share of LLM calls that may fail before a latency rule is INCONCLUSIVE, because failed calls have no latency
 
+NEW_BASELINE = "promote a new baseline"  # advice if the scores of a baseline are not comparable
+
 TIMED = ("latency", "goodput")  # kinds of rules that a saturated client makes unreliable, besides rates that are `timed`
 
 
@@ -291,12 +293,12 @@ def incomparable(suite_rule: SuiteRule, run: Evidence, base: Evidence | None) ->
         calls = [call for trial in run.groups.get(group, ()) for call in trial.calls]
         failed = sum(call.failed for call in calls)
         if failed > FAILED_CALLS * len(calls):
-            return f"{failed} of {len(calls)} LLM calls failed, and failed calls have no latency"
+            return f"{failed} of {len(calls)} LLM calls failed, more than {FAILED_CALLS * 100:g} %, and failed calls have no latency"
     if _is_about_goodput(rule) and (why := _other_objectives(run, base if rule.versus else None)):
         return why
     if score := suite_rule.score:
         if missing := unscored(suite_rule, run):
-            return f"{missing} of its scores {'are' if missing > 1 else 'is'} missing: the scorer failed"
+            return missing_scores(missing, score)
         if rule.versus and base:
             return scoring_difference(group, score, run, base)
     return ""
@@ -306,18 +308,19 @@ def scoring_difference(group: str, score: str, run: Evidence, base: Evidence) ->
     """Returns how the scale or the scorer of a score differs between two runs, or an empty string if no difference is known."""
     new_scale, old_scale = (each.scale(group, score) for each in (run, base))
     if not new_scale.is_comparable(old_scale):
-        return f"the baseline's {score} is on another scale ({old_scale.text}; now {new_scale.text})"
+        return f"the scale of {score} has changed ({old_scale.text}; now {new_scale.text}); {NEW_BASELINE}"
     scorings = run.scored_by(group, score), base.scored_by(group, score)
     if all(scorings) and scorings[0] != scorings[1]:
         new, old = (", ".join(sorted(each)) for each in scorings)
-        return f"the baseline was scored differently ({score} {old}, now {new})"
+        return f"the baseline's {score} is from another version of the scorer (hash {old}; now {new}); {NEW_BASELINE}"
     return ""
 
 
 def uncounted(score: str, scale: Scale, trials: Sequence[Trial], allowed: float = 0.0) -> str:
     """Returns why the mean of a score leaves out too many agent errors, or an empty string.
 
-    They are left out if the scale has no worst value. `allowed` is the share of rollouts that may end as agent_error.
+    Agent errors are left out if the scale has no worst value, which they would count as. `allowed` is the share of rollouts that may end
+    as agent_error.
     """
     if scale.worst is not None:
         return ""
@@ -325,14 +328,20 @@ def uncounted(score: str, scale: Scale, trials: Sequence[Trial], allowed: float 
     if errors <= allowed * len(trials):
         return ""
     return (
-        f"{errors} of {len(trials)} rollouts ended as agent_error, more than {allowed * 100:g} %, and {score} has no worst value "
-        "for them to count as"
+        f"{errors} of {len(trials)} rollouts ended as agent_error, more than {allowed * 100:g} %, and are left out of {score} "
+        "because its scorer declares no worst value (`range`)"
     )
 
 
 def unscored(suite_rule: SuiteRule, run: Evidence) -> int:
     """Returns how many of the scores that a rule uses are missing because their scorer failed."""
     return sum(suite_rule.score in trial.unscored for trial in run.groups.get(suite_rule.group, ())) if suite_rule.score else 0
+
+
+def missing_scores(count: int, score: str) -> str:
+    """Returns a sentence about scores that are missing because their scorer failed."""
+    missing = f"{count} {score} scores are" if count > 1 else f"a {score} score is"
+    return f"{missing} missing because the scorer failed; correct the scorer and run `agentbench rescore`"
 
 
 def is_timed(rule: Rule) -> bool:
@@ -343,11 +352,11 @@ def is_timed(rule: Rule) -> bool:
 def _badly_timed(rule: Rule, run: Evidence, base: Evidence | None) -> str:
     for evidence in filter(None, (run, base)):
         if evidence.facts.stopwatch == SATURATED:
-            return f"the timings of {evidence.facts.run} are of a saturated client, not of the backend"
+            return f"the client of {evidence.facts.run} was too busy to time calls (saturated); {LIGHTER_LOAD}"
         if unusable := [title(name) for name in _needs(rule, evidence) if name in evidence.facts.unusable]:
-            return f"{', '.join(unusable)} of {evidence.facts.run} is not usable: chunks arrived faster than the client's machine read them"
+            return f"not usable in {evidence.facts.run}: {', '.join(unusable)}; {READ_TOO_LATE}"
     if base and (before := base.facts.cache) != (now := run.facts.cache):
-        return f"the prefix cache was {before} in the baseline, and is {now} now (--agentbench-cache)"
+        return f"the policy for the prefix cache is {now}, but was {before} in the baseline; use --agentbench-cache={before}"
     return ""
 
 
@@ -358,7 +367,7 @@ def _other_objectives(run: Evidence, base: Evidence | None) -> str:
     if base is None or base.facts.slo == run.facts.slo:
         return ""
     now, then = (" ".join(f"{name}={limit:g}ms" for name, limit in each.facts.slo.items()) or "none" for each in (run, base))
-    return f"the latency objectives are not the baseline's ({then}; now {now})"
+    return f"the latency objectives are {now}, but were {then} in the baseline; use the same --agentbench-slo"
 
 
 def _is_about_goodput(rule: Rule) -> bool:
@@ -367,7 +376,7 @@ def _is_about_goodput(rule: Rule) -> bool:
 
 
 def _needs(rule: Rule, evidence: Evidence) -> list[str]:
-    """Returns the timings that a rule uses, as `unusable` names them. Rates and durations need no timestamps of events."""
+    """Returns the names of the timings that a rule uses, such as `ttft.p99`. Rates and durations need no timestamps of events."""
     if _is_about_goodput(rule):
         return [f"goodput.{objective}" for objective in evidence.facts.slo]
     return [f"{rule.metric}.{rule.statistic}"] if rule.kind == "latency" else []

@@ -35,7 +35,7 @@ EXITS = {
     INTERNAL_ERROR: Exit("INTERNAL ERROR", "pytest, a plugin or a report failed"),
     USAGE_ERROR: Exit("USAGE ERROR", "a wrong option or suite"),
     NO_TESTS: Exit("NO TESTS", "no test was selected"),
-    CANNOT_MEASURE: Exit("NOT MEASURED", "what failed could not be measured, so it says nothing of quality"),
+    CANNOT_MEASURE: Exit("NOT MEASURED", "what failed could not be measured, so the quality is unknown"),
     CANNOT_TELL: Exit(INCONCLUSIVE, "the gate cannot tell"),
 }
 
@@ -88,7 +88,7 @@ def with_shutdown_errors(status: int) -> int:
 
 
 def verdict(status: int, gate: GateResult | None, *, missing: bool, thresholds: bool) -> str:
-    """Returns the word for an exit status. Only status 0 has several.
+    """Returns the verdict, which is a word for an exit status. Status 0 has several words, depending on the other arguments.
 
     Args:
         status: The exit status of the session.

@@ -49,11 +49,11 @@ class ScoreNoise:
 
 
 def calibrate(runs: Sequence[Evidence], group: str, score: str) -> ScoreNoise:
-    """Returns the noise of a score in several runs. Raises ValueError for a single run, or if a run lacks the score."""
+    """Returns how much a score varied over several runs. Raises ValueError for a single run, or if a run lacks the score."""
     scale = runs[0].scale(group, score)
     measured = [{name: each for name, each in samples(run.groups[group], score, scale).items() if each.scores} for run in runs]
     if len(runs) < 2 or not all(measured):
-        raise ValueError(f"{len(runs)} runs, {sum(map(bool, measured))} with {score}: nothing to compare")
+        raise ValueError(f"calibrating {score} needs two or more runs with this score; {sum(map(bool, measured))} of {len(runs)} have it")
     lows, highs = [], []
     for new, base in permutations(runs, 2):
         decision = judge_rules([_suite_rule(group, f"{score}.mean {scale.sign} 0 vs baseline", score, scale)], new, {group: base})[

@@ -1,4 +1,4 @@
-"""Gate rules and their parser, and rules that are bound to one suite.
+"""Parses the rules of a gate, and binds each rule to the suite that it is about.
 
 Examples: `tsq.mean >= -0.05 vs baseline`, `tsq.mean >= 0.8 of run`, `pass^3 >= 0.7`, `infra_error.rate <= 2%`.
 """
@@ -56,7 +56,7 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class Rule:
-    """A parsed gate rule."""
+    """A gate rule, parsed: which metric it is about, and the limit or the margin against a baseline."""
 
     text: str
     kind: str  # score | passes | latency | rate | share | goodput
@@ -82,7 +82,7 @@ class Rule:
 
     @property
     def margin(self) -> float:
-        """How much worse than the baseline a run may be: 0.05 for `tsq.mean >= -0.05`, 0.1 for `ttft.p50 <= +10%`."""
+        """The accepted loss against the baseline: 0.05 for `tsq.mean >= -0.05`, 0.1 for `ttft.p50 <= +10%`."""
         return max(0.0, -self.limit if self.at_least else self.limit)
 
 
@@ -113,10 +113,10 @@ def parse_rule(text: str, scores: Sequence[str], scales: Mapping[str, Scale] = M
     if versus and limit and (limit > 0) == at_least:
         raise ConfigError(f"gate rule {text!r} requires an improvement; write how much worse the run may be, such as {EXAMPLES}")
     if match["of"] and kind not in (FACTS if match["of"] == RUN else QUESTION_KINDS):
-        kinds = "scores, rates and shares" if match["of"] == RUN else "scores"
-        raise ConfigError(f"gate rule {text!r}: `of {match['of']}` is for {kinds}; leave it out")
+        kinds = "scores, pass rates, rates and shares" if match["of"] == RUN else "scores and pass rates"
+        raise ConfigError(f"gate rule {text!r}: `of {match['of']}` is only for {kinds}; leave it out")
     if match["of"] == RUN and versus:
-        raise ConfigError(f"gate rule {text!r}: `of run` is a fact about one run; leave out `vs baseline`")
+        raise ConfigError(f"gate rule {text!r}: `of run` is about one run; leave out `vs baseline` or `of run`")
     question = match["of"] or (SUITE if kind in QUESTION_KINDS else "")
     return Rule(text, kind, metric, statistic, at_least, limit, versus, relative, question)
 
@@ -140,10 +140,10 @@ def mean_rules(thresholds: Mapping[str, float], scales: Mapping[str, Scale] = Ma
 
 
 def _quantity(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, str]:
-    """Returns kind, metric and statistic of a rule. Raises ConfigError if the suite does not measure them."""
+    """Returns kind, metric and statistic of a rule, given its metric such as `tsq.mean`. Raises ConfigError if the suite lacks it."""
     if metric.startswith(("pass@", "pass^")):
         if not PassRate.of(metric).k:
-            raise ConfigError(f"gate rule {text!r}: {metric} counts no trials; pass^3 counts three of each scenario")
+            raise ConfigError(f"gate rule {text!r}: {metric} counts no trials; write their number, as in pass^3")
         return "passes", metric, ""
     name, _, statistic = metric.rpartition(".") if "." in metric else (metric, "", "")
     if name in scores and statistic == "mean":
@@ -167,7 +167,7 @@ def _quantity(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, 
 def _in_its_unit(text: str, kind: str, value: float, unit: str, versus: bool) -> tuple[float, bool]:
     """Returns the limit in the metric's unit, and whether it is a share of the baseline's value."""
     if versus and kind in PORTIONS:
-        raise ConfigError(f"gate rule {text!r}: it cannot be compared with a baseline; leave out `vs baseline`")
+        raise ConfigError(f"gate rule {text!r}: this metric cannot be compared with a baseline; leave out `vs baseline`")
     if versus and kind == "score":
         if unit:
             raise ConfigError(f"gate rule {text!r}: write how much worse the run may be in the score's own unit, such as -0.05")
@@ -178,10 +178,11 @@ def _in_its_unit(text: str, kind: str, value: float, unit: str, versus: bool) ->
         return value / 100, True
     allowed = UNITS[kind]
     if unit not in allowed:
-        raise ConfigError(f"gate rule {text!r}: the unit is {unit or 'missing'}; allowed: {', '.join(each or 'none' for each in allowed)}")
+        units = ", ".join(each or "no unit" for each in allowed)
+        raise ConfigError(f"gate rule {text!r}: the unit of the limit is {unit or 'missing'}; allowed: {units}")
     limit = value * allowed[unit]
     if (kind != "score" and limit < 0) or (kind in PORTIONS and limit > 1):
-        raise ConfigError(f"gate rule {text!r}: no {kind} can be {value:g}{unit}")
+        raise ConfigError(f"gate rule {text!r}: the limit must be {'from 0 to 1, or 0% to 100%' if kind in PORTIONS else '0 or more'}")
     return limit, False
 
 
@@ -215,13 +216,13 @@ class SuiteRule:
 
     @property
     def is_about_scenarios(self) -> bool:
-        """Whether it makes an inference about scenarios, and so leaves out those in quarantine. Other rules are about the run as it is."""
+        """Whether the rule makes an inference about scenarios. If so, scenarios in quarantine are left out of it."""
         return self.rule.kind in OF_SCENARIOS and self.rule.of != RUN
 
     @property
     def may_decide_early(self) -> bool:
-        """Whether an interim look may decide it before the last round of trials.
+        """Whether an interim look (a check between rounds of trials) may decide the rule before the last round.
 
-        That holds for pass rates and for scores with limits, except with `of run`. Other rules are judged once, at the end.
+        Only rules about pass rates and about scores with limits may, except those `of run`. Other rules are judged once, at the end.
         """
         return self.rule.of != RUN and (self.rule.kind == "passes" or (self.rule.kind == "score" and self.scale.limits is not None))

@@ -1,6 +1,6 @@
 """Compares several runs with a reference run: scores, passes and latencies.
 
-The intervals are those of gates, corrected for the number of comparisons.
+The intervals are computed as in gates, but are wider if there are several comparisons.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True)
 class RunComparison:
-    """A reference run, which is the first, and the runs that are compared with it. Their names are unique."""
+    """Several runs with unique names. The first one is the reference, with which the others are compared."""
 
     names: tuple[str, ...]
     runs: tuple[ComparedRun, ...]
@@ -68,7 +68,7 @@ class ScenarioResult:
 
 @dataclass(frozen=True)
 class Flip:
-    """The results of one scenario in all runs."""
+    """The results of one scenario in all compared runs. Reports list the scenarios whose results differ."""
 
     scenario: str
     cells: tuple[ScenarioResult | None, ...]  # one for each run; None: not measured, other content, or scored differently
@@ -93,7 +93,7 @@ class Flip:
 
 
 def score_against(runs: RunComparison, group: str, score: str) -> list[ReferenceComparison]:
-    """Compares the mean score of each other run with the reference's."""
+    """Returns, for each other run, the comparison of its mean score with the reference's."""
 
     def compared(run: ComparedRun, confidence: float) -> Decision:
         new, base = (_samples(each, group, score) for each in (run, runs.reference))
@@ -103,7 +103,7 @@ def score_against(runs: RunComparison, group: str, score: str) -> list[Reference
 
 
 def passes_against(runs: RunComparison, group: str) -> list[ReferenceComparison]:
-    """Compares the share of passed trials of each other run with the reference's."""
+    """Returns, for each other run, the comparison of its share of passed trials with the reference's."""
     pass_threshold = pass_threshold_in(runs.reference, group)
 
     def compared(run: ComparedRun, confidence: float) -> Decision:
@@ -115,7 +115,7 @@ def passes_against(runs: RunComparison, group: str) -> list[ReferenceComparison]
 
 
 def latency_against(runs: RunComparison, metric: str, q: int) -> list[ReferenceComparison]:
-    """Compares a latency percentile of each other run with the reference's, on the scenarios that both have with equal content."""
+    """Returns, for each other run, the comparison of a latency percentile with the reference's, on scenarios with equal content."""
 
     def compared(run: ComparedRun, confidence: float) -> Decision:
         shared = shared_scenarios(runs.reference, run)
@@ -127,10 +127,14 @@ def latency_against(runs: RunComparison, metric: str, q: int) -> list[ReferenceC
 
 
 def _family(
-    runs: RunComparison, doubt: Callable[[ComparedRun], str], compared: Callable[[ComparedRun, float], Decision]
+    runs: RunComparison, incomparable_reason: Callable[[ComparedRun], str], compared: Callable[[ComparedRun, float], Decision]
 ) -> list[ReferenceComparison]:
-    """Returns the comparisons of one metric. All that are possible share the error level of a single comparison (`step_down`)."""
-    why = [doubt(run) for run in runs.others.values()]
+    """Returns the comparison of each other run with the reference in one metric, made by `compared`.
+
+    Runs for which `incomparable_reason` returns a reason are not compared. All comparisons together have the error probability of a
+    single one (`step_down`).
+    """
+    why = [incomparable_reason(run) for run in runs.others.values()]
     comparisons = [partial(compared, run) for run, reason in zip(runs.others.values(), why, strict=True) if not reason]
     decisions = iter(step_down(comparisons))
     return [ReferenceComparison(None, reason) if reason else ReferenceComparison(next(decisions)) for reason in why]
@@ -152,16 +156,16 @@ def _why_no_score(reference: ComparedRun, run: ComparedRun, group: str, score: s
     pairs, missing = pair(_samples(run, group, score), _samples(reference, group, score))
     if pairs:
         return ""
-    return "no scenario was measured in both" if missing.unmeasured else "they share no scenario with equal content"
+    return "no scenario was measured in both runs" if missing.unmeasured else "the runs share no scenario with equal content"
 
 
 def _incomparable_reason(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> str:
     """Returns why values of a score are not comparable between two runs, or are partly missing, or an empty string."""
     if _is_scored_differently(reference, run, group, score):
-        return f"{score} was scored differently"
+        return f"{score} is from different versions of the scorer"
     new_scale, old_scale = (each.evidence.scale(group, score) for each in (run, reference))
     if not new_scale.is_comparable(old_scale):
-        return f"{score} is on another scale: {old_scale.text}; now {new_scale.text}"
+        return f"{score} has different scales: {old_scale.text}; now {new_scale.text}"
     reasons = (
         (each.facts.id, uncounted(score, each.evidence.scale(group, score), each.evidence.groups.get(group, ())))
         for each in (reference, run)
@@ -170,7 +174,7 @@ def _incomparable_reason(reference: ComparedRun, run: ComparedRun, group: str, s
 
 
 def _owners(without: int) -> str:
-    """Returns who of two runs has something that `without` of them lack."""
+    """Returns which of two runs have something that `without` of them lack: `neither` or `only one`."""
     return "neither" if without == 2 else "only one"
 
 
@@ -187,7 +191,7 @@ def _is_scored_differently(reference: ComparedRun, run: ComparedRun, group: str,
 def _why_no_passes(reference: ComparedRun, run: ComparedRun, group: str) -> str:
     pass_thresholds = [pass_threshold_in(each, group) for each in (reference, run)]
     if None in pass_thresholds or pass_thresholds[0] != pass_thresholds[1]:
-        return "they have no common pass threshold"
+        return "the runs have no common pass threshold"
     assert pass_thresholds[0] is not None
     return _why_no_score(reference, run, group, pass_thresholds[0].score)
 
@@ -207,7 +211,7 @@ def comparison_warnings(runs: RunComparison) -> Iterator[str]:
         if why := "; ".join(speed_warnings(runs.reference, run, (first, name))):
             yield f"speeds of {name} are not compared with those of {first}: {why}"
         if run.facts.settings.slo != runs.reference.facts.settings.slo:
-            yield f"goodput of {name} is by other latency objectives than that of {first}"
+            yield f"goodput of {name} and {first} cannot be compared: their latency objectives differ"
     for group in runs.groups:
         scores = dict.fromkeys(score for run in runs.runs if group in run.facts.suites for score in run.facts.suites[group].scores)
         for name, run in runs.others.items():
@@ -262,7 +266,7 @@ def flips(runs: RunComparison, group: str, score: str) -> list[Flip]:
 
 
 def _cells(run: ComparedRun, reference: ComparedRun, group: str, score: str) -> dict[str, ScenarioResult]:
-    """Returns scenario -> its result, for scenarios that the reference has with equal content."""
+    """Returns scenario -> its result in a run, for scenarios that the reference has measured with equal content."""
     if _is_scored_differently(reference, run, group, score):
         return {}
     pass_threshold = pass_threshold if (pass_threshold := pass_threshold_in(reference, group)) and pass_threshold.score == score else None

@@ -33,7 +33,7 @@ class ComparedRun:
 
     @property
     def identity(self) -> RunIdentity | None:
-        """The identity of the run, or None if it was imported."""
+        """The setup that may influence the numbers of the run (code, backend, data, ...). None if the run was imported."""
         return self.facts.identity
 
 
@@ -58,7 +58,10 @@ def common(old: ComparedRun, new: ComparedRun) -> list[str]:
 
 
 def compared_parts(old: ComparedRun, new: ComparedRun) -> list[str]:
-    """Returns the parts of the identities that can be compared. Parts about suites need a common suite; a missing identity has no parts."""
+    """Returns the parts of the runs' identities that can be compared, such as `backend`. None if a run was imported.
+
+    Parts about suites can be compared if the runs have a common suite.
+    """
     if old.identity is None or new.identity is None:
         return []
     has_common = bool(common(old, new))
@@ -66,7 +69,7 @@ def compared_parts(old: ComparedRun, new: ComparedRun) -> list[str]:
 
 
 def setup_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Changed]:
-    """Yields the differences between the identities of two runs, as far as they are about common suites.
+    """Yields the differences between the setups (identities) of two runs, as far as they are about common suites.
 
     Yields nothing if one of the runs has no identity.
     """

@@ -66,7 +66,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Regression:
-    """A [step down](trend.md#what-a-regression-is)."""
+    """A [step down](trend.md#what-a-regression-is): from some run on, a metric is worse than in earlier runs."""
 
     kind: str  # `new`, or `recurring` if an earlier regression of this metric was fixed
     state: str  # `open`, `fixed`, or `unknown` if later runs are not comparable
@@ -203,7 +203,7 @@ def _scenario_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterato
 
 
 def _setup(group: str, run: Evidence) -> dict[str, str]:
-    """Returns part -> its hash, which is empty if unknown."""
+    """Returns the setup of a group in one run: part, such as `agent` -> its hash, which is empty if unknown."""
     trials = run.groups[group]
     hashes = {part: sorted(run.hashes(group, part)) for part in ("agent", "prompts", "backend")}
     scoring = [(score, sorted(run.scored_by(group, score))) for score in sorted({score for trial in trials for score in trial.scores})]
@@ -260,12 +260,14 @@ def _point(suite_rule: SuiteRule, run: Evidence) -> Point | None:
 class Steps:
     """Finds the steps down and up in the history of one metric. `add` takes the runs in time order.
 
-    A level is a sequence of runs between which no step was found. Each run is compared with the first run of the current level; a step
-    makes it the first run of a new level. If it is not comparable with that one but with the previous incomparable run, a new level
-    begins there, and open regressions become `unknown`.
+    A level is a sequence of runs between which no step was found. Each new run is compared with the first run of the current level. If
+    that shows a step, the new run begins a new level.
 
-    The k-th comparison has a risk of RISK / k (k + 1), so all comparisons, however many follow, have the risk RISK together. A
-    regression that was found stays in the list.
+    A run that cannot be compared with the level (for example, because the data changed) is set aside. If the next run cannot be compared
+    with the level either, but with the run set aside, that one begins a new level. Open regressions then become `unknown`.
+
+    The k-th comparison finds a false step with a probability of at most RISK / k (k + 1). So all comparisons together, however many
+    follow, have the risk RISK. A regression that was found stays in the list.
     """
 
     def __init__(self, suite_rule: SuiteRule) -> None:
@@ -289,9 +291,10 @@ class Steps:
         self.compared += is_comparable
 
     def _compared(self, run: Evidence, first: Evidence, *, elsewhere: bool = False) -> bool:
-        """Compares a run with the first run of a level, and records a step. Returns whether they are comparable.
+        """Compares a run with `first`, and records a step. Returns whether both are comparable.
 
-        With `elsewhere`, `first` is not in the current level: if it is comparable, a new level begins with it.
+        `first` is the first run of the current level. With `elsewhere`, it is a run outside of the level, and begins a new level if both
+        are comparable.
         """
         confidence = self._next_confidence()
         down = self._judged(run, first, confidence)
@@ -337,7 +340,7 @@ class Steps:
         self._first = run
 
     def _record_recovery(self, run: Evidence, confidence: float) -> None:
-        """Marks open regressions as fixed if the run is not worse than their reference. A step half of the way up fixes nothing."""
+        """Marks open regressions as fixed whose reference run is not better than this run. A step half of the way up fixes nothing."""
         for place, before in list(self._before.items()):
             if self._judged(run, before, confidence).verdict != FAIL:
                 fixed = replace(self.regressions[place], state=FIXED, fixed_by=run.facts.run, fixed_commit=run.facts.commit)

@@ -1,6 +1,6 @@
 """Applies rules to a run and its baseline. Returns a verdict for each rule, with the data needed to check it, and one for the session.
 
-Nothing passes that could not be measured: doubts about the whole run turn PASS into INCONCLUSIVE. They never change FAIL.
+A rule whose metric could not be measured never passes. Doubts about the whole run turn PASS into INCONCLUSIVE, but never change FAIL.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class RuleVerdict:
     suspects: tuple[Suspect, ...] = ()  # scenarios that may have become worse
 
     def is_open(self, rounds: int) -> bool:
-        """Returns whether trials after this many rounds might still decide the rule."""
+        """Returns whether the rule is undecided after this many rounds, but more trials might decide it."""
         decision, rule = self.decision, self.suite_rule.rule
         if decision.verdict != INCONCLUSIVE:
             return False
@@ -87,7 +87,7 @@ class RuleVerdict:
 def judge_rules(
     suite_rules: Sequence[SuiteRule], run: Evidence, baselines: Mapping[str, Evidence], confidence: float = CONFIDENCE
 ) -> list[RuleVerdict]:
-    """Judges each rule. `baselines` maps groups (suite, or `suite-variant`) to their baselines."""
+    """Returns the verdict on each rule. `baselines` maps groups (suite, or `suite-variant`) to their baselines."""
     reasons = {group: tuple(_pass_obstacles(group, suite_rules, run)) for group in {each.group for each in suite_rules}}
     shared = 1 - (1 - confidence) / max(1, sum(map(_without_margin, suite_rules)))
     interim = run.up_to(run.facts.rounds) if run.facts.rounds >= FIRST_LOOK else run
@@ -114,7 +114,10 @@ def _confidence(suite_rule: SuiteRule, facts: RunFacts, base: Evidence | None, a
 
 
 def _without_margin(suite_rule: SuiteRule) -> bool:
-    """Returns whether a rule can fail by chance as often as its level allows. Several such rules share the level (Bonferroni)."""
+    """Returns whether a rule compares a score with the baseline without a margin, so that chance alone can fail it.
+
+    Several such rules share the error probability of one (Bonferroni).
+    """
     return suite_rule.rule.kind == "score" and suite_rule.rule.versus and suite_rule.rule.margin == 0
 
 
@@ -133,7 +136,7 @@ def _pass_obstacles(group: str, suite_rules: Sequence[SuiteRule], run: Evidence)
     """Yields the reasons why no rule about this group may pass."""
     yield from _unmeasured(group, suite_rules, run)
     if not any(trial.status in ("ok", "limit") for trial in run.groups.get(group, ())):
-        yield "no rollout was evaluable"
+        yield "no rollout ended as ok or limit"
 
 
 def _unmeasured(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) -> Iterator[str]:
@@ -154,11 +157,15 @@ def _allowed(group: str, suite_rules: Sequence[SuiteRule], status: str, usual: f
 def _judged(
     suite_rule: SuiteRule, run: Evidence, base: Evidence | None, reasons: Sequence[str], confidence: float, agent_errors: float
 ) -> RuleVerdict:
-    """Judges one rule. `agent_errors` is the share of rollouts that may end as agent_error."""
+    """Returns the verdict on one rule.
+
+    `reasons` are doubts about the whole group, with which no rule may pass. `agent_errors` is the share of rollouts that may end as
+    agent_error.
+    """
     group, rule = suite_rule.group, suite_rule.rule
     excluded = run.facts.quarantined.get(group, ()) if suite_rule.is_about_scenarios else ()
     if rule.versus and (base is None or group not in base.groups):
-        where = "there is no baseline" if base is None else f"the baseline {base.facts.run} has no {group}"
+        where = "there is no baseline" if base is None else f"the baseline {base.facts.run} has no results of {group}"
         return RuleVerdict(suite_rule, _undecided(rule, f"{where}; name one with --agentbench-baseline"))
     if excluded:  # The quarantine of the run also applies to its baseline
         run, base = run.without(group, excluded), base.without(group, excluded) if base else None
@@ -197,9 +204,12 @@ def _too_small_part(suite_rule: SuiteRule, decision: Decision, run: Evidence) ->
     if suite_rule.rule.versus:
         total = decision.n + decision.missing.total
         if decision.n < ENOUGH * total:
-            yield f"{decision.n} of {total} scenarios of the run and its baseline can be compared"
+            yield f"only {decision.n} of {total} scenarios are in both the run and its baseline; a verdict needs {ENOUGH * 100:g} %"
     elif not suite_rule.any_part and decision.n < ENOUGH * (size := run.facts.scenarios.get(suite_rule.group, 0)):
-        yield f"{decision.n} of the suite's {size} scenarios were measured; give the rule on the command line to judge a part of the suite"
+        yield (
+            f"only {decision.n} of the suite's {size} scenarios were measured, but a verdict needs {ENOUGH * 100:g} %; "
+            "run more, or judge only this part by giving the rule with --agentbench-gate"
+        )
 
 
 def _notes(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
@@ -224,9 +234,9 @@ def _determinism_notes(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> 
     pairs, _ = pair(new, old)
     if differing := varying_scenarios(pairs):
         what = f"trials of {len(differing)} scenarios differ ({differing[0]})"
-        yield f"the suite is marked deterministic, but {what}; it was judged like any other suite"
+        yield f"the suite is marked deterministic, but {what}, so it was judged like any other suite"
     elif all(len(each.new.scores) == len(each.base.scores) == 1 for each in pairs.values()):
-        yield "one trial of each scenario cannot show that the suite is deterministic, as it is marked; two trials in a baseline can"
+        yield "one trial of each scenario cannot confirm that the suite is deterministic, as marked; run two trials for the baseline"
 
 
 def _suspects(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> tuple[Suspect, ...]:
@@ -295,10 +305,10 @@ def _measured(suite_rule: SuiteRule, trials: Sequence[Trial]) -> list[float]:
 
 
 def _fact(rule: Rule, value: float | None, base: float | None, trials: Sequence[Trial]) -> Decision:
-    """Decides by a value that is known exactly, without an interval."""
+    """Returns the decision of a rule whose value is compared as it is, without an interval."""
     blank = _undecided(rule, "")
     if value is None or (rule.versus and not base):
-        return replace(blank, reason="the run has no value for it" if value is None else "the baseline has no value for it")
+        return replace(blank, reason=f"{rule.metric} is unknown in the {'run' if value is None else 'baseline'}")
     estimate = value / base if rule.versus and base else value
     holds = estimate >= blank.threshold if rule.at_least else estimate <= blank.threshold
     return replace(

@@ -1,1 +1,1 @@
-"""Metrics, computed from records by pure functions."""
+"""Computes metrics, such as TTFT and goodput, from the records of rollouts, by pure functions."""

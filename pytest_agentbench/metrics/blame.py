@@ -1,4 +1,4 @@
-"""Decides whether agent or backend caused the end of a rollout, from the records of its calls. What the agent reports does not matter.
+"""Decides from the records of a rollout's calls whether agent or backend caused its end. The agent's own report does not matter.
 
 A call that failed because of the backend is recovered by a successful call to the same endpoint in the same role: the same request again,
 or any call that began after the failure. If a call was not recovered, the rollout counts as `infra_error`, however it ended.
@@ -48,7 +48,7 @@ def final_status(status: str, reason: str, calls: Sequence[LLMCall], time_up_ns:
         end = "answered without it" if status == "ok" else f"then ended with {reason}"
         return "infra_error", f"{failed[-1].error}; the agent {end}"
     if any(_awaited_token(call) for call in calls if time_up_ns is not None and call.received_ns < time_up_ns <= call.ended_ns):
-        return "infra_error", f"{reason or 'its time was over'}, and the backend owed a token of a call"
+        return "infra_error", f"{reason or 'its time was over'}, while a call was waiting for a token of the backend"
     if (beyond := next((call for call in calls if call.error_kind == LIMIT), None)) is not None:
         return "limit", beyond.error
     if status == "agent_error" and calls and context_is_full(calls[-1].http_status, calls[-1].error):

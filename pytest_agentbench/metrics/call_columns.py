@@ -17,7 +17,7 @@ from pytest_agentbench.records import Attempt, LLMCall
 
 @dataclass(frozen=True)
 class CallRow:
-    """A row of the table `calls`: a call, its attempt and its rollout."""
+    """The source of a row of the table `calls`: an LLM call, its attempt and its rollout. Columns compute their values from it."""
 
     place: RolloutPlace
     attempt: Attempt
@@ -29,12 +29,12 @@ class CallRow:
 
     @cached_property
     def values(self) -> dict[str, Sequence[float]]:
-        """Metric of calls or events -> its values for this call, nanoseconds. Metrics of calls have at most one value."""
+        """Name of a metric of calls or events -> its values for this call in nanoseconds. A metric of calls has at most one value."""
         return {name: metric.values_of(self.call) for name, metric in registry.latencies("event", "call").items()}
 
     @cached_property
     def late(self) -> LateTimestamps:
-        """The timestamps that this machine took too late."""
+        """The quality of the call's timestamps: which of them this machine took too late."""
         return LateTimestamps.of(self.call)
 
 
@@ -61,7 +61,7 @@ def _milliseconds(metric: str, statistic: Callable[[Sequence[float]], float]) ->
 
 
 def _evened(metric: str) -> FrameColumn[CallRow]:
-    """Returns the column of a metric computed with evenly spread timestamps, for calls with late timestamps."""
+    """Returns a column with a metric's values as if late timestamps were evenly spread (`timings.evened`). Other calls have no value."""
     value = registry.objectives()[metric].of_call
     assert value is not None
 

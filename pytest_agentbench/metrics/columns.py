@@ -1,6 +1,6 @@
-"""Tables of numpy columns: their declaration (name, kind, unit), and classes that collect their rows.
+"""Tables of numpy columns, such as the table of LLM calls: declarations of columns (name, kind, unit), and classes that collect rows.
 
-The first columns of each table identify the run and the rollout of a row.
+The first columns of the exported tables identify the run and the rollout of a row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TYPES: Mapping[str, Any] = {"number": np.float64, "count": np.int64, "flag": np.
 
 @dataclass(frozen=True)
 class FrameColumn(Generic[Row]):
-    """A column of a table."""
+    """The declaration of a column: name, kind and unit, and a function that computes its value for a row."""
 
     name: str  # name; for a duration it ends in the unit: `ttft_ms`
     kind: ColumnKind
@@ -50,7 +50,7 @@ Hidden = partial(FrameColumn, exported=False)
 
 @dataclass(frozen=True)
 class FrameTable:
-    """A table with columns of equal length. `table[name]` is a numpy array."""
+    """A finished table with columns of equal length. `table[name]` is a numpy array."""
 
     name: str
     every_head: tuple[FrameColumn[Any], ...]
@@ -58,7 +58,7 @@ class FrameTable:
 
     @property
     def heads(self) -> tuple[FrameColumn[Any], ...]:
-        """The columns that exported files contain."""
+        """The declarations of the columns that exported files contain."""
         return tuple(head for head in self.every_head if head.exported)
 
     def __len__(self) -> int:
@@ -74,13 +74,13 @@ class FrameTable:
             yield tuple(python_value(self.columns[head.name][place]) for head in heads)
 
     def where(self, mask: NDArray[np.bool_]) -> FrameTable:
-        """Returns the rows for which the mask is true."""
+        """Returns a table with the rows for which the mask is true."""
         return FrameTable(self.name, self.every_head, {name: values[mask] for name, values in self.columns.items()})
 
 
 @dataclass
 class Growth(Generic[Row]):
-    """Collects the rows of a table. A value takes eight bytes, and equal texts are stored once."""
+    """Collects the rows of a table while rollouts are read. A value takes eight bytes, and equal texts are stored once."""
 
     name: str
     heads: Sequence[FrameColumn[Row]]
@@ -105,7 +105,7 @@ class Growth(Generic[Row]):
                 values.append(min(MOST, value))
 
     def table(self) -> FrameTable:
-        """Returns all rows so far. The first table uses the memory of the collected values; later ones are copies."""
+        """Returns a table with all rows so far. The first table uses the memory of the collected values; later ones are copies."""
         grown, self._values = self._values, self._empty()
         columns = {}
         for place, head in enumerate(self.heads):
@@ -127,7 +127,7 @@ def _as_array(values: Any, kind: ColumnKind) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Ragged:
-    """Any number of values for each row of a table. Row `i` has `values[starts[i] : starts[i + 1]]`."""
+    """A column with any number of values in each row. Row `i` has `values[starts[i] : starts[i + 1]]`."""
 
     values: NDArray[Any]
     starts: NDArray[np.int64]  # index of the first value of each row, and the number of values at the end
@@ -138,13 +138,13 @@ class Ragged:
         return np.diff(self.starts)
 
     def of(self, rows: NDArray[np.bool_]) -> NDArray[Any]:
-        """Returns the values of the rows for which the mask is true."""
+        """Returns the values of all rows for which the mask is true, one after the other."""
         return self.values if rows.all() else self.values[np.repeat(rows, self.counts)]
 
 
 @dataclass
 class RaggedGrowth:
-    """Collects the rows of a Ragged with integer values."""
+    """Collects the rows of a `Ragged` column with integer values."""
 
     _values: array[int] = field(init=False)
     _starts: array[int] = field(init=False)
@@ -179,7 +179,7 @@ def python_value(value: Any) -> Any:
 
 
 class Origin(NamedTuple):
-    """The run that rows are from."""
+    """The run that rows of tables are from: its directory, its clock and the scales of its scores."""
 
     run: str  # name of the run directory
     directory: Path  # run directory
@@ -192,7 +192,7 @@ class Origin(NamedTuple):
 
 
 class RolloutPlace(NamedTuple):
-    """A rollout with its run and its row."""
+    """A rollout with its run and the index of its row in the table of rollouts."""
 
     origin: Origin
     rollout: Rollout

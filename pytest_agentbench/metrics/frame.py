@@ -1,7 +1,7 @@
-"""Frames: rollouts, calls and events of runs as columns. A slice is a part of a frame, and every metric is a function of a slice.
+"""Frames and slices, from which metrics are computed. A frame has the rollouts, calls and events of runs as columns; a slice is a part.
 
-Each rollout, call and event is a row; `call_columns` and `rollout_columns` define the columns. A frame takes about 500 bytes per call and
-28 per event. `frame_reader` builds frames from rollouts, and `registry` defines the metrics:
+Every metric is a function of a slice. Each rollout, call and event is a row; `call_columns` and `rollout_columns` define the columns. A
+frame takes about 500 bytes per call and 28 per event. `frame_reader` builds frames from rollouts, and `registry` defines the metrics:
 
     frame = read_frame(origin)
     frame.scenarios().where(arm="a").value("ttft.p50")  # milliseconds
@@ -35,7 +35,7 @@ MetricValue: TypeAlias = LatencySpread | float | None
 
 
 class MetricFunction(NamedTuple):
-    """The function of a metric."""
+    """A function that computes a metric for a slice."""
 
     of: Callable[[Slice], MetricValue]
     is_duration: bool  # whether it returns the spread of durations, which has statistics, and not a single number
@@ -43,7 +43,7 @@ class MetricFunction(NamedTuple):
 
 @dataclass(frozen=True)
 class Frame:
-    """The data of rollouts as columns. Rollouts are in the order in which they were read, and calls and events in the order of rollouts."""
+    """Rollouts with their calls and events as columns. Rollouts are in the order in which they were read, as are their calls and events."""
 
     rollouts: FrameTable
     calls: FrameTable  # LLM calls of all attempts, including those of judges
@@ -58,7 +58,7 @@ class Frame:
     metrics: Mapping[str, MetricFunction]  # name -> metric
 
     def scenarios(self, terms: Terms | None = None) -> Slice:
-        """Returns the rollouts of scenarios. Calls by hand and primers are excluded, because no metric of a run includes them."""
+        """Returns a slice with the rollouts of scenarios, without calls by hand and primers, which no metric of a run includes."""
         return Slice(self, self.rollouts["kind"] == "scenario", terms=terms or Terms())
 
     @property
@@ -67,9 +67,9 @@ class Frame:
         return self.calls["is_successful"]
 
     def need_events(self, what: str) -> None:
-        """Raises ConfigError if the frame was read without events. `what` names the number that needs them."""
+        """Raises ConfigError if the frame was read without events. `what` names the metric that needs events."""
         if len(self.stamps.starts) <= len(self.calls):
-            raise ConfigError(f"{what} needs the events of calls, and this frame was read without them")
+            raise ConfigError(f"{what} needs the events of calls, but this frame was read without them; use read_frame(..., events=True)")
 
     def events(self, metric: str) -> Ragged:
         """Returns the values of a metric of events. Raises ConfigError if the frame was read without events."""
@@ -79,7 +79,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Rows:
-    """The selected rows of a table. `rows[name]` is a numpy array."""
+    """A view of selected rows of a table. `rows[name]` is a numpy array with the values of these rows."""
 
     table: FrameTable
     mask: Mask
@@ -92,7 +92,7 @@ class Rows:
         return int(self.mask.sum())
 
     def of(self, mask: Mask) -> Rows:
-        """Returns those rows for which another mask is true. The mask covers all rows of the table."""
+        """Returns the selected rows for which another mask is true, too. The other mask covers all rows of the table."""
         return Rows(self.table, self.mask & mask)
 
 
@@ -120,7 +120,7 @@ class Slice:
         role: str | None = None,
         session: int | None = None,
     ) -> Slice:
-        """Returns the rollouts that match all given values. If several groups are given, any of them matches.
+        """Returns a slice with the rollouts that match all given values. If several groups are given, any of them matches.
 
         An empty `role` selects the calls of the agent itself. If a suite, variant, group or arm is given, only time counts in which any of
         its rollouts ran.
@@ -138,19 +138,20 @@ class Slice:
         return replace(self, chosen=chosen, role=self.role if role is None else role, only_active=only_active)
 
     def within(self, spans: Mapping[int, Sequence[Span]]) -> Slice:
-        """Returns the slice limited to some time: session -> disjoint, ordered spans of its clock.
+        """Returns the slice limited to some time. `spans` maps sessions to disjoint, ordered spans of the session's clock.
 
-        It contains the calls that were sent in a span, including the start and excluding the end. Tokens and ends of calls count if they
-        are after the start, up to and including the end. A rollout counts by the share of its duration that lies in the spans.
+        The new slice contains the calls that were sent in a span, including the start and excluding the end. Tokens and ends of calls
+        count if they are after the start, up to and including the end. A rollout counts by the share of its duration that lies in the
+        spans.
         """
         return replace(self, spans=spans)
 
     def on(self, terms: Terms) -> Slice:
-        """Returns the slice with other objectives, prices and scores."""
+        """Returns the slice with other `terms`: latency objectives, token prices and scores that metrics use."""
         return replace(self, terms=terms)
 
     def value(self, name: str) -> float | None:
-        """Returns a metric such as `rollouts_per_hour`, or a statistic of a metric such as `ttft.p50` (milliseconds).
+        """Returns the value of a metric such as `rollouts_per_hour`, or of a statistic such as `ttft.p50` (milliseconds).
 
         Returns None if there is no value. Raises ConfigError if the metric or the statistic is unknown.
         """
@@ -170,7 +171,7 @@ class Slice:
 
     @cached_property
     def timed(self) -> Slice:
-        """The slice without rollouts whose times are unknown. Their span would begin in 1970, which would spoil every rate."""
+        """The slice without rollouts whose times are unknown. Such a rollout would begin in 1970, which would make all rates wrong."""
         return replace(self, chosen=self.chosen & (self.frame.rollouts["ended_ns"] != 0))
 
     @cached_property
@@ -208,7 +209,7 @@ class Slice:
         return self.calls.of(self.frame.is_successful)
 
     def _lies_within(self, column: str, side: str) -> Mask:
-        """Returns for each call whether the timestamp in a column lies in the time of the slice. `side` is explained at `inside`."""
+        """Returns for each call whether its timestamp in a column lies in the time of the slice (see `inside` for `side`)."""
         calls, lies = self.frame.calls, np.zeros(len(self.frame.calls), np.bool_)
         for session, spans in (self.spans or {}).items():
             own = calls["session"] == session
@@ -226,7 +227,7 @@ class Slice:
 
     @cached_property
     def active_spans(self) -> dict[int, list[Span]]:
-        """Session -> disjoint, ordered spans in which at least one rollout ran, all attempts included."""
+        """Session -> spans in which a rollout ran, all attempts included. They are disjoint and ordered."""
         return {session: timeline.at_least(spans, 1) for session, spans in self.attempt_spans.items()}
 
     @cached_property
@@ -306,7 +307,7 @@ def milliseconds(nanoseconds: Counts) -> Floats:
 
 
 def spans_of(session: Counts, start: Counts, end: Counts) -> dict[int, list[Span]]:
-    """Returns session -> its spans, in the order of the rows."""
+    """Returns session -> its spans, given columns with the session, start and end of each span."""
     return {
         int(each): [*zip(start[own].tolist(), end[own].tolist(), strict=True)]
         for each in dict.fromkeys(session.tolist())

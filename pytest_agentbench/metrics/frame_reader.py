@@ -15,10 +15,10 @@ from pytest_agentbench.records import LLMCall, Rollout
 
 
 class FrameReader:
-    """Collects rollouts for a frame. Rollouts may also be added after `frame` was called, for a later frame."""
+    """Collects rollouts and builds a frame of them. Rollouts may also be added after `frame` was called, for a later frame."""
 
     def __init__(self, origin: Origin | None = None, *, events: bool = True) -> None:
-        """Prepares empty tables. `origin` is the run of the rollouts. Without `events`, values of events are left out."""
+        """Prepares empty tables. `origin` is the run of the rollouts. Without `events`, the output events of calls are left out."""
         self._origin, self._with_events = origin or Origin("", Path(), Calendar()), events
         self._rollouts: Growth[RolloutRow] = Growth("rollouts", rollout_columns.columns())
         self._calls: Growth[CallRow] = Growth("calls", call_columns.columns())
@@ -35,7 +35,7 @@ class FrameReader:
         self.add_place(RolloutPlace(self._origin, rollout))
 
     def add_place(self, place: RolloutPlace) -> None:
-        """Adds a rollout of any run. The calendar of the run has to know its session."""
+        """Adds a rollout of any run. `Calendar.learn` must have been called for a rollout of its session."""
         place, self._count = place._replace(number=self._count), self._count + 1
         self._rollouts.add(RolloutRow(place))
         for attempt in place.rollout.attempts:
@@ -77,7 +77,7 @@ class FrameReader:
 
 
 def tokens_of_events(call: LLMCall) -> list[int]:
-    """Returns the tokens of each output event by the counts of the server. The last event gets the rest. Empty without such counts."""
+    """Returns the number of tokens in each output event. The last event gets the rest. Empty if the server does not count per event."""
     earlier = call.output[:-1]
     if not any(chunk.tokens is not None for chunk in earlier):
         return []

@@ -1,4 +1,4 @@
-"""Computes `performance` of run.json: the serving metrics of a run, goodput, steady rates, and metrics of a chosen window."""
+"""Computes `performance` of run.json: serving metrics, goodput, rates while concurrency was reached, and metrics of a chosen window."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Offsets = tuple[float, float | None]  # start and end of a window, seconds after
 
 @dataclass(frozen=True)
 class WindowSummary:
-    """The metrics of [a chosen window](metrics.md#a-window-of-your-own)."""
+    """The metrics of [a window of time](metrics.md#a-window-of-your-own) that the user chose with `--agentbench-window`."""
 
     start_s: float  # chosen start, seconds after the first call, without pauses between sessions
     end_s: float | None  # chosen end, seconds after the first call; null if the window has no end
@@ -46,7 +46,7 @@ class WindowSummary:
 
 
 def window(part: Slice, offsets: Offsets) -> WindowSummary:
-    """Returns the metrics of a window, whose offsets are seconds after the first call."""
+    """Returns the metrics of a slice in a window of time, whose offsets are seconds after the first call."""
     spans, run_ns = session_windows(offsets, part)
     chosen = part.within({session: [span] for session, span in spans.items()})
     return WindowSummary(
@@ -130,7 +130,7 @@ def goodput(part: Slice) -> GoodputSummary | None:
 
 @dataclass(frozen=True)
 class CpuShares:
-    """The CPU use of processes in their busiest second with calls in flight, as shares of one core. None if it was not measured."""
+    """The CPU use of tap and pool in their busiest second with calls in flight, as shares of one core. None if it was not measured."""
 
     tap: float | None = None  # share of the busiest tap
     pool: float | None = None  # share of the pool
@@ -138,7 +138,7 @@ class CpuShares:
 
 @dataclass(frozen=True)
 class SteadyCalls:
-    """The rates while the number of calls in flight was at least 90 % of the concurrency."""
+    """The rates during the time in which at least 90 % of the concurrency was in flight, counted in LLM calls."""
 
     seconds: float  # length of that time, seconds
     share: float | None  # share of that time in `span_s`, 0 to 1; null if `span_s` is 0
@@ -147,14 +147,14 @@ class SteadyCalls:
 
 @dataclass(frozen=True, kw_only=True)
 class SteadyRollouts(SteadyCalls):
-    """The rates while the number of rollouts in flight was at least 90 % of the concurrency."""
+    """The rates during the time in which at least 90 % of the concurrency was in flight, counted in rollouts."""
 
     rollouts_per_hour: float  # evaluable rollouts per hour of that time
 
 
 @dataclass(frozen=True)
 class SteadyRates:
-    """The rates of the [steady window](metrics.md#throughput)."""
+    """The rates of the [steady window](metrics.md#throughput): the time in which concurrency was nearly reached."""
 
     asked: int  # concurrency of the run
     calls_without_chunks: int  # successful calls whose tokens no window includes, because their times are unknown
@@ -164,7 +164,7 @@ class SteadyRates:
 
 @dataclass(frozen=True)
 class PartOfTime:
-    """The time of rollouts that one activity took."""
+    """The time that one activity, such as `decoding`, took in the rollouts of a run."""
 
     share: float  # share of the total time of all rollouts, 0 to 1
     mean_ms: float  # mean per rollout, milliseconds
@@ -205,7 +205,7 @@ class PerformanceSummary:
 
     @property
     def latencies(self) -> dict[str, LatencySpread | None]:
-        """Key of each duration, such as `ttft_ms` -> its spread in milliseconds. None if there is no value."""
+        """Key of a duration, such as `ttft_ms` -> its spread in milliseconds, or None if there is no value. Has all durations."""
         return {metric.key: self.latency(metric.name) for metric in registry.latencies().values()}
 
     def number(self, name: str) -> float | None:
@@ -266,7 +266,7 @@ def _paces(part: Slice) -> Floats:
 
 
 def cpu_shares(part: Slice, cpu: Mapping[str, Sequence[tuple[int, int, float]]], session: int) -> CpuShares:
-    """Returns the CPU shares of tap and pool. `cpu` has the samples of a session: start and end in nanoseconds, share of a core."""
+    """Returns the CPU use of tap and pool. `cpu` maps processes to samples: start and end in nanoseconds, share of a core."""
     busy = timeline.at_least(part.call_spans.get(session, ()), 1)
     taps = (busiest(samples, busy) for name, samples in cpu.items() if name.startswith("tap"))
     return CpuShares(max((share for share in taps if share is not None), default=None), busiest(cpu.get("pool", ()), busy))
@@ -327,18 +327,18 @@ def _steady(part: Slice, settings: PerformanceSettings) -> SteadyRates:
 
 
 def _while_steady(part: Slice, spans: Mapping[int, Sequence[Span]], settings: PerformanceSettings) -> Slice | None:
-    """Returns the slice limited to the time in which enough spans overlapped. None if they never did."""
+    """Returns the slice limited to the time in which the spans reached 90 % of the concurrency. None if they never did."""
     steady = {session: timeline.steady(own, settings.by_session.get(session, settings.concurrency)) for session, own in spans.items()}
     return part.within(steady) if any(steady.values()) else None
 
 
 def _window(steady: Slice, whole: Slice) -> tuple[float, float | None, float]:
-    """Returns the first fields of SteadyCalls: seconds, share, output tokens per second."""
+    """Returns seconds, share and output tokens per second of a steady slice: the first fields of SteadyCalls."""
     return steady.seconds, ratio(steady.seconds, whole.seconds), output_tokens_per_s(steady) or 0.0
 
 
 def _split(part: Slice) -> Mapping[str, PartOfTime] | None:
-    """Returns activity -> its part of the time of the rollouts. `judge` and `roles` are left out if they took no time.
+    """Returns activity, such as `decoding` -> its part of the time of all rollouts. `judge` and `roles` are left out if they took no time.
 
     Returns None without rollouts.
     """

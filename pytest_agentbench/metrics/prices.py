@@ -1,4 +1,4 @@
-"""The key `prices` of a backend.yaml."""
+"""The token prices that a backend.yaml can contain (key `prices`)."""
 
 from __future__ import annotations
 

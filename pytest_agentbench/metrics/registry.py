@@ -1,4 +1,4 @@
-"""The registry of metrics. Reports, exports, rules, objectives and comparisons all use these definitions."""
+"""The registry of metrics (METRICS). Reports, exports, rules, objectives and comparisons all use these definitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MetricLevel = Literal["event", "call", "rollout", "session", "suite", "score"]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of a run. It is computed for a slice of the rollouts.
+    """The definition of a metric: its names, and the functions that compute it for a call, a rollout or a slice of rollouts.
 
     Metrics of events, calls and rollouts are durations: nanoseconds in records, milliseconds (`ttft_ms`) everywhere else. Their value for
     a slice is a spread with statistics. All other metrics are single numbers.
@@ -54,17 +54,17 @@ class Metric:
         return f"{self.name}_max_ms" if self.level == "event" else self.key
 
     def values_of(self, call: LLMCall) -> list[float]:
-        """Returns the values of a call, or of its events, in nanoseconds."""
+        """Returns the values of the metric for a call, or for its events, in nanoseconds."""
         if self.of_events is not None:
             return [*self.of_events(call)]
         return [] if self.of_call is None or (value := self.of_call(call)) is None else [value]
 
     def of(self, part: Slice) -> MetricValue:
-        """Returns the number, or the spread of durations in milliseconds, for a slice. None if there is no value."""
+        """Returns the metric for a slice: a number, or the spread of durations in milliseconds. None if there is no value."""
         return latency_spread(self.durations(part)) if self.of_slice is None else self.number(part)
 
     def number(self, part: Slice) -> float | None:
-        """Returns the number for a slice as a Python float, because functions may return numpy numbers. None if it is unknown."""
+        """Returns a metric that is a single number for a slice, as a Python float. None if it is unknown."""
         value = None if self.of_slice is None else self.of_slice(part)
         return None if value is None or math.isnan(value) else float(value)
 
@@ -307,56 +307,56 @@ METRICS = (
 
 
 def latencies(*levels: MetricLevel, compared: bool = False) -> dict[str, Metric]:
-    """Returns name -> duration for some levels, or for all. With `compared`, only those that rules and comparisons accept."""
+    """Returns the metrics by name that are durations, of some levels or of all. With `compared`, only those that rules accept."""
     return {
         each.name: each for each in METRICS if each.level in (levels or ("event", "call", "rollout")) and (each.compared or not compared)
     }
 
 
 def functions() -> dict[str, MetricFunction]:
-    """Returns name -> function of all metrics except those of scores."""
+    """Returns the functions of all metrics by name, except those of scores."""
     from pytest_agentbench.metrics.frame import MetricFunction
 
     return {each.name: MetricFunction(each.of, each.of_slice is None) for each in METRICS if each.level != "score"}
 
 
 def numbers(part: Slice, level: MetricLevel) -> dict[str, float | None]:
-    """Returns name -> number in a slice, for all metrics of a session or of a suite."""
+    """Returns the numbers of a slice by name, for all metrics of a level (`session` or `suite`)."""
     return {each.name: each.number(part) for each in METRICS if each.level == level and each.of_slice}
 
 
 def spreads(part: Slice, *levels: MetricLevel) -> dict[str, LatencySpread | None]:
-    """Returns key, such as `ttft_ms` -> spread in a slice, for the durations of some levels or of all."""
+    """Returns the spreads of a slice by key, such as `ttft_ms`, for the durations of some levels or of all."""
     return {each.key: latency_spread(each.durations(part)) for each in latencies(*levels).values()}
 
 
 def rates() -> dict[str, Metric]:
-    """Returns name -> metric of a session."""
+    """Returns all metrics by name that have one value per session, such as `rollouts_per_hour`."""
     return {each.name: each for each in METRICS if each.level == "session"}
 
 
 def efficiency() -> dict[str, Metric]:
-    """Returns name -> metric of a suite."""
+    """Returns all metrics by name that have one value per suite, such as `cost`."""
     return {each.name: each for each in METRICS if each.level == "suite"}
 
 
 def answers() -> dict[str, Metric]:
-    """Returns name -> metric of a score of answers."""
+    """Returns all metrics by name that have one value per score, such as `accuracy`. They are about right and wrong answers."""
     return {each.name: each for each in METRICS if each.level == "score"}
 
 
 def single() -> dict[str, Metric]:
-    """Returns name -> metric that is a single number of a run or of a suite."""
+    """Returns all metrics by name that are a single number of a session or of a suite."""
     return rates() | efficiency()
 
 
 def objectives() -> dict[str, Metric]:
-    """Returns name -> metric for which calls can have an objective."""
+    """Returns all metrics by name for which users can set a latency objective."""
     return latencies("event", "call", compared=True)
 
 
 def gated() -> dict[str, Metric]:
-    """Returns name -> latency whose percentiles rules and comparisons accept.
+    """Returns all metrics by name whose percentiles gate rules and comparisons accept.
 
     Metrics of events are excluded, because the gaps of one stream are not independent.
     """

@@ -15,7 +15,7 @@ from pytest_agentbench.records import UNDECLARED, Attempt, LLMCall, Program, Rol
 
 @dataclass(frozen=True)
 class RolloutRow:
-    """A row of the table `rollouts`."""
+    """The source of a row of the table `rollouts`. Columns compute their values from it."""
 
     place: RolloutPlace
 
@@ -28,12 +28,12 @@ class RolloutRow:
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """Activity of the rollout -> its milliseconds. Empty if the times of the rollout are unknown."""
+        """Activity of the rollout, such as `decoding` -> its milliseconds. Empty if the times of the rollout are unknown."""
         return {part: duration / 1e6 for part, duration in split(self.rollout).items()} if self.rollout.ended_ns else {}
 
 
 class SpanRow(NamedTuple):
-    """A row of the tables of attempts and programs."""
+    """The source of a row in the table of attempts or of programs (which command agents ran)."""
 
     number: int  # index of the rollout's row
     span: Attempt | Program
@@ -88,7 +88,7 @@ def _good(rollout: Rollout) -> list[LLMCall]:
 
 
 def _total(tokens: Callable[[LLMCall], int | None]) -> Callable[[RolloutRow], int | None]:
-    """Returns a function for the sum over the successful calls of the last attempt. It returns None if no call has a value."""
+    """Returns a function that sums the tokens of the last attempt's successful calls, or returns None if no call has a count."""
 
     def total(row: RolloutRow) -> int | None:
         counts = [count for call in _good(row.rollout) if (count := tokens(call)) is not None]
@@ -102,7 +102,7 @@ def _metric(value: Callable[[Rollout], float]) -> Callable[[RolloutRow], float |
 
 
 def _part(part: str) -> FrameColumn[RolloutRow]:
-    """Returns the column with the time of an activity, see `timeline.split`."""
+    """Returns the column with the time that an activity of a rollout took (see `timeline.split`)."""
     about = f"time of the activity `{part}`; empty if the times of the rollout are unknown"
     return Hidden(f"{part}_part_ms", "number", about, lambda row: row.parts.get(part))
 

@@ -1,4 +1,4 @@
-"""Metrics that are single numbers. Each function takes a slice and returns its number, or None if it is unknown."""
+"""The functions of metrics that are single numbers. Each takes a slice of rollouts and returns the number, or None if it is unknown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def calls_per_minute(part: Slice) -> float | None:
 
 
 def speedup(part: Slice) -> float | None:
-    """Returns the output tokens per second of the slice divided by the mean of its calls."""
+    """Returns output tokens per second of the slice / mean output tokens per second of its calls."""
     of_calls = part.known("call_output_tokens_per_s")
     return timings.speedup(output_tokens_per_s(part), float(of_calls.mean()) if len(of_calls) else None)
 
@@ -43,7 +43,7 @@ def prefix_cache_hit_ratio(part: Slice) -> float | None:
 
 
 def hit_ratio(column: Callable[[str], Floats]) -> float | None:
-    """Returns cached prompt tokens / prompt tokens. `column` returns a column of the calls."""
+    """Returns cached prompt tokens / prompt tokens. `column` returns a column of the table of calls by name."""
     cached, prompt = _cached(column)
     return ratio(float(cached.sum()), float(prompt.sum()))
 
@@ -61,7 +61,7 @@ def _cached(column: Callable[[str], Floats]) -> tuple[Floats, Floats]:
 
 
 def call_verdicts(part: Slice) -> Counts:
-    """Returns GOOD, BAD or UNKNOWN for each call, as `verdicts_of` does."""
+    """Returns for each call whether it met the latency objectives: GOOD, BAD or UNKNOWN (see `verdicts_of`)."""
     return verdicts_of(part.calls.__getitem__, ~part.frame.is_successful[part.calls.mask], part.terms.objectives)
 
 

@@ -1,4 +1,8 @@
-"""Timing quality: decides whether the timings of a run can be trusted, and how much late reads of events changed percentiles."""
+"""Timing quality: decides whether the timings of a run can be trusted.
+
+If this machine is busy, it reads events of streams late. Then several events share a timestamp. The module computes how much percentiles
+and objectives would change if these events were evenly spread.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def percentile_effects(part: Slice) -> dict[str, float]:
-    """Returns percentile, such as `itl.p99` -> its relative difference from the percentile with evenly spread events.
+    """Returns the relative error of each percentile, such as `itl.p99`: its difference from the percentile with evenly spread events.
 
-    All differences are 0 if no event was read late.
+    All errors are 0 if no event was read late.
     """
     if not part.successful_calls["late_events"].any():
         return {f"{name}.p{q}": 0.0 for name in TIMESTAMP_METRICS for q in HIGH}
@@ -83,11 +87,13 @@ CORE = 0.9  # share of a core above which a process counts as saturated
 SAMPLE_NS = 1_000_000_000  # nanoseconds between two samples of CPU time
 
 SATURATED_WORDS = "the client was saturated, so its timings describe the client, not the backend"
+LIGHTER_LOAD = "use a lower concurrency, or --agentbench-taps 2"
+READ_TOO_LATE = f"chunks arrived faster than the client's machine read them; {LIGHTER_LOAD}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopwatchFigures:
-    """The measurements that the timing quality of a run is judged by. Unknown values are None."""
+    """The measurements from which the timing quality of a run follows. Unknown values are None."""
 
     # share of output events of successful calls that have their own timestamp, 0 to 1; null without output events
     clean_share: float | None = None
@@ -130,12 +136,16 @@ class Stopwatch(StopwatchFigures):
 def judge(evidence: StopwatchEvidence) -> Stopwatch:
     """Returns the timing quality of a run. The verdict is None if no call was measured.
 
-    - `client-saturated`: even the median gap is not usable, or tap or pool took more than 0.9 of a core. The timings describe the client
-      on this machine, not the backend.
-    - `warn`: a percentile or an objective is not usable, calls spent more than 0.05 of their time in the client queue, or programs of
-      agents took more than 0.9 of the machine.
-    - `warn` too, with everything usable: the backend sent more than one event in twenty together with another one. Such events share a
-      timestamp although the tap read them in time, so the gaps between them are 0.
+    It is `client-saturated` if even the median gap is not usable, or if tap or pool took more than 0.9 of a core. The timings then
+    describe the client on this machine, not the backend.
+
+    It is `warn` in four other cases:
+
+    - A percentile or an objective is not usable.
+    - Calls spent more than 0.05 of their time in the client queue.
+    - Programs of agents took more than 0.9 of the machine.
+    - The backend sent more than one event in twenty together with another one. Such events share a timestamp although the tap read them
+      in time, so the gaps between them are 0.
     """
     unusable = [*_unusable(evidence)]
     saturated, warned = [*_saturated(evidence, unusable)], [*_warned(evidence, unusable)]
@@ -154,7 +164,7 @@ def unusable_reason(stopwatch: Stopwatch, name: str) -> str:
     if stopwatch.verdict == SATURATED:
         return SATURATED_WORDS
     if name in stopwatch.unusable:
-        return f"{title(name)} is not usable: chunks arrived faster than the client's machine read them"
+        return f"{title(name)} is not usable: {READ_TOO_LATE}"
     return ""
 
 
@@ -190,14 +200,11 @@ def _warned(evidence: StopwatchEvidence, unusable: Sequence[str]) -> Iterator[st
 
 
 def _late(unusable: Sequence[str]) -> str:
-    return (
-        f"chunks arrive faster than this machine reads them; not usable: {', '.join(_together(unusable))}; "
-        "use a lower concurrency, or --agentbench-taps 2"
-    )
+    return f"chunks arrive faster than this machine reads them; not usable: {', '.join(_together(unusable))}; {LIGHTER_LOAD}"
 
 
 def _together(unusable: Sequence[str]) -> Iterator[str]:
-    """Yields titles: `ITL p99`, `goodput by ITL`, or `TTFT from p95 on` if all higher percentiles are not usable either."""
+    """Yields titles of timings that are not usable, such as `ITL p99`. `TTFT from p95 on` stands for p95 and all higher percentiles."""
     metrics: dict[str, list[str]] = {}
     for name in unusable:
         metrics.setdefault(name if name.startswith("goodput") else name.partition(".")[0], []).append(name)
@@ -209,14 +216,14 @@ def _together(unusable: Sequence[str]) -> Iterator[str]:
 
 
 def _notes(evidence: StopwatchEvidence) -> list[str]:
-    """Returns sentences on data that the verdict lacks."""
+    """Returns a sentence about each kind of data that was not measured, and that the verdict therefore does not consider."""
     notes = []
     if "user" in evidence.stamps:
         notes.append("timestamps were taken in user space, so the read lag is unknown")
     if evidence.client_queue_ms is None:
         notes.append("no client reported when it made its calls, so the client queue is unknown")
     if evidence.tap_cpu is None or evidence.pool_cpu is None:
-        notes.append("no CPU share: no full second with calls in flight was sampled, or this system does not report it")
+        notes.append("the CPU use is unknown: no full second with calls in flight was sampled, or this system does not report it")
     return notes
 
 

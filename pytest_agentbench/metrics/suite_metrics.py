@@ -96,7 +96,7 @@ def _confident(answers: list[tuple[float, float | None]]) -> Iterator[tuple[floa
 
 @dataclass(frozen=True)
 class DraftMeans:
-    """The means of a score over rollouts whose first and chosen drafts both have it."""
+    """The means of a score for first and chosen drafts, over rollouts whose first and chosen drafts both have the score."""
 
     rollouts: int  # number of these rollouts
     first: float  # mean score of the first drafts
@@ -105,7 +105,7 @@ class DraftMeans:
 
 @dataclass(frozen=True)
 class DraftsSummary:
-    """The drafts of an agent that [judges its own work](judges.md)."""
+    """The drafts of an agent that [judges its own work](judges.md): their numbers and mean scores."""
 
     rollouts: int  # number of rollouts with drafts
     drafts: int  # number of drafts
@@ -141,7 +141,7 @@ AGENT = "agent"
 
 @dataclass(frozen=True, kw_only=True)
 class RoleUse:
-    """The calls of one [role](roles.md) in all attempts."""
+    """The models, LLM calls, tokens, time and cost of one [role](roles.md) in all attempts."""
 
     models: tuple[str, ...]  # models that answered, or that were requested if the answer names none, by name
     endpoints: tuple[str, ...]  # base URLs of endpoints other than the backend under test; empty if there were none
@@ -159,7 +159,7 @@ class RoleUse:
 
 
 def uses(part: Slice, prices: Mapping[str, TokenPrices]) -> dict[str, RoleUse]:
-    """Returns role -> its calls, the agent first. Empty if only the agent made calls.
+    """Returns role -> what it used, the agent first. Empty if only the agent made calls.
 
     `prices` maps endpoints to their prices. The key of the backend under test is an empty string.
     """

@@ -1,4 +1,4 @@
-"""Inputs of metrics other than rollouts: prices of tokens, scores, and latency objectives, which are also evaluated here.
+"""The inputs of metrics besides rollouts: prices of tokens, scores, and latency objectives. Also evaluates objectives.
 
 The tap computes costs as well, so this module must not import pydantic.
 """
@@ -44,7 +44,7 @@ class Objective(NamedTuple):
 
 @dataclass(frozen=True)
 class Terms:
-    """The inputs of metrics other than the rollouts of a slice."""
+    """The inputs of metrics besides the rollouts of a slice: latency objectives, prices and scores."""
 
     objectives: Sequence[Objective] = ()  # objectives that a good call meets
     prices: TokenPrices | None = None  # prices of the backend under test
@@ -53,7 +53,7 @@ class Terms:
 
 
 def misses(column: Callable[[str], Floats], objective: Objective) -> Mask:
-    """Returns for each call whether it missed an objective. Calls without that latency did not."""
+    """Returns for each call whether it missed an objective. A call without a value for that latency did not miss it."""
     missed: Mask = column(objective.column) > objective.limit_ms
     return missed
 

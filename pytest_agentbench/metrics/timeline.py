@@ -1,4 +1,4 @@
-"""Spans of time: their overlaps, the split of a rollout's time among activities, and calendars that convert timestamps to real time."""
+"""Spans of time: their overlaps, the split of a rollout's time among activities, and the conversion of timestamps to real time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTS = ("decoding", "first_token", "tools", "client_queue", "roles", "judge", "
 
 @dataclass(frozen=True)
 class InFlight:
-    """The number of spans that overlapped."""
+    """The peak and the mean number of rollouts, or of LLM calls, that ran at the same time."""
 
     peak: int  # greatest number at a time
     mean: float  # mean number from the first start to the last end
@@ -51,7 +51,7 @@ def at_least(spans: Iterable[Span], count: int) -> list[Span]:
 
 
 def steady(spans: Iterable[Span], concurrency: int) -> list[Span]:
-    """Returns the intervals in which at least 90 % of the concurrency was in flight."""
+    """Returns the intervals in which the number of overlapping spans is at least 90 % of the concurrency."""
     return at_least(spans, -(-9 * concurrency // 10))
 
 
@@ -91,15 +91,17 @@ def _counts(spans: Iterable[Span]) -> Iterator[tuple[int, int]]:
 
 
 def split(rollout: Rollout) -> dict[str, int]:
-    """Returns activity -> nanoseconds of a rollout, for all of PARTS. The sum is the duration of the rollout.
+    """Returns how many nanoseconds of a rollout each activity took. The sum is the duration of the rollout.
 
-    - `decoding`: a call had its first token and had not ended.
-    - `first_token`: a call was sent and had no token yet. A call without output events is in this state until its end.
-    - `tools`: a tool ran.
-    - `client_queue`: a call was made and not sent yet.
-    - `roles`: a call of a role to another endpoint was in progress.
-    - `judge`: a call of a judge was in progress.
-    - `agent`: none of these.
+    - During `decoding`, a call had its first token and had not ended.
+    - During `first_token`, a call was sent and had no token yet. A call without output events is in this state until its end.
+    - During `tools`, a tool ran.
+    - During `client_queue`, a call was made and not sent yet.
+    - During `roles`, a call of a role to another endpoint was in progress.
+    - During `judge`, a call of a judge was in progress.
+    - The activity `agent` is the time of none of these.
+
+    If several happen at the same time, the time counts for the first of these in the order of PARTS.
     """
     steps: list[tuple[int, str, int]] = [(rollout.started_ns, "agent", 1), (rollout.ended_ns, "agent", -1)]
     for part, start, end in _parts(rollout):
@@ -135,7 +137,7 @@ ROUNDED_NS = 1_000
 
 
 class BlockTime(NamedTuple):
-    """A time within a block of rollouts."""
+    """A point in time, with the block of rollouts in which it lies."""
 
     block: int  # index of the block, counted from 0
     at: float  # seconds since 1970
@@ -154,7 +156,7 @@ class Calendar:
             self._began[rollout.session] = began if abs(began) > ROUNDED_NS else 0
 
     def epoch_ns(self, session: int, stamp: int | None) -> int | None:
-        """Returns nanoseconds since 1970. None if the timestamp or the offset of the session's clock is unknown."""
+        """Returns a session's timestamp as nanoseconds since 1970. None if it, or the offset of the session's clock, is unknown."""
         began = self._began.get(session)
         return None if not stamp or began is None else stamp + began
 
@@ -174,7 +176,7 @@ class BlockCalendar(Calendar):
     """
 
     def __init__(self, calendar: Calendar, blocks: Mapping[int, Sequence[Span]]) -> None:
-        """`calendar` has learnt the sessions, and `blocks` maps sessions to the spans of their blocks (`Slice.active_spans`)."""
+        """Prepares the times of the blocks. `calendar` knows the sessions; `blocks` maps sessions to the spans of their blocks."""
         super().__init__(calendar._began)
         spans = [(calendar.epoch_ns(session, stamp), end - stamp) for session, own in blocks.items() for stamp, end in own]
         known = sorted((start, length) for start, length in spans if start is not None)

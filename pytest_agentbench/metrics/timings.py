@@ -71,7 +71,7 @@ def tokens_per_s(call: LLMCall) -> float | None:
 
 
 def speedup(together: float | None, mean_of_calls: float | None) -> float | None:
-    """Returns tokens per second of all calls together divided by the mean of the calls. None if one of them is unknown."""
+    """Returns tokens per second of all calls together / mean tokens per second of a call. None if one of them is unknown."""
     return together / mean_of_calls if together and mean_of_calls else None
 
 
@@ -131,7 +131,7 @@ class LateTimestamps:
 
     @classmethod
     def of(cls, call: LLMCall) -> Self:
-        """Examines the output chunks of a call. All counts are 0 if the call failed or was not sent."""
+        """Returns the quality of the timestamps of a call. All counts are 0 if the call failed or was not sent."""
         if call.error_kind is not None or call.sent_ns is None:
             return cls(call)
         output = call.output
@@ -141,15 +141,15 @@ class LateTimestamps:
 
     @cached_property
     def evened(self) -> LLMCall:
-        """The call with evenly spread late chunks, see the function `evened`."""
+        """A copy of the call in which late chunks are evenly spread (see the function `evened`)."""
         return evened(self.call, self.places)
 
 
 def evened(call: LLMCall, late: Sequence[int]) -> LLMCall:
     """Returns a successful call in which the output chunks with the indices `late` are spread evenly over the time of their arrival.
 
-    They arrived between the timestamp before them and the one that they share. If there is no timestamp before them, they get the mean gap
-    of the other chunks, but are not placed before the sending of the request.
+    These chunks arrived between the previous timestamp and the one that they share. If there is no previous timestamp, they get the mean
+    gap of the other chunks, but are not placed before the sending of the request.
     """
     if not late:
         return call
@@ -174,7 +174,7 @@ def _evened_times(call: LLMCall, late: Collection[int]) -> list[float]:
 
 
 def _before(call: LLMCall, times: Sequence[float], last: int) -> float:
-    """Returns how long before the first timestamp, shared by the chunks up to the index `last`, these may have begun to arrive."""
+    """Returns how many nanoseconds before their common timestamp the chunks up to the index `last` may have begun to arrive."""
     since_sent = times[last] - (call.sent_ns or 0)
     later = len(times) - 1 - last
     return min(since_sent, (times[-1] - times[last]) / later * (last + 1)) if later else since_sent

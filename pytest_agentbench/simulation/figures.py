@@ -1,4 +1,4 @@
-"""Metrics of measured and simulated calls, and the ranking of settings whose metrics differ enough."""
+"""Metrics of measured and simulated calls, and the ranking of stack settings by them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_agentbench.stats.quantiles import LatencySpread, latency_spread, nee
 
 @dataclass(frozen=True)
 class SettingMetric:
-    """A metric by which settings are compared."""
+    """The definition of a metric by which settings of a stack are compared."""
 
     name: str  # name of the field of Figures
     title: str
@@ -47,7 +47,7 @@ OBJECTIVES: Mapping[str, str] = {"ttft": "--sla-ttft-ms", "tpot": "--sla-itl-ms"
 
 @dataclass(frozen=True)
 class Figures:
-    """Metrics of measured or simulated calls. None means unknown."""
+    """The metrics of a run's calls, measured in the run or simulated with one setting. None means unknown."""
 
     goodput_per_s: float | None  # calls that meet the objectives, per second of `duration_s`; None without objectives
     ttft_p50_ms: float | None
@@ -66,11 +66,11 @@ class Figures:
 
 
 def supported(objectives: Mapping[str, float]) -> Mapping[str, float]:
-    """Returns the objectives (milliseconds). Raises ConfigError if the simulator does not support one, or the combination."""
+    """Returns the latency objectives unchanged. Raises ConfigError if the simulator does not support one, or the combination."""
     if unknown := [name for name in objectives if name not in OBJECTIVES]:
         raise ConfigError(f"the simulator does not support the objective {unknown[0]}; use --slo with {', '.join(OBJECTIVES)}")
     if "e2e" in objectives and len(objectives) > 1:
-        raise ConfigError("the simulator supports either e2e alone, or ttft and tpot; choose one with --slo")
+        raise ConfigError("the simulator supports either the objective e2e, or ttft and tpot; choose with --slo")
     return objectives
 
 
@@ -110,7 +110,7 @@ def simulated(report: Json, calls: int, objectives: Mapping[str, float]) -> Figu
     """Returns the metrics in a report of the simulator. Raises BackendError if one is missing, or if calls were not replayed."""
     try:
         if (done := report["completed_requests"]) != calls:
-            raise BackendError(f"the simulator replayed only {done} of {calls} calls")
+            raise BackendError(f"the simulator replayed only {done} of {calls} calls; try more --kv-blocks, in case a call does not fit")
         return Figures(
             goodput_per_s=float(report["goodput_request_throughput_rps"]) if objectives else None,
             ttft_p50_ms=float(report["median_ttft_ms"]),
@@ -122,14 +122,16 @@ def simulated(report: Json, calls: int, objectives: Mapping[str, float]) -> Figu
             duration_s=float(report["duration_ms"]) / 1e3,
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise BackendError(f"the simulator's report does not have the format of Dynamo 1.4.2: {error!r}") from error
+        raise BackendError(
+            f"the simulator's report does not have the format of Dynamo 1.4.2: {error!r}; run `agentbench env create dynamo`"
+        ) from error
 
 
 LEAST = 0.05  # settings that differ by less are never ranked, because two replays of one setting differ by as much
 
 
 def gap(one: float, other: float, *, share: bool) -> float:
-    """Returns the distance of two numbers: the difference of shares, the logarithm of the ratio of others."""
+    """Returns the distance of two values of a metric: of shares the difference, of others the logarithm of their ratio."""
     if one == other:
         return 0.0
     if share:
@@ -152,12 +154,12 @@ def _beats(one: float, other: float, rising: bool) -> bool:
 
 
 def spread(values: Sequence[float], *, share: bool = False) -> float:
-    """Returns the distance between the least and the greatest value."""
+    """Returns the distance (see `gap`) between the least and the greatest value."""
     return gap(min(values), max(values), share=share)
 
 
 def percentage(size: float, *, share: bool) -> str:
-    """Formats a distance: `12 %` for ratios, `0.031` for shares."""
+    """Formats a distance as returned by `gap`: `12 %` for ratios, `0.031` for shares."""
     if math.isinf(size):
         return "beyond any ratio"
     return f"{size:.3f}" if share else f"{math.expm1(size):.0%}".replace("%", " %")

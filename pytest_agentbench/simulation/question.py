@@ -1,4 +1,4 @@
-"""The input of a what-if simulation."""
+"""The input of `agentbench what-if`, which simulates a run with other stack settings."""
 
 from __future__ import annotations
 

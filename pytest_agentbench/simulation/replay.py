@@ -68,15 +68,15 @@ class Setting:
 
 
 def missing(facts: Facts) -> list[str]:
-    """Returns the names of the missing parts of a setting."""
+    """Returns the names of the parts that `facts` lack for a complete setting, such as `workers`."""
     needed = ["workers", "kv-blocks", *(["router"] if facts.get("workers") != 1 else [])]
     return [name for name in needed if name not in facts]
 
 
 def facts_of(backend: BackendUse) -> Facts:
-    """Returns the parts of a run's own setting that run.json contains.
+    """Returns the parts of a run's own setting that run.json contains, such as `workers` and `kv-blocks`.
 
-    They are complete for the built-in engine. For a Dynamo stack they are those that its YAML fixes.
+    For the built-in engine all parts are known, for a Dynamo stack only those that its YAML contains.
     """
     if backend.kind == "embedded":
         return {"workers": 1, "kv-blocks": backend.more["kv_blocks"], "block-size": backend.more["block_size"]}
@@ -87,7 +87,7 @@ def facts_of(backend: BackendUse) -> Facts:
 
 
 def _flags(stack: Json) -> Iterator[tuple[str, int | str]]:
-    """Yields the parts of the setting in the commands of a stack's services."""
+    """Yields name and value of each part of the setting that the command of one of the stack's services contains."""
     for service in stack["services"].values():
         words = [_filled(word, stack.get("settings", {})) for word in service.get("run", ())]
         for word, following in zip(words, [*words[1:], ""], strict=True):
@@ -98,12 +98,12 @@ def _flags(stack: Json) -> Iterator[tuple[str, int | str]]:
 
 
 def _filled(text: str, values: Json) -> str:
-    """Fills the settings of the YAML into a word of a command. Other templates stay."""
+    """Returns a word of a command with the settings of the YAML filled in. Other templates remain."""
     return TEMPLATE.sub(lambda template: str(values.get(template[1], template[0])), text)
 
 
 def grid(workers: Sequence[int], kv_blocks: Sequence[int], routers: Sequence[str], facts: Facts) -> list[Setting]:
-    """Returns all combinations, each once, in this order. An empty list means the value of the run.
+    """Returns the settings to simulate: all combinations of the given values. An empty list means the value of the run.
 
     Raises ConfigError if a part of the setting is unknown, or if there are too many combinations.
     """
@@ -136,7 +136,7 @@ class AttemptSpan:
 
 
 def close_loop(trace: Path, origin: Origin) -> None:
-    """Changes a trace to a closed loop: calls with a time wait for the last call of the rollout that theirs succeeded."""
+    """Changes a trace file to a closed loop: a rollout begins after its predecessor (see `predecessors`), not at a fixed time."""
     waits = dict(_waits([*_sessions(origin)]))
     rows = map(json.loads, trace.read_text(encoding="utf-8").splitlines())
     write_whole(trace, "".join(f"{json.dumps(_waiting(row, waits))}\n" for row in rows))
@@ -151,13 +151,13 @@ def _sessions(origin: Origin) -> Iterator[AttemptSpan]:
 
 
 def _waits(sessions: Sequence[AttemptSpan]) -> Iterator[tuple[str, tuple[str, float]]]:
-    """Yields call -> (the call that it waits for, milliseconds in between)."""
+    """Yields (id of a call, (id of the call that it waits for, milliseconds in between))."""
     for session, before in predecessors(sessions):
         yield from ((call, (before.last, (start - before.end) / 1e6)) for call, start in session.starts.items())
 
 
 def predecessors(sessions: Sequence[AttemptSpan]) -> Iterator[tuple[AttemptSpan, AttemptSpan]]:
-    """Yields each session with its predecessor: the one that ended last before it began and has no successor yet."""
+    """Yields pairs of an attempt and its predecessor: the attempt that ended last before it began and has no successor yet."""
     free = sorted(sessions, key=lambda session: session.end, reverse=True)
     finished: list[AttemptSpan] = []
     for session in sorted(sessions, key=lambda session: session.start):
@@ -168,7 +168,7 @@ def predecessors(sessions: Sequence[AttemptSpan]) -> Iterator[tuple[AttemptSpan,
 
 
 def _waiting(row: Json, waits: Mapping[str, tuple[str, float]]) -> Json:
-    """Returns a row of the trace. If it had a time, it waits for another call instead."""
+    """Returns a row of the trace, a call, changed so that it waits for another call instead of a fixed time, if it had one."""
     if "timestamp" not in row or row["request_id"] not in waits:
         return row
     call, delay = waits[row["request_id"]]
@@ -205,7 +205,7 @@ class Simulator:
         )
 
     def arguments(self, setting: Setting, report: Path) -> list[str]:
-        """Returns the arguments of the Python interpreter."""
+        """Returns the arguments of the Python interpreter that runs the simulator, which writes its report to the file `report`."""
         engine: dict[str, Any] = {"block_size": setting.block_size, "num_gpu_blocks": setting.kv_blocks}
         if self.profile is not None:
             engine["planner_profile_data"] = str(self.profile)

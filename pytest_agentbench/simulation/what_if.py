@@ -44,7 +44,7 @@ FAR = 1e6  # tokens, more than a step can have
 
 @dataclass(frozen=True)
 class StepLine:
-    """The duration of a step in milliseconds, as a linear function of its tokens."""
+    """A linear model of an engine step: its duration in milliseconds grows with its tokens."""
 
     base_ms: float
     per_token_ms: float
@@ -55,7 +55,7 @@ class StepLine:
 
 @dataclass(frozen=True)
 class WorkerSpeed:
-    """The speed of one worker."""
+    """The speed of one worker of a stack: how long prefill and decoding steps take."""
 
     prefill: StepLine  # duration over uncached prompt tokens
     decode: StepLine  # duration over the tokens (prompts and answers) of all calls that are being answered
@@ -76,9 +76,10 @@ class WorkerSpeed:
 def measured_timing(calls: FrameTable, workers: int) -> WorkerSpeed | None:
     """Returns the measured speed of each worker, or None if no call has both a first token and further ones.
 
-    - Prefill: TTFT less one decoding step (because the simulator's first token takes one too), over the uncached prompt tokens. It uses the
-      quarter of calls that overlapped with the fewest other calls waiting for their first token.
-    - Decode: TPOT, over the tokens of all calls that were being answered in the middle of this one, divided by the number of workers.
+    - The duration of a prefill is TTFT less one decoding step, because the simulator's first token takes one, too. It depends on the
+      uncached prompt tokens. Only the quarter of calls is used that overlapped with the fewest other calls waiting for a first token.
+    - The duration of a decoding step is TPOT. It depends on the tokens per worker of all calls that were being answered in the middle of
+      the call.
     """
     known = calls.where(~np.isnan(calls["ttft_ms"]) & ~np.isnan(calls["tpot_ms"]) & ~np.isnan(calls["prompt_tokens"]))
     if not len(known):
@@ -117,7 +118,7 @@ def _overlaps(begins: Floats, ends: Floats) -> Floats:
 
 
 def resistant_line(x: Floats, y: Floats) -> StepLine:
-    """Returns the line through the medians of the lowest and of the highest third of x (Tukey 1977). It never falls.
+    """Returns a line fitted to points: through the medians of the lowest and of the highest third of x (Tukey 1977). It never falls.
 
     The line is level if x hardly varies, and goes through zero if it would begin below.
     """
@@ -172,10 +173,13 @@ class WhatIf:
 
 
 def ask(directory: Path, run: Run, question: Question, on_setting: Callable[[str], None] = lambda _: None) -> WhatIf:
-    """Replays a run with each setting. Calls `on_setting` with a text before each one. Raises ConfigError, and what Simulator raises."""
+    """Simulates a run with each setting of a question, and returns the metrics. Calls `on_setting` with a text before each setting.
+
+    Raises ConfigError if the run or the question is not suitable, and the errors of Simulator.
+    """
     resolve_python(ENVIRONMENT, directory)  # Raises MissingError before anything slow begins
     if run.backend.kind == "ab":
-        raise ConfigError(f"{directory} has several arms, each with a stack of its own; simulate a run with one of them")
+        raise ConfigError(f"{directory} has several arms, each with its own stack; run the suite with one of them, and simulate that run")
     objectives = supported(run.settings.slo if question.objectives is None else question.objectives)
     facts = {**facts_of(run.backend), **question.original}
     own, settings = Setting.of(facts), grid(question.workers, question.kv_blocks, question.routers, facts)
@@ -216,14 +220,14 @@ def _refuse_small(settings: Sequence[Setting], calls: FrameTable) -> None:
             least = math.ceil(largest / setting.block_size)
             raise ConfigError(
                 f"{setting.text}: a cache of {setting.cache_tokens:,} tokens cannot hold the largest call of this run, of {largest:,}; "
-                f"at least {least} blocks of {setting.block_size} tokens are needed"
+                f"use --kv-blocks with at least {least} blocks of {setting.block_size} tokens"
             )
 
 
 def _timing(choice: str, calls: FrameTable, own: Setting | None) -> WorkerSpeed | str:
-    """Returns the speed of a worker, or MOCKER or the path of a profile.
+    """Returns what determines the speed of simulated workers: the speed measured in the run, MOCKER, or the path of a profile.
 
-    If the number of workers is unknown, the measured speed is unknown too, and the simulator's model is used.
+    If the number of workers is unknown, their speed cannot be measured either, and MOCKER (the simulator's model) is used.
     """
     if choice == MEASURED:
         return (own and measured_timing(calls, own.workers)) or MOCKER
@@ -245,7 +249,7 @@ def _simulator(chosen: ChosenRuns, folder: Path, timing: WorkerSpeed | str, obje
 
 
 def ranked(what_if: WhatIf) -> WhatIf:
-    """Adds the errors of the simulation, and the ranks of the settings in each metric in which they differ by more than its error."""
+    """Returns the result with the error of the simulation in each metric, and ranks of settings that differ by more than that error."""
     off = dict(_off(what_if.measured, what_if.own.figures)) if what_if.own else {}
     places: list[dict[str, int]] = [{} for _ in what_if.answers]
     for measure in MEASURES:

@@ -30,8 +30,8 @@ def rms_error(confidences: Floats, correct: Floats, size: int = BIN) -> float:
     """Returns the root mean square, over answers, of the difference between a bin's mean confidence and its share of right answers.
 
     Answers are ordered by confidence and divided into bins of `size`; the last bin takes the rest (Hendrycks et al. 2019, arXiv
-    1812.04606, tools `calib_err`, which Humanity's Last Exam uses with 100). That code leaves the last bin out of the sum, and has no
-    value for fewer than `size` answers. Here every answer counts, and fewer answers form one bin.
+    1812.04606, tools `calib_err`, which Humanity's Last Exam uses with 100). Their code leaves the last bin out of the sum, and
+    returns no value for fewer than `size` answers. Here every answer counts, and fewer answers form one bin.
     """
     import numpy as np
 
@@ -57,7 +57,7 @@ def calibration(questions: Sequence[Sequence[tuple[float, bool]]], width: float 
 
     samples = [np.array(each, dtype=np.float64) for each in questions if each]
     if not samples:
-        raise ValueError("there is no answer with a confidence")
+        raise ValueError("the calibration error needs at least one answer with a confidence")
     everything = np.concatenate(samples)
     error, count = rms_error(everything[:, 0], everything[:, 1]), bins(len(everything))
     if len(samples) < 2:
@@ -67,7 +67,7 @@ def calibration(questions: Sequence[Sequence[tuple[float, bool]]], width: float 
 
 
 def _of_one_bin(questions: Sequence[Sequence[tuple[float, bool]]], width: float) -> tuple[float, float]:
-    """Returns the interval of an absolute difference, from the interval of the signed difference."""
+    """Returns the interval of the error if all answers are in one bin: the absolute difference of confidence and accuracy."""
     gaps = [(number, sure - right) for number, answers in enumerate(questions) for sure, right in answers]
     signed = mean_interval([gap for _, gap in gaps], [number for number, _ in gaps], width, (-1.0, 1.0))
     assert signed.low is not None and signed.high is not None  # Two questions have an interval

@@ -1,8 +1,9 @@
-"""Decisions of the gate: the record of a decision, corrections for several comparisons, and interim looks while trials are added.
+"""Decisions of the gate: their data class, corrections for several comparisons, and interim looks.
 
-Interim looks are a group-sequential design (Jennison and Turnbull 2000). PASS and FAIL have one side each, and the 2.5 % of a side are
-spent look by look, with little of it early (O'Brien and Fleming 1979, in the form of Lan and DeMets 1983, Biometrika 70:659). A look
-uses the usual interval, only wider.
+An interim look checks a rule after a round of trials, while more rounds may follow. Checking several times would raise the risk of a
+wrong verdict, so each look uses a wider interval (a group-sequential design, Jennison and Turnbull 2000). PASS and FAIL may each be
+wrong in 2.5 % of cases. This risk is divided among the looks, and early ones get little of it (O'Brien and Fleming 1979, in the form
+of Lan and DeMets 1983, Biometrika 70:659).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class MissingScenarios:
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision on one metric, with the estimate and the interval behind it.
+    """The decision on one metric. It contains the estimate and the interval from which the verdict follows.
 
     Numbers are in the metric's own unit, or ratios: 1.05 is 5 % more.
     """
@@ -90,9 +91,9 @@ def judge(low: float | None, high: float | None, threshold: float, *, higher_is_
 def check_margin(margin: float, confidence: float) -> None:
     """Raises ValueError if the margin is negative or not finite, or if the confidence is out of range."""
     if not 0 <= margin < math.inf:
-        raise ValueError(f"a margin is the accepted loss, 0 or more, not {margin}")
+        raise ValueError(f"margin {margin} must be 0 or more, because it is the accepted loss")
     if not 0.9 <= confidence < 1:  # The range that benchmarks/verdict-results.md covers
-        raise ValueError(f"a confidence is at least 0.9 and less than 1, such as 0.95, not {confidence}")
+        raise ValueError(f"confidence {confidence} must be at least 0.9 and less than 1, such as 0.95")
 
 
 Comparing = Callable[[float], Decision]  # makes a decision at a given confidence
@@ -137,7 +138,7 @@ def overall(verdicts: Iterable[str]) -> str:
     """Returns FAIL if one verdict is FAIL, else PASS if all are PASS, else INCONCLUSIVE, also without verdicts.
 
     This is an intersection-union test (Berger 1982, Technometrics 24:295). The whole passes wrongly only if some metric that is really
-    worse passes wrongly, so each can be tested at the full level without a correction for their number. That costs power, not safety.
+    worse passes wrongly, so each can be tested at the full level without a correction for their number. PASS is rarer, but not less safe.
     """
     every = list(verdicts)
     if FAIL in every:
@@ -151,7 +152,7 @@ def benjamini_hochberg(p_values: Sequence[float], rate: float = 0.1) -> list[boo
     The largest j with p_(j) <= j rate / m decides (Benjamini and Hochberg 1995, J. R. Stat. Soc. B 57:289).
     """
     if wrong := [p for p in p_values if not 0 <= p <= 1]:
-        raise ValueError(f"{wrong[0]} is not a p-value")
+        raise ValueError(f"p-value {wrong[0]} must be from 0 to 1")
     count = len(p_values)
     limit = max((p for rank, p in enumerate(sorted(p_values), 1) if p <= rank * rate / count), default=-1.0)
     return [p <= limit for p in p_values]
@@ -221,13 +222,13 @@ _SUREST = 1 - 1e-9  # largest confidence, because an interval has to end
 
 @dataclass(frozen=True)
 class InterimLooks:
-    """The interim looks at one rule: after each complete round of trials from the second on, up to `most` rounds."""
+    """The schedule of interim looks at one rule: one after each round of trials from the second on, up to `most` rounds."""
 
     most: int  # largest number of rounds
     base_trials: float = 0.0  # trials of each scenario in the baseline, a fixed number; 0: a limit, which has no noise
 
     def confidence(self, rounds: int, confidence: float) -> float:
-        """Returns the confidence of the interval at a look, where a single look would have `confidence`.
+        """Returns the confidence of the interval after this many rounds, if the interval of a single look would have `confidence`.
 
         A run that ended before its first look is judged like one at its first look.
         """
@@ -237,7 +238,10 @@ class InterimLooks:
         return min(math.erf(value / math.sqrt(2)), _SUREST)
 
     def _share(self, rounds: int) -> float:
-        """Returns the share of the final information. The variance of a difference is proportional to 1 / rounds + 1 / base_trials."""
+        """Returns the information after this many rounds, as a share of that after the last round.
+
+        Information is the inverse of the variance, which is proportional to 1 / rounds + 1 / base_trials.
+        """
         return self._known(rounds) / self._known(self.most)
 
     def _known(self, rounds: int) -> float:
@@ -245,7 +249,7 @@ class InterimLooks:
 
 
 def spent(share: float, risk: float) -> float:
-    """Returns how much of the risk of one side may be spent at this share of the final information."""
+    """Returns how much of the risk of one side may be used up at this share of the final information."""
     return math.erfc(normal_quantile(1 - risk / 2) / math.sqrt(share) / math.sqrt(2))
 
 
@@ -270,7 +274,10 @@ def critical_values(shares: Sequence[float], risk: float) -> tuple[float, ...]:
 
 
 def _beyond(at: Floats, mass: Floats, step: float, risk: float) -> float:
-    """Returns the value that the walk exceeds with probability `risk` after a step of variance `step`, by bisection."""
+    """Returns the value that a random walk exceeds with probability `risk` after a normal step of variance `step`, by bisection.
+
+    Before the step, the walk is at each point of `at` with the probability in `mass`.
+    """
     low, high = -_FAR, _FAR
     while high - low > 1e-9:
         middle = (low + high) / 2

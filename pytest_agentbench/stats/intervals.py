@@ -18,10 +18,12 @@ Scores = Sequence[Sequence[float]]  # the scores of each scenario's trials
 #: (benchmarks/verdict-results.md).
 FEWEST_UNBOUNDED = 80
 
+NO_INTERVAL = "all or nearly all values are equal, and the score has no limits, so the mean has no interval; declare `range` in the scorer"
+
 
 @dataclass(frozen=True)
 class SampledInterval:
-    """An interval, its method, and numbers about its power."""
+    """An interval, its method, and what is needed to compute which changes a run could have detected."""
 
     low: float
     high: float
@@ -55,7 +57,8 @@ def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> Samp
 def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, confidence: float) -> SampledInterval:
     """Returns the interval of the mean change of scenarios like these.
 
-    PASS is decided by the interval with imaginary clusters, FAIL by the cluster-robust one.
+    Its lower end, for PASS, is that of the interval with imaginary clusters (`mean_intervals`) or of the cluster-robust interval,
+    whichever is lower. Its upper end, for FAIL, is that of the cluster-robust interval or, if nothing varies, the higher of both.
     """
     import numpy as np
 
@@ -77,7 +80,7 @@ def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, c
 def _with_tango(
     sampled: SampledInterval, plain: float, new: Scores, base: Scores, width: float, confidence: float, *, is_constant: bool
 ) -> SampledInterval:
-    """Replaces the interval with imaginary data by Tango's interval if each scenario passed or failed once in each run."""
+    """Returns the interval with bounds by Tango if every scenario has one trial in each run that passed or failed, else unchanged."""
     if not one_binary_trial(new, base, width):
         return sampled
     pairs = [*zip(new, base, strict=True)]
@@ -88,7 +91,7 @@ def _with_tango(
 
 
 def _level(new: Scores, base: Scores, variance: float, width: float) -> ScoreLevel:
-    """Returns the score level of a baseline, from the variance of the mean difference."""
+    """Returns mean and spread of a baseline's scores (ScoreLevel). Their noise follows from the variance of the mean difference."""
     shares = [sum(1 / len(each) for each in scores) / len(scores) for scores in (new, base)]
     within = variance * len(base) / sum(shares)
     means = [_mean(each) / width for each in base]
@@ -120,21 +123,25 @@ def too_few(clusters: Clusters, limits: Limits | None = (0.0, 1.0)) -> str:
     """Returns why there are too few scenarios or clusters for a decision, or an empty string."""
     needed = 2 if limits else FEWEST_UNBOUNDED
     if len(clusters.codes) < needed:
-        return f"{len(clusters.codes)} scenarios were measured, but {needed} are needed" + ("" if limits else " for values without limits")
+        count = len(clusters.codes)
+        measured = f"{count} scenario{'s were' if count != 1 else ' was'} measured, but"
+        if limits:
+            return f"{measured} {needed} are needed; run more scenarios"
+        return f"{measured} a score without limits needs {needed}; run more, or declare `range` in the scorer"
     if clusters.single:
         return ""
     if clusters.effective >= FEWEST_CLUSTERS:
         return ""
     return (
-        f"{len(clusters.codes)} scenarios in {len(clusters.sizes)} clusters, worth {clusters.effective:.3g} of equal size, "
-        f"but {FEWEST_CLUSTERS} are needed"
+        f"the {len(clusters.codes)} scenarios are in {len(clusters.sizes)} clusters, which count as {clusters.effective:.3g} independent "
+        f"scenarios, but {FEWEST_CLUSTERS} are needed; add scenarios in other clusters, or ask about the suite instead of the population"
     )
 
 
 def decided(blank: Decision, sampled: SampledInterval | None, *, higher_is_better: bool) -> Decision:
-    """Completes a decision with its interval and verdict."""
+    """Returns the decision `blank` with its interval and verdict filled in. Without an interval it stays INCONCLUSIVE."""
     if sampled is None or blank.estimate is None:
-        return replace(blank, reason="the values do not vary, or hardly any of them, and have no limits, so their mean has no interval")
+        return replace(blank, reason=NO_INTERVAL)
     good, bad = (sampled.low, sampled.high) if higher_is_better else (sampled.high, sampled.low)
     distance = abs(bad - blank.estimate)  # 0 if all values are the best possible ones, which does not tell what would be detected
     return replace(
@@ -153,9 +160,9 @@ def check_scores(scores: Iterable[float], limits: Limits | None) -> None:
     """Raises ValueError for a score that is not finite or outside the limits."""
     for score in scores:
         if not math.isfinite(score):
-            raise ValueError(f"{score} is not a score")
+            raise ValueError(f"score {score} must be finite")
         if limits and not limits[0] <= score <= limits[1]:
-            raise ValueError(f"a score of {score} is outside its limits, {limits[0]:g} to {limits[1]:g}")
+            raise ValueError(f"score {score} must be from {limits[0]:g} to {limits[1]:g}")
 
 
 def _mean(scores: Sequence[float]) -> float:

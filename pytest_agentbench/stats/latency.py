@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 #: Independent rollouts that are expected beyond a percentile: a median needs 20 rollouts, p90 100, p99 1000.
 _BEYOND = 10
 
+_MORE = "run more trials (--agentbench-trials)"  # advice if there are too few rollouts
+
 _FREEDOM = 1.5  # degrees of freedom per block, because blocks overlap (Welch, Schmeiser 1995)
 _INSIDE = 0.9  # share of the way from a percentile to the end of the data that is used to estimate its slope
 _LIMIT = 2.0  # standard errors from a percentile at which its slope is measured, about those of a 95 % interval
 
 
 class RolloutLatencies(NamedTuple):
-    """Latencies of one rollout: its own, or those of its calls. They have any unit, and may be missing."""
+    """The latencies of one rollout in one metric, in any unit: its own duration, or those of its calls."""
 
     scenario: str
     trial: int
@@ -71,7 +73,7 @@ class _Measured:
         return math.log(float(np.quantile(self.values, share)))  # Interpolates in the same way as reports
 
     def shares(self, share: float) -> Floats:
-        """Returns the contribution of each unit to the deviation of the share of values below the percentile."""
+        """Returns how much each unit raises or lowers the share of values below the percentile. These contributions add up to 0."""
         import numpy as np
 
         below = (self.values <= np.quantile(self.values, share)).astype(np.float64)
@@ -88,12 +90,13 @@ def compare_latency(
 ) -> Decision:
     """Decides whether the q-th percentile (0 to 100) is at most `margin` (0.1 is 10 %) slower than the baseline's.
 
-    The estimate is the ratio new / base. Rollouts of the same scenario are paired, so differences between scenarios add no error. Load that
-    makes neighbours in time alike does: the errors are those of moving blocks in the time orders of both runs. A difference in load
-    between the two whole runs is not part of the error. Only interleaved arms (`compare_interleaved`) separate it from the code.
+    The estimate is the ratio new / base. Rollouts of the same scenario are paired, so differences between scenarios do not widen the
+    interval. Load that changes during a run does, because it makes consecutive rollouts similar: the interval is computed from moving
+    blocks of consecutive rollouts. A difference in load between the two whole runs is not part of it. Interleaved arms
+    (`compare_interleaved`) are needed to separate such a difference from an effect of the code.
 
     Only scenarios with values in both runs count; the others are in `missing`. The decision is INCONCLUSIVE with too few blocks, or with
-    fewer independent rollouts than 10 / P(beyond). Raises ValueError for a latency that is not finite or not above 0, a q outside
+    fewer independent rollouts than `fewest_values`. Raises ValueError for a latency that is not finite or not above 0, a q outside
     (0, 100), or a margin below 0.
     """
     check_margin(margin, confidence)
@@ -142,10 +145,10 @@ def by_scenario(timings: Iterable[RolloutLatencies]) -> dict[str, list[RolloutLa
 def check_latencies(q: int, *runs: Mapping[str, Sequence[RolloutLatencies]]) -> None:
     """Raises ValueError for a latency that is not finite or not above 0, or a percentile outside (0, 100)."""
     if not 0 < q < 100:
-        raise ValueError(f"a percentile is between 0 and 100, not {q}")
+        raise ValueError(f"percentile {q} must be greater than 0 and less than 100")
     for value in (value for run in runs for timings in run.values() for timing in timings for value in timing.values):
         if not 0 < value < math.inf:
-            raise ValueError(f"{value} is not a latency")
+            raise ValueError(f"latency {value} must be finite and greater than 0")
 
 
 def _pairs(
@@ -170,7 +173,7 @@ def _blank(
 
 
 def _decided(blank: Decision, runs: tuple[_Measured, ...], scenarios: Sequence[str], q: int) -> Decision:
-    """Decides about one run, or about two runs with paired units."""
+    """Returns the decision `blank` completed from one run, or from two runs with paired units."""
     import numpy as np
 
     series, ranks = _series(runs), _orders(runs)
@@ -204,7 +207,7 @@ def _series(runs: Sequence[_Measured]) -> Floats:
 
 
 def _orders(runs: Sequence[_Measured]) -> list[Integers]:
-    """Returns the distinct time orders of the runs."""
+    """Returns the rank of each unit in time for each run, only once if both runs have the same order."""
     if len(runs) == 2 and (runs[0].ranks == runs[1].ranks).all():
         return [runs[0].ranks]
     return [run.ranks for run in runs]
@@ -242,27 +245,27 @@ def _quantile(count: int, length: int, scenarios: Sequence[str], confidence: flo
 
 def _too_few(q: int, count: int) -> str:
     needed = fewest_values(q)
-    return "" if count >= needed else f"p{q} needs {needed} independent rollouts, but there are {count}"
+    return "" if count >= needed else f"p{q} needs {needed} independent rollouts, but there are {count}; {_MORE}"
 
 
 def _too_few_independent(q: int, count: int, correlation: float) -> str:
     needed, independent = fewest_values(q), effective_count(count, correlation)
     if independent >= needed:
         return ""
-    return f"p{q} needs {needed} independent rollouts, but {count} {_alike(correlation)} are worth only {independent}"
+    return f"p{q} needs {needed} independent rollouts, but {_alike(correlation)}, so these {count} count as only {independent}; {_MORE}"
 
 
 def _too_few_blocks(count: int, length: int, correlation: float) -> str:
     if count >= FEWEST_BLOCKS * length:
         return ""
     return (
-        f"{count} rollouts {_alike(correlation)} are {count // length} blocks of {length}, but {FEWEST_BLOCKS} are needed: "
-        "run more trials, or compare two interleaved arms with --agentbench-ab"
+        f"{_alike(correlation)}, so the {count} rollouts count as only {count // length} independent blocks of {length}, "
+        f"but {FEWEST_BLOCKS} are needed; {_MORE}, or compare two interleaved arms (--agentbench-ab)"
     )
 
 
 def _alike(correlation: float) -> str:
-    return f"whose neighbours in time are alike (autocorrelation {correlation:.2f})"
+    return f"rollouts that ran at about the same time have similar latencies (autocorrelation {correlation:.2f})"
 
 
 FEWEST_PAIRS = 4  # fewest pairs of blocks for a decision
@@ -339,10 +342,10 @@ def _decided_by_pairs(blank: Decision, ratios: Sequence[float]) -> Decision:
 def _too_few_pairs(q: int, pairs: Sequence[LatencyPair]) -> str:
     rollouts = min((sum(bool(timing.values) for pair in pairs for timing in pair[side]) for side in (0, 1)), default=0)
     if rollouts < (needed := fewest_values(q)):
-        return f"p{q} needs {needed} rollouts of each arm, but there are {rollouts}"
+        return f"p{q} needs {needed} rollouts of each arm, but there are {rollouts}; {_MORE}"
     if len(pairs) < FEWEST_PAIRS:
         return (
-            f"the arms alternated in {len(pairs)} pair{'s' * (len(pairs) != 1)} of blocks, but {FEWEST_PAIRS} are needed: "
-            "run more trials, or lower --agentbench-concurrency"
+            f"the arms alternated in {len(pairs)} pair{'s' * (len(pairs) != 1)} of blocks, but {FEWEST_PAIRS} are needed; "
+            f"{_MORE}, or use a lower --agentbench-concurrency"
         )
     return ""

@@ -2,8 +2,8 @@
 
 The intervals of scores within a range are also right where Student's t is not: near the ends of the range, and without variation. For
 example, twenty scenarios of which none changed have no variation, and t would claim certainty. So imaginary scenarios are added at
-either end of the range before the usual t interval is computed, as Agresti and Coull (1998) do for a proportion and Bonett and Price
-(2012) for a paired difference of proportions. `benchmarks/verdict-results.md` shows the costs and the benefits.
+either end of the range before the usual t interval is computed. Agresti and Coull (1998) do so for a proportion, Bonett and Price (2012)
+for a paired difference of proportions. `benchmarks/verdict-results.md` shows the costs and the benefits.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Bounds:
 
 
 def bounded_mean(values: Floats, clusters: Clusters, limits: tuple[float, float], confidence: float = 0.95) -> Bounds:
-    """Returns the mean of values within limits, one per scenario (..., n), with a two-sided interval. `adjusted` explains it."""
+    """Returns the mean of values within limits, one per scenario (..., n), with a two-sided interval (see `adjusted`)."""
     import numpy as np
 
     totals = clusters.totals(values)
@@ -110,7 +110,7 @@ def adjusted(
     """
     effective = clusters.effective
     if effective <= 1:
-        raise ValueError(f"{effective:.3g} effective clusters have no interval")
+        raise ValueError("an interval needs at least two clusters, but all scenarios are in one")
     low, high = limits
     n, weight = len(clusters.codes), imaginary(confidence)
     size = n / effective
@@ -134,9 +134,11 @@ _ROUNDING, _SMALLEST = 1e-9, 1e-6
 def robust_mean(values: Floats, clusters: Clusters, confidence: float = 0.95) -> Bounds:
     """Returns the mean of values (..., scenarios) with a cluster-robust interval. Needs at least two clusters.
 
-    After Bell and McCaffrey 2002, and Pustejovsky and Tipton 2018, arXiv 1601.01981. For a mean:
-    V = n^-2 sum over clusters of (sum of residuals)^2 / (1 - n_g / n), and tr(P)^2 / tr(P^2) degrees of freedom with
-    P_gh = a_g a_h (n_g [g = h] - n_g n_h / n), a_g = (1 - n_g / n)^-0.5. Without clusters that is Student's t.
+    Without clusters, it is the interval of Student's t. The method is by Bell and McCaffrey 2002, and Pustejovsky and Tipton 2018, arXiv
+    1601.01981. For a mean with clusters of n_g of the n scenarios:
+
+    - variance = n^-2 sum over clusters of (sum of residuals)^2 / (1 - n_g / n)
+    - degrees of freedom = tr(P)^2 / tr(P^2), P_gh = a_g a_h (n_g [g = h] - n_g n_h / n), a_g = (1 - n_g / n)^-0.5
     """
     import numpy as np
 
@@ -177,11 +179,13 @@ class BootstrapMean:
 def percentile_t(
     values: Floats, clusters: Clusters, confidence: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
 ) -> BootstrapMean | None:
-    """Returns the mean of n values without limits, with its bootstrap-t interval (Efron and Tibshirani 1993, 12.5). Draws whole clusters.
+    """Returns the mean of n values without limits, with its bootstrap-t interval (Efron and Tibshirani 1993, 12.5).
 
-    This is the only bootstrap method that keeps its coverage for skewed values and few scenarios (benchmarks/verdict-results.md); BCa and
-    plain percentiles are too narrow there. Returns None if the mean has no interval: the values do not vary, or so few of them do that
-    resamples without any of these, whose error is 0, reach into the interval.
+    Resamples consist of whole clusters. This is the only bootstrap method that keeps its coverage for skewed values and few scenarios
+    (benchmarks/verdict-results.md). BCa and plain percentiles are too narrow there.
+
+    Returns None if the mean has no interval: the values do not vary, or so few of them do that resamples without any of these, whose
+    error is 0, reach into the interval.
     """
     import numpy as np
 
@@ -218,7 +222,7 @@ def _ratio(totals: Floats, sizes: Floats) -> tuple[Floats, Floats]:
 
 
 def _rank(outside: float, resamples: int) -> int:
-    """Returns how many resamples lie outside on either side: the (B + 1) x outside-th is the bound (Efron and Tibshirani, 12.5)."""
+    """Returns how many resamples lie beyond each end of the interval. Each end is a resample (Efron and Tibshirani, 12.5)."""
     return max(0, int((resamples + 1) * outside + 1e-9) - 1)
 
 
@@ -234,7 +238,7 @@ def mcnemar(worse: int, better: int) -> float:
     P(X >= worse) for X ~ Binomial(worse + better, 1/2) (McNemar 1947); 1 if no pair differs.
     """
     if worse < 0 or better < 0:
-        raise ValueError(f"a number of pairs is 0 or more, not {min(worse, better)}")
+        raise ValueError(f"the numbers of pairs must be 0 or more, not {min(worse, better)}")
     pairs = worse + better
     return sum(math.comb(pairs, x) for x in range(worse, pairs + 1)) / (1 << pairs)
 
@@ -246,7 +250,9 @@ def tango_interval(worse: int, better: int, n: int, confidence: float = 0.95) ->
     The interval can be asymmetric. It is not a point if no pair differs, but -+ z^2 / (n + z^2).
     """
     if n < 1 or worse < 0 or better < 0 or worse + better > n or not 0 < confidence < 1:
-        raise ValueError(f"no interval of {worse} worse and {better} better of {n} pairs with confidence {confidence}")
+        raise ValueError(
+            f"impossible: {worse} worse and {better} better of {n} pairs, or confidence {confidence}, which must be from 0 to 1"
+        )
     z = normal_quantile((1 + confidence) / 2)
     observed = (better - worse) / n
     score = functools.partial(_tango_score, worse, better, n)
@@ -279,7 +285,7 @@ def _crossing(above: Callable[[float], bool], low: float, high: float) -> float:
 def binomial_interval(passed: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
     """Returns the exact interval of a pass rate, which is rather too wide (Clopper and Pearson 1934, Biometrika 26:404)."""
     if not 0 <= passed <= trials or trials < 1 or not 0 < confidence < 1:
-        raise ValueError(f"no interval of {passed} of {trials} trials with confidence {confidence}")
+        raise ValueError(f"impossible: {passed} of {trials} trials passed, or confidence {confidence}, which must be from 0 to 1")
     tail = (1 - confidence) / 2
     low = _crossing(lambda rate: 1 - binomial_at_most(passed - 1, trials, rate) < tail, 0.0, 1.0) if passed else 0.0
     high = _crossing(lambda rate: binomial_at_most(passed, trials, rate) >= tail, 0.0, 1.0) if passed < trials else 1.0
@@ -292,7 +298,7 @@ def wilson_interval(rate: float, trials: int, confidence: float = 0.95) -> tuple
     The rate need not correspond to a whole number of trials: it can be the mean of questions that were asked several times each.
     """
     if not 0 <= rate <= 1 or trials < 1 or not 0 < confidence < 1:
-        raise ValueError(f"no interval of the rate {rate} of {trials} trials with confidence {confidence}")
+        raise ValueError(f"impossible: rate {rate} of {trials} trials, or confidence {confidence}, which must be from 0 to 1")
     z = normal_quantile((1 + confidence) / 2)
     middle, weight = rate + z**2 / (2 * trials), 1 + z**2 / trials
     reach = z * math.sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2))

@@ -84,7 +84,7 @@ class Noise:
 
 
 def noise(*runs: RunTrials) -> Noise:
-    """Returns the noise of the mean of a run, or of the difference new - base of a run and its baseline.
+    """Returns the mean of a run with its sampling variance, or the mean difference new - base of a run and its baseline.
 
     - Scenarios with at least two trials in each run have a variance of their own, s^2 / K. The degrees of freedom are by Welch (1947) and
       Satterthwaite (1946): V^2 / sum(v^2 / (nu + 2)) - 2. The twos remove the bias of s^4 at few degrees.
@@ -128,9 +128,9 @@ class IntervalArrays:
 
 
 def known(noise: Noise) -> Noise:
-    """Returns the noise with normal instead of t quantiles, for scenarios with one trial each that passes or fails.
+    """Returns the noise with infinite degrees of freedom, so that its intervals use normal quantiles instead of Student's t.
 
-    McNemar's test uses them too. With few scenarios, t would detect too little.
+    It is for scenarios with one trial each that passes or fails, as in McNemar's test. With few scenarios, t would detect too little.
     """
     import numpy as np
 
@@ -255,7 +255,7 @@ class Estimate:
 
 
 def fixed_interval(estimates: Sequence[Estimate], confidence: float, limits: tuple[float, float] | None) -> Interval:
-    """Returns the mean of fixed scenarios with an interval from the sampling variance of each.
+    """Returns the mean over fixed scenarios. Its interval follows from the sampling variance of each scenario's estimate.
 
     With limits, the interval is the wider of two: with imaginary observations at both ends (`guarded`) and without them. Without limits
     there is no interval if nothing varies. Fewer than two scenarios have no interval.
@@ -323,10 +323,10 @@ def mean_interval(
     `clusters` names the cluster of each value. `limits` are the least and the greatest possible value, or None, for example
     for a count or a latency. They are ignored if a value lies outside.
 
-    - With limits: t with imaginary scenarios at both ends (`mean_intervals`), cluster-robust if there are clusters. It is also right near
-      the limits, where t is not, and does not claim certainty if the values do not vary (benchmarks/verdict-results.md).
-    - Without limits: Student's t with n - 1 degrees of freedom; with clusters, the cluster-robust standard error (Miller 2024,
-      arXiv 2411.00640, with the C/(C - 1) factor) and C - 1 degrees. No interval if the values do not vary.
+    - With limits, the interval is Student's t with imaginary scenarios at both ends (`mean_intervals`), cluster-robust if there are
+      clusters. It is also right near the limits, and does not claim certainty if the values do not vary (benchmarks/verdict-results.md).
+    - Without limits, the interval is Student's t with n - 1 degrees of freedom. With C clusters, it has the cluster-robust standard error
+      (Miller 2024, arXiv 2411.00640, with the C/(C - 1) factor) and C - 1 degrees. No interval if the values do not vary.
     - Fewer than two values or clusters: no interval.
 
     Raises ValueError for a value that is not finite, for clusters that do not fit the values and for a confidence outside (0, 1).
@@ -374,8 +374,8 @@ def _totals(values: Sequence[float], groups: Clusters) -> list[float]:
 
 def _check(values: Sequence[float], clusters: Sequence[Hashable] | None, confidence: float) -> None:
     if wrong := [value for value in values if not math.isfinite(value)]:
-        raise ValueError(f"{wrong[0]} is not a score")
+        raise ValueError(f"score {wrong[0]} must be finite")
     if clusters is not None and len(clusters) != len(values):
-        raise ValueError(f"{len(values)} values, but {len(clusters)} clusters")
+        raise ValueError(f"{len(values)} values need a cluster each, but {len(clusters)} clusters are given")
     if not 0 < confidence < 1:
-        raise ValueError(f"a confidence is between 0 and 1, not {confidence}")
+        raise ValueError(f"confidence {confidence} must be between 0 and 1, such as 0.95")

@@ -67,7 +67,7 @@ def worse(new: Sequence[Sequence[float]], base: Sequence[Sequence[float]], seed:
 
 
 def _dealt(random: np.random.Generator, new: Sequence[float], base: Sequence[float], deals: int) -> Floats:
-    """Returns `deals` differences of the means of one scenario, each with permuted trials."""
+    """Returns `deals` random differences of the means of one scenario, each after permuting its trials between the runs."""
     import numpy as np
 
     pool = np.array([*new, *base])
@@ -128,15 +128,15 @@ def compare(
     deterministic: bool = False,
     seed: int = 0,
 ) -> Decision:
-    """Decides whether a run is not worse than its baseline by more than `margin`. Both map scenario ids to samples.
+    """Decides whether a run is not worse than its baseline by more than `margin`.
 
     Scenarios are paired by id and content hash. PASS if the whole interval of the mean difference lies above -margin, FAIL if below, else
     INCONCLUSIVE. Without `higher_is_better`, PASS is below +margin and FAIL above. Each verdict is wrong with probability
     (1 - confidence) / 2, and 1 - confidence in the worst case.
 
     Args:
-        new: The run.
-        base: The baseline.
+        new: The run: scenario id -> its sample.
+        base: The baseline: scenario id -> its sample.
         margin: The accepted loss. With 0, a permutation test of the trials within their scenarios can also lead to FAIL.
         of: The question. SUITE: the scenarios are fixed, and their trials vary. POPULATION: the scenarios or their clusters are a sample.
         limits: The least and the greatest possible score. Without limits (counts, costs) both questions use bootstrap-t, which has no
@@ -167,7 +167,7 @@ def compare(
 
 
 def _undecided(pairs: Mapping[str, Pair], missing: MissingScenarios, threshold: float, confidence: float, of: str) -> Decision:
-    """Returns the decision before there is an interval."""
+    """Returns an INCONCLUSIVE decision with the estimate and the counts, but without an interval."""
     differences = [each.difference for each in pairs.values()]
     return Decision(
         verdict=INCONCLUSIVE,
@@ -198,7 +198,7 @@ def _fact(blank: Decision, *, higher_is_better: bool) -> Decision:
 
 
 def _upward(run: Mapping[str, ScenarioSample], limits: Limits, *, higher_is_better: bool) -> dict[str, ScenarioSample]:
-    """Shifts the scores so that 0 is the worst one and higher is better."""
+    """Returns the samples with scores transformed so that 0 is the worst one and higher is better."""
     low, high = limits
     return {
         scenario: replace(each, scores=tuple(score - low if higher_is_better else high - score for score in each.scores))
@@ -211,7 +211,7 @@ def _limited(
 ) -> tuple[SampledInterval, tuple[Scores, Scores]]:
     """Returns the interval of the mean difference between a run and its baseline, given in this order, and the trials behind it.
 
-    Its lower end is as low as if every lost trial were the worst case for the new run.
+    The interval's lower end is as low as if every trial without a measurement were the worst case for the new run.
     """
     width = limits[1] - limits[0]
     new, base = (_upward(run, limits, higher_is_better=higher_is_better) for run in runs)
@@ -233,7 +233,7 @@ def _decided_by_interval(
 ) -> Decision:
     """Decides by the interval of scores between limits and, if the margin is 0, by a permutation test.
 
-    If it remains INCONCLUSIVE, the reason tells what runs without any difference prove.
+    If the verdict is INCONCLUSIVE although no score differs, the reason says what is needed for a verdict.
     """
     sampled, trials = _limited(runs, blank.of, limits, blank.confidence, higher_is_better=higher_is_better)
     decision = decided(blank, sampled, higher_is_better=higher_is_better)
@@ -255,7 +255,7 @@ def _interval(
 
 
 def _filled(run: Mapping[str, ScenarioSample], score: float) -> dict[str, ScenarioSample]:
-    """Fills in a score for each trial that was lost."""
+    """Returns the samples with this score for each trial that was lost (has no measurement)."""
     return {scenario: replace(each, scores=(*each.scores, *[score] * each.lost), lost=0) for scenario, each in run.items()}
 
 
@@ -270,10 +270,10 @@ def _unchanged(decision: Decision, pairs: Mapping[str, Pair], limits: Limits) ->
     if any(each.difference for each in pairs.values()) or decision.floor is None or decision.low is None:
         return ""
     margin, fewest = abs(decision.threshold), min(decision.trials)
-    what = f"no score differs in {fewest} rollouts, which rules out a drop of {-decision.low:.3f}; the margin is {margin:g}"
+    what = f"no score differs in {fewest} rollouts, which only rules out drops above {-decision.low:.3f}, but the margin is {margin:g}"
     if decision.of == POPULATION:
-        return what
-    takes = f"run {trials_for(margin, decision.n, limits[1] - limits[0])} trials, or" if margin else "no number of trials is enough;"
+        return f"{what}: measure more scenarios"
+    takes = f"run {trials_for(margin, decision.n, limits[1] - limits[0])} trials, or" if margin else "no number of trials is enough, so"
     return f"{what}: {takes} set `deterministic: true` if trials never differ"
 
 
@@ -287,7 +287,7 @@ def against_limit(
     higher_is_better: bool = True,
     seed: int = 0,
 ) -> Decision:
-    """Compares the mean of a run with a limit, such as `tsq.mean >= 0.80` or, with values of 0 and 1, a rate.
+    """Returns the decision whether the mean of a run reaches a limit, as in `tsq.mean >= 0.80`. With values of 0 and 1 it is a rate.
 
     The interval is the one that reports print.
     """

@@ -77,8 +77,8 @@ class PassRate:
     ) -> Interval:
         """Returns the mean over scenarios, given their (passed, trials), with its interval. Leaves out scenarios with fewer than k trials.
 
-        For the question SUITE, scenarios are fixed. With 2k trials of each, the interval includes only the variance of trials
-        (`means.fixed_interval`). With fewer, it also includes the spread between scenarios, and is too wide rather than too narrow.
+        For the question SUITE, scenarios are fixed. With 2k trials of each, the interval contains only the variance of trials
+        (`means.fixed_interval`). With fewer, it also contains the spread between scenarios, and is too wide rather than too narrow.
         """
         estimates = {name: estimate for name, counts in scenarios.items() if (estimate := self.estimate(*counts))}
         if of == SUITE:
@@ -90,7 +90,7 @@ class PassRate:
 def against_share(
     run: Mapping[str, ScenarioSample], rate: PassRate, limit: float, *, of: str = SUITE, confidence: float = 0.95
 ) -> Decision:
-    """Compares pass@k or pass^k of a run with a limit. The scores are 1 for a trial that passed, else 0.
+    """Returns the decision whether pass@k or pass^k of a run reaches a limit. The scores in `run` are 1 for a trial that passed, else 0.
 
     Lost trials count as failed for the lower end of the interval, which decides PASS.
     """

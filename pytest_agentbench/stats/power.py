@@ -40,7 +40,7 @@ def spread(trials: Mapping[str, Sequence[float]]) -> Spread:
     """
     measured = [each for each in trials.values() if each]
     if len(measured) < 2:
-        raise ValueError(f"{len(measured)} measured scenarios have no spread; at least 2 are needed")
+        raise ValueError(f"the variance of scores needs at least 2 measured scenarios, not {len(measured)}; run more scenarios")
     count, total = len(measured), sum(map(len, measured))
     means = [math.fsum(each) / len(each) for each in measured]
     grand = math.fsum(map(math.fsum, measured)) / total
@@ -55,7 +55,7 @@ def spread(trials: Mapping[str, Sequence[float]]) -> Spread:
 
 @dataclass(frozen=True)
 class ScoreLevel:
-    """The level of a suite's scores in their range of 0 to 1. It determines how their noise changes if all scenarios drop alike."""
+    """The mean and the spread of a suite's scores, from 0 to 1. Scores near 0 or 1 vary less, so noise changes if all scores drop."""
 
     mean: float
     squares: float  # mean of the scenarios' squared true means
@@ -72,7 +72,7 @@ class ScoreLevel:
         return cls(math.fsum(means) / len(means), max(squares, 0.0))
 
     def errors(self, drop: float) -> tuple[float, float]:
-        """Returns the standard errors of the difference after a drop, relative to those before it: of the rule and of sampling.
+        """Returns the factors by which a drop changes the standard error that a rule computes, and that of sampling.
 
         The variance is proportional to p (1 - p), as for passes and Beta distributed scores. The rule uses that of both runs or, in the
         permutation test, that of all trials together, which is smaller if the baseline has more trials.
@@ -88,7 +88,7 @@ class ScoreLevel:
 
 
 def detectable_drop(distance: float, error: float, level: ScoreLevel | None, power: float = 0.8) -> float:
-    """Returns the true drop that is detected with this power: `reach` with the noise after the drop, found by iteration."""
+    """Returns the true drop that is detected with this power. As in `reach`, but the noise is that after the drop, found by iteration."""
     drop = reach(distance, error, power)
     for _ in range(_STEPS if level else 0):
         rule, sampling = level.errors(drop) if level else (1.0, 1.0)
@@ -103,9 +103,9 @@ EXPECTED = {1: 1.61, 2: 2.99, 3: 4.28, 4: 5.52, 5: 6.72}
 def silent_drop(ours: int, theirs: int, *, single: bool, confidence: float) -> float:
     """Returns the drop that is detected with probability 0.8 if no trial varies. Such a drop consists of rollouts that fail.
 
-    With a margin of 0, it needs as many failed rollouts as make the permutation test significant, given our rollouts and the baseline's.
-    It needs at most five, because then their variance is known; with a `single` trial in one run the variance between scenarios is used,
-    from four on.
+    With a margin of 0, the drop needs as many failed rollouts as make the permutation test significant, given the numbers of rollouts in
+    the run (`ours`) and in its baseline (`theirs`). Five are always enough, because the interval then uses the variance of trials. If one
+    run has a `single` trial of each scenario, the interval uses the variance between scenarios, and four are enough.
     """
     dealt = math.ceil(math.log((1 - confidence) / 2) / math.log(ours / (ours + theirs)))
     return EXPECTED[min(dealt, 4 if single else 5)] / ours
@@ -135,7 +135,7 @@ class Design:
 
     def __post_init__(self) -> None:
         if self.n < 2 or self.trials < 1 or self.base_trials < 0 or self.within < 0 or not 0.5 < self.confidence < 1 or self.width <= 0:
-            raise ValueError(f"no comparison can be planned like this: {self}")
+            raise ValueError(f"a comparison needs at least 2 scenarios, 1 trial, and a confidence between 0.5 and 1: {self}")
 
     def smallest_drop(self, power: float = 0.8) -> float:
         """Returns the true drop that leads to FAIL with this power if the margin is 0. Another margin is added to it."""
@@ -166,7 +166,7 @@ class Design:
 
     @property
     def _guarded(self) -> float:
-        """The distance from an estimate of 0 to the bound with imaginary trials or, for the population, imaginary scenarios."""
+        """The distance from an estimate of 0 to the lower bound, which includes imaginary trials (or scenarios, for the population)."""
         joined = 2 * imaginary(self.confidence)
         if self.of == SUITE:
             trials = self.n * min(self._both)
@@ -188,10 +188,10 @@ def trials_for(margin: float, n: int, width: float = 1.0) -> int:
 
 
 def needed_scenarios(drop: float, design: Design, power: float = 0.8) -> int:
-    """Returns the fewest scenarios, up to ten million, with which a design's smallest drop is at most `drop`. Ignores its own n."""
+    """Returns the fewest scenarios, up to ten million, with which the smallest detectable drop of a design is at most `drop`."""
     low, high = 1, 10_000_000  # too few, enough
     if not drop > 0 or replace(design, n=high).smallest_drop(power) > drop:
-        raise ValueError(f"even ten million scenarios do not show a drop of {drop}")
+        raise ValueError(f"even ten million scenarios cannot detect a drop of {drop}; choose a larger one")
     while high - low > 1:
         middle = (low + high) // 2
         enough = replace(design, n=middle).smallest_drop(power) <= drop
@@ -200,7 +200,7 @@ def needed_scenarios(drop: float, design: Design, power: float = 0.8) -> int:
 
 
 def needed_trials(drop: float, design: Design, power: float = 0.8) -> int | None:
-    """Returns the fewest trials with which a design's smallest drop is at most `drop`, or None if more than a thousand are needed.
+    """Returns the fewest trials with which a design can detect `drop`, or None if more than a thousand are needed.
 
     If `base_trials` is set, the baseline keeps that number.
     """
@@ -216,4 +216,4 @@ def needed_trials(drop: float, design: Design, power: float = 0.8) -> int | None
 
 def _check_power(power: float) -> None:
     if not 0.5 <= power < 1:
-        raise ValueError(f"a power is between 0.5 and 1, such as 0.8, not {power}")
+        raise ValueError(f"power {power} must be at least 0.5 and less than 1, such as 0.8")

@@ -56,7 +56,7 @@ def student_t_quantiles(p: float, degrees: Floats) -> Floats:
 
 @functools.cache
 def _table(p: float) -> tuple[Floats, Floats]:
-    """Returns (1 / degrees in ascending order, quantiles), which is nearly a straight line."""
+    """Returns nodes for interpolating quantiles of Student's t: 1 / degrees in ascending order, and the quantiles at these."""
     import numpy as np
 
     nodes = np.linspace(0, 1, _NODES) ** 2
@@ -71,7 +71,7 @@ def student_t_quantile(p: float, degrees: float) -> float:
     normal quantile, which is lower, and always stays below the solution, because the distribution function is concave there.
     """
     if not 0 < p < 1 or degrees <= 0:
-        raise ValueError(f"no quantile {p} of Student's t with {degrees} degrees of freedom")
+        raise ValueError(f"Student's t needs 0 < p < 1 and degrees of freedom above 0, not p = {p} and {degrees} degrees of freedom")
     if degrees > _NORMAL:
         return normal_quantile(p)
     if p < 0.5:
@@ -190,7 +190,7 @@ def percentile(values: Iterable[float], q: float) -> float | None:
     Infinite values are allowed. It does not check whether there are enough values (`needed`).
     """
     if not 0 <= q <= 100:
-        raise ValueError(f"a percentile is between 0 and 100, not {q}")
+        raise ValueError(f"percentile {q} must be from 0 to 100")
     ordered = _ordered(values)
     return _interpolated(ordered, q) if len(ordered) else None
 

@@ -32,7 +32,7 @@ _NEGLIGIBLE = 1e-9  # difference, relative to the largest value, below which val
 
 
 def autocorrelation(values: Floats) -> float:
-    """Returns the autocorrelation of neighbours, or 0 if the values do not vary."""
+    """Returns the correlation of consecutive values, or 0 if the values do not vary."""
     return float(_correlations(values, 1)[1])
 
 
@@ -49,9 +49,11 @@ def effective_count(count: int, correlation: float) -> int:
 def block_length(values: Floats) -> int:
     """Returns the number of values, in time order, that a block needs so that two blocks are nearly independent.
 
-    It is the longest of three lengths: the optimum for an AR(1) process (Kunsch 1989), which is right if only load makes the values vary;
-    that of Politis and White (2004), which detects load below other noise; and a length that depends only on the number of values, because
-    estimates from few values miss correlation below the noise.
+    It is the longest of three lengths:
+
+    - the optimum for an AR(1) process (Kunsch 1989), which is right if only load makes the values vary
+    - the optimum by Politis and White (2004), which detects load below other noise
+    - a length that depends only on the number of values, because estimates from few values miss correlation below the noise
     """
     count = len(values)
     optimum = max(_of_neighbours(autocorrelation(values), count), _of_correlogram(values))

@@ -1,4 +1,4 @@
-"""Reads the results of a sweep at each concurrency (without the warm-up), finds the knee and searches the capacity.
+"""Reads the results of a sweep (a run at several concurrency levels), finds the knee and searches the capacity.
 
 The knee is the best trade-off between throughput and latency. The capacity is the greatest concurrency whose calls meet their objectives
 and whose quality is not worse. It is searched by doubling and halving.
@@ -50,8 +50,8 @@ def knee(operations: Sequence[Operation]) -> Operation | None:
     """Returns the operating point with the greatest power, or the one with the lowest concurrency among equals.
 
     Returns None for fewer than three points, which have no knee. At the knee, the line from the origin touches the curve of latency over
-    throughput, and more load costs more than it gains (Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in
-    computer communications", ICC 1979).
+    throughput. Beyond it, more load costs more than it gains (Kleinrock, "Power and deterministic rules of thumb for probabilistic
+    problems in computer communications", ICC 1979).
     """
     known = [each for each in sorted(operations) if each.latency_ms > 0]
     return max(known, key=lambda each: (power(each), -each.concurrency)) if len(known) > 2 else None
@@ -59,7 +59,7 @@ def knee(operations: Sequence[Operation]) -> Operation | None:
 
 @dataclass(frozen=True)
 class SweepLevel:
-    """The rollouts at one concurrency, without those of its first block, which is the warm-up."""
+    """The measured rollouts of a sweep at one concurrency. The first block of rollouts is a warm-up and left out."""
 
     concurrency: int  # rollouts in flight
     part: Slice
@@ -76,13 +76,13 @@ class SweepLevel:
         return len(self.part.calls) - len(self.part.successful_calls)
 
     def latency(self, metric: str, q: int) -> float | None:
-        """Returns a percentile of the successful calls in milliseconds, even if they are too few for it."""
+        """Returns a percentile of a metric of successful calls in milliseconds, even if there are too few calls for it."""
         return percentile(self.part.successful_calls[f"{metric}_ms"], q)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A run whose arms are concurrency levels."""
+    """The results of a sweep: a run whose arms (the settings under comparison) are concurrency levels."""
 
     run: Run
     suite: str
@@ -112,7 +112,7 @@ def read_sweep(directory: Path) -> Sweep:
     run = read_run(directory)
     own = concurrencies(run.ab.arms) if run.ab else {}
     if not own:
-        raise ConfigError(f"{directory}: its arms are not concurrency levels; make such a run with `agentbench sweep`")
+        raise ConfigError(f"the arms of {directory} are not concurrency levels; make such a run with `agentbench sweep`")
     [origin] = origins([directory])
     reader, trials = FrameReader(origin, events=False), dict[str, list[Trial]]()
     throughputs = defaultdict[str, Throughput](Throughput)
@@ -130,7 +130,9 @@ def read_sweep(directory: Path) -> Sweep:
         level.throughput.wall_s = level.part.seconds
     suites = {trial.suite for level in levels for trial in level.trials}
     if len(suites) > 1:
-        raise ConfigError(f"{directory}: a sweep has only one suite, but this run has {', '.join(sorted(suites))}")
+        raise ConfigError(
+            f"a sweep has only one suite, but {directory} has {', '.join(sorted(suites))}; run `agentbench sweep` with one of them"
+        )
     result = next(iter(run.suites.values()))
     return Sweep(
         run=run,
@@ -162,7 +164,7 @@ def _first_block(run: Run, arm: str) -> int:
 
 
 def short_blocks(sweep: Sweep) -> Iterator[tuple[int, int]]:
-    """Yields (concurrency, rollouts in a typical block) of levels whose blocks mostly had fewer rollouts in flight than requested."""
+    """Yields (concurrency, rollouts in a typical block) of levels whose blocks were mostly too short to reach the concurrency for long."""
     for arm, concurrency in sorted(concurrencies(sweep.run.ab.arms if sweep.run.ab else ()).items(), key=itemgetter(1)):
         sizes = sorted(_block_sizes(sweep.run, arm))
         if sizes and sizes[len(sizes) // 2] < 2 * concurrency:
@@ -176,7 +178,7 @@ def _block_sizes(run: Run, arm: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Criteria:
-    """The conditions for a level to be good enough."""
+    """The conditions that a concurrency level must meet to count as good enough."""
 
     slo: Mapping[str, float]  # objective -> milliseconds; empty: any speed is good enough
     target: float = 0.9  # share of calls that must meet all objectives
@@ -244,7 +246,7 @@ class SustainedRange:
 
 
 def greatest(verdicts: Mapping[int, str]) -> SustainedRange:
-    """Returns the range of the capacity, given level -> verdict. A PASS above a FAIL is ignored: more load never makes calls better."""
+    """Returns the range of the capacity, given level -> verdict. A PASS above a FAIL is ignored, because more load does not help."""
     shown = None
     for level in sorted(verdicts):
         if verdicts[level] == FAIL:
@@ -268,7 +270,7 @@ NEAR = 0.1  # the search ends if two levels differ by at most this share of the 
 
 
 def search(session: Callable[[int], Mapping[int, str]], low: int, high: int) -> SustainedRange:
-    """Searches the capacity between `low` and `high` in at most MOST sessions.
+    """Searches the capacity between `low` and `high` in at most MOST sessions. Returns the range in which it lies.
 
     `session` measures a level and the lowest one, and returns the verdict on each. A level that does not PASS counts as too high, so the
     search continues below it.

@@ -69,7 +69,7 @@ def test_a_backend_that_hangs_until_time_is_up(project: Project, rule: dict[str,
     project.run("scenarios/shop", "--agentbench-retries=0").assert_outcomes(errors=1)
 
     (rollout,) = project.rollouts
-    reason = "time: the rollout took longer than 3 s, and the backend owed a token of a call"
+    reason = "time: the rollout took longer than 3 s, while a call was waiting for a token of the backend"
     assert ("infra_error", reason, {}) == (rollout.status, rollout.reason, rollout.scores)
     assert [None, "client_gone"] == [call.error_kind for call in rollout.calls]
 

@@ -102,7 +102,7 @@ def test_inconclusive(gated: Project, option: tuple[str, ...], status: int) -> N
     )
     assert "INCONCLUSIVE" == gate_of(first_page(gated)).verdict
     [reason] = reasons(first_page(gated))
-    assert reason.startswith("no score differs in 20 rollouts, which rules out a drop of 0.161;")
+    assert reason.startswith("no score differs in 20 rollouts, which only rules out drops above 0.161,")
 
 
 def test_infra_errors(gated: Project) -> None:

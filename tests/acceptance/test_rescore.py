@@ -323,7 +323,7 @@ def test_hashes_follow_the_scores(fussy: Project, capsys: Capture) -> None:
     def refused(run: str, base: str, score: str) -> bool:
         capsys.readouterr()
         main(["gate", run, "--baseline", base, "--gate", f"{score}.mean >= -0.9 vs baseline"])
-        return f"the baseline was scored differently ({score} " in capsys.readouterr().out
+        return f"the baseline's {score} is from another version of the scorer (hash " in capsys.readouterr().out
 
     assert 0 == main(["rescore", "old"]) == main(["rescore", "old", "--scorer", "tsq"])
 

@@ -73,7 +73,7 @@ def test_what_cannot_be_said(tmp_path: Path, capsys: Capture, words: tuple[str, 
 def test_one_scenario(tmp_path: Path, capsys: Capture) -> None:
     """One scenario has nothing to be compared with."""
     assert 4 == main(["power", suite(tmp_path, 1)])
-    assert "agentbench: shop: 1 scenarios were measured, but 2 are needed\n" == capsys.readouterr().err
+    assert "agentbench: shop: 1 scenario was measured, but 2 are needed; run more scenarios\n" == capsys.readouterr().err
 
 
 def clustered(clusters: int) -> Suite:
@@ -85,7 +85,9 @@ def clustered(clusters: int) -> Suite:
 def test_clusters() -> None:
     """Scenarios of a cluster may all fail together, so clusters count; with too few the gate decides nothing, and so no power is said."""
     assert (20, "60 scenarios in 20 clusters, counted as 20") == size_of(clustered(20))
-    with pytest.raises(ConfigError, match="shop: 60 scenarios in 5 clusters, worth 5 of equal size, but 10 are needed"):
+    with pytest.raises(
+        ConfigError, match="shop: the 60 scenarios are in 5 clusters, which count as 5 independent scenarios, but 10 are needed"
+    ):
         size_of(clustered(5))
 
 

@@ -152,5 +152,5 @@ def test_another_run_is_no_sweep(project: Project) -> None:
 
     project.suite()
     project.run_once("scenarios/shop")
-    with pytest.raises(ConfigError, match="its arms are not concurrency levels"):
+    with pytest.raises(ConfigError, match="are not concurrency levels"):
         read_sweep(project.directory)

@@ -137,7 +137,7 @@ def test_markdown(place: Path, capsys: Capture) -> None:
     [
         (
             ["one", "--kv-blocks", "2"],
-            "1 worker, 2 blocks: a cache of 32 tokens cannot hold the largest call of this run, of 103; at least 7 blocks",
+            "1 worker, 2 blocks: a cache of 32 tokens cannot hold the largest call of this run, of 103; use --kv-blocks with",
         ),
         (["none"], "has no successful agent call with a known time, so there is nothing to replay"),
         (
@@ -147,7 +147,7 @@ def test_markdown(place: Path, capsys: Capture) -> None:
         (["one", "--timing", "fast"], "--timing fast: no such file; use measured, mocker, or a profile"),
         (["one", "--slo", "itl=50ms"], "the simulator does not support the objective itl"),
         (["four"], "no run 'four'"),
-        (["arms"], "has several arms, each with a stack of its own; simulate a run with one of them"),
+        (["arms"], "has several arms, each with its own stack; run the suite with one of them, and simulate that run"),
     ],
 )
 def test_mistakes(place: Path, capsys: Capture, words: list[str], sentence: str) -> None:

@@ -130,5 +130,5 @@ def test_what_was_not_equal_names_all_arms() -> None:
     apart, salted, sequence = compared({}, {}, ArmFacts(in_sequence=True), blocks).warnings
 
     assert "50 % of the prompt tokens were hits in a, 52 % in b, 65 % in c" in apart
-    assert salted.startswith("the prompts of c were salted")
+    assert salted.startswith("a text that prevents cache hits was put before the prompts of c,")
     assert sequence.startswith("a ran before b before c, because they do not fit on this machine at once")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import Promotion, ScoreChange, baseline_warnings, check_reason, plan_promotion, unfit_reasons
-from pytest_agentbench.gate.evidence import Evidence, Trial
+from pytest_agentbench.gate.evidence import Evidence, Trial, missing_scores
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.run_file import Plan, Run
@@ -46,9 +46,9 @@ def promotion(new: Evidence, old: Evidence | None) -> Promotion:
             [trial(1), trial(2, None, status="cancelled")],
             ["3 of 4 planned rollouts were not run (resume with pytest --agentbench-resume=now)"],
         ),
-        ({}, [trial(1, None, status="agent_error")], ["no rollout was evaluable"]),
+        ({}, [trial(1, None, status="agent_error")], ["no rollout ended as ok or limit"]),
         ({}, [trial(1), trial(2, None, status="infra_error")], ["1 of 2 rollouts ended as infra_error, more than 2 %"]),
-        ({}, [trial(1), trial(2, unscored=("tsq",))], ["1 of its tsq scores are missing: the scorer failed"]),
+        ({}, [trial(1), trial(2, unscored=("tsq",))], [missing_scores(1, "tsq")]),
     ],
 )
 def test_no_basis(told: Json, trials: list[Trial], found: list[str]) -> None:
@@ -58,7 +58,7 @@ def test_no_basis(told: Json, trials: list[Trial], found: list[str]) -> None:
 
 def test_no_basis_is_refused(tmp_path: Path) -> None:
     """The sentence names the run and the suite."""
-    with pytest.raises(ConfigError, match=r"now cannot be a baseline for shop: engine died; no rollout was evaluable"):
+    with pytest.raises(ConfigError, match=r"now cannot be a baseline for shop: engine died; no rollout ended as ok or limit"):
         plan_promotion(run(failure="engine died"), evidence([]), "shop", tmp_path / "shop.jsonl")
 
 
@@ -67,13 +67,13 @@ def test_no_basis_is_refused(tmp_path: Path) -> None:
     [
         ({}, {}, []),
         ({"dirty": None}, {}, []),
-        ({"dirty": True}, {}, ["the run's working tree had uncommitted changes"]),
+        ({"dirty": True}, {}, ["the working tree of the run had uncommitted changes, so its commit does not identify the code"]),
         (
             {},
             {"stopwatch": "client-saturated"},
             ["the client was saturated: rules about timings will be INCONCLUSIVE against this baseline"],
         ),
-        ({}, {"scenarios": {"shop": 3}}, ["2 of 3 scenarios ran: whole runs will be INCONCLUSIVE against this baseline"]),
+        ({}, {"scenarios": {"shop": 3}}, ["2 of 3 scenarios ran: runs of the whole suite will be INCONCLUSIVE against this baseline"]),
     ],
 )
 def test_a_poor_baseline(told: Json, facts: Json, found: list[str]) -> None:
@@ -126,4 +126,4 @@ def test_other_suites_stay_out() -> None:
     other = evidence([trial(1), replace(trial(1, 0.0), suite="bank", group="bank")])
 
     assert {"shop"} == {each.group for each in promotion(other, None).changes}
-    assert ["no rollout was evaluable"] == [*unfit_reasons(run(), evidence([replace(trial(1), suite="bank")]), "shop")]
+    assert ["no rollout ended as ok or limit"] == [*unfit_reasons(run(), evidence([replace(trial(1), suite="bank")]), "shop")]

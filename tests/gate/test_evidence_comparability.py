@@ -71,7 +71,7 @@ def test_crashing_does_not_pay(text: str, scale: Scale, verdict: str, estimate: 
     decision = decided(text, run_of([1.0, 1.0, 1.0, 1.0, None], scale), scale)
 
     assert (verdict, estimate) == (decision.verdict, decision.estimate)
-    left_out = "1 of 5 rollouts ended as agent_error, more than 0 %, and slips has no worst value for them to count as"
+    left_out = "1 of 5 rollouts ended as agent_error, more than 0 %, and are left out of slips because its scorer declares no worst value"
     assert (scale.worst is None) == (left_out in decision.reason)
 
 
@@ -100,7 +100,7 @@ def test_another_declaration() -> None:
 
     decision = decided("slips.mean <= 1 vs baseline", run, MARKS, base=base)
     assert decision.verdict == "INCONCLUSIVE"
-    assert decision.reason.startswith("the baseline's slips is on another scale (higher is taken as better")
+    assert decision.reason.startswith("the scale of slips has changed (higher is taken as better")
     assert decided("slips.mean <= 1 vs baseline", run, MARKS, base=run_of([1.0, 2.0] * 60, MARKS, run="old")).verdict == "PASS"
 
 

@@ -65,7 +65,7 @@ def test_real_differences_are_false_alarms() -> None:
 @pytest.mark.parametrize("runs", [[run_of([1.0, 1.0])], [run_of([1.0]), evidence([trial(1, None)])]])
 def test_nothing_to_compare(runs: list[Evidence]) -> None:
     """A single run, or a run without the score, is refused."""
-    with pytest.raises(ValueError, match="nothing to compare"):
+    with pytest.raises(ValueError, match="needs two or more runs"):
         calibrate(runs, "shop", "tsq")
 
 

@@ -73,7 +73,7 @@ def test_margins(text: str, margin: float) -> None:
         ("tsq > 0.8", "must be METRIC >= LIMIT"),
         ("pass^3.5 >= 0.8", "must be METRIC >= LIMIT"),
         ("tsq.mean >= 0.8 vs main", "must be METRIC >= LIMIT"),
-        ("tsq.mean >= -0.03 vs baseline of run", "`of run` is a fact about one run; leave out `vs baseline`"),
+        ("tsq.mean >= -0.03 vs baseline of run", "`of run` is about one run; leave out `vs baseline` or `of run`"),
         ("tqs >= 0.8", "no metric 'tqs' .did you mean 'tsq.mean'..; known: .*tsq.mean, ttft.p95"),
         ("ttft.mean <= 500ms", "no statistic of ttft 'mean'; known: p50, p90, p95, p99"),
         ("ttft <= 500ms", "no statistic of ttft ''; known: p50, p90, p95, p99"),
@@ -83,16 +83,16 @@ def test_margins(text: str, margin: float) -> None:
         ("tsq.mean <= 0.8", "higher tsq is better, so use >="),
         ("hallucinated.mean >= 0.8", "lower hallucinated is better, so use <="),
         ("ttft.p95 >= 500ms", "lower ttft is better, so use <="),
-        ("tsq.mean >= 500ms", "the unit is ms; allowed: none, %"),
-        ("ttft.p95 <= 500", "the unit is missing; allowed: ms, s"),
+        ("tsq.mean >= 500ms", "the unit of the limit is ms; allowed: no unit, %"),
+        ("ttft.p95 <= 500", "the unit of the limit is missing; allowed: ms, s"),
         ("ttft.p50 <= +50ms vs baseline", "write how much worse the run may be in percent"),
         ("tsq.mean >= -3% vs baseline", "write how much worse the run may be in the score's own unit, such as -0.05"),
         ("tsq.mean >= 0.03 vs baseline", "requires an improvement"),
         ("ttft.p50 <= -10% vs baseline", "requires an improvement"),
-        ("infra_error.rate <= 2% vs baseline", "it cannot be compared with a baseline; leave out `vs baseline`"),
-        ("infra_error.rate <= 200%", "no share can be 200%"),
-        ("goodput >= 95", "no goodput can be 95"),
-        ("rollouts_per_hour >= -5", "no rate can be -5"),
+        ("infra_error.rate <= 2% vs baseline", "this metric cannot be compared with a baseline; leave out `vs baseline`"),
+        ("infra_error.rate <= 200%", "the limit must be from 0 to 1, or 0% to 100%"),
+        ("goodput >= 95", "the limit must be from 0 to 1, or 0% to 100%"),
+        ("rollouts_per_hour >= -5", "the limit must be 0 or more"),
     ],
 )
 def test_what_is_no_rule(text: str, sentence: str) -> None:
@@ -148,5 +148,5 @@ def test_the_question(words: str, of: str) -> None:
     assert of == rule.of == parse_rule(f"tsq.mean >= 0.8{words}", ("tsq",)).of
     assert (of == "suite") == (rule.about == plain.about)
     if words:
-        with pytest.raises(ConfigError, match=f"`of {of}` is for scores; leave it out"):
+        with pytest.raises(ConfigError, match=f"`of {of}` is only for scores and pass rates; leave it out"):
             parse_rule(f"ttft.p95 <= 500ms{words}", ("tsq",))

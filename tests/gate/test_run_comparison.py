@@ -74,11 +74,11 @@ def test_what_is_not_compared() -> None:
 
     found = score_against(runs, "shop", "tsq")
     assert [None, None] == [each.decision for each in found]
-    assert ["tsq was scored differently", "only one of the runs has the suite"] == [each.why for each in found]
+    assert ["tsq is from different versions of the scorer", "only one of the runs has the suite"] == [each.why for each in found]
     assert [None] == [each.decision for each in latency_against(runs, "ttft", 50)][:1]
     assert [
         "speeds of b are not compared with those of a: different numbers of rollouts in flight: 8 and 4",
-        "shop tsq of b is not compared with a: tsq was scored differently",
+        "shop tsq of b is not compared with a: tsq is from different versions of the scorer",
         "shop tsq of c is not compared with a: only one of the runs has the suite",
         "store tsq of c is not compared with a: only one of the runs has the suite",
     ] == [*comparison_warnings(runs)]
@@ -165,7 +165,7 @@ def test_goodput_under_other_objectives() -> None:
     old, new = run(), run()
     new = replace(new, facts=replace(new.facts, settings=replace(new.facts.settings, slo={"ttft": 500.0})))
 
-    assert ["goodput of b is by other latency objectives than that of a"] == [*comparison_warnings(several(old, new))]
+    assert ["goodput of b and a cannot be compared: their latency objectives differ"] == [*comparison_warnings(several(old, new))]
 
 
 def test_nothing_measured() -> None:
@@ -173,7 +173,7 @@ def test_nothing_measured() -> None:
     dead = run(evidence(trial(name, None, status="infra_error") for name in range(3)))
     (found,) = score_against(several(run(), dead), "shop", "tsq")
 
-    assert (None, "no scenario was measured in both") == (found.decision, found.why)
+    assert (None, "no scenario was measured in both runs") == (found.decision, found.why)
 
 
 def test_distinct_names() -> None:
@@ -196,7 +196,7 @@ def test_a_score_on_another_scale() -> None:
     other = {"shop": {"tsq": Scale("lower", 0.0, None, declared=True)}}
     old, new = run(noisy()), run(replace(noisy(), facts=replace(noisy().facts, scales=other)))
 
-    why = "tsq is on another scale: higher is better, between 0 and 1; now lower is better, 0 or more"
+    why = "tsq has different scales: higher is better, between 0 and 1; now lower is better, 0 or more"
     assert [(None, why)] == [(each.decision, each.why) for each in score_against(several(old, new), "shop", "tsq")]
 
 

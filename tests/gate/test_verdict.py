@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.gate.evidence import CallTimes, Evidence, Trial
+from pytest_agentbench.gate.evidence import CallTimes, Evidence, Trial, missing_scores
 from pytest_agentbench.gate.verdict import RuleVerdict, cannot_measure, judge_rules, session_verdict
+from pytest_agentbench.metrics.stopwatch import READ_TOO_LATE
 from pytest_agentbench.stats.pass_rates import PassThreshold
 from tests.gate.evidences import HASHES, asked, evidence, trial
 
@@ -132,16 +133,20 @@ def test_nothing_measured_is_never_a_pass(text: str, status: str | None) -> None
     ("run", "base", "why"),
     [
         (evidence(suite()), None, "there is no baseline; name one with --agentbench-baseline"),
-        (evidence(suite()), evidence([]), "the baseline now has no shop"),
-        (evidence(suite()), evidence(suite(n=60)), "60 of 100 scenarios of the run and its baseline can be compared"),
-        (evidence(suite(n=60)), BASE, "60 of 100 scenarios of the run and its baseline can be compared"),
+        (evidence(suite()), evidence([]), "the baseline now has no results of shop"),
+        (evidence(suite()), evidence(suite(n=60)), "only 60 of 100 scenarios are in both the run and its baseline; a verdict needs 80 %"),
+        (evidence(suite(n=60)), BASE, "only 60 of 100 scenarios are in both the run and its baseline; a verdict needs 80 %"),
         (
             evidence(suite(content={**HASHES, "scenario": "changed"})),
             BASE,
-            "0 of 100 scenarios of the run and its baseline can be compared",
+            "only 0 of 100 scenarios are in both the run and its baseline; a verdict needs 80 %",
         ),
-        (evidence(suite(content={**HASHES, "scorers": {"tsq": "changed"}})), BASE, "the baseline was scored differently"),
-        (evidence([*suite(), trial(1, None, unscored=("tsq",))]), BASE, "1 of its scores is missing: the scorer failed"),
+        (
+            evidence(suite(content={**HASHES, "scorers": {"tsq": "changed"}})),
+            BASE,
+            "the baseline's tsq is from another version of the scorer",
+        ),
+        (evidence([*suite(), trial(1, None, unscored=("tsq",))]), BASE, missing_scores(1, "tsq")),
     ],
 )
 def test_what_cannot_be_compared(run: Evidence, base: Evidence | None, why: str) -> None:
@@ -192,17 +197,17 @@ UNUSABLE = "not usable: chunks arrived faster than the client's machine read the
 @pytest.mark.parametrize(
     ("unusable", "text", "why"),
     [
-        ("ttft.p50", "ttft.p50 <= 9s", "TTFT p50 of now is not usable: chunks arrived faster than the client's machine read them"),
+        ("ttft.p50", "ttft.p50 <= 9s", f"not usable in now: TTFT p50; {READ_TOO_LATE}"),
         ("ttft.p99", "ttft.p50 <= 9s", ""),
-        ("tpot.p50", "tpot.p50 <= 9s", "TPOT p50 of now is not usable: chunks arrived faster than the client's machine read them"),
+        ("tpot.p50", "tpot.p50 <= 9s", f"not usable in now: TPOT p50; {READ_TOO_LATE}"),
         ("ttft.p50", "e2e.p50 <= 9s", ""),
         ("ttft.p50", "rollout.p50 <= 9s", ""),
         ("ttft.p50", "rollouts_per_hour >= 1", ""),
-        ("goodput.itl", "goodput >= 1%", "goodput by ITL of now is not usable: chunks arrived faster than the client's machine read them"),
+        ("goodput.itl", "goodput >= 1%", f"not usable in now: goodput by ITL; {READ_TOO_LATE}"),
         (
             "goodput.itl",
             "goodput_per_s >= 1",
-            "goodput by ITL of now is not usable: chunks arrived faster than the client's machine read them",
+            f"not usable in now: goodput by ITL; {READ_TOO_LATE}",
         ),
         ("goodput.ttft", "goodput >= 1%", ""),
         ("itl.p99", "goodput >= 1%", ""),
@@ -220,7 +225,7 @@ def test_a_baseline_may_not_be_usable() -> None:
     decision = judged("ttft.p50 <= +10% vs baseline", evidence(suite()), evidence(suite(), unusable=("ttft.p50",))).decision
 
     assert "INCONCLUSIVE" == decision.verdict
-    assert decision.reason.startswith("TTFT p50 of now is not usable")
+    assert decision.reason.startswith("not usable in now: TTFT p50; ")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +233,7 @@ def test_a_baseline_may_not_be_usable() -> None:
     [
         ({"ttft": 50.0}, ""),
         ({}, "goodput needs latency objectives; set them with --agentbench-slo, for example ttft=500ms"),
-        ({"ttft": 5000.0}, "the latency objectives are not the baseline's (ttft=50ms; now ttft=5000ms)"),
+        ({"ttft": 5000.0}, "the latency objectives are ttft=5000ms, but were ttft=50ms in the baseline; use the same --agentbench-slo"),
     ],
     ids=["the same", "none", "others"],
 )
@@ -248,7 +253,7 @@ def test_another_cache_policy() -> None:
         for text in ("ttft.p50 <= +50% vs baseline", "ttft.p50 <= 10s", "tsq.mean >= -0.5 vs baseline")
     }
 
-    assert ["the prefix cache was carry in the baseline, and is cold now (--agentbench-cache)", "", ""] == [
+    assert ["the policy for the prefix cache is cold, but was carry in the baseline; use --agentbench-cache=carry", "", ""] == [
         decision.reason for decision in verdicts.values()
     ]
 
@@ -266,7 +271,7 @@ def test_failed_calls_have_no_latency() -> None:
     calls = (CallTimes({"ttft": 100.0}, 11, failed=False), CallTimes({}, 0, failed=True))
     found = judged("ttft.p50 <= 150ms", evidence(suite(calls=calls))).decision
 
-    assert ("INCONCLUSIVE", "300 of 600 LLM calls failed, and failed calls have no latency") == (found.verdict, found.reason)
+    assert ("INCONCLUSIVE", "300 of 600 LLM calls failed, more than 2 %, and failed calls have no latency") == (found.verdict, found.reason)
 
 
 def test_imported_rollouts_may_have_no_time() -> None:
@@ -497,7 +502,10 @@ def test_a_fact_about_a_part(score: float, any_part: bool, verdict: str) -> None
     assert (verdict, score) == (found.decision.verdict, found.decision.estimate)
     assert (
         any_part
-        or "3 of the suite's 100 scenarios were measured; give the rule on the command line to judge a part of the suite"
+        or (
+            "only 3 of the suite's 100 scenarios were measured, but a verdict needs 80 %; "
+            "run more, or judge only this part by giving the rule with --agentbench-gate"
+        )
         == found.decision.reason
     )
 
@@ -519,6 +527,6 @@ def test_a_missing_score_is_not_measured() -> None:
 
     (found,) = judge_rules([rule], run, {})
 
-    assert ("INCONCLUSIVE", "1 of its scores is missing: the scorer failed") == (found.decision.verdict, found.decision.reason)
+    assert ("INCONCLUSIVE", missing_scores(1, "tsq")) == (found.decision.verdict, found.decision.reason)
     assert cannot_measure("shop", [rule], run)
     assert not cannot_measure("shop", [asked("repeated.mean <= 0 of run")], run)

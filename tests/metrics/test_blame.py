@@ -98,7 +98,7 @@ def test_however_the_agent_ended(status: str, reason: str, calls: list[LLMCall],
 
 
 TIME = "time: the rollout took longer than 10 s"
-OWED = f"{TIME}, and the backend owed a token of a call"
+OWED = f"{TIME}, while a call was waiting for a token of the backend"
 
 
 @pytest.mark.parametrize(

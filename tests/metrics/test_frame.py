@@ -328,7 +328,7 @@ def test_numbers_without_events() -> None:
 
     assert part.value("ttft.p50") == scenarios_of(ALL[0]).value("ttft.p50")
     for name, slice in {"itl.p50": part, "output_tokens_per_s": part.within({1: [(0, S)]})}.items():
-        with pytest.raises(ConfigError, match="needs the events of calls, and this frame was read without them"):
+        with pytest.raises(ConfigError, match="needs the events of calls, but this frame was read without them"):
             slice.value(name)
 
 

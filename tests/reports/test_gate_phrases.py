@@ -120,7 +120,7 @@ def test_details() -> None:
     assert ["0.022", "4", "5", "0.011"] == amounts(gate_phrases.power(wide))
     assert ["", "", ""] == [each(wide) for each in (gate_phrases.least_margin, gate_phrases.p_worse, gate_phrases.left_out_scenarios)]
     assert (["1.000"], ["0.034"]) == (amounts(gate_phrases.least_margin(small)), amounts(gate_phrases.least_margin(of_population)))
-    assert "the run has no value for it" == gate_phrases.reason(nothing)
+    assert "output_tokens_per_s is unknown in the run" == gate_phrases.reason(nothing)
     others = (gate_phrases.power, gate_phrases.least_margin, gate_phrases.p_worse, gate_phrases.left_out_scenarios)
     assert [""] * 4 == [each(nothing) for each in others]
     assert (["10"], True) == (
@@ -165,7 +165,8 @@ def test_deterministic() -> None:
     assert "300 trials, deterministic; " in long
     assert ["+0.000", "1.2 %"] == amounts(short)
     assert (
-        "the suite is marked deterministic, but trials of 4 scenarios differ (1); it was judged like any other suite" in differing[0].notes
+        "the suite is marked deterministic, but trials of 4 scenarios differ (1), so it was judged like any other suite"
+        in differing[0].notes
     )
 
 

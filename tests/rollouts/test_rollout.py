@@ -394,7 +394,7 @@ async def test_a_budget_that_ends_during_a_call() -> None:
     """If the time ends while a call waits for a token, the fault is the backend's."""
     record = await ran(sleeping, QuietTap(GONE), seconds=0.01)
 
-    assert ("infra_error", True) == (record.status, record.reason.endswith("and the backend owed a token of a call"))
+    assert ("infra_error", True) == (record.status, record.reason.endswith("while a call was waiting for a token of the backend"))
 
 
 async def test_calls_that_are_lost() -> None:

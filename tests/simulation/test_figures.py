@@ -66,7 +66,11 @@ def test_hits_that_no_usage_names_are_the_servers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("objectives", "sentence"), [({"itl": 50}, "does not support the objective itl; use --slo with"), ({"ttft": 1, "e2e": 2}, "e2e alone")]
+    ("objectives", "sentence"),
+    [
+        ({"itl": 50}, "does not support the objective itl; use --slo with"),
+        ({"ttft": 1, "e2e": 2}, "either the objective e2e, or ttft and tpot"),
+    ],
 )
 def test_objectives_that_the_simulator_lacks(objectives: dict[str, Any], sentence: str) -> None:
     """Objectives that the simulator does not support are refused, not ignored."""

@@ -53,7 +53,7 @@ def test_a_single_question() -> None:
 
     assert pytest.approx(0.3) == found.error
     assert (None, None) == (found.low, found.high)
-    with pytest.raises(ValueError, match="no answer with a confidence"):
+    with pytest.raises(ValueError, match="at least one answer with a confidence"):
         calibration([[]])
 
 

@@ -31,7 +31,7 @@ def test_benjamini_hochberg() -> None:
     assert [True, False, False, True, False] == benjamini_hochberg(p_values, 0.03)
     assert [True, True, True, True, False] == benjamini_hochberg(p_values, 0.051)
     assert [] == benjamini_hochberg([])
-    with pytest.raises(ValueError, match=r"1\.5 is not a p-value"):
+    with pytest.raises(ValueError, match=r"p-value 1\.5 must be from 0 to 1"):
         benjamini_hochberg([0.1, 1.5])
 
 

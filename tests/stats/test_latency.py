@@ -103,8 +103,8 @@ def test_load_that_changes_slowly_decides_nothing() -> None:
     decision = compare_latency(drifting(300, 1), drifting(300, 2), 50, 0.1)
 
     assert ("INCONCLUSIVE", None) == (decision.verdict, decision.low)
-    assert "300 rollouts whose neighbours in time are alike (autocorrelation 0.9" in decision.reason
-    assert "but 15 are needed: run more trials, or compare two interleaved arms with --agentbench-ab" in decision.reason
+    assert "rollouts that ran at about the same time have similar latencies (autocorrelation 0.9" in decision.reason
+    assert "but 15 are needed; run more trials (--agentbench-trials), or compare two interleaved arms (--agentbench-ab)" in decision.reason
 
 
 def test_the_order_of_time_is_what_counts() -> None:
@@ -123,7 +123,8 @@ def test_a_tail_needs_rollouts(q: int, needed: int) -> None:
     assert needed == fewest_values(q)
     decision = compare_latency(run(needed - 1), run(needed - 1), q, 0.5)
 
-    assert ("INCONCLUSIVE", f"p{q} needs {needed} independent rollouts, but there are {needed - 1}") == (decision.verdict, decision.reason)
+    reason = f"p{q} needs {needed} independent rollouts, but there are {needed - 1}; run more trials (--agentbench-trials)"
+    assert ("INCONCLUSIVE", reason) == (decision.verdict, decision.reason)
 
 
 def test_a_tail_needs_independent_rollouts() -> None:
@@ -131,7 +132,8 @@ def test_a_tail_needs_independent_rollouts() -> None:
     alike = compare_latency(drifting(1500, 1, 0.5), drifting(1500, 2, 0.5), 99, 0.5)
 
     assert "PASS" == compare_latency(drifting(1500, 1, 0.0), drifting(1500, 2, 0.0), 99, 0.5).verdict
-    assert alike.reason.startswith("p99 needs 1000 independent rollouts, but 1500 whose neighbours in time are alike (autocorrelation 0.5")
+    few = "p99 needs 1000 independent rollouts, but rollouts that ran at about the same time have similar latencies (autocorrelation 0.5"
+    assert alike.reason.startswith(few)
 
 
 def test_a_baseline_of_more_trials_is_used_wholly() -> None:
@@ -159,11 +161,17 @@ def test_scenarios_of_one_run_are_counted() -> None:
 
 def test_nothing_measured_decides_nothing() -> None:
     """Without latencies, the reason has the number 0."""
-    assert "p50 needs 20 independent rollouts, but there are 0" == latency_limit([RolloutLatencies("a", 1, 0, ())], 50, 1).reason
+    decision = latency_limit([RolloutLatencies("a", 1, 0, ())], 50, 1)
+    assert "p50 needs 20 independent rollouts, but there are 0; run more trials (--agentbench-trials)" == decision.reason
 
 
 @pytest.mark.parametrize(
-    ("call", "q", "message"), [(0.0, 50, "0.0 is not a latency"), (math.inf, 50, "inf is not a latency"), (1.0, 100, "not 100")]
+    ("call", "q", "message"),
+    [
+        (0.0, 50, "latency 0.0 must be finite and greater than 0"),
+        (math.inf, 50, "latency inf must be finite and greater than 0"),
+        (1.0, 100, "percentile 100 must be"),
+    ],
 )
 def test_mistakes_are_refused(call: float, q: int, message: str) -> None:
     """A latency of 0 has no logarithm and is refused."""

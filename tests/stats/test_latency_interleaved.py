@@ -55,8 +55,15 @@ def test_too_few_pairs_decide_nothing() -> None:
     """Arms that ran in sequence do not alternate. Four pairs are enough, and a tail percentile needs its rollouts."""
     one, three, four = (compare_interleaved(*arms(pairs, 40), 50) for pairs in (1, 3, 4))
 
-    assert one.reason == ("the arms alternated in 1 pair of blocks, but 4 are needed: run more trials, or lower --agentbench-concurrency")
+    assert one.reason == (
+        "the arms alternated in 1 pair of blocks, but 4 are needed; "
+        "run more trials (--agentbench-trials), or use a lower --agentbench-concurrency"
+    )
     assert "the arms alternated in 3 pairs of blocks" in three.reason
     assert "" == four.reason
-    assert "p99 needs 1000 rollouts of each arm, but there are 160" == compare_interleaved(*arms(4, 40), 99).reason
-    assert "p50 needs 20 rollouts of each arm, but there are 0" == compare_interleaved([], [], 50).reason
+    assert (
+        "p99 needs 1000 rollouts of each arm, but there are 160; run more trials (--agentbench-trials)"
+        == compare_interleaved(*arms(4, 40), 99).reason
+    )
+    none = compare_interleaved([], [], 50)
+    assert "p50 needs 20 rollouts of each arm, but there are 0; run more trials (--agentbench-trials)" == none.reason

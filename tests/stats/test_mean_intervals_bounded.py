@@ -110,7 +110,7 @@ def test_unequal_clusters_are_worth_less() -> None:
 
 def test_one_cluster_has_no_interval() -> None:
     """Scenarios in a single cluster are one observation, which has no interval."""
-    with pytest.raises(ValueError, match="1 effective clusters have no interval"):
+    with pytest.raises(ValueError, match="at least two clusters, but all scenarios are in one"):
         bounded_mean(np.zeros(5), Clusters.of("aaaaa"), DIFFERENCES)
 
 

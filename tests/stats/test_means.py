@@ -114,10 +114,10 @@ def test_without_limits_constant_values_say_nothing() -> None:
 @pytest.mark.parametrize(
     ("values", "clusters", "confidence", "message"),
     [
-        ([0.5, math.nan], None, 0.95, "nan is not a score"),
-        ([0.5, math.inf], None, 0.95, "inf is not a score"),
-        ([0.5, 0.6], ["a"], 0.95, "2 values, but 1 clusters"),
-        ([0.5, 0.6], None, 95, "a confidence is between 0 and 1, not 95"),
+        ([0.5, math.nan], None, 0.95, "score nan must be finite"),
+        ([0.5, math.inf], None, 0.95, "score inf must be finite"),
+        ([0.5, 0.6], ["a"], 0.95, "2 values need a cluster each, but 1 clusters are given"),
+        ([0.5, 0.6], None, 95, "confidence 95 must be between 0 and 1, such as 0.95"),
     ],
 )
 def test_mistakes_are_refused(values: list[float], clusters: list[str] | None, confidence: float, message: str) -> None:

@@ -49,7 +49,7 @@ def test_percentiles_of_infinite_values() -> None:
 @pytest.mark.parametrize("q", [-1, 101, math.nan])
 def test_a_percentile_beyond_100_is_a_mistake(q: float) -> None:
     """Quantiles given as a percentage, or the other way round, do not pass silently."""
-    with pytest.raises(ValueError, match="between 0 and 100"):
+    with pytest.raises(ValueError, match="must be from 0 to 100"):
         percentile([1.0], q)
 
 

@@ -65,5 +65,5 @@ def test_the_first_block_warms_up(tmp_path: Path) -> None:
 
 def test_a_run_without_concurrencies(tmp_path: Path) -> None:
     """A run whose arms are not concurrency levels is refused."""
-    with pytest.raises(ConfigError, match="its arms are not concurrency levels; make such a run with `agentbench sweep`"):
+    with pytest.raises(ConfigError, match="are not concurrency levels; make such a run with `agentbench sweep`"):
         read_sweep(run_directory(tmp_path / "run", *(replace(each, variant="default") for each in ROLLOUTS)))

@@ -15,7 +15,7 @@ from pytest_agentbench.records import LLMCall
 
 
 class PeerTable(NamedTuple):
-    """A table of metrics with the names of the tool."""
+    """The metrics of a run as another tool would report them: a table with the names that the tool uses."""
 
     title: str  # name and version of the tool
     columns: Sequence[str]  # names of the columns
@@ -36,6 +36,6 @@ PEERS: Mapping[str, str] = {
 
 
 def load_peer(name: str) -> Peer:
-    """Returns the function for the name of a tool. Raises ConfigError that lists the known names if there is none."""
+    """Returns the function that computes the table of a tool. Raises ConfigError with the known tools for an unknown name."""
     peer: Peer = load_object("tool", name, PEERS, Path())
     return peer

@@ -1,4 +1,4 @@
-"""Metrics of NVIDIA AIPerf 0.13."""
+"""Computes the metrics that NVIDIA AIPerf 0.13 would report for the calls of a run."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def aiperf(calls: Iterable[LLMCall]) -> PeerTable:
 
 
 def _adjusted(values: Sequence[float], failed: int) -> list[float | None]:
-    """Returns a row in which failed calls have infinite latencies. Percentiles use numpy's method `nearest`; there is no deviation."""
+    """Returns an `adj_` row, in which failed calls have infinite latencies. Percentiles use numpy's method `nearest`; `std` is None."""
     ordered = [*sorted(values), *repeat(math.inf, failed)]
     cells = {"avg": math.inf, "min": ordered[0], "max": math.inf, "std": None}
     return [cells[name] if name in cells else ordered[round((len(ordered) - 1) * int(name[1:]) / 100)] for name in COLUMNS]
 
 
 def _add(values: defaultdict[str, array[float]], call: LLMCall) -> None:
-    """Adds the metrics of one call to the values."""
+    """Adds the metrics of one call to `values`, which maps names of metrics to their values so far."""
     events, start, tokens = call.output, called_ns(call), output_tokens(call)
     first, last = events[0].at_ns, events[-1].at_ns
     values[TTFT].append((first - start) / 1e6)

@@ -1,4 +1,4 @@
-"""Metrics of GuideLLM."""
+"""Computes the metrics that GuideLLM would report for the calls of a run."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def deviation(values: Sequence[float]) -> float | None:
 
 
 def columns(values: Sequence[float], names: Sequence[str]) -> list[float | None]:
-    """Returns statistics by name: `avg`, `mean`, `median`, `min`, `max`, `std`, `p90`, ... Any number of values has percentiles."""
+    """Returns the statistics with these names (`avg`, `median`, `std`, `p90`, ...) of values, however few. They are None without values."""
     ordered = sorted(values)
     simple = {"min": ordered[0], "max": ordered[-1]} if ordered else {}
     return [simple.get(name) if name in ("min", "max") else _statistic(ordered, name) for name in names]

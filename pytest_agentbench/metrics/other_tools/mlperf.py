@@ -1,4 +1,4 @@
-"""Metrics of the reference client of MLPerf Endpoints."""
+"""Computes the metrics that the reference client of MLPerf Endpoints would report for the calls of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of the NeMo Agent Toolkit, as `throughput_analysis.py` of its Dynamo example computes them from profiler events."""
+"""Computes the metrics that the NeMo Agent Toolkit would report (`throughput_analysis.py` of its Dynamo example)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DIFFERS = (
 
 
 class TimedCall(NamedTuple):
-    """One call with its times in seconds."""
+    """One LLM call as the toolkit sees it, with its times in seconds."""
 
     example: int  # index of the example
     number: int  # index of the call in the example
@@ -66,7 +66,7 @@ class TimedCall(NamedTuple):
 
 @dataclass
 class Throughput:
-    """The calls of a job and the gaps between their tokens. All gaps are kept (eight bytes each), so percentiles are exact."""
+    """Collects the calls of a run and the gaps between their tokens. All gaps are kept (eight bytes each), so percentiles are exact."""
 
     calls: list[TimedCall] = field(default_factory=list)
     gaps: array[float] = field(default_factory=lambda: array("d"))  # gaps in seconds
@@ -86,7 +86,7 @@ class Throughput:
         )
 
     def figures(self) -> dict[str, float | int | None]:
-        """Returns name of the column -> figure. Figures are None if there is no call."""
+        """Returns the metrics by the names that the toolkit gives them. Statistics are None if there is no call."""
         calls = self.calls
         extent = max(call.end for call in calls) - min(call.start for call in calls) if calls else 0.0
         wall = extent if self.wall_s is None else self.wall_s
@@ -109,12 +109,12 @@ class Throughput:
 
     @property
     def examples(self) -> int:
-        """The number of examples with a call."""
+        """The number of examples (items of the data set) with a call."""
         return len({call.example for call in self.calls})
 
 
 def _spread(name: str, values: Floats) -> dict[str, float | None]:
-    """Returns name of the column -> statistic. Percentiles are interpolated linearly."""
+    """Returns the statistics of values by name, made from a pattern such as `ttft_{}_ms`. Percentiles are interpolated linearly."""
     return {name.format(each): _statistic(values, each) if len(values) else None for each in WHOLE}
 
 

@@ -1,4 +1,4 @@
-"""Metrics of `vllm bench serve` of vLLM 0.32 with the backend openai-chat."""
+"""Computes the metrics that `vllm bench serve` of vLLM 0.32 (backend openai-chat) would report for the calls of a run."""
 
 from __future__ import annotations
 
