@@ -59,7 +59,7 @@ def test_a_dead_worker_is_counted() -> None:
         climbed(endpoint)
         check = ReadinessChecks(endpoint, ReadySpec(workers={"decode": 1}), time.monotonic() + 0.5).run_silent_checks
         check({"decode": 2})
-        with pytest.raises(BackendError, match=r"/models/tiny/ready still counts one that has died: 2 decode, not 1$"):
+        with pytest.raises(BackendError, match=r"/models/tiny/ready still counts a worker that has died: 2 decode, not 1$"):
             check({"decode": 1})
 
 
@@ -119,14 +119,16 @@ def test_a_router_that_is_bypassed() -> None:
     """Detects calls that are not listed, answers without the requested data, and releases that are answered like chats."""
     with routing() as router:
         router.knows_sessions = False
-        with pytest.raises(BackendError, match=r"^a release was answered .*: it did not pass the router$"):
+        with pytest.raises(
+            BackendError, match=r"^a release was answered .*, so it did not go through the router; check `endpoint` and `labels`$"
+        ):
             prove(Endpoint(router.url, "m", labels={"kind": "dynamo", "release": True}), BODY)
         router.lists = False
         with pytest.raises(BackendError, match=r"^GET .*/programs was answered 404 Not Found"):
             prove(Endpoint(router.url, "m", labels={"kind": "thunderagent"}), BODY)
     with small() as endpoint:
         climbed(endpoint)
-        with pytest.raises(BackendError, match="answered without what the label asks for"):
+        with pytest.raises(BackendError, match="lacks the data that the label requests"):
             prove(Endpoint(endpoint.url, "tiny", labels={"kind": "dynamo"}), BODY)
         with pytest.raises(NeverReady, match="check that calls go through the router"):
             climbed(Endpoint(endpoint.url, "tiny", labels={"kind": "dynamo"}))
