@@ -27,7 +27,7 @@ Counters = dict[tuple[str, int, str], float]  # (service, replica, counter) -> s
 
 @dataclass(frozen=True)
 class CacheBlock:
-    """A block (consecutive rollouts of one arm, without rollouts of other arms in between), and its use of the prefix cache."""
+    """A block (rollouts of one arm, without rollouts of other arms in between), and its use of the prefix cache."""
 
     arm: str  # empty without arms
     rollouts: int
@@ -48,19 +48,21 @@ class Reset:
 
 def reset(endpoint: Endpoint, sources: Sources) -> Reset:
     """Empties the prefix caches of all engines behind an endpoint. Stops at the first engine that cannot do it; `why_not` says why."""
-    if url := _cleared(Api(Endpoint(root(endpoint.url), "", api_key=endpoint.api_key, ca_file=endpoint.ca_file, headers=endpoint.headers))):
+    if url := _clear_workers(
+        Api(Endpoint(root(endpoint.url), "", api_key=endpoint.api_key, ca_file=endpoint.ca_file, headers=endpoint.headers))
+    ):
         return Reset((url,))
     engines = [_origin(target.url) for target in sources.targets if has_cache(target)] or [root(endpoint.url)]
     done: list[str] = []
     for url in dict.fromkeys(engines):
-        done_by = next((f"{url}{path}" for path in OF_ENGINES if _did(Api(Endpoint(url, "", ca_file=endpoint.ca_file)), path)), "")
+        done_by = next((f"{url}{path}" for path in OF_ENGINES if _clear_engine(Api(Endpoint(url, "", ca_file=endpoint.ca_file)), path)), "")
         if not done_by:
             return Reset(tuple(done), f"{url} answers neither {' nor '.join(OF_ENGINES)}, and its endpoint does not answer {OF_FRONTENDS}")
         done.append(done_by)
     return Reset(tuple(done))
 
 
-def _cleared(frontend: Api) -> str:
+def _clear_workers(frontend: Api) -> str:
     """Asks a Dynamo frontend to empty the caches of its workers. Returns the URL if all of them did, else an empty string."""
     answer = _posted(frontend, OF_FRONTENDS)
     content = answer.json() if answer and answer.status == 200 else None
@@ -68,7 +70,7 @@ def _cleared(frontend: Api) -> str:
     return f"{frontend.endpoint.url}{OF_FRONTENDS}" if all_did else ""
 
 
-def _did(engine: Api, path: str) -> bool:
+def _clear_engine(engine: Api, path: str) -> bool:
     answer = _posted(engine, path)
     return answer is not None and 200 <= answer.status < 300
 
@@ -121,7 +123,7 @@ def moved(before: Mapping[tuple[str, int, str], float], after: Mapping[tuple[str
     return dict(by)
 
 
-def together(parts: Iterable[CacheHits]) -> CacheHits:
+def total_hits(parts: Iterable[CacheHits]) -> CacheHits:
     """Adds up the cache hits of several blocks. The ratio is None if no block has lookups."""
     known = [part for part in parts if part.queried_tokens]
     hits, queries = sum(part.hit_tokens or 0 for part in known), sum(part.queried_tokens or 0 for part in known)

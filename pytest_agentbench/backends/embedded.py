@@ -32,7 +32,7 @@ NO_CERTIFICATES = {"SSL_CERT_FILE": os.devnull}
 
 
 class EmbeddedSpec(EngineSettings, BackendSpec):
-    """Keys of the built-in engine, which is a process that listens on 127.0.0.1."""
+    """The YAML keys of `kind: embedded`: the built-in engine, a process that listens on 127.0.0.1."""
 
     kind: Literal["embedded"] = Field(description="`embedded`: the built-in engine.")
     model: str | None = Field(default=None, description="The name of the model that the engine serves. The default is `embedded-<policy>`.")
@@ -73,7 +73,7 @@ class Embedded(Backend):
     @property
     def identity(self) -> Json:
         without = {"name", "note", "thresholds", "prices", "roles", "port", "request_log", "script"}
-        settings = self.spec.model_dump(exclude=without, exclude_none=True) | self.spec.who_plays
+        settings = self.spec.model_dump(exclude=without, exclude_none=True) | self.spec.role_identity
         return {**settings, **({"script": file_digest(Path(self.spec.script))} if self.spec.script else {})}
 
     @property
@@ -89,7 +89,7 @@ class Embedded(Backend):
         if child is None:
             raise BackendError("the backend was stopped before its engine started")
         child.ready(Listening)
-        endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", self._model, self.name, **self.spec.beside)
+        endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", self._model, self.name, **self.spec.endpoint_fields)
         self.models = listed_models(endpoint)
         return endpoint
 

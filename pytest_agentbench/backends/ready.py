@@ -66,7 +66,7 @@ def probe_rollout(endpoint: Endpoint) -> Iterator[ProbeRollout]:
     probe.release(endpoint.model)
 
 
-def prove(endpoint: Endpoint, body: Json) -> str:
+def check_labels(endpoint: Endpoint, body: Json) -> str:
     """Checks that the router of a stack reads labels, with a labelled chat and its release. Returns what was shown.
 
     Raises BackendError if the router has ignored the label.
@@ -303,7 +303,7 @@ class ReadinessChecks:
         """Checks that the router reads labels. This is repeated, because a router may learn of its workers only after they answer."""
         for _ in range(LABEL_TRIES):
             try:
-                return prove(self.answering, self._body(CHAT))
+                return check_labels(self.answering, self._body(CHAT))
             except BackendError as error:
                 why = str(error)
                 time.sleep(PAUSE)

@@ -53,7 +53,7 @@ class BackendKeys(ModelSpec):
     kind: str = Field(description="The kind of backend.")
 
     @property
-    def beside(self) -> Json:
+    def endpoint_fields(self) -> Json:
         """The fields of an `Endpoint` that come from the YAML and not from the server: roles, prices, request fields, context length."""
         return {
             "roles": written(self.roles),
@@ -63,7 +63,7 @@ class BackendKeys(ModelSpec):
         }
 
     @property
-    def who_plays(self) -> Json:
+    def role_identity(self) -> Json:
         """The URLs and models of the roles, for the identity of the backend. Prices and limits do not belong to it."""
         kept = {name: role.model_dump(exclude={"prices", "limits"}, exclude_none=True) for name, role in self.roles.items()}
         return {"roles": kept} if kept else {}
@@ -99,7 +99,7 @@ class BackendSpec(BackendKeys):
         del reach
         return ()
 
-    def standing(self) -> Endpoint | None:
+    def running_endpoint(self) -> Endpoint | None:
         """Returns the endpoint of a backend that already runs (`kind: url`), else None. Raises ConfigError if its API key is not set."""
         return None
 

@@ -41,7 +41,7 @@ class Absence:
     """
 
     def __init__(self, patience: float | None) -> None:
-        """`patience` is the time in seconds that the server may be unavailable; None means PATIENCE."""
+        """Creates the object. `patience` is how many seconds the server may be unavailable. None means PATIENCE."""
         self.patience = PATIENCE if patience is None else patience
         self._tell: Tell | None = None  # Set by `wait`
         self._checking = threading.Lock()
@@ -191,10 +191,10 @@ class UrlSpec(BackendSpec):
         yield from key_checks(self.api_key_env)
         yield reach_check(self.url) if reach else unknown("server", f"{self.url} is only checked if the backend is named")
 
-    def standing(self) -> Endpoint:
+    def running_endpoint(self) -> Endpoint:
         rate, labels = self.rate_limit.requests_per_minute, self.labels.model_dump(exclude_defaults=True)
         own = self.url, self.model or "", self.name, self._key(), self.ca_file, self.headers, rate, labels, self.api_key_env
-        return Endpoint(*own, **self.beside)
+        return Endpoint(*own, **self.endpoint_fields)
 
     def _key(self) -> str | None:
         if self.api_key_env is None:
@@ -209,7 +209,7 @@ class Url(Backend):
     """The backend for a server that already runs. It is not started or stopped, but it has to answer when the session starts."""
 
     def __init__(self, spec: UrlSpec, patience: float | None = None) -> None:
-        """`patience` is the time in seconds that the server may be unavailable during a session; None means the default."""
+        """Creates the backend. `patience` is how many seconds the server may be unavailable. None means the default."""
         self.spec = spec
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
@@ -223,7 +223,7 @@ class Url(Backend):
     @property
     def identity(self) -> Json:
         """The keys of the YAML, because the session cannot know what runs at the URL."""
-        return {"kind": self.spec.kind, "url": self.spec.url, "model": self.spec.model, **self.spec.who_plays}
+        return {"kind": self.spec.kind, "url": self.spec.url, "model": self.spec.model, **self.spec.role_identity}
 
     @property
     def facts(self) -> Json:
@@ -231,7 +231,7 @@ class Url(Backend):
 
     def start(self, directory: Path) -> Endpoint:
         del directory  # The server keeps its own logs.
-        endpoint = self.spec.standing()
+        endpoint = self.spec.running_endpoint()
         self.models = listed_models(endpoint)
         if self.spec.model and self.spec.model not in self.models:
             raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(self.models)}")

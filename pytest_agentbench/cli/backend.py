@@ -240,8 +240,8 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
             raise ConfigError(f"{name} is {facts.state}; `agentbench backend status` says when it is ready")
         return Endpoint(facts.url, facts.model or "", facts.backend), ReadySpec(**facts.ready)
     spec = load_backend(name, Path.cwd())
-    if (standing := spec.standing()) is not None:
-        return standing, ReadySpec(in_a_row=1)
+    if (known := spec.running_endpoint()) is not None:
+        return known, ReadySpec(in_a_row=1)
     if isinstance(spec, StackSpec):
         raise ConfigError(f"{name} does not run; `agentbench backend up {name}` boots it")
     raise ConfigError(f"{name} is of kind {spec.kind}: it runs only within a session")

@@ -139,7 +139,7 @@ class PlannedSessions:
 
     def _player(self, role: str, spec: BackendSpec) -> tuple[str, str]:
         """Returns the player of a role on a backend, and the reason why it is missing."""
-        backend: Json = {"name": spec.name, "url": getattr(spec, "url", None), "roles": spec.beside["roles"]}
+        backend: Json = {"name": spec.name, "url": getattr(spec, "url", None), "roles": spec.endpoint_fields["roles"]}
         player = player_of(role, self._suite, backend)
         if player is None and role == JUDGE:
             return "the backend under test", ""

@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
 
-def missing_key(player: Json) -> str:
+def missing_key(endpoint: Json) -> str:
     """Returns a sentence if the API key of a role's endpoint is not in the environment, else an empty text.
 
-    `player` has the settings of the endpoint: its `url`, and in `api_key` the name of an environment variable.
+    `endpoint` has the settings of the endpoint: its `url`, and in `api_key` the name of an environment variable.
     """
-    name = player.get("api_key")
+    name = endpoint.get("api_key")
     if not name or os.environ.get(name):
         return ""
-    return f"{player['url']} needs an API key: the environment variable {name} is not set"
+    return f"{endpoint['url']} needs an API key: the environment variable {name} is not set"
 
 
 #: Characters per token in an ordinary text. It is an estimate, because the model's own tokenizer is not available.

@@ -55,7 +55,7 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 
 @dataclass(frozen=True)
 class McpProgram:
-    """How an MCP server is started: its command, its working directory and all its environment variables."""
+    """The program of an MCP server: its command, its working directory and all its environment variables."""
 
     run: Sequence[str]
     cwd: Path
@@ -314,7 +314,7 @@ class McpSession:
         return self._client
 
     async def _answer(self, late: str, request: Any) -> Any:
-        """Awaits and returns the server's answer to a request. `late` is what an error says if the server takes too long.
+        """Awaits and returns the server's answer to a request. If the server takes too long, the error says `late`.
 
         Raises ToolError if the server refuses the arguments, and InfraError if it fails.
         """

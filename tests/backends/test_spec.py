@@ -191,7 +191,7 @@ def test_user_and_password_of_a_url(tmp_path: Path, in_yaml: bool) -> None:
 
     backend = load_backend(name, tmp_path)
 
-    endpoint = backend.standing()
+    endpoint = backend.running_endpoint()
     assert endpoint is not None
     assert "http://127.0.0.1:8000/v1" == endpoint.url
     assert {"authorization": f"Basic {base64.b64encode(b'bob:pass@word-0815').decode()}"} == endpoint.headers

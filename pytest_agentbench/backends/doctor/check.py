@@ -19,7 +19,7 @@ class Check(NamedTuple):
     name: str
     state: Literal["ok", "missing", "unknown", "absent"]
     detail: str
-    fix: str = ""  # what to do if it is not ok; for `absent`, who needs it
+    fix: str = ""  # advice if the state is not `ok`; for `absent`, the backends that need the thing
 
 
 def ok(name: str, detail: str) -> Check:

@@ -197,7 +197,7 @@ def is_whole(home: Path) -> bool:
 
 
 def create(name: str, say: Callable[[str], None] = print) -> Path:
-    """Creates an environment if it does not exist, and returns its interpreter. Raises BackendError with the end of the log."""
+    """Creates an environment if it does not exist, and returns its interpreter. Raises BackendError if a step of that fails."""
     home = home_of(name)
     log = home.with_suffix(".log")
     with _creation_lock(home, say):

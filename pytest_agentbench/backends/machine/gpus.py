@@ -154,7 +154,7 @@ NAME = re.compile(r"\d+|GPU-[0-9a-fA-F-]+|MIG-[0-9a-zA-Z/-]+")
 class Gpu(NamedTuple):
     """A GPU or a MIG part that this process may use. Unlike a `Device`, it can come from an environment variable, without NVML."""
 
-    id: str  # as CUDA_VISIBLE_DEVICES names it
+    id: str  # index or UUID, as in CUDA_VISIBLE_DEVICES
     uuid: str = ""  # empty if NVML is not used
 
     @property

@@ -1,4 +1,4 @@
-"""How this package is installed in the environments of engines: its dependencies, and a link to the package instead of a copy."""
+"""Installing this package in the environments of engines: its dependencies, and a link to the package instead of a copy."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class Stack:
             self.deadline = booting + self.spec.ready.timeout
             self._bring_up()
             services = time.monotonic()
-            endpoint, proven = self._prove_and_warm()
+            endpoint, proven = self._check_and_warm_up()
             ended = time.monotonic()
         except AgentbenchError as error:
             self._fail(error)
@@ -254,7 +254,7 @@ class Stack:
         self.log(f"{instance.name} is ready: {instance.url_of(check.port, check.http) if check else 'it runs'}")
         self._waits.pop(instance.name, None)
 
-    def _prove_and_warm(self) -> tuple[Endpoint, float]:
+    def _check_and_warm_up(self) -> tuple[Endpoint, float]:
         """Runs the readiness checks, then the warm-up. Returns the endpoint, and the time (time.monotonic()) of the end of the checks."""
         front, does = self._front, self._noting(self._front.name)
         checks = self._readiness_checks(self.deadline, lambda check: does(f"readiness check `{check}`"))

@@ -77,7 +77,7 @@ class Stacked(Backend):
     @property
     def identity(self) -> Json:
         without = {"name", "note", "thresholds", "prices", "roles", "here", "warm_up", "sample_every"}
-        return self.spec.model_dump(mode="json", exclude=without, exclude_defaults=True) | self.spec.who_plays
+        return self.spec.model_dump(mode="json", exclude=without, exclude_defaults=True) | self.spec.role_identity
 
     @property
     def facts(self) -> Json:
@@ -106,9 +106,9 @@ class Stacked(Backend):
             self.stop()
         answering = self._held.ready(self._progress)
         self._url, self._is_unavailable = answering.url, False
-        labels, beside = self._labels(self._held.home / "run"), self.spec.beside
-        beside["roles"] = {name: self._role(role, self._held.boot["urls"]) for name, role in beside["roles"].items()}
-        endpoint = replace(answering, backend=self.name, labels=labels, **beside)
+        labels, fields = self._labels(self._held.home / "run"), self.spec.endpoint_fields
+        fields["roles"] = {name: self._role(role, self._held.boot["urls"]) for name, role in fields["roles"].items()}
+        endpoint = replace(answering, backend=self.name, labels=labels, **fields)
         self.description |= {"boot": self._held.boot, "restarts": {}}
         if self.terms.keep is not None:
             self._held.keep(self.terms.keep)

@@ -104,7 +104,7 @@ class HoldDeclined:
 
 @dataclass(frozen=True)
 class BootProgress:
-    """What the boot is waiting for, to be shown to the user. The daemon sends it twice a second to all holders that can read it."""
+    """Tells holders what the boot is waiting for. The daemon sends it twice a second to those that can read it, for their users."""
 
     text: str
 

@@ -68,7 +68,7 @@ class HttpCheck(Spec):
 
 
 class MetricsSpec(Spec):
-    """Where a service serves its metrics in Prometheus text: a path on one of its ports."""
+    """The place of a service's metrics in Prometheus text: a path on one of its ports."""
 
     path: str = Field(default="/metrics", description="The path of the metrics.")
     port: str = Field(default="port", description="The name of the service's port. The default is its main port.")
@@ -195,7 +195,7 @@ class ReadySpec(Spec):
 
 
 class LabelsSpec(Spec):
-    """Options for announcing rollouts to the stack, and for hints in their calls."""
+    """The key `labels` of a stack: how calls tell the stack's router which rollout they belong to, and what to expect of it."""
 
     kind: Literal["none", "thunderagent", "dynamo"] = Field(
         default="none", description="The router that gets the labels of rollouts: `thunderagent`, `dynamo`, or `none`."
@@ -251,7 +251,7 @@ class StackRole(RoleSpec):
 
 
 class StackSpec(BackendKeys):
-    """Keys of a stack: services on this machine that are started for a session."""
+    """The YAML keys of `kind: stack`: services on this machine that are started for a session."""
 
     kind: Literal["stack"] = Field(
         default="stack", description="`stack`: services that the session starts. It can be left out if `services` or `include` is set."

@@ -1,4 +1,4 @@
-"""What a stack inherits from its machine: environment variables, package versions, and files that its YAML names."""
+"""The surroundings that a stack inherits from its machine: environment variables, package versions, files that its YAML names."""
 
 from __future__ import annotations
 

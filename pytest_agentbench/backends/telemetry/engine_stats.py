@@ -89,7 +89,7 @@ class CacheHits:
 
 @dataclass(frozen=True)
 class Gauge:
-    """Statistics of a sampled number over all rounds."""
+    """Mean and maximum of a sampled metric over all rounds of samples."""
 
     mean: float | None
     max: float | None
@@ -97,7 +97,7 @@ class Gauge:
 
 @dataclass(frozen=True)
 class ServerCounts:
-    """Counts of the server that is nearest to the client."""
+    """The counts of one server, to be compared with those of the tap: a frontend if there is one, else the engines."""
 
     kind: str | None = None  # `dynamo`, `vllm` or `sglang`, from the names of its metrics
     prompt_tokens: float | None = None
@@ -119,7 +119,7 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Statistics of a serving stack from samples."""
+    """Statistics of a serving stack over a run, computed from samples of its metrics."""
 
     rounds: int  # rounds of samples while calls were in progress; the fields about load are over these
     longest_gap_s: float  # longest time without a sample while calls were in progress, in seconds
@@ -135,7 +135,7 @@ class EngineStats:
 
 @dataclass(frozen=True, kw_only=True)
 class Looks:
-    """Facts about the sampling itself, which the samples do not contain."""
+    """How metrics were sampled during a run: number of rounds, failures and CPU time."""
 
     notes: tuple[str, ...]  # sentences about samples that could not be taken or written
     looks: int  # rounds of samples, each of all services

@@ -69,7 +69,7 @@ class GpuSample:
 
 @final
 class ServiceLine(TypedDict):
-    """A sample of a replica of a service. Only the first of consecutive failed samples has a line, and the next good one is a `first`."""
+    """A sample of the metrics of one replica of a service. Of consecutive failed samples only the first has a line; a `first` follows."""
 
     round: int  # looks of the same round belong together
     at: float  # seconds since 1970
@@ -85,7 +85,7 @@ class ServiceLine(TypedDict):
 
 @final
 class GpuLine(TypedDict):
-    """A sample of a GPU."""
+    """A sample of the load of one GPU."""
 
     round: int  # looks of the same round belong together
     at: float  # seconds since 1970
