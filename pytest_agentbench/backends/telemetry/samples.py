@@ -69,7 +69,7 @@ class GpuSample:
 
 @final
 class ServiceLine(TypedDict):
-    """A sample of the metrics of one replica of a service. Of consecutive failed samples only the first has a line; a `first` follows."""
+    """A sample of one replica's metrics. Consecutive failed samples have only one line, and the next good sample is a `first`."""
 
     round: int  # looks of the same round belong together
     at: float  # seconds since 1970
