@@ -257,7 +257,7 @@ class McpSession:
         if self._life.done():
             raise self._failed("does not serve", self._life.exception())
         if self._client is None:
-            raise self._failed(f"has not answered `initialize` within {self._server.timeout:g} s (`timeout`)", None)
+            raise self._failed(f"has not answered the initialize request within {self._server.timeout:g} s (timeout)", None)
 
     async def end(self) -> None:
         """Ends the session and waits until it is closed."""

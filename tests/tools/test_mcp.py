@@ -262,7 +262,7 @@ async def test_http_server_that_is_gone(folder: Path, url: str) -> None:
         ({"command": ["python", "gone.py"]}, "the MCP server `python gone.py` ended with exit code 2; its last lines: .*gone.py.*"),
         (
             {"command": ["sleep", "600"], "timeout": 0.5},
-            "the MCP server `sleep 600` has not answered `initialize` within 0.5 s \\(`timeout`\\); .*",
+            "the MCP server `sleep 600` has not answered the initialize request within 0.5 s \\(timeout\\); .*",
         ),
         ({"url": "http://127.0.0.1:1/mcp"}, "the MCP server `http://127.0.0.1:1/mcp` does not serve: .*"),
     ],
