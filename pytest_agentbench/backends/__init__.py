@@ -1,1 +1,1 @@
-"""Backends: the servers and stacks under test. They are read from a YAML, started, checked and stopped."""
+"""Backends: the LLM servers and serving stacks under test. A YAML file describes each; sessions start, check and stop them."""

@@ -25,7 +25,7 @@ Make = Callable[[], Backend]
 
 
 class Arms(Backend):
-    """The backends of the arms of an A/B session.
+    """The backend of an A/B session. It contains one backend for each arm (a setting under comparison), and starts and watches them.
 
     An arm whose backend does not start, or dies, is excluded from the session with a reason in `failures`. The other arms continue.
     """
@@ -68,7 +68,7 @@ class Arms(Backend):
 
     @property
     def facts(self) -> Json:
-        """Returns the hardware if it was the same for all arms that started. All other facts can differ between arms."""
+        """Returns the fact `hardware` if it is the same for all arms that started. Other facts are left out, as they can differ."""
         hardware = [self.backends[name].facts.get("hardware") for name in self.load_s]
         return {"hardware": hardware[0]} if hardware and hardware[0] and all(each == hardware[0] for each in hardware) else {}
 
@@ -123,7 +123,7 @@ class Arms(Backend):
         return self.backends[arm].metrics() if arm in self._endpoints else Sources()
 
     def metrics(self) -> Sources:
-        """Returns the sources of all arms that are up, with services named ARM.SERVICE."""
+        """Returns the metrics URLs and GPUs of all arms that are up. Their services are named ARM.SERVICE."""
         sources_by_arm = {name: self.sources(name) for name in self._endpoints}
         targets = tuple(
             Target(f"{name}.{target.service}", target.replica, target.url, target.ca_file)
@@ -135,11 +135,11 @@ class Arms(Backend):
 
     @property
     def processes(self) -> Mapping[str, Child]:
-        """Returns the processes of the arms that are up, named ARM.PROCESS."""
+        """Returns the child processes of the arms that are up, named ARM.PROCESS."""
         return {f"{arm}.{name}": child for arm in [*self._endpoints] for name, child in self.backends[arm].processes.items()}
 
     def unused(self, arm: str) -> Collection[str]:
-        """Returns the processes of all other arms, whether they are up or not."""
+        """Returns the names (ARM.PROCESS) of the processes of all other arms, whether they are up or not."""
         return [f"{other}.{name}" for other, backend in self.backends.items() if other != arm for name in backend.processes]
 
     def watch(self, tell: Tell) -> str | None:
@@ -190,7 +190,10 @@ class Arms(Backend):
             self._tell_session(name, ())
 
     def _tell_session(self, arm: str, names: Collection[str]) -> bool:
-        """Reports the parts of all arms that are being restarted to the session. Returns whether it allows another restart."""
+        """Tells the session which parts of the arms are being restarted, after those of one arm have changed to `names`.
+
+        Returns whether the session allows another restart.
+        """
         self._unavailable[arm] = [*names]
         return self._tell is None or self._tell([f"{each}.{name}" for each, names in self._unavailable.items() for name in names])
 
@@ -201,7 +204,7 @@ class Arms(Backend):
 
 
 def fit_together(backends: list[Backend]) -> bool:
-    """Returns whether all stacks can be up at once: there are enough GPUs, and no two stacks name the same GPU or fixed port."""
+    """Returns whether these backends can be up at once: there are enough GPUs, and no two stacks name the same GPU or fixed port."""
     specs = [spec for each in backends if isinstance(spec := getattr(each, "spec", None), StackSpec)]
     requests = [spec.gpus for spec in specs]
     count = sum(any_kind + len(named) for any_kind, named in requests)

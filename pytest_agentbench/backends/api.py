@@ -1,4 +1,4 @@
-"""A small HTTP client for the requests of the session itself, such as readiness checks. Agents never use it."""
+"""A small HTTP client for requests that the session itself sends to a backend, such as readiness checks. Agents never use it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,22 @@ _UNFINISHED = frozenset({404})
 
 
 class NeverReady(BackendError):
-    """Raised if the endpoint refuses a request in a way that waiting does not change."""
+    """The error for a request that the endpoint will refuse however long the session waits, for example because of a wrong key."""
 
 
 def is_final(status: int, *, boots: bool) -> bool:
-    """Returns whether the same request would get the same status again. `boots`: the server is still starting, so a 404 may change."""
+    """Returns whether a request that got this status would get it again later.
+
+    `boots` means that the server is still starting, so a 404 may change.
+    """
     return 300 <= status < 500 and status not in _LATER and not (boots and status in _UNFINISHED)
 
 
 def denied(sentence: str, status: int, endpoint: Endpoint, *, boots: bool = False, hint: str = "") -> BackendError:
-    """Returns the error for an answer that is not 200. It gives advice about the key for 401 and 403, and `hint` for other statuses."""
+    """Returns the exception for an answer with a status that is not 200. Its message is `sentence` and advice.
+
+    The advice is about the API key if the status is 401 or 403, otherwise `hint`.
+    """
     kind = NeverReady if is_final(status, boots=boots) else BackendError
     advice = key_advice(endpoint) if status in (401, 403) else hint
     return kind(f"{sentence}; {advice}" if advice else sentence)
@@ -49,7 +55,7 @@ def key_advice(endpoint: Endpoint) -> str:
 
 
 def unanswered(what: str, error: BaseException, endpoint: Endpoint, host: str) -> BackendError:
-    """Returns the error for a request that got no answer."""
+    """Returns the exception for a request that got no answer because of `error`. Its message begins with `what`."""
     if isinstance(error, ssl.SSLError):
         return (NeverReady if lasts(error) else BackendError)(f"{what}: {of_tls(error, host, endpoint.ca_file)}")
     if isinstance(error, UnicodeError) or (isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME):
@@ -72,7 +78,7 @@ class ApiAnswer(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The error message of the answer, or the beginning of its text, in one line. API keys in it are redacted."""
+        """The error message in the answer, or else the beginning of its text, in one line. API keys are redacted."""
         answer = self.json()
         text = " ".join((error_message(answer) if is_error(answer) else self.text).split())
         for secret in (self.endpoint.api_key or "", *self.endpoint.headers.values()):
@@ -95,7 +101,7 @@ class Api:
     """Sends GET and POST requests to paths below the URL of an endpoint. Proxy settings of the environment are ignored."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        """Raises BackendError if the file of the endpoint's certificate authority cannot be read."""
+        """Creates the client. Raises BackendError if the file of the endpoint's certificate authority cannot be read."""
         self.endpoint = endpoint
         self._opener = _opener(endpoint)
 
@@ -106,7 +112,10 @@ class Api:
         return self._ask(path, json.dumps(body).encode(), timeout)
 
     def open(self, path: str, body: Json, timeout: float) -> Any:
-        """Returns a response to be read line by line. Raises OSError (HTTPError if the status is not 2xx) or HTTPException."""
+        """Sends a POST request and returns the open response, so that a stream can be read line by line.
+
+        Raises OSError (HTTPError if the status is not 2xx) or HTTPException.
+        """
         return self._open(path, json.dumps(body).encode(), timeout)
 
     def _open(self, path: str, body: bytes | None, timeout: float) -> Any:
@@ -116,7 +125,10 @@ class Api:
         return self._opener.open(Request(f"{self.endpoint.url}{path}", body, headers), timeout=timeout)
 
     def _ask(self, path: str, body: bytes | None, timeout: float) -> ApiAnswer:
-        """Raises BackendError if there is no answer, and NeverReady if waiting cannot change that."""
+        """Sends one request and returns the answer with any status.
+
+        Raises BackendError if there is no answer, as NeverReady if waiting cannot change that.
+        """
         try:
             with self._open(path, body, timeout) as answer:
                 return ApiAnswer(answer.status, answer.reason, answer.read().decode(errors="replace"), self.endpoint)
@@ -136,7 +148,7 @@ def _opener(endpoint: Endpoint) -> OpenerDirector:
     try:
         return build_opener(ProxyHandler({}), HTTPSHandler(context=ssl.create_default_context(cafile=endpoint.ca_file)))
     except OSError as error:
-        raise BackendError(f"ca_file {endpoint.ca_file} cannot be used: {error.strerror or error}") from error
+        raise BackendError(f"ca_file {endpoint.ca_file} cannot be used: {error.strerror or error}; it must be a PEM file") from error
 
 
 CHATS, TOKENS = 3, 64  # number of chats, and output tokens of each at most
@@ -144,7 +156,7 @@ PROBE_TIMEOUT = 120.0  # seconds for a chat
 
 
 class Speed(NamedTuple):
-    """The speed of an endpoint: medians of several chats."""
+    """The measured speed of an endpoint: medians of several chats."""
 
     ttft_ms: float
     e2e_ms: float

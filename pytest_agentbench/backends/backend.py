@@ -1,4 +1,4 @@
-"""The interface between a session and the server or stack under test."""
+"""`Backend`, the interface through which a session starts, watches and stops the server or stack under test."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Tell = Callable[[Collection[str]], bool]
 class Backend(Protocol):
     """The server or stack that a session tests. All methods may be called from any thread.
 
-    `start` boots it and returns its endpoint. `watch` then blocks in a thread of its own until the backend dies or is stopped. `stop` ends
-    it, at any time. Attributes and properties without a default must be set by each backend.
+    The session calls `start`, which boots the backend and returns its endpoint. Another thread then calls `watch`, which blocks until the
+    backend dies or is stopped. `stop` ends the backend at any time. Subclasses must set the attributes and properties without a default.
 
-    Only A/B sessions have arms. A backend without arms inherits the methods about them: `leave_out`, `turn`, `sources`, `unused` and
-    `follow`.
+    Only the backend of an A/B session has arms (settings under comparison). Other backends inherit the methods about arms: `leave_out`,
+    `turn`, `sources`, `unused` and `follow`.
     """
 
     name: str
@@ -37,19 +37,24 @@ class Backend(Protocol):
 
     @property
     def identity(self) -> Json:
-        """The settings that decide how it answers and how fast. A run is only resumed on a backend with the same identity.
+        """The settings that decide how the backend answers and how fast. They are known before the start.
 
-        It is read before the start.
+        A run is only resumed on a backend with the same identity.
         """
         return {name: value for name, value in self.description.items() if name not in ("name", "note", "prices")}
 
     @property
     def facts(self) -> Json:
-        """Other facts that can differ between runs, read when the session ends. Unknown facts are missing or null.
+        """Facts about the backend that can differ between runs with the same identity. They are read when the session ends.
 
-        `services` (service -> packages, image), `environment` (inherited variables that configure engines), `files` (hashes of the files
-        that the YAML names), `server` (version and owner that the server reports), `model` (revision or hash of the weights), `hardware`
-        (`gpus`, their names, and `driver`).
+        Unknown facts are missing or null. The keys are:
+
+        - `services`: service -> packages of its environment, or digest of its image
+        - `environment`: inherited variables that configure engines
+        - `files`: hashes of the files that the YAML names
+        - `server`: version and owner that the server reports
+        - `model`: revision or hash of the weights
+        - `hardware`: names of the GPUs, and version of the driver
         """
         return {}
 
@@ -58,7 +63,7 @@ class Backend(Protocol):
 
     @property
     def processes(self) -> Mapping[str, Child]:
-        """Returns the child processes that `watch` restarts if they die, by the names that it gives to `tell`."""
+        """The child processes that `watch` restarts if they die. The keys are the names that `watch` passes to `tell`."""
         return {}
 
     def watch(self, tell: Tell) -> str | None:
@@ -73,10 +78,10 @@ class Backend(Protocol):
         """
 
     def look(self) -> str:
-        """Checks whether the backend still answers. It is called after calls failed as if the backend were dead.
+        """Checks whether the backend still answers. The session calls this after calls have failed as if the backend were dead.
 
-        If it does not answer, `watch` reports the missing parts to the session. Returns a sentence for the user if a part has become
-        unavailable. Backends whose `processes` are all that can die need no such check.
+        If the backend does not answer, `watch` tells the session which parts are unavailable. Returns a sentence for the user if a part
+        has become unavailable, else an empty string. Backends that consist only of their `processes` need no such check.
         """
         return ""
 
@@ -92,7 +97,7 @@ class Backend(Protocol):
         """Stops the backend. May be called at any time, and more than once."""
 
     def metrics(self) -> Sources:
-        """Returns the metrics URLs and GPUs of the started backend; the session samples them."""
+        """Returns the metrics URLs and GPUs of the started backend. The session samples them."""
         return Sources()
 
     def leave_out(self) -> Sequence[str]:
@@ -103,9 +108,9 @@ class Backend(Protocol):
         return ()
 
     def turn(self, arm: str, endpoint: Endpoint) -> tuple[Endpoint, bool]:
-        """Starts an arm if it is not up. Returns its endpoint and whether it was started; raises BackendError if it does not start.
+        """Makes an arm ready for its next block of rollouts. Returns its endpoint, and whether it was started for that.
 
-        `endpoint` is what `start` returned.
+        `endpoint` is what `start` returned; backends without arms return it. Raises BackendError if the arm does not start.
         """
         del arm
         return endpoint, False
@@ -121,5 +126,5 @@ class Backend(Protocol):
         return ()
 
     def follow(self, on_lost: Callable[[str, str], None]) -> None:
-        """Sets the function that is called with an arm that has died, and the reason."""
+        """Sets the function that is called when an arm has died. Its arguments are the name of the arm and the reason."""
         del on_lost

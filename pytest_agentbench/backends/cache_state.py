@@ -27,7 +27,7 @@ Counters = dict[tuple[str, int, str], float]  # (service, replica, counter) -> s
 
 @dataclass(frozen=True)
 class CacheBlock:
-    """A block, which is rollouts of one arm without rollouts of others in between, and its use of the prefix cache."""
+    """A block (rollouts of one arm, without rollouts of other arms in between), and its use of the prefix cache."""
 
     arm: str  # empty without arms
     rollouts: int
@@ -40,35 +40,37 @@ class CacheBlock:
 
 @dataclass(frozen=True)
 class Reset:
-    """The result of emptying a cache."""
+    """The result of `reset`: which servers emptied their prefix cache, and why others did not."""
 
     done: tuple[str, ...] = ()  # URLs that emptied a cache
     why_not: str = ""  # why a part of the cache was not emptied; empty: all of it was
 
 
 def reset(endpoint: Endpoint, sources: Sources) -> Reset:
-    """Empties the cache of all engines behind an endpoint. Stops at the first engine that cannot do it, with the reason in `why_not`."""
-    if url := _cleared(Api(Endpoint(root(endpoint.url), "", api_key=endpoint.api_key, ca_file=endpoint.ca_file, headers=endpoint.headers))):
+    """Empties the prefix caches of all engines behind an endpoint. Stops at the first engine that cannot do it; `why_not` says why."""
+    if url := _clear_workers(
+        Api(Endpoint(root(endpoint.url), "", api_key=endpoint.api_key, ca_file=endpoint.ca_file, headers=endpoint.headers))
+    ):
         return Reset((url,))
     engines = [_origin(target.url) for target in sources.targets if has_cache(target)] or [root(endpoint.url)]
     done: list[str] = []
     for url in dict.fromkeys(engines):
-        done_by = next((f"{url}{path}" for path in OF_ENGINES if _did(Api(Endpoint(url, "", ca_file=endpoint.ca_file)), path)), "")
+        done_by = next((f"{url}{path}" for path in OF_ENGINES if _clear_engine(Api(Endpoint(url, "", ca_file=endpoint.ca_file)), path)), "")
         if not done_by:
             return Reset(tuple(done), f"{url} answers neither {' nor '.join(OF_ENGINES)}, and its endpoint does not answer {OF_FRONTENDS}")
         done.append(done_by)
     return Reset(tuple(done))
 
 
-def _cleared(frontend: Api) -> str:
-    """Returns the URL of a Dynamo frontend if all its workers emptied their cache, else an empty string."""
+def _clear_workers(frontend: Api) -> str:
+    """Asks a Dynamo frontend to empty the caches of its workers. Returns the URL if all of them did, else an empty string."""
     answer = _posted(frontend, OF_FRONTENDS)
     content = answer.json() if answer and answer.status == 200 else None
     all_did = isinstance(content, dict) and content.get("cleared_workers") and not content.get("failed_workers")
     return f"{frontend.endpoint.url}{OF_FRONTENDS}" if all_did else ""
 
 
-def _did(engine: Api, path: str) -> bool:
+def _clear_engine(engine: Api, path: str) -> bool:
     answer = _posted(engine, path)
     return answer is not None and 200 <= answer.status < 300
 
@@ -86,13 +88,13 @@ def _origin(url: str) -> str:
 
 
 def has_cache(target: Target) -> bool:
-    """Returns whether the metrics of a target contain the cache lookups of an engine."""
+    """Returns whether the metrics at a target's URL contain a counter of prefix cache lookups."""
     names = {names.queries for kind, names in SERVERS.items() if kind != "dynamo"}
     return any(name in names for _, _, name in counters([target]))
 
 
 def counters(targets: Sequence[Target]) -> Counters:
-    """Returns the current counters of the servers. A server that does not answer has none."""
+    """Reads the metrics URLs, and returns the current values of the counters in COUNTERS. A server that does not answer has none."""
     counts: defaultdict[tuple[str, int, str], float] = defaultdict(float)
     for watched in map(SampledTarget, targets):
         try:
@@ -110,7 +112,10 @@ def counters(targets: Sequence[Target]) -> Counters:
 
 
 def moved(before: Mapping[tuple[str, int, str], float], after: Mapping[tuple[str, int, str], float]) -> dict[str, float]:
-    """Returns counter -> increase, summed over all servers. A counter that fell was reset to 0 in between."""
+    """Returns counter -> increase between two results of `counters`, summed over all servers.
+
+    A counter that fell was reset to 0 in between, so its new value is the increase.
+    """
     by: defaultdict[str, float] = defaultdict(float)
     for series, value in after.items():
         start = before.get(series, 0.0)
@@ -118,8 +123,8 @@ def moved(before: Mapping[tuple[str, int, str], float], after: Mapping[tuple[str
     return dict(by)
 
 
-def together(parts: Iterable[CacheHits]) -> CacheHits:
-    """Returns the hits of several blocks together. The ratio is None if no block has lookups."""
+def total_hits(parts: Iterable[CacheHits]) -> CacheHits:
+    """Adds up the cache hits of several blocks. The ratio is None if no block has lookups."""
     known = [part for part in parts if part.queried_tokens]
     hits, queries = sum(part.hit_tokens or 0 for part in known), sum(part.queried_tokens or 0 for part in known)
     return CacheHits(hits / queries if queries else None, hits, queries)

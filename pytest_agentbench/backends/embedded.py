@@ -1,4 +1,4 @@
-"""The built-in engine as a backend: a process that listens on 127.0.0.1."""
+"""Backends of `kind: embedded`: the built-in engine, which needs no model or GPU, in a process that listens on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_CERTIFICATES = {"SSL_CERT_FILE": os.devnull}
 
 
 class EmbeddedSpec(EngineSettings, BackendSpec):
-    """Keys of the built-in engine, which is a process that listens on 127.0.0.1."""
+    """The YAML keys of `kind: embedded`: the built-in engine, a process that listens on 127.0.0.1."""
 
     kind: Literal["embedded"] = Field(description="`embedded`: the built-in engine.")
     model: str | None = Field(default=None, description="The name of the model that the engine serves. The default is `embedded-<policy>`.")
@@ -56,7 +56,7 @@ class EmbeddedSpec(EngineSettings, BackendSpec):
 
 
 class Embedded(Backend):
-    """The built-in engine in a process of its own, which is restarted on the same port if it dies."""
+    """A backend that runs the built-in engine in a child process, and restarts it on the same port if it dies."""
 
     def __init__(self, spec: EmbeddedSpec) -> None:
         self.spec = spec
@@ -73,7 +73,7 @@ class Embedded(Backend):
     @property
     def identity(self) -> Json:
         without = {"name", "note", "thresholds", "prices", "roles", "port", "request_log", "script"}
-        settings = self.spec.model_dump(exclude=without, exclude_none=True) | self.spec.who_plays
+        settings = self.spec.model_dump(exclude=without, exclude_none=True) | self.spec.role_identity
         return {**settings, **({"script": file_digest(Path(self.spec.script))} if self.spec.script else {})}
 
     @property
@@ -87,9 +87,9 @@ class Embedded(Backend):
         self.port = self._reserved.getsockname()[1] if self._reserved else self.spec.port
         child = self._start_engine()
         if child is None:
-            raise BackendError("it was stopped before it started")
+            raise BackendError("the backend was stopped before its engine started")
         child.ready(Listening)
-        endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", self._model, self.name, **self.spec.beside)
+        endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", self._model, self.name, **self.spec.endpoint_fields)
         self.models = listed_models(endpoint)
         return endpoint
 
@@ -116,7 +116,7 @@ class Embedded(Backend):
         return Sources((Target(ENGINE, 0, f"http://127.0.0.1:{self.port}/metrics"),))
 
     def watch(self, tell: Tell) -> str | None:
-        """Restarts the engine on the same port whenever it dies."""
+        """Restarts the engine on the same port whenever it dies, until the session allows no more restarts."""
         assert self.child is not None
         while True:
             child = self.child

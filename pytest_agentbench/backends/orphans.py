@@ -1,4 +1,4 @@
-"""Cleanup of stacks whose session and stack daemon were both killed. The next session does it."""
+"""Cleanup of stacks whose session and stack daemon were both killed, by sessions whose own backend is not a stack."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pytest_agentbench.errors import AgentbenchError
 
 
 def end_orphans(say: Callable[[str], None]) -> None:
-    """Cleans up the stacks of this user that have no stack daemon, and passes a sentence about them to `say`.
+    """Ends the services of this user's stacks whose stack daemon is dead, and passes a sentence about them to `say`.
 
-    Errors of the folder of stacks are ignored, because this session may not need a stack.
+    If the folder of stacks cannot be used, nothing happens, because this session may not need a stack.
     """
     try:
         ended = clean_up_orphans()

@@ -1,4 +1,7 @@
-"""Readiness checks of an endpoint, made before the first rollout: from an open port to calls with the labels of a rollout."""
+"""Readiness checks of an endpoint before the first rollout: port, models, workers, chat, tool call, and labels.
+
+Labels are request fields or headers that tell the router of a stack which rollout a call belongs to.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from pytest_agentbench.tap.routing_hints import make_labels, merged
 
 
 class ProbeRollout:
-    """A test rollout. It is announced to the stack with every call and released at its end, like a real rollout."""
+    """A rollout for tests of a stack. Like a real rollout, its calls have labels, and the stack is told when it ends (`release`)."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.labels = make_labels(endpoint.labels)
@@ -36,12 +39,18 @@ class ProbeRollout:
         return self._api.post("/chat/completions", merged(body, self._fields), timeout)
 
     def is_listed(self) -> bool | None:
-        """Returns whether the stack lists this rollout, or None if stacks of this kind have no list. Raises BackendError on failure."""
+        """Returns whether the stack's router lists this rollout, or None if routers of this kind have no list.
+
+        Raises BackendError if the list cannot be read.
+        """
         listing = self.labels.listing(self._endpoint.url)
         return None if listing is None else self.id in _object(Api(replace(self._endpoint, url=listing)).get(""), f"GET {listing}")
 
     def release(self, model: str) -> Json | None:
-        """Releases the rollout. Returns the answer of the stack, or None if none is needed. Raises BackendError if it refuses."""
+        """Tells the stack that the rollout has ended. Raises BackendError if the stack refuses that.
+
+        Returns the answer of the stack, or None if stacks of this kind are not told.
+        """
         release = self.labels.release(self._endpoint.url, model, self.id)
         if release is None:
             return None
@@ -51,28 +60,32 @@ class ProbeRollout:
 
 @contextmanager
 def probe_rollout(endpoint: Endpoint) -> Iterator[ProbeRollout]:
-    """Opens a test rollout, and releases it at the end of the block."""
+    """Yields a test rollout, and releases it at the end of the block."""
     probe = ProbeRollout(endpoint)
     yield probe
     probe.release(endpoint.model)
 
 
-def prove(endpoint: Endpoint, body: Json) -> str:
-    """Sends a labelled chat and releases it. Raises BackendError if the stack has ignored the label."""
+def check_labels(endpoint: Endpoint, body: Json) -> str:
+    """Checks that the router of a stack reads labels, with a labelled chat and its release. Returns what was shown.
+
+    Raises BackendError if the router has ignored the label.
+    """
     probe = ProbeRollout(endpoint)
     answer = _object(probe.chat(body), "a call with a label")
     if not probe.labels.shows_label_read(answer):
         raise BackendError(
-            f"a call with a label was answered without what the label asks for: {beginning(str(answer), 300)}; "
+            f"the answer to a labelled call lacks the data that the label requests: {beginning(str(answer), 300)}; "
             "check that calls go through the router"
         )
     if probe.is_listed() is False:
-        raise BackendError("the stack does not list a call with a label: it did not pass the router")
+        raise BackendError("the router does not list a labelled call, which did not go through it; check `endpoint` and `labels`")
     released = probe.release(endpoint.model)
     if released is None:
         return "announced"
     if probe.labels.bypassed(released) or probe.is_listed():
-        raise BackendError(f"a release was answered {beginning(str(released), 300)}: it did not pass the router")
+        given = beginning(str(released), 300)
+        raise BackendError(f"a release was answered {given}, so it did not go through the router; check `endpoint` and `labels`")
     return "announced and released"
 
 
@@ -103,7 +116,7 @@ TOOL = {
 
 @dataclass(frozen=True)
 class PassedCheck:
-    """A readiness check that has passed."""
+    """The result of a readiness check that has passed."""
 
     name: str
     detail: str
@@ -113,8 +126,8 @@ class PassedCheck:
 def listed_models(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
     """Returns the names of the models that an endpoint lists.
 
-    Raises BackendError with the request and the answer if there is no list. It is a NeverReady if waiting cannot change the answer; with
-    `boots` the server is still starting, so it may yet list models.
+    Raises BackendError with the request and the answer if it lists none, as NeverReady if waiting cannot change that. `boots` means that
+    the server is still starting, so it may list models later.
     """
     url = f"{endpoint.url}/models"
     api = Api(endpoint)
@@ -137,7 +150,7 @@ def listed_models(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
 
 
 def listed_context(endpoint: Endpoint) -> int | None:
-    """Returns the context length of a model according to `/models`, or None if the server does not report it or does not answer.
+    """Returns the context length of a model that the server reports at `/models`, or None if it reports none or does not answer.
 
     vLLM and SGLang call it `max_model_len`, other servers `context_length`.
     """
@@ -186,11 +199,11 @@ class ReadinessChecks:
 
     @property
     def answering(self) -> Endpoint:
-        """The endpoint with its model, which is known after the check `models`."""
+        """The endpoint with the name of its model. The name is known after the check `models` has passed."""
         return replace(self.endpoint, model=self.model)
 
     def run_checks(self) -> Iterator[PassedCheck]:
-        """Runs all checks and yields each one that passes. Raises BackendError for one that fails."""
+        """Runs all checks and yields the result of each. Raises BackendError for the first one that fails."""
         checks = {**self._silent(), "chat": self._chat}
         if self.spec.tools != "none":
             checks["tools"] = self._tools
@@ -200,10 +213,10 @@ class ReadinessChecks:
         self._probe.release(self.model)
 
     def run_silent_checks(self, workers: Mapping[str, int]) -> None:
-        """Runs only the checks that send no chat request, because the server would count it. Raises BackendError like `run_checks`.
+        """Runs only the checks that send no chat request. It is used during a run, when a chat would distort the server's metrics.
 
-        `workers` are the numbers of workers that Dynamo knew when the stack was ready. While it lists more, it still sends calls to the
-        worker that died.
+        `workers` are the numbers of workers that Dynamo listed when the stack was ready. While Dynamo lists more, it still sends calls to
+        a worker that has died. Raises BackendError for the first check that fails.
         """
         self._max_workers = workers
         for _ in self._run(self._silent()):
@@ -252,18 +265,21 @@ class ReadinessChecks:
         return ", ".join(models)
 
     def _workers(self) -> str:
-        """Checks the numbers of workers. Dynamo lists a model before all its workers are up, and a worker for seconds after its death."""
+        """Checks that Dynamo lists the right numbers of workers.
+
+        Dynamo lists a model before all its workers are up, and a worker for seconds after its death.
+        """
         answer = Api(self.endpoint).get(f"/models/{self.model}/ready")
         self.workers = counts = _workers(answer.json())
         missing = [f"{counts.get(kind, 0)} of {least} {kind}" for kind, least in self.spec.workers.items() if counts.get(kind, 0) < least]
         if answer.status != 200 or missing:
             raise BackendError(f"/models/{self.model}/ready answered {answer}; workers: {', '.join(missing)}")
         if dead := [f"{counts.get(kind, 0)} {kind}, not {most}" for kind, most in self._max_workers.items() if counts.get(kind, 0) > most]:
-            raise BackendError(f"/models/{self.model}/ready still counts one that has died: {', '.join(dead)}")
+            raise BackendError(f"/models/{self.model}/ready still counts a worker that has died: {', '.join(dead)}")
         return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
     def _chat(self) -> str:
-        """Sends as many one-token chats as have to succeed in a row."""
+        """Checks that as many one-token chats in a row succeed as `ready.in_a_row` says."""
         for _ in range(self.spec.in_a_row):
             answer = self._post(CHAT)
             if answer.status != 200:
@@ -284,10 +300,10 @@ class ReadinessChecks:
         raise NeverReady(f"asked {TOOL_TRIES} times to call a tool, the model answered with text; {HINT_TOOLS}")
 
     def _labels(self) -> str:
-        """Checks that the router reads labels. It may learn of its workers shortly after they answer, so this is repeated."""
+        """Checks that the router reads labels. This is repeated, because a router may learn of its workers only after they answer."""
         for _ in range(LABEL_TRIES):
             try:
-                return prove(self.answering, self._body(CHAT))
+                return check_labels(self.answering, self._body(CHAT))
             except BackendError as error:
                 why = str(error)
                 time.sleep(PAUSE)
@@ -304,7 +320,7 @@ class ReadinessChecks:
 
 
 def warm_up(endpoint: Endpoint, requests: int, spec: ReadySpec) -> None:
-    """Sends this many requests at once, before anything is measured. Raises BackendError if one of them fails."""
+    """Warms up a server with this many requests at once, before anything is measured. Raises BackendError if one of them fails."""
     if not requests:
         return
     body = {"model": endpoint.model, "messages": [{"role": "user", "content": "Count to ten."}], "max_tokens": 16, **spec.chat}
@@ -332,7 +348,7 @@ def _choice(answer: ApiAnswer) -> Any:
 
 
 def _workers(answer: Any) -> dict[str, int]:
-    """Returns worker type -> number of workers in all namespaces of Dynamo's answer; empty if it cannot be read."""
+    """Returns worker type -> number of workers from Dynamo's answer, over all namespaces. Returns nothing if it cannot be read."""
     counts: dict[str, int] = {}
     try:
         for namespace in answer["namespaces"].values():

@@ -1,4 +1,4 @@
-"""The keys that backend YAMLs of all kinds have, and the search for backends by name."""
+"""The keys that all backend YAMLs have, and finding and loading a backend by its name, file or URL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SessionTerms:
 
 
 class BackendKeys(ModelSpec):
-    """Keys of all kinds of backends."""
+    """The keys that the YAML of every backend has, whatever its kind."""
 
     name: str = Field(description="Reports call the backend by this name. The default is the name of the file without `.yaml`.")
     model: str | None = Field(
@@ -53,8 +53,8 @@ class BackendKeys(ModelSpec):
     kind: str = Field(description="The kind of backend.")
 
     @property
-    def beside(self) -> Json:
-        """The fields of an Endpoint that come from these keys: roles, prices, request fields and context length."""
+    def endpoint_fields(self) -> Json:
+        """The fields of an `Endpoint` that come from the YAML and not from the server: roles, prices, request fields, context length."""
         return {
             "roles": roles_as_json(self.roles),
             "prices": self.prices.model_dump(exclude_none=True) if self.prices else None,
@@ -63,20 +63,20 @@ class BackendKeys(ModelSpec):
         }
 
     @property
-    def who_plays(self) -> Json:
-        """The part of the roles that belongs to the identity of the backend: URLs and models, without prices and limits."""
+    def role_identity(self) -> Json:
+        """The URLs and models of the roles, for the identity of the backend. Prices and limits do not belong to it."""
         kept = {name: role.model_dump(exclude={"prices", "limits"}, exclude_none=True) for name, role in self.roles.items()}
         return {"roles": kept} if kept else {}
 
 
 def context_length_of(keys: Json) -> int | None:
-    """Returns the context length in a backend's YAML, from a key or a setting of the engine; None if there is none."""
+    """Returns the context length that a backend's YAML declares in a key or in `settings`, or None if it declares none."""
     declared = (place.get(name) for place in (keys, keys.get("settings", {})) for name in ("context_length", "max_model_len"))
     return next((int(each) for each in declared if each is not None), None)
 
 
 class BackendSpec(BackendKeys):
-    """A validated backend YAML. Each kind has a subclass, which creates the backend and checks what it needs."""
+    """A validated backend YAML. Each kind of backend has a subclass, which creates the `Backend` and checks what it needs."""
 
     @abstractmethod
     def make(self, terms: SessionTerms) -> Backend:
@@ -84,20 +84,23 @@ class BackendSpec(BackendKeys):
 
     @classmethod
     def completed(cls, data: Json, file: Path) -> Json:
-        """Returns the keys of a YAML, completed from other files, for example included ones."""
+        """Returns the keys of a YAML before validation, with those that come from other files, such as included ones."""
         del file
         return data
 
     def refuse_mistakes(self) -> None:
-        """Raises ConfigError for mistakes that concern several keys and do not depend on the machine."""
+        """Raises ConfigError if keys contradict each other. It does not look at the machine."""
 
     def checks(self, *, reach: bool) -> Iterable[Check]:
-        """Checks what the backend needs, in the order in which a boot would need it. Without `reach`, no other machine is contacted."""
+        """Yields a check for each thing that the backend needs, in the order in which a boot needs them.
+
+        Without `reach`, no other machine is contacted.
+        """
         del reach
         return ()
 
-    def standing(self) -> Endpoint | None:
-        """Returns the endpoint of a backend that needs no boot, else None. Raises ConfigError if its API key is not set."""
+    def running_endpoint(self) -> Endpoint | None:
+        """Returns the endpoint of a backend that already runs (`kind: url`), else None. Raises ConfigError if its API key is not set."""
         return None
 
 
@@ -144,7 +147,7 @@ def find_backend(name: str, root: Path) -> Path:
     if name.endswith((".yaml", ".yml")):
         file = root / name if not Path(name).is_absolute() else Path(name)
         if not file.is_file():
-            raise ConfigError(f"no backend file {name}; it is looked for at {file}")
+            raise ConfigError(f"there is no backend file {name}: {file} does not exist")
         return file
     for folder in _folders(root):
         if (file := folder / f"{name}.yaml").is_file():

@@ -36,12 +36,12 @@ SERVER = "server"
 class Absence:
     """Detects that a server does not answer, and waits until it answers again.
 
-    `look` and `wait` run in different threads. Failed attempts call `look`. The thread that watches the backend is in `wait`, and takes
-    over when `look` found the server unavailable.
+    Two threads use it. `look` is called after a failed attempt, and tells the session if the server does not answer. `wait` blocks in the
+    thread that watches the backend. After `look` has found the server unavailable, `wait` polls the server until it answers again.
     """
 
     def __init__(self, patience: float | None) -> None:
-        """`patience` is the time in seconds that the server may be unavailable; None means PATIENCE."""
+        """Creates the object. `patience` is how many seconds the server may be unavailable. None means PATIENCE."""
         self.patience = PATIENCE if patience is None else patience
         self._tell: Tell | None = None  # Set by `wait`
         self._checking = threading.Lock()
@@ -50,10 +50,10 @@ class Absence:
         self._stopped = False
 
     def look(self, endpoint: Endpoint) -> str:
-        """Sends one request, unless the server is already known to be unavailable.
+        """Checks with one request whether the server answers, unless it is already known to be unavailable.
 
-        Returns a sentence if the server has become unavailable, else an empty string. The session learns it before this returns, so no
-        attempt starts afterwards.
+        Returns a sentence if the server has become unavailable, else an empty string. The session is told before this method returns, so
+        that no attempt starts afterwards.
         """
         with self._checking:
             if self._tell is None or self._wake.is_set() or not (why := self._unanswered(endpoint)):
@@ -63,7 +63,10 @@ class Absence:
         return f"{why}; no rollout begins until it answers, for {self.patience:g} s at most"
 
     def wait(self, endpoint: Endpoint, tell: Tell) -> str | None:
-        """Blocks. Returns the reason if the server does not recover, or None when the session ends."""
+        """Waits until `look` finds the server unavailable, and then until it answers again, any number of times.
+
+        Returns the reason if the server does not recover in time, or None when the session ends.
+        """
         self._tell = tell
         while not self._stopped:
             self._wake.wait()
@@ -103,7 +106,7 @@ AUTHORIZATION = "authorization"
 
 
 class RateLimit(Spec):
-    """The rate limit of a managed endpoint."""
+    """The rate limit that the tap keeps for a managed endpoint."""
 
     requests_per_minute: FiniteFloat | None = Field(
         default=None, gt=0, description="Calls per minute. They are sent one by one, evenly spaced. Without it, there is no limit."
@@ -111,7 +114,7 @@ class RateLimit(Spec):
 
 
 class UrlSpec(BackendSpec):
-    """Keys of a server that already runs and has an OpenAI-compatible API."""
+    """The YAML keys of `kind: url`: a server that already runs and has an OpenAI-compatible API."""
 
     kind: Literal["url"] = Field(description="`url`: a server that already runs.")
     url: str = Field(
@@ -142,7 +145,7 @@ class UrlSpec(BackendSpec):
     @model_validator(mode="before")
     @classmethod
     def _login_as_header(cls, data: Any) -> Any:
-        """Moves user and password from the URL to a header, as curl does."""
+        """Moves a user and password in `url` to an `authorization` header, as curl does."""
         if not isinstance(data, dict) or not isinstance(data.get("url"), str):
             return data
         url, headers = LoginUrl(data["url"]), data.get("headers") or {}
@@ -188,10 +191,10 @@ class UrlSpec(BackendSpec):
         yield from key_checks(self.api_key_env)
         yield reach_check(self.url) if reach else unknown("server", f"{self.url} is only checked if the backend is named")
 
-    def standing(self) -> Endpoint:
+    def running_endpoint(self) -> Endpoint:
         rate, labels = self.rate_limit.requests_per_minute, self.labels.model_dump(exclude_defaults=True)
         own = self.url, self.model or "", self.name, self._key(), self.ca_file, self.headers, rate, labels, self.api_key_env
-        return Endpoint(*own, **self.beside)
+        return Endpoint(*own, **self.endpoint_fields)
 
     def _key(self) -> str | None:
         if self.api_key_env is None:
@@ -203,10 +206,10 @@ class UrlSpec(BackendSpec):
 
 
 class Url(Backend):
-    """A server that already runs. It is not started or stopped, but it has to answer when the session starts."""
+    """The backend for a server that already runs. It is not started or stopped, but it has to answer when the session starts."""
 
     def __init__(self, spec: UrlSpec, patience: float | None = None) -> None:
-        """`patience` is the time in seconds that the server may be unavailable during a session; None means the default."""
+        """Creates the backend. `patience` is how many seconds the server may be unavailable. None means the default."""
         self.spec = spec
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
@@ -219,8 +222,8 @@ class Url(Backend):
 
     @property
     def identity(self) -> Json:
-        """Only the keys of the YAML: the session cannot know what runs at the URL."""
-        return {"kind": self.spec.kind, "url": self.spec.url, "model": self.spec.model, **self.spec.who_plays}
+        """The keys of the YAML, because the session cannot know what runs at the URL."""
+        return {"kind": self.spec.kind, "url": self.spec.url, "model": self.spec.model, **self.spec.role_identity}
 
     @property
     def facts(self) -> Json:
@@ -228,7 +231,7 @@ class Url(Backend):
 
     def start(self, directory: Path) -> Endpoint:
         del directory  # The server keeps its own logs.
-        endpoint = self.spec.standing()
+        endpoint = self.spec.running_endpoint()
         self.models = listed_models(endpoint)
         if self.spec.model and self.spec.model not in self.models:
             raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(self.models)}")

@@ -250,8 +250,8 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
             raise ConfigError(f"{name} is {facts.state}; wait until `agentbench backend status` lists it as ready")
         return Endpoint(facts.url, facts.model or "", facts.backend), ReadySpec(**facts.ready)
     spec = load_backend(name, Path.cwd())
-    if (standing := spec.standing()) is not None:
-        return standing, ReadySpec(in_a_row=1)
+    if (known := spec.running_endpoint()) is not None:
+        return known, ReadySpec(in_a_row=1)
     if isinstance(spec, StackSpec):
         raise ConfigError(f"{name} is not running; start it with `agentbench backend up {name}`")
     raise ConfigError(f"{name} is of kind {spec.kind}, which runs only during a session; pass a running stack or a URL instead")

@@ -141,7 +141,7 @@ class PlannedSessions:
 
     def _player(self, role: str, spec: BackendSpec) -> tuple[str, str]:
         """Returns the player of a role on a backend in words, and the reason if it cannot be used (otherwise empty)."""
-        backend: Json = {"name": spec.name, "url": getattr(spec, "url", None), "roles": spec.beside["roles"]}
+        backend: Json = {"name": spec.name, "url": getattr(spec, "url", None), "roles": spec.endpoint_fields["roles"]}
         player = player_of(role, self._suite, backend)
         if player is None and role == JUDGE:
             return "the backend under test", ""

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain, combinations, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_agentbench.backends.cache_state import CacheBlock, together
+from pytest_agentbench.backends.cache_state import CacheBlock, total_hits
 from pytest_agentbench.gate.evidence import Trial, latencies, samples, score_limits, uncounted
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import goodput
@@ -100,7 +100,7 @@ def _result(arm: Arm, part: Slice, facts: ArmFacts, blocks: Sequence[CacheBlock]
         busy_s=part.seconds,
         metrics=registry.numbers(part, "session"),
         goodput=goodput(part),
-        prefix_cache=together(block.prefix_cache for block in blocks if block.prefix_cache),
+        prefix_cache=total_hits(block.prefix_cache for block in blocks if block.prefix_cache),
     )
 
 

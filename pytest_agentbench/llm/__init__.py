@@ -1,1 +1,1 @@
-"""Access of agents, judges and scorers to models."""
+"""Model clients of agents, scorers and judges, and the addresses under which they call models."""

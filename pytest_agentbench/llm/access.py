@@ -1,4 +1,4 @@
-"""The addresses at the tap under which an attempt calls models: one for the agent, and one for each role that it or a scorer uses."""
+"""The URLs at the tap (the recording proxy) under which one attempt calls models: one for its agent, and one for each role or judge."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_ROLES: Mapping[str, Json] = {}
 
 
 class ModelAddress(NamedTuple):
-    """The address under which an attempt calls a model through the tap."""
+    """A URL of the tap that is valid for one attempt and leads to one model."""
 
     id: str  # token of the address
     base_url: str  # URL that contains the token
@@ -31,20 +31,23 @@ class ModelAddress(NamedTuple):
 
 
 class Tap(Protocol):
-    """The functions of the tap that a rollout uses."""
+    """The interface of the tap for rollouts: opens and closes the addresses under which an attempt calls models."""
 
     async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
-        """Creates a new token for an attempt."""
+        """Creates a token for an attempt, and returns the address that contains it."""
 
     async def said(self, id: str) -> list[Json]:
-        """Returns the model's messages since the last request, for a token opened with `keep`. Cancels calls in progress."""
+        """Returns the model's messages since the last call of this method. The token must have been opened with `keep`.
+
+        Cancels the LLM calls in progress.
+        """
 
     async def close(self, id: str) -> Sequence[LLMCall]:
         """Invalidates the token. Returns the LLM calls made with it."""
 
 
 class ModelAddresses:
-    """The addresses of one attempt. Each must be closed exactly once, which also returns its calls.
+    """The addresses under which one attempt calls models. Closing an address returns its LLM calls; each is closed exactly once.
 
     `agent` opens the address of the agent, `role` those of roles and judges. `close_agent` closes the addresses of the agent and its
     roles, `close_judges` those of judges, after the scorers have finished. `close_all` closes the rest, for example after an error.
@@ -59,7 +62,10 @@ class ModelAddresses:
         roles: Mapping[str, Json] = NO_ROLES,
         limits: Mapping[str, Json] = NO_ROLES,
     ) -> None:
-        """`roles` contains the suite's settings of each role by name, `limits` the limits of the agent and its roles together."""
+        """Creates the object without opening an address.
+
+        `roles` is role -> settings from the suite. `limits` are those that the agent and its roles share.
+        """
         self._tap, self._key, self._session, self._roles = tap, key, session, roles
         self._account: Json = {"account": secrets.token_hex(8), "limits": dict(limits)} if limits else {}
         self._unstructured = set() if unstructured is None else unstructured  # endpoints that refuse schemas, shared by all attempts
@@ -68,7 +74,7 @@ class ModelAddresses:
         self._lock = asyncio.Lock()  # Concurrent requests for a role must not open a second token, which would never be closed.
 
     async def agent(self, access: Access, sampling: Json) -> LLM:
-        """Opens the address of the agent. Raises InfraError if there is no backend."""
+        """Opens the address of the agent, and returns the agent's client. Raises InfraError if there is no backend."""
         model = str(sampling.get("model") or "")
         address = await self._tap.open(self._key, replace(access, model=model, **self._account))
         self._agent = address.id
@@ -76,9 +82,10 @@ class ModelAddresses:
         return LLM(address.base_url, model or address.model, rest, self._session, self.role, self._said, address.facts)
 
     async def role(self, name: str, endpoint: Json | None = None) -> LLM:
-        """Returns the client of a role. Its endpoint is `endpoint`, or else that of the suite's settings, or else the backend under test.
+        """Returns the client of a role, and opens an address for it if the attempt has none.
 
-        The same role and endpoint always have the same client. Raises InfraError if the role has no model, or its address cannot be opened.
+        The role is played by `endpoint`, or else by the endpoint in the suite's settings, or else by the backend under test. Raises
+        InfraError if the role has no model, or if the address cannot be opened.
         """
         facts = self._roles.get(name) if endpoint is None else endpoint
         known = name, repr(sorted((facts or {}).items()))
@@ -91,7 +98,7 @@ class ModelAddresses:
             return self._open[known][1]
 
     async def _said(self) -> list[Json]:
-        """Returns the model's messages to the agent since the last request. Raises InfraError if the tap does not answer."""
+        """Returns the model's messages to the agent since the last call of this method. Raises InfraError if the tap does not answer."""
         assert self._agent is not None
         return await self._tap.said(self._agent)
 

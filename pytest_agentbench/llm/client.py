@@ -1,7 +1,7 @@
-"""The small client of built-in agents, for one rollout. It calls the tap, which measures, streams and assembles answers.
+"""The model client that agents and scorers get for one rollout. It calls the tap, which records, streams and assembles the answers.
 
-Also the facts about what a model accepts: names of request fields and numbers of tokens. YAML files and servers declare them, and error
-messages of servers correct them.
+The module also keeps facts about each model: the request fields and numbers of tokens that it accepts. They come from YAML files and
+from servers, and are corrected if a server refuses a request.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
 
-def missing_key(player: Json) -> str:
-    """Returns a sentence on the API key of a role's endpoint that is missing in the environment, or an empty text if none is missing."""
-    name = player.get("api_key")
+def missing_key(endpoint: Json) -> str:
+    """Returns a sentence if the API key of a role's endpoint is not in the environment, else an empty text.
+
+    `endpoint` has the settings of the endpoint: its `url`, and in `api_key` the name of an environment variable.
+    """
+    name = endpoint.get("api_key")
     if not name or os.environ.get(name):
         return ""
-    return f"{player['url']} wants a key: the environment variable {name} is not set"
+    return f"{endpoint['url']} needs an API key: the environment variable {name} is not set"
 
 
 #: Characters per token in an ordinary text. It is an estimate, because the model's own tokenizer is not available.
@@ -66,7 +69,7 @@ _LONGEST = re.compile(r"supports at most (\d+) completion tokens", re.IGNORECASE
 
 
 class Correction(NamedTuple):
-    """A changed request that the server may accept after it refused the original one."""
+    """A changed request, which the server may accept after it has refused the original one."""
 
     fault: str  # name of the refused field, or `length`
     body: Json
@@ -74,23 +77,23 @@ class Correction(NamedTuple):
 
 @dataclass
 class ModelFacts:
-    """Facts about one model. All clients of a session that call this model share one object."""
+    """Facts about the requests that one model accepts. All clients of a session that call this model share one object."""
 
     request_fields: dict[str, str | None] = field(default_factory=dict)  # field -> accepted name, or None if the field is refused
     context_length: int | None = None  # tokens of prompt and answer together
     longest_answer: int | None = None  # tokens
 
     def fitted(self, body: Json) -> Json:
-        """Returns the request with the accepted field names, and with limits that leave space for the prompt."""
+        """Returns a request whose fields have the names that the model accepts, and whose length limits leave space for the prompt."""
         names = {name: self.request_fields.get(name, name) for name in body}
         fields = {new: body[name] for name, new in names.items() if new is not None and (new == name or new not in body)}
         bounds = [self.longest_answer, *(self._room(fields, limit) for limit in _limits(fields).values())]
         return _with_limit(fields, min((bound for bound in bounds if bound is not None), default=None))
 
     def _room(self, body: Json, limit: int) -> int | None:
-        """Returns the length of the longest possible answer, in tokens, if the requested length certainly does not fit, else None.
+        """Returns how many tokens an answer can have if `limit` tokens certainly do not fit into the context, else None.
 
-        It also returns None if little space is left. The estimate is too coarse then, and the server's refusal has the exact number.
+        It also returns None if little space is left, because the estimate is too coarse then. The server's refusal has the exact number.
         """
         characters = _prompt_characters(body)
         if self.context_length is None or characters // MOST + limit <= self.context_length:
@@ -99,9 +102,9 @@ class ModelFacts:
         return room if room > self.context_length // 8 else None
 
     def corrected(self, body: Json, status: int, content: bytes) -> Correction | None:
-        """Returns the request that the server's error message suggests, or None if the message does not suggest one.
+        """Corrects a request that the server has refused, or returns None if its error message suggests no correction.
 
-        It also keeps the new fact about the model.
+        The fact about the model in the message is kept, so later requests are right at once.
         """
         if status not in REFUSALS:
             return None
@@ -118,7 +121,7 @@ class ModelFacts:
         return Correction(name, self.fitted(body))
 
     def _room_by(self, message: str) -> int | None:
-        """Returns the length of the longest possible answer according to an error message, or None if it is about something else."""
+        """Returns how many tokens an answer can have according to an error message, or None if the message is not about lengths."""
         if (longest := _LONGEST.search(message)) is not None:
             self.longest_answer = int(longest[1])
             return self.longest_answer
@@ -154,12 +157,12 @@ def _texts(message: Json) -> list[str]:
 
 
 def _with_limit(body: Json, most: int | None) -> Json:
-    """Returns the request with limits of at most `most` tokens."""
+    """Returns a request whose length limits are at most `most` tokens. None changes nothing."""
     return body if most is None else {**body, **{name: min(limit, most) for name, limit in _limits(body).items()}}
 
 
 def _limits(body: Json) -> dict[str, int]:
-    """Returns the fields of a request that limit its answer, with their values."""
+    """Returns the fields of a request that limit the length of the answer, with their numbers of tokens."""
     return {name: body[name] for name in (OLD_LIMIT, NEW_LIMIT) if isinstance(body.get(name), int)}
 
 
@@ -192,7 +195,10 @@ class Reply:
 
     @property
     def message(self) -> Json:
-        """The message for the conversation. Tool arguments that are not a JSON object are repaired, because servers would refuse them."""
+        """The model's message as it is added to the conversation.
+
+        Tool arguments that are not a JSON object are repaired, because servers would refuse them in the next request.
+        """
         if not self.raw_message.get("tool_calls"):
             return self.raw_message
         return {**self.raw_message, "tool_calls": [*map(_sendable, self.raw_message["tool_calls"])]}
@@ -225,7 +231,10 @@ def _sendable(call: Json) -> Json:
 
 
 class LLM:
-    """Calls models for one rollout."""
+    """A client for calls of one model in one rollout. Agents, roles and judges have one each.
+
+    `role` and `judge` return clients of other models.
+    """
 
     def __init__(
         self,
@@ -263,14 +272,15 @@ class LLM:
     async def _role_client(self, role: str, endpoint: Json | None) -> LLM:
         await refuse_abandoned()
         if self._roles is None:
-            raise InfraError(f"no endpoint for the role {role!r} is available here")
+            why = "only agents and scorers of a pytest session can call roles and judges"
+            raise InfraError(f"no model for the role {role!r} is available here: {why}")
         return await self._roles(role, endpoint)
 
     async def said(self) -> list[Json]:
-        """Returns the complete answers of the model since the last request, as {text, tool_calls: [{id, name, arguments}]}.
+        """Returns the model's answers since the last call of this method, as {text, tool_calls: [{id, name, arguments}]}.
 
-        Only for agents with `black_box`, after the code that calls the model has ended, because calls in progress are cancelled.
-        Raises InfraError if the tap does not answer.
+        It is meant for agents with `black_box`, whose calls do not use this client. Incomplete answers are left out, and calls in progress
+        are cancelled, so the code that calls the model should have ended. Raises InfraError if the tap does not answer.
         """
         await refuse_abandoned()
         return [*map(json_text.readable, await self._said())] if self._said is not None else []
@@ -295,7 +305,7 @@ class LLM:
             choice = answer["choices"][0]
             message = {"role": "assistant", **{name: value for name, value in choice["message"].items() if value is not None}}
         except (LookupError, TypeError, AttributeError) as error:
-            raise InfraError(f"the answer holds no message: {beginning(str(answer), 200)}") from error
+            raise InfraError(f"the server's answer to a chat contains no message: {beginning(str(answer), 200)}") from error
         message.setdefault("content", "")
         reply = Reply(message, choice.get("finish_reason"), answer.get("usage") or {})
         self.transcript = [*messages, reply.message]
@@ -322,7 +332,11 @@ class LLM:
             return await self._answer(session, body, called)
 
     async def _answer(self, session: aiohttp.ClientSession, body: Json, called: int) -> Any:
-        """Returns the server's answer. A refused request is corrected by the server's error message, once for each fault."""
+        """Sends a request, and returns the answer as JSON.
+
+        If the server refuses a field or length, the request is corrected and sent again, once for each of them. Raises `failure` if the
+        server refuses it for another reason.
+        """
         corrected: set[str] = set()
         while True:
             request = json_text.dumps(body)
@@ -337,7 +351,7 @@ class LLM:
         try:
             return json_text.readable(json_text.loads(content))
         except ValueError as error:
-            raise InfraError(f"the answer is not JSON: {beginning(content, 200)!r}") from error
+            raise InfraError(f"the server's answer to a chat is not JSON: {beginning(content, 200)!r}") from error
 
     async def _send(self, session: aiohttp.ClientSession, body: bytes, called: int) -> tuple[int, bytes]:
         """Sends one request. Returns (status, content) of the answer."""
@@ -349,11 +363,14 @@ class LLM:
             async with session.post(f"{self.base_url}/chat/completions", data=body, headers=headers, timeout=no_limit) as response:
                 return response.status, await response.read()
         except aiohttp.ClientError as error:
-            raise InfraError(f"the call did not go through: {error!r}") from error
+            raise InfraError(f"the model could not be called: {error!r}") from error
 
 
 def failure(status: int, content: bytes, request: bytes = b"") -> Exception:
-    """Returns the error of a rollout for an answer with another status than 200. `request` is the body of the call."""
+    """Returns the exception for a model call that was not answered with status 200. `request` is the body of the call.
+
+    It is LimitReached for a used-up limit or a full context, AgentError for broken tool arguments in the history, else InfraError.
+    """
     text = content.decode(errors="replace")
     try:
         error = orjson.loads(content)["error"]

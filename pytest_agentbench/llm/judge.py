@@ -1,4 +1,7 @@
-"""Asks judges for JSON that fits a schema. Answers are parsed leniently and validated strictly; missing values are never guessed."""
+"""Asks judges (models that rate answers) for JSON that fits a schema.
+
+Text around the JSON and unknown keys are ignored, and numbers in quotes are converted. Any other deviation is an error.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ SCHEMA = "\n\nAnswer with one JSON object that fits this schema, its keys in thi
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a judge's answer."""
+    """The JSON object that a judge has to answer with: a name and a JSON Schema."""
 
     name: str
     schema: Json  # JSON Schema of an object
@@ -43,10 +46,10 @@ class Form:
 
 
 async def ask(judge: LLM, prompt: str, form: Form, **parameters: float) -> Json:
-    """Asks a judge and returns its answer in a form. `parameters` are request fields.
+    """Asks a judge and returns its answer, a JSON object that fits the form. `parameters` are request fields such as temperature.
 
-    If the server refuses `response_format`, asks without it. If the answer does not fit, tells the judge why and asks once more.
-    Raises JudgeError if the second answer does not fit, either, and InfraError if the judge does not answer.
+    If the server refuses `response_format`, the question is sent without it. If the answer does not fit the form, the judge is told why
+    and asked once more. Raises JudgeError if the second answer does not fit either, and InfraError if the judge does not answer.
     """
     messages: list[Json] = [{"role": "user", "content": prompt + SCHEMA.replace("{schema}", form.text)}]
     reply = await _answer(judge, messages, form, parameters)
@@ -83,7 +86,7 @@ def calls_text(calls: Iterable[ToolCall]) -> str:
 
 
 def read(text: str, form: Form) -> Json:
-    """Returns the last object in an answer that fits the form. Ignores everything around it, such as code fences and thoughts.
+    """Returns the last JSON object in a judge's answer that fits the form. Ignores other text, such as code fences and reasoning.
 
     Numbers and booleans that were written as strings are converted. Raises JudgeError with the reason if no object fits.
     """
@@ -110,7 +113,7 @@ async def _answer(judge: LLM, messages: list[Json], form: Form, parameters: Mapp
                 judge.structured = False
         return await judge.chat(messages, **parameters)
     except LimitReached as error:  # A limit of the judge must not count as a limit of the agent.
-        raise JudgeError(f"the judge ran into a limit: {error}") from error
+        raise JudgeError(f"a limit of the judge was reached: {error}") from error
 
 
 def _objects(text: str) -> Iterator[Json]:

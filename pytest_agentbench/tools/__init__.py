@@ -1,1 +1,1 @@
-"""The tools of agents: where they come from, and how they are called."""
+"""The tools of agents: loading them as suite.yaml says, and executing and recording their calls."""

@@ -1,4 +1,4 @@
-"""Creates callable tools from `tools` and `answers` in suite.yaml. To add a kind, add a module here and a line in TOOL_KINDS."""
+"""Creates tools from `tools` and `answers` in suite.yaml. To add a kind of tools, add a module here and a line in TOOL_KINDS."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from pytest_agentbench.tools.source import Tools, ToolsKind, ToolSource
 
 @dataclass(frozen=True)
 class CannedAnswer:
-    """The answer to all calls of a tool, from `answers` in suite.yaml."""
+    """A fixed answer, a delay or injected errors for the calls of one tool, from `answers` in suite.yaml."""
 
-    text: str | None = None  # text of the answer; None for the answer of the source
+    text: str | None = None  # text of the answer; None means that the call is executed by the tool source
     delay: float = 0.0  # seconds before each answer
     error_rate: float = 0.0  # share of calls that get an error instead, from 0 to 1
 
 
 def answers_from(settings: Json) -> Mapping[str, CannedAnswer]:
-    """Converts the result of `Suite.answers_of` to tool -> canned answer."""
+    """Creates the canned answers from the JSON of `Suite.answers_of`, by name of the tool."""
     return {tool: CannedAnswer(**each) for tool, each in settings.items()}
 
 
@@ -40,12 +40,12 @@ def check_answers(answers: Mapping[str, CannedAnswer], scenarios: Iterable[Scena
 
 
 def with_canned_answers(source: ToolSource, answers: Mapping[str, CannedAnswer], scenario: Scenario, trial: int) -> ToolSource:
-    """Wraps the tool source of a rollout with canned answers, if there are any."""
+    """Returns a tool source that gives the canned answers and passes other calls to `source`, or just `source` if there are none."""
     return CannedSource(source, answers, scenario.id, trial) if answers else source
 
 
 class CannedSource:
-    """The tool source of a rollout with canned answers. Calls of other tools go to the wrapped source.
+    """A tool source that answers the calls of some tools with canned answers. It passes all other calls to the source that it wraps.
 
     Whether a call gets an injected error depends only on scenario, trial, tool and the number of calls of that tool. A repeated run thus
     has the same errors at the same calls, in all variants with the same error rates.
@@ -101,7 +101,7 @@ def tool_kind(settings: Json) -> ToolsKind:
 
 
 def load_tools(settings: Json, folder: Path, scenarios: Sequence[Scenario]) -> Tools:
-    """Loads the tools of a suite in this folder. Raises ConfigError."""
+    """Loads the tools of a suite in this folder. Raises ConfigError, with `tools:` before the reason, if they cannot be used."""
     try:
         return tool_kind(settings).load(folder, scenarios)
     except ConfigError as error:
@@ -109,5 +109,5 @@ def load_tools(settings: Json, folder: Path, scenarios: Sequence[Scenario]) -> T
 
 
 def brings_code(settings: Json) -> bool:
-    """Returns whether the tools are code of the suite."""
+    """Returns whether these settings run code of the suite, such as its classes or MCP servers."""
     return tool_kind(settings).own_code

@@ -19,12 +19,15 @@ INSTALL = "kind mcp needs the package mcp: pip install 'pytest-agentbench[mcp]'"
 
 @dataclass(frozen=True)
 class McpTools(McpServer):
-    """Options: see docs/mcp.md."""
+    """The `tools` of suite.yaml with `kind: mcp`: all tools of one MCP server. See docs/mcp.md for the keys."""
 
     own_code: ClassVar[bool] = True
 
     def load(self, folder: Path, scenarios: Sequence[Scenario]) -> ServerTools:
-        """Asks the server for its tools. A server with a command is started for that."""
+        """Asks the server for its tools, and checks them against the scenarios. A server with a command is started for that.
+
+        Raises ConfigError if the server has no tools or does not answer, or if its tools differ from those of the scenarios.
+        """
         try:
             from pytest_agentbench.tools.mcp_tools import ServerTools
         except ImportError as error:

@@ -1,4 +1,4 @@
-"""The tools of an MCP server: the process of the server, and the sessions of rollouts with it."""
+"""The tools of an MCP server: its process, and an MCP session for each rollout that calls its tools."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 
 @dataclass(frozen=True)
 class McpProgram:
-    """The command, working directory and whole environment of a server."""
+    """The program of an MCP server: its command, its working directory and all its environment variables."""
 
     run: Sequence[str]
     cwd: Path
@@ -63,7 +63,10 @@ class McpProgram:
 
 
 class ServerProcess:
-    """One process of a server that communicates over stdin and stdout. `streams` starts it, and ends it with all its processes."""
+    """One process of an MCP server that communicates over stdin and stdout.
+
+    `streams` starts it, and ends it together with all processes that it has started.
+    """
 
     def __init__(self, program: McpProgram) -> None:
         self._program = program
@@ -73,7 +76,7 @@ class ServerProcess:
 
     @property
     def last_lines(self) -> str:
-        """The last lines that the server printed, as the end of a sentence."""
+        """The last lines that the server printed, or a clause if it printed none. It is the end of an error message."""
         return ending(self._log.text.strip(), SHOWN) or "it printed nothing to stderr"
 
     def new_output(self) -> str:
@@ -87,7 +90,7 @@ class ServerProcess:
 
     @asynccontextmanager
     async def streams(self) -> AsyncIterator[Streams]:
-        """Starts the server and yields the streams of its messages. Ends all its processes when the block ends."""
+        """Starts the server and yields two streams of messages: from the server, and to it. Ends all its processes with the block."""
         ours, its = socket.socketpair()
         with ours:
             with its:
@@ -144,7 +147,7 @@ class ServerProcess:
         self._log_ended.set()
 
     async def _line(self, stream: asyncio.StreamReader) -> bytes:
-        """Returns the next line. Returns nothing at the end, or if the line is too long."""
+        """Returns the next line that the server wrote, or empty bytes if the stream has ended or the line is too long."""
         try:
             return await stream.readline()
         except ValueError:
@@ -167,7 +170,7 @@ PAGES = 100  # pages of a list of tools at most
 
 @dataclass(frozen=True)
 class ServerTools:
-    """A server and its list of tools."""
+    """An MCP server and the tools that it lists. `opened` starts a session with the server for one rollout."""
 
     server: McpServer
     program: McpProgram | None  # None for a server at a URL
@@ -191,11 +194,11 @@ class ServerTools:
         if isinstance(answers[0], Exception):
             raise answers[0]
         if not answers[0].tools:
-            raise ConfigError(f"{server.name} has no tools")
+            raise ConfigError(f"{server.name} lists no tools; correct its command or url")
         return answers[0]
 
     def check(self, scenarios: Sequence[Scenario]) -> None:
-        """Raises ConfigError if tools in the data differ from those of the server, or if a label names a tool that does not exist."""
+        """Raises ConfigError if the scenarios' tools differ from those of the server, or if they expect a tool that does not exist."""
         try:
             check_agreement({name: parameters_of(tool) for name, tool in self.tools.items()}, scenarios)
         except ConfigError as error:
@@ -218,9 +221,9 @@ async def _list_tools(server: McpServer, program: McpProgram | None) -> Mapping[
 
 @asynccontextmanager
 async def session(server: McpServer, program: McpProgram | None) -> AsyncIterator[McpSession]:
-    """Opens a session with a server until the block ends. Raises InfraError if the server does not respond.
+    """Opens an MCP session with a server until the block ends. Raises InfraError if the server does not respond.
 
-    The session runs in its own task, so that its errors do not cancel other tasks.
+    The session runs in its own asyncio task, so that its errors do not cancel other tasks.
     """
     opened = McpSession(server, ServerProcess(program) if program else None)
     try:
@@ -231,7 +234,10 @@ async def session(server: McpServer, program: McpProgram | None) -> AsyncIterato
 
 
 class McpSession:
-    """The tools of one rollout."""
+    """The tool source of one rollout: an MCP session with the server, which executes the calls.
+
+    `begin` opens the session, `end` closes it.
+    """
 
     def __init__(self, server: McpServer, process: ServerProcess | None) -> None:
         self._server, self._process = server, process
@@ -241,7 +247,7 @@ class McpSession:
         self._life: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Starts the session and waits until the server has answered the initialisation."""
+        """Opens the session, and waits until the server has answered the `initialize` request."""
         self._life = asyncio.create_task(self._live())
         ready = asyncio.create_task(self._ready.wait())
         try:
@@ -251,7 +257,7 @@ class McpSession:
         if self._life.done():
             raise self._failed("does not serve", self._life.exception())
         if self._client is None:
-            raise self._failed(f"has not introduced itself within {self._server.timeout:g} s", None)
+            raise self._failed(f"has not answered the initialize request within {self._server.timeout:g} s (timeout)", None)
 
     async def end(self) -> None:
         """Ends the session and waits until it is closed."""
@@ -275,15 +281,15 @@ class McpSession:
         return self._process.streams() if self._process else _at(self._server)
 
     async def tools(self) -> list[Tool]:
-        """Asks the server for its tools. Raises InfraError."""
+        """Asks the server for its tools. Raises InfraError if it does not answer, or if its list does not end."""
         tools: list[Tool] = []
         cursor: str | None = None
         for _ in range(PAGES):
-            page = await self._answer("has not said which tools it has", self._ready_client().list_tools(cursor=cursor))
+            page = await self._answer("has not listed its tools", self._ready_client().list_tools(cursor=cursor))
             tools += [Tool(each.name, each.description or each.title or "", dict(each.input_schema)) for each in page.tools]
             if not (cursor := page.next_cursor):
                 return tools
-        raise InfraError(f"tools: {self._server.name} has more than {PAGES} pages of tools; is it a server that repeats a cursor?")
+        raise InfraError(f"tools: {self._server.name} lists more than {PAGES} pages of tools; it probably repeats a cursor, so correct it")
 
     async def call(self, tool: Tool, arguments: Json) -> str:
         try:
@@ -295,20 +301,23 @@ class McpSession:
         return _result_text(result) or f"{tool.name} is done."
 
     def state(self) -> None:
-        """Returns None, because the state is internal to the server. Writes the server's output since the last call to the log."""
+        """Returns None, because only the server knows the state. Writes new output of the server to the rollout's log."""
         self._log()
 
     def copy(self) -> McpSession:
-        raise InfraError(f"tools: {self._server.name} cannot be copied for another try of the agent; an agent with one try can use it")
+        raise InfraError(f"tools: {self._server.name} cannot be copied for another draft of the agent; use an agent without drafts")
 
     def _ready_client(self) -> Client:
         if asyncio.get_running_loop() is not self._loop:
-            raise InfraError(f"tools: {self._server.name} cannot be called by code that blocks with --pdb; an async agent can call it")
+            raise InfraError(f"tools: {self._server.name} cannot be called by blocking code with --pdb; omit --pdb, or use an async agent")
         assert self._client is not None
         return self._client
 
     async def _answer(self, late: str, request: Any) -> Any:
-        """Awaits an answer of the server. Raises ToolError if it refuses the arguments, and InfraError if it fails."""
+        """Awaits and returns the server's answer to a request. If the server takes too long, the error says `late`.
+
+        Raises ToolError if the server refuses the arguments, and InfraError if it fails.
+        """
         try:
             async with asyncio.timeout(self._server.timeout):
                 return await request
@@ -322,7 +331,10 @@ class McpSession:
             raise self._failed("has failed", error) from error
 
     def _failed(self, what: str, error: BaseException | None) -> InfraError:
-        """Returns an error about the server: how its process ended, or else `what` and the error, and the last lines that it printed."""
+        """Returns an error about the server, with the last lines that it printed.
+
+        It says how the server's process has ended, or else what the server did (`what`) and the text of `error`.
+        """
         ended = self._process.ended if self._process else ""
         why = "" if error is None or ended else f": {_innermost(error)}"
         lines = f"; its last lines: {self._process.last_lines}" if self._process else ""
@@ -335,7 +347,7 @@ class McpSession:
 
 
 class _OpenStreams:
-    """Open streams with the interface of an mcp transport."""
+    """Wraps open streams as a transport of the package mcp, which enters and leaves it as a context."""
 
     def __init__(self, streams: Any) -> None:
         self._streams = streams
@@ -349,7 +361,7 @@ class _OpenStreams:
 
 @asynccontextmanager
 async def _at(server: McpServer) -> AsyncIterator[Any]:
-    """Opens the streams of a server with HTTP. Ignores settings of this process, such as proxies and .netrc."""
+    """Connects to a server that has a URL, and yields its streams. Ignores proxy variables and .netrc."""
     async with (
         httpx2.AsyncClient(timeout=httpx2.Timeout(server.timeout), trust_env=False) as http,
         streamable_http_client(server.url, http_client=http) as streams,
@@ -358,7 +370,7 @@ async def _at(server: McpServer) -> AsyncIterator[Any]:
 
 
 def _innermost(error: BaseException) -> str:
-    """Returns the text of the first error within nested exception groups."""
+    """Returns the text of an error, or of the first error in an exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return " ".join(str(error).split()) or type(error).__name__

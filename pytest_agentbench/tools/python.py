@@ -1,4 +1,4 @@
-"""Tools that are methods of a suite's class. Each rollout has its own instance, and thus its own state."""
+"""Tools that are methods of a class in the suite. Each rollout has its own instance of the class, and thus its own state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GIVEN = ("scenario", "state")
 
 @dataclass(frozen=True)
 class PythonTools:
-    """Options: see docs/tools.md."""
+    """The `tools` of suite.yaml with `kind: python`: the public methods of a class in the suite. See docs/tools.md for the keys."""
 
     module: str  # The import path of a class, such as `./tools.py:Shop`, whose methods are the tools.
 
@@ -55,7 +55,10 @@ class PythonTools:
 
 
 def _constructor_parameters(cls: type) -> tuple[str, ...]:
-    """Returns which of GIVEN the constructor of a class takes. Raises ConfigError if it has another required parameter."""
+    """Returns which of the parameters in GIVEN the constructor of a class has.
+
+    Raises ConfigError if the constructor has another required parameter.
+    """
     parameters = inspect.signature(cls).parameters.values()
     for each in parameters:
         if each.name not in GIVEN and each.default is inspect.Parameter.empty:
@@ -65,14 +68,14 @@ def _constructor_parameters(cls: type) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ClassTools:
-    """A class and its methods that are tools."""
+    """A class of the suite whose methods are tools. `opened` creates an instance of it for one rollout."""
 
     cls: type
     methods: Mapping[str, Method]
     constructor_parameters: tuple[str, ...]  # subset of GIVEN
 
     def check(self, scenarios: Sequence[Scenario]) -> None:
-        """Raises ConfigError if tools in the data differ from those of the class, or if a label names a tool that does not exist."""
+        """Raises ConfigError if the scenarios' tools differ from those of the class, or if they expect a tool that does not exist."""
         own = {name: (tuple(sorted(each.required)), tuple(sorted(each.optional))) for name, each in self.methods.items()}
         check_agreement(own, scenarios)
 
@@ -84,14 +87,17 @@ class ClassTools:
         given = {"scenario": scenario, "state": copy.deepcopy(scenario.state)}
         end = await run_bounded(partial(in_thread, self.cls, **{name: given[name] for name in self.constructor_parameters}), seconds)
         if end.took_too_long:
-            raise InfraError(f"tools: {self.cls.__name__} cannot be made: it took longer than {seconds:g} s{end.left}")
+            raise InfraError(f"tools: {self.cls.__name__} cannot be created: it took longer than {seconds:g} s{end.left}")
         if end.error is not None:
-            raise _broken(f"{self.cls.__name__} cannot be made", end.error) from end.error
+            raise _broken(f"{self.cls.__name__} cannot be created", end.error) from end.error
         yield ToolInstance(end.result(), self.methods)
 
 
 class ToolInstance:
-    """The tools of one rollout. Methods that are not async run in a thread, one at a time, because they share the state."""
+    """The tool source of one rollout: an instance of the suite's class, whose methods execute the calls.
+
+    Methods that are not async run in a thread, one at a time, because they share the state.
+    """
 
     def __init__(self, instance: Any, methods: Mapping[str, Method]) -> None:
         self._instance, self._methods = instance, methods
@@ -117,7 +123,7 @@ class ToolInstance:
             state = getattr(self._instance, "state", None)
             plain = orjson.loads(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS))
         except (Exception, SystemExit) as error:
-            raise _broken(f"the state of {type(self._instance).__name__} cannot be written down", error) from error
+            raise _broken(f"the state of {type(self._instance).__name__} cannot be converted to JSON", error) from error
         if not isinstance(plain, dict | None):
             raise InfraError(f"tools: the state of {type(self._instance).__name__} must be a mapping, and is a {type(state).__name__}")
         return plain
@@ -126,18 +132,18 @@ class ToolInstance:
         try:
             return ToolInstance(copy.deepcopy(self._instance), self._methods)
         except (Exception, SystemExit) as error:
-            raise _broken(f"{type(self._instance).__name__} cannot be copied for another try of the agent", error) from error
+            raise _broken(f"{type(self._instance).__name__} cannot be copied for another draft of the agent", error) from error
 
 
 def _result_text(tool: Tool, result: Any) -> str:
-    """Returns the text of a result for the model."""
+    """Converts the return value of a tool to text for the model."""
     if result is None:
         return f"{tool.name} is done."
     return result if isinstance(result, str) else orjson.dumps(result, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 def _broken(what: str, error: BaseException) -> InfraError:
-    """Returns an error about a failure of the suite's code, with its place. Prints the whole traceback to the rollout's log."""
+    """Returns an InfraError for an exception in the suite's code, with file and line. Prints the traceback to the rollout's log."""
     print_exception(error)
     frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename != __file__]
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

@@ -1,4 +1,4 @@
-"""The parameters of tools: converts methods to tools, and checks that tools agree with the data."""
+"""The parameters of tools: derives tools from methods, and checks that tools have the parameters that the scenarios' data say."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POSSIBLE = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 @dataclass(frozen=True)
 class Method:
-    """A documented method of a class, which is a tool."""
+    """A method of a suite's class that is a tool, because it is public and has a docstring."""
 
     tool: Tool  # tool that its signature and docstring describe
     required: tuple[str, ...]
@@ -30,7 +30,7 @@ class Method:
         return signature_text(self.required, self.optional)
 
     def arguments(self, given: Json) -> Json:
-        """Converts the arguments of a model to the types that the method declares. Raises ToolError if that is not possible."""
+        """Converts the arguments of a model's call to the types that the method declares. Raises ToolError if that is not possible."""
         try:
             parsed = self.parameters.model_validate(given)
         except ValidationError as error:
@@ -51,7 +51,7 @@ def methods_of(cls: type) -> Mapping[str, Method]:
     """
     methods = {name: _method(cls, name, function) for name, function in _documented(cls)}
     if not methods:
-        raise ConfigError(f"{cls.__name__} has no tools, which are its public methods with a docstring")
+        raise ConfigError(f"{cls.__name__} has no tools; give each public method that is a tool a docstring")
     return methods
 
 
@@ -86,7 +86,7 @@ def _method(cls: type, name: str, function: Callable[..., object]) -> Method:
 
 
 def _plain(schema: Any) -> Any:
-    """Removes the titles that pydantic generates from names."""
+    """Returns a JSON Schema without the titles that pydantic generates from names."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
     if not isinstance(schema, dict):
@@ -103,7 +103,7 @@ Parameters = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def check_agreement(own: Mapping[str, Parameters], scenarios: Sequence[Scenario]) -> None:
-    """Raises ConfigError if the data contain or expect a tool that does not exist, or one with other parameters."""
+    """Raises ConfigError if scenarios list or expect a tool that is not in `own`, or list one with other parameters than in `own`."""
     for tools in toolsets(scenarios):
         for tool in tools:
             _check_tool(own, tool)
@@ -115,13 +115,13 @@ def check_agreement(own: Mapping[str, Parameters], scenarios: Sequence[Scenario]
 
 def _check_tool(own: Mapping[str, Parameters], tool: Tool) -> None:
     if tool.name not in own:
-        raise ConfigError(f"the data have {unknown_name('tool', tool.name, own).replace('no tool', 'a tool', 1)}")
+        raise ConfigError(f"the data list a tool that does not exist: {unknown_name('tool', tool.name, own)}")
     if own[tool.name] != (data := parameters_of(tool)):
         takes = f"takes {signature_text(*own[tool.name])}, and in the data it takes {signature_text(*data)}"
         raise ConfigError(f"the tool {tool.name!r} {takes}; they should agree")
 
 
 def parameters_of(tool: Tool) -> Parameters:
-    """Returns the parameters in a tool's schema."""
+    """Returns the names of a tool's parameters according to its JSON Schema."""
     required = {*tool.parameters.get("required", ())}
     return tuple(sorted(required)), tuple(sorted({*tool.parameters.get("properties", ())} - required))

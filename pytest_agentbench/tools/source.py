@@ -15,36 +15,39 @@ from pytest_agentbench.suites.suite import Scenario, Tool
 
 
 class ToolSource(Protocol):
-    """Executes the tool calls of one rollout. Raises InfraError if the source itself fails."""
+    """An object that executes the tool calls of one rollout. Its methods raise InfraError if it fails itself."""
 
     async def call(self, tool: Tool, arguments: Json) -> str:
-        """Executes a call whose arguments fit the schema. Returns the text for the model.
+        """Executes a call whose arguments fit the tool's schema. Returns the tool's answer as text for the model.
 
-        Raises ToolError with another text for the model if the tool refuses the call.
+        Raises ToolError if the tool refuses the call. Its message is then the text for the model.
         """
 
     def state(self) -> Json | None:
-        """Returns the current state of the scenario, or None if it is unknown."""
+        """Returns the current state of the tools, which scorers can check, or None if it is unknown."""
 
     def copy(self) -> ToolSource:
-        """Returns a source with a copy of the state, for agents that make several drafts."""
+        """Returns a source with a copy of the state, for another draft of an agent that makes several."""
 
 
 class Tools(Protocol):
-    """The tools of a suite and variant, ready for use."""
+    """The loaded tools of a suite. `opened` creates the tool source of each rollout."""
 
     def for_scenario(self, scenario: Scenario) -> Scenario:
-        """Returns the scenario with the tools that its agent is offered."""
+        """Returns the scenario with all tools that its agent can call. Tools in the scenario's data take precedence."""
 
     def opened(self, scenario: Scenario, seconds: float | None = None) -> AbstractAsyncContextManager[ToolSource]:
-        """Opens the source of one rollout until the block ends. `seconds` limits the time of the suite's code for that (None: no limit).
+        """Opens the tool source of one rollout until the block ends.
 
-        Raises InfraError if the source cannot be opened.
+        If the suite's code takes longer than `seconds` to create it, or fails, InfraError is raised. None means no time limit.
         """
 
 
 class ToolsKind(Protocol):
-    """A kind of tools: a frozen dataclass with the keys of suite.yaml other than `kind` as fields. Raises ValueError if one is invalid."""
+    """The interface of the classes in TOOL_KINDS, such as `McpTools`: the settings under `tools` in suite.yaml.
+
+    Each class is a frozen dataclass. Its fields are the keys under `tools`, except `kind`. It raises ValueError if one is invalid.
+    """
 
     own_code: ClassVar[bool]  # whether the tools are code of the suite
 
@@ -54,7 +57,7 @@ class ToolsKind(Protocol):
 
 @dataclass(frozen=True)
 class DecisionOnly:
-    """Answers each call with a sample response, which is always the same for a tool."""
+    """The default `tools` (`kind: decision_only`): no code is run, and each tool always answers with the same sample response."""
 
     own_code: ClassVar[bool] = False
 
@@ -85,7 +88,7 @@ _SAMPLES: Mapping[str, Any] = {"integer": 100, "number": 100.5, "boolean": True,
 
 
 def sample_response(tool: Tool) -> str:
-    """Generates a response from the tool's response schema. It is always the same for the same tool."""
+    """Generates an answer that fits the tool's response schema. A tool always gets the same answer."""
     properties = tool.response_schema.get("properties") or {}
     if not properties:
         return f"{tool.name} is done."

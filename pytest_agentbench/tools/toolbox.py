@@ -1,4 +1,4 @@
-"""The toolbox of a rollout: offers its tools under names that every API accepts, records each call, and executes it with the source."""
+"""The toolbox of a rollout, through which an agent calls tools. It checks and records each call, and passes it to the tool source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GOOD = re.compile(rf"[a-zA-Z0-9_-]{{1,{LENGTH}}}")
 
 
 def wire_names(names: Iterable[str]) -> dict[str, str]:
-    """Returns tool name -> name in requests: the same name if APIs accept it, otherwise a similar unique name."""
+    """Returns tool name -> name in requests to models: the same name if all APIs accept it, otherwise a similar unique name."""
     good = {name: name for name in names if _GOOD.fullmatch(name)}
     used = set(good)
     wire = {}
@@ -46,10 +46,10 @@ def _unused_name(name: str, used: set[str]) -> str:
 
 
 class Toolbox:
-    """The tools of one rollout, and the record of its calls.
+    """The tools that the agent of one rollout can call, and the list of its calls (`calls`).
 
-    A call enters the record when it begins, and is replaced there when it ends. A call that was abandoned is thus recorded, too. If a
-    tool fails, the error is kept in `failures`, because an agent may catch it; `settle` raises it at the end of the rollout.
+    A call is added to the list when it begins, and replaced there when it ends. An abandoned call is thus recorded, too. If the tool
+    source fails, the error is kept in `failures`, because an agent may catch it; `settle` raises it at the end of the rollout.
     """
 
     def __init__(
@@ -76,7 +76,10 @@ class Toolbox:
         self._mirror: tuple[Toolbox, int] | None = None  # toolbox that also records the calls, and index of the first one there
 
     def fresh(self, *, mirrored: bool = False) -> Toolbox:
-        """Returns a toolbox with a copy of the tools' state and without calls. `mirrored` also records its calls in this toolbox."""
+        """Returns a toolbox with the same tools, a copy of their state, and no calls. It is for another draft of the agent.
+
+        If `mirrored` is set, its calls are recorded in this toolbox, too.
+        """
         other = Toolbox([*self.tools.values()], self.sandbox, self.source.copy(), self.code, self.sizes)
         other._mirror = (self, len(self.calls)) if mirrored else None
         other.user_turn, other.programs, other.failures = self.user_turn, self.programs, self.failures
@@ -84,13 +87,16 @@ class Toolbox:
 
     @property
     def schemas(self) -> list[Json]:
-        """The tools for a Chat Completions request: their schemas, under names that every API accepts."""
+        """The `tools` of a Chat Completions request: their schemas, with names that all APIs accept."""
         return [_schema(self._wire[tool.name], tool.description, tool.parameters) for tool in self.tools.values()]
 
     async def call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> str:
-        """Executes and records a call. Returns the text for the model: the answer of the tool, or what was wrong with the call.
+        """Executes and records a call. Returns the text for the model: the answer of the tool, or an error if the call is invalid.
 
-        `name` is the tool's own name or its name in `schemas`; its own name is recorded. `repair` accepts arguments that are almost JSON.
+        `name` is the tool's own name or its name in `schemas`; the own name is recorded. `arguments` is the JSON text that the model
+        wrote. With `repair`, text that is almost JSON is accepted. `turn` is the number of the model's answer with the call.
+
+        Raises InfraError if the tool source fails, and LimitReached if the answer is too large.
         """
         await refuse_abandoned()
         started = time.monotonic_ns()
@@ -112,19 +118,22 @@ class Toolbox:
             self.keep(place, dataclasses.replace(call, ended_ns=time.monotonic_ns()))
 
     def _checked_size(self, name: str, result: str) -> str:
-        """Returns the result of a tool. Raises LimitReached if it is too large, because the agent must not get a truncated result."""
+        """Returns a tool's result unchanged. Raises LimitReached if it is too large, because the agent must not get a truncated result."""
         if (size := size_of(result)) > self.sizes.tool_result:
             raise LimitReached(too_large(f"result of the tool {name!r}", size, self.sizes.tool_result, "tool_result"))
         return result
 
     def record(self, name: str, arguments: str, turn: int) -> str:
-        """Records a call that was executed elsewhere at an unknown time. Returns a placeholder for its answer."""
+        """Records a call without executing it, because the agent's program has done that. Returns a placeholder for the answer."""
         call = self.parse_call(name, arguments, turn)
         self.add(call)
         return f"Error: {call.detail}" if call.problem else sample_response(self.tools[call.name])
 
     def settle(self) -> None:
-        """Records the state of the tools. Raises InfraError if they failed, and otherwise LimitReached if a result was too large."""
+        """Records the state of the tools after the agent has finished.
+
+        Raises InfraError if the tool source has failed, otherwise LimitReached if a result was too large.
+        """
         if failure := next((each for each in self.failures if isinstance(each, InfraError)), None):
             raise failure
         state = self.source.state()
@@ -133,22 +142,22 @@ class Toolbox:
             raise self.failures[0]
 
     def keep(self, place: int, call: ToolCall) -> None:
-        """Stores a call at an index of the record. All calls are stored by this method or by `settle_on`."""
+        """Stores a call at an index of `calls`, also in the toolbox that mirrors this one. Only `settle_on` bypasses this method."""
         self.calls[place : place + 1] = [call]
         if self._mirror:
             other, first = self._mirror
             other.keep(first + place, call)
 
     def add(self, call: ToolCall) -> None:
-        """Appends a call that was executed elsewhere to the record."""
+        """Appends a call that was executed elsewhere to `calls`."""
         self.keep(len(self.calls), call)
 
     def settle_on(self, calls: Sequence[ToolCall], drafts: Sequence[Draft]) -> None:
-        """Replaces the record, for an agent that has chosen one of its drafts."""
+        """Replaces `calls` and `drafts`, when an agent has chosen one of its drafts."""
         self.calls[:], self.drafts[:] = calls, drafts
 
     def parse_call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> ToolCall:
-        """Parses and checks a call, without recording it. Its `problem` says what is wrong with it."""
+        """Parses and checks a call, without executing or recording it. `problem` and `detail` say what is wrong with it."""
         name = self._own.get(name, name)
         repaired_arguments: Json | None = None
         try:
@@ -185,7 +194,10 @@ def _schema(name: str, description: str, parameters: Json) -> Json:
 
 
 class BlockingToolbox:
-    """The tools of a rollout for blocking code: `call` blocks until the tool has answered. Created in the event loop, used in threads."""
+    """A toolbox for agents that are blocking code: its `call` blocks until the tool has answered.
+
+    It is created in the event loop and used in threads.
+    """
 
     def __init__(self, tools: Toolbox) -> None:
         self.call = blocking(tools.call)
@@ -201,7 +213,7 @@ class BlockingToolbox:
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The calls so far."""
+        """The tool calls that the agent has made so far."""
         return self._toolbox.calls
 
     @property

@@ -138,7 +138,7 @@ def test_a_key_that_is_missing(project: Project, other_engine: str) -> None:
     project.run("scenarios", "--agentbench-retries=0").assert_outcomes(errors=2)
     agent, scorer = sorted(project.rollouts, key=lambda rollout: rollout.suite)
 
-    sentence = f"{other_engine} wants a key: the environment variable NO_SUCH_KEY is not set"
+    sentence = f"{other_engine} needs an API key: the environment variable NO_SUCH_KEY is not set"
     assert ("infra_error", sentence, ()) == (agent.status, agent.reason, agent.calls)
     assert ("ok", {"action_completion": f"judge_error: {sentence}"}) == (scorer.status, scorer.score_errors)
 

@@ -184,7 +184,7 @@ def test_a_restart_in_the_middle(small: Project) -> None:
 LACKS = pytest.mark.parametrize(
     ("service", "missing"),
     [
-        ({"gpus": 1}, "1 GPU wanted; visible here: none, because AGENTBENCH_GPUS is ''"),
+        ({"gpus": 1}, "1 GPU needed; visible here: none, because AGENTBENCH_GPUS is ''"),
         ({"secrets": ["SHOP_KEY"]}, "services.engine needs the environment variable SHOP_KEY, which is not set"),
         ({"python": "no-such-thing"}, "no-such-thing"),
     ],
@@ -382,7 +382,7 @@ def test_ended_by_somebody_else(small: Project, stacks: Path) -> None:
         session.clean_up()
 
     assert 6 == status
-    assert "the backend 'small' is gone: it was stopped: requested by pid " in session.output
+    assert "the backend 'small' is gone: the stack was stopped: requested by pid " in session.output
 
 
 @pytest.mark.parametrize("test", [PASSES, WHERE], ids=["rollouts", "by-hand"])

@@ -246,7 +246,7 @@ async def test_a_judge_without_structured_output(engine: Engine) -> None:
         ({"status": 400, "message": "bad seed"}, "HTTP 400: bad seed"),
         (
             {"status": 400, "message": "maximum context length is 9"},
-            "the judge ran into a limit: context: maximum context length is 9",
+            "a limit of the judge was reached: context: maximum context length is 9",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.api import Api
-from pytest_agentbench.backends.cache_state import Reset, counters, moved, reset, together
+from pytest_agentbench.backends.cache_state import Reset, counters, moved, reset, total_hits
 from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits, prefix_cache
 from pytest_agentbench.backends.telemetry.samples import Sources, Target
@@ -122,5 +122,5 @@ def test_ratios_of_blocks_are_of_tokens() -> None:
     """The ratio of several blocks is the sum of hits divided by the sum of lookups, not a mean of ratios."""
     parts = [CacheHits(1.0, 1.0, 1.0), CacheHits(0.0, 0.0, 9.0), CacheHits(None, None, None)]
 
-    assert CacheHits(0.1, 1.0, 10.0) == together(parts)
-    assert together([]).hit_ratio is None
+    assert CacheHits(0.1, 1.0, 10.0) == total_hits(parts)
+    assert total_hits([]).hit_ratio is None

@@ -69,7 +69,7 @@ def test_gpus() -> None:
         taken = only(two, "GPUs")
     assert "missing" == taken.state
     assert "GPU 0 is held by process" in taken.detail
-    assert ("missing", "3 GPUs wanted; visible here: 0, 1") == only(three, "GPUs")[1:3]
+    assert ("missing", "3 GPUs needed; visible here: 0, 1") == only(three, "GPUs")[1:3]
     assert Check("GPUs", "ok", "2 needed and free: 1, 0") == only(two, "GPUs")
     assert "unknown" == only(two, "driver").state
 

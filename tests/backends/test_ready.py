@@ -150,7 +150,7 @@ def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
     broken = tmp_path / "broken.pem"
     broken.write_text("no certificate")
 
-    assert f"ca_file {tmp_path}/no.pem cannot be used: No such file or directory" == refusal(
+    assert f"ca_file {tmp_path}/no.pem cannot be used: No such file or directory; it must be a PEM file" == refusal(
         "https://127.0.0.1:9", ca_file=f"{tmp_path}/no.pem"
     )
     assert refusal("https://127.0.0.1:9", ca_file=str(broken)).startswith(f"ca_file {broken} cannot be used: ")

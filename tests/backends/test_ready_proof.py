@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.api import NeverReady, probe
-from pytest_agentbench.backends.ready import ReadinessChecks, prove
+from pytest_agentbench.backends.ready import ReadinessChecks, check_labels
 from pytest_agentbench.backends.stack.spec import ReadySpec
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint
@@ -59,7 +59,7 @@ def test_a_dead_worker_is_counted() -> None:
         climbed(endpoint)
         check = ReadinessChecks(endpoint, ReadySpec(workers={"decode": 1}), time.monotonic() + 0.5).run_silent_checks
         check({"decode": 2})
-        with pytest.raises(BackendError, match=r"/models/tiny/ready still counts one that has died: 2 decode, not 1$"):
+        with pytest.raises(BackendError, match=r"/models/tiny/ready still counts a worker that has died: 2 decode, not 1$"):
             check({"decode": 1})
 
 
@@ -101,7 +101,7 @@ def test_speed() -> None:
 def test_labels_pass_the_router(labels: dict[str, Any], proven: str) -> None:
     """A call is announced, and released if the stack needs it. The router forgets the probe."""
     with routing() as router:
-        assert proven == prove(Endpoint(router.url, "m", labels=labels), BODY)
+        assert proven == check_labels(Endpoint(router.url, "m", labels=labels), BODY)
         assert 1 == len(router.chats)
         assert router.programs.keys() == set() if "released" in proven else {router.chats[0][0]["x-dynamo-session-id"]}
 
@@ -119,14 +119,16 @@ def test_a_router_that_is_bypassed() -> None:
     """Detects calls that are not listed, answers without the requested data, and releases that are answered like chats."""
     with routing() as router:
         router.knows_sessions = False
-        with pytest.raises(BackendError, match=r"^a release was answered .*: it did not pass the router$"):
-            prove(Endpoint(router.url, "m", labels={"kind": "dynamo", "release": True}), BODY)
+        with pytest.raises(
+            BackendError, match=r"^a release was answered .*, so it did not go through the router; check `endpoint` and `labels`$"
+        ):
+            check_labels(Endpoint(router.url, "m", labels={"kind": "dynamo", "release": True}), BODY)
         router.lists = False
         with pytest.raises(BackendError, match=r"^GET .*/programs was answered 404 Not Found"):
-            prove(Endpoint(router.url, "m", labels={"kind": "thunderagent"}), BODY)
+            check_labels(Endpoint(router.url, "m", labels={"kind": "thunderagent"}), BODY)
     with small() as endpoint:
         climbed(endpoint)
-        with pytest.raises(BackendError, match="answered without what the label asks for"):
-            prove(Endpoint(endpoint.url, "tiny", labels={"kind": "dynamo"}), BODY)
+        with pytest.raises(BackendError, match="lacks the data that the label requests"):
+            check_labels(Endpoint(endpoint.url, "tiny", labels={"kind": "dynamo"}), BODY)
         with pytest.raises(NeverReady, match="check that calls go through the router"):
             climbed(Endpoint(endpoint.url, "tiny", labels={"kind": "dynamo"}))

@@ -45,7 +45,7 @@ def test_a_file_may_lie_anywhere(tmp_path: Path) -> None:
 
     assert file == find_backend("backends/mine.yml", tmp_path)
     assert file == find_backend(str(file), tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match=f"^no backend file no.yaml; it is looked for at {tmp_path}/no.yaml$"):
+    with pytest.raises(ConfigError, match=f"^there is no backend file no.yaml: {tmp_path}/no.yaml does not exist$"):
         find_backend("no.yaml", tmp_path)
 
 
@@ -191,7 +191,7 @@ def test_user_and_password_of_a_url(tmp_path: Path, in_yaml: bool) -> None:
 
     backend = load_backend(name, tmp_path)
 
-    endpoint = backend.standing()
+    endpoint = backend.running_endpoint()
     assert endpoint is not None
     assert "http://127.0.0.1:8000/v1" == endpoint.url
     assert {"authorization": f"Basic {base64.b64encode(b'bob:pass@word-0815').decode()}"} == endpoint.headers

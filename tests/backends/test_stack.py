@@ -252,7 +252,7 @@ def test_one_that_does_not_want_to_end(boot: Boot, daemon_log: Log) -> None:
     held.stop()
 
     assert "engine ended with -9" in daemon_log()
-    assert re.search(r"killed what the services left behind: \d+\n", daemon_log())
+    assert re.search(r"killed processes that the services left behind: \d+\n", daemon_log())
 
 
 def test_stopped_while_it_boots(boot: Boot) -> None:
@@ -260,7 +260,7 @@ def test_stopped_while_it_boots(boot: Boot) -> None:
     held = boot(spec(services={"engine": service("--slow", "600")}))
     threading.Timer(0.5, held.stop).start()
 
-    assert "it was stopped while it started" == failure(held)
+    assert "the stack was stopped while it started" == failure(held)
 
 
 def test_a_port_that_others_have(boot: Boot) -> None:
@@ -316,7 +316,7 @@ def test_gpus(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert ["1: 2\n", "1: 5\n"] == said
     assert "small needs 2 GPUs, and too few are free" in too_few
-    assert "4 GPUs wanted; visible here: 2, 5, 7" == impossible
+    assert "4 GPUs needed; visible here: 2, 5, 7" == impossible
     assert {"engine": ["7", "2"]} == pinned.boot["gpus"]
 
 
@@ -328,7 +328,7 @@ def test_the_stack_daemon_is_killed(boot: Boot) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
 
-    assert held.death().startswith("its daemon has died")
+    assert held.death().startswith("the daemon of the stack has died")
     assert 1 == len(list(ownership.processes(str(held.home))))
     held.stop()
     assert [] == list(ownership.processes(str(held.home)))

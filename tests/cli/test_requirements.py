@@ -150,7 +150,7 @@ def test_keys_of_roles(project: Project, planned: Any, monkeypatch: pytest.Monke
     assert [f"role reasoner: {role} not set", f"role judge: {role} not set"] == without[3:5]
     assert [f"role reasoner: {role} set", f"role judge: {role} set", "nothing is missing"] == having[3:6]
     assert "role answer: small at the backend under test" == having[2]
-    why = "http://127.0.0.1:9/v1 wants a key: the environment variable EXPERTS_KEY is not set"
+    why = "http://127.0.0.1:9/v1 needs an API key: the environment variable EXPERTS_KEY is not set"
     assert ["missing:", f"  role reasoner: {why}", f"  role judge: {why}"] == without[5:]
     assert "secret" not in "".join(having)
 

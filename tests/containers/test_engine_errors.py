@@ -79,7 +79,10 @@ def test_an_image_that_is_nowhere(engine: Any, run: Run) -> None:
     assert wrong.endswith("(check the name and the tag under `image:`)")
     assert "`docker login`" in private
     assert gone.endswith("(its registry cannot be reached from here; `docker load` imports an image from a file)")
-    assert "image tools/none:1 is not here and `pull: never` forbids pulling it; get it with `docker pull` or `docker load`" == never
+    assert (
+        "image tools/none:1 is not on this machine, and `pull: never` forbids pulling it; get it with `docker pull` or `docker load`"
+        == never
+    )
 
 
 def test_a_mount_of_nothing(engine: Any, run: Run, tmp_path: Path) -> None:

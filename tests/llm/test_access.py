@@ -120,7 +120,7 @@ async def test_a_cancelled_attempt_hangs_up() -> None:
 
 async def test_nobody_judges_by_hand() -> None:
     """A client outside of a rollout has no judge."""
-    with pytest.raises(InfraError, match="no endpoint for the role 'judge' is available here"):
+    with pytest.raises(InfraError, match="no model for the role 'judge' is available here"):
         await LLM("http://127.0.0.1:9/v1", "m").judge()
 
 

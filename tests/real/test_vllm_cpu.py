@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(400)
 def model() -> str:
     """The model's folder."""
     if not is_whole(home_of("vllm-cpu")):
-        pytest.skip("NOT TESTED: the environment 'vllm-cpu' is not there: agentbench env create vllm-cpu")
+        pytest.skip("NOT TESTED: the environment 'vllm-cpu' does not exist: agentbench env create vllm-cpu")
     return str(tiny_model())
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
     ("yaml", "arguments", "sentence"),
     [
         (None, ("--agentbench-backend=nowhere",), "no backend 'nowhere'; known: *embedded*"),
-        (None, ("--agentbench-backend=my/own.yaml",), "no backend file my/own.yaml; it is looked for at */my/own.yaml"),
+        (None, ("--agentbench-backend=my/own.yaml",), "there is no backend file my/own.yaml: */my/own.yaml does not exist"),
         ("kind: dynamo\n", (), "*backends/embedded.yaml: kind must be one of embedded, url, stack, not 'dynamo'"),
         (
             "kind: embedded\npolicy: lexicla\n",

@@ -131,4 +131,4 @@ def test_what_a_machine_lacks_is_one_line(project: Project, monkeypatch: pytest.
     result = project.run("-rs", "scenarios/shop")
 
     result.assert_outcomes(skipped=4)
-    result.stdout.fnmatch_lines(["SKIPPED [[]4[]] *1 GPU wanted*"])
+    result.stdout.fnmatch_lines(["SKIPPED [[]4[]] *1 GPU needed*"])

@@ -193,7 +193,7 @@ def test_a_second_boot_fails(project: Project, start: Start, stacks: Path, way: 
     failure = json.loads((background.directory / "run.json").read_text())["backend"]["failure"]
     assert re.search(r"booted again, and did not serve after \d+ s \(ready\.timeout: 15 s\): ", failure)
     assert reason in failure
-    assert "its daemon has died" in failure
+    assert "the daemon of the stack has died" in failure
 
 
 @WAYS
@@ -235,7 +235,9 @@ def test_the_stack_daemon_is_suspended_while_it_boots(booting: Start, stacks: Pa
 
     assert 6 == background.ended(60)
     assert [] == left(stacks)
-    assert f"its daemon, process {suspended}, was suspended by SIGSTOP for 5 s, and the stack did not start" in background.output
+    assert (
+        f"the daemon of the stack, process {suspended}, was suspended by SIGSTOP for 5 s, and the stack did not start" in background.output
+    )
 
 
 def test_another_session_ends_what_is_left(project: Project, running: Start, stacks: Path) -> None:

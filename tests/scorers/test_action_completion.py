@@ -111,5 +111,5 @@ async def test_no_goals_no_score(metadata: Json) -> None:
 
 async def test_a_judge_who_is_away() -> None:
     """A failed connection to the judge is an infrastructure error."""
-    with pytest.raises(InfraError, match="the call did not go through"):
+    with pytest.raises(InfraError, match="the model could not be called"):
         await action_completion(SCENARIO, ROLLOUT, LLM("http://127.0.0.1:9/v1", "m"))

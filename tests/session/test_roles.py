@@ -25,7 +25,7 @@ FAR = {"url": "http://127.0.0.1:9/v1", "model": "expert", "api_key": "EXPERTS_KE
         ({"roles": {"answer": {}}}, "needs the role 'reasoner': no endpoint is configured for it; *"),
         (
             {"roles": {"answer": FAR, "reasoner": {}}},
-            "needs the role 'answer': http://127.0.0.1:9/v1 wants a key: the environment variable EXPERTS_KEY is not set",
+            "needs the role 'answer': http://127.0.0.1:9/v1 needs an API key: the environment variable EXPERTS_KEY is not set",
         ),
     ],
     ids=["none", "one", "no key"],
@@ -48,7 +48,7 @@ def test_a_role_at_the_backends_own_address(project: Project) -> None:
 
     result = project.run("scenarios/shop", "--agentbench-backend=far")
 
-    result.stdout.no_fnmatch_line("*wants a key*")
+    result.stdout.no_fnmatch_line("*needs an API key*")
     result.stdout.fnmatch_lines(["*the backend 'far' is not available: *"])
 
 
@@ -86,7 +86,7 @@ def test_backend_and_arms(project: Project) -> None:
     both = project.run("scenarios/shop", "--agentbench-ab=embedded,bare")
 
     assert "limit" == project.rollouts[0].status, alone.stdout.str()
-    both.stdout.fnmatch_lines(["*needs the role 'answer': http://127.0.0.1:9/v1 wants a key: *EXPERTS_KEY is not set"])
+    both.stdout.fnmatch_lines(["*needs the role 'answer': http://127.0.0.1:9/v1 needs an API key: *EXPERTS_KEY is not set"])
     both.assert_outcomes(errors=1)
 
 

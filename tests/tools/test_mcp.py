@@ -250,17 +250,20 @@ async def test_http_server_that_is_gone(folder: Path, url: str) -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({}, r"an MCP server has either a command or a url: {kind: mcp, command: \[python, server.py\]}"),
-        ({"command": ["python"], "url": "http://127.0.0.1:1"}, "an MCP server has either a command or a url: .*"),
+        ({}, r"an MCP server needs either a command or a url, for example {kind: mcp, command: \[python, server.py\]}"),
+        ({"command": ["python"], "url": "http://127.0.0.1:1"}, "an MCP server needs either a command or a url, .*"),
         ({"url": "127.0.0.1:1"}, "url must be that of an MCP server, such as http://127.0.0.1:8000/mcp, not '127.0.0.1:1'"),
         ({"url": "http://127.0.0.1:1", "keys": ["A"]}, "env and keys need a command; .*"),
         ({"command": "server.py"}, "command must be a list of texts, not 'server.py'"),
         ({"command": ["python"], "timeout": 0}, "timeout must be a number from 0.1 up, not 0"),
-        ({"command": ["pyton"]}, "there is no program 'pyton' in the PATH"),
+        ({"command": ["pyton"]}, "there is no program 'pyton' in the PATH; install it, or correct `command`"),
         ({"command": ["./server"]}, "there is no program './server' in .*"),
-        ({"command": ["python"], "keys": ["GONE_KEY"]}, "keys: there is no environment variable GONE_KEY, which .* should get"),
+        ({"command": ["python"], "keys": ["GONE_KEY"]}, "keys: the environment variable GONE_KEY, which .* should get, is not set"),
         ({"command": ["python", "gone.py"]}, "the MCP server `python gone.py` ended with exit code 2; its last lines: .*gone.py.*"),
-        ({"command": ["sleep", "600"], "timeout": 0.5}, "the MCP server `sleep 600` has not introduced itself within 0.5 s; .*"),
+        (
+            {"command": ["sleep", "600"], "timeout": 0.5},
+            "the MCP server `sleep 600` has not answered the initialize request within 0.5 s \\(timeout\\); .*",
+        ),
         ({"url": "http://127.0.0.1:1/mcp"}, "the MCP server `http://127.0.0.1:1/mcp` does not serve: .*"),
     ],
 )
@@ -286,7 +289,10 @@ def test_the_datas_tools_and_the_servers_agree(folder: Path) -> None:
     assert scenario is tools.for_scenario(scenario)
     assert isinstance(tools, ServerTools)
     for other, sentence in (
-        (Scenario("s", (), (Tool("ask", "", {}),)), "the data have a tool 'ask'; known: environment, leave, order_item, picture, sleep"),
+        (
+            Scenario("s", (), (Tool("ask", "", {}),)),
+            "the data list a tool that does not exist: no tool 'ask'; known: environment, leave, order_item, picture, sleep",
+        ),
         (
             Scenario("s", (), (Tool("leave", "", {"properties": {"x": {}}}),)),
             "the tool 'leave' takes (), and in the data it takes (x=...); they should agree",
@@ -296,5 +302,8 @@ def test_the_datas_tools_and_the_servers_agree(folder: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             tools.check([other])
         assert str(caught.value).startswith(f"the MCP server `python server.py`: {sentence.partition(';')[0]}")
-    with pytest.raises(ConfigError, match=r"^tools: the MCP server `python server.py`: the data have a tool 'ask'; known: environment, "):
+    with pytest.raises(
+        ConfigError,
+        match=r"^tools: the MCP server `python server.py`: the data list a tool that does not exist: no tool 'ask'; known: environment, ",
+    ):
         load_tools(PYTHON, folder, [Scenario("s", (), (Tool("ask", "", {}),))])

@@ -183,7 +183,7 @@ async def test_a_refusal(folder: Path) -> None:
     [
         ("breaks", "tools: the tool 'breaks': KeyError: 'gone' (shop.py:"),
         ("odd", "tools: the tool 'odd': "),
-        ("spoils", "tools: the state of Shop cannot be written down: "),
+        ("spoils", "tools: the state of Shop cannot be converted to JSON: "),
     ],
 )
 async def test_a_fault_of_the_suites_code(folder: Path, name: str, reason: str) -> None:
@@ -199,7 +199,7 @@ async def test_a_fault_of_the_suites_code(folder: Path, name: str, reason: str) 
 
 async def test_a_class_that_cannot_be_made(folder: Path) -> None:
     """An error of the constructor fails the rollout, too."""
-    with pytest.raises(InfraError, match=r"^tools: Unmade cannot be made: OSError: no disk \(shop.py:\d+\)$"):
+    with pytest.raises(InfraError, match=r"^tools: Unmade cannot be created: OSError: no disk \(shop.py:\d+\)$"):
         async with opened(folder, "Unmade"):
             pass
 
@@ -234,7 +234,7 @@ async def test_a_class_that_takes_too_long(folder: Path) -> None:
         async with tools.opened(Scenario("s-0", (HELLO,)), 0.01):
             pass
 
-    assert f"tools: Late cannot be made: it took longer than 0.01 s{THREAD_LEFT}" == str(caught.value)
+    assert f"tools: Late cannot be created: it took longer than 0.01 s{THREAD_LEFT}" == str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "error"), [("leave", "GeneratorExit"), ("interrupt", "KeyboardInterrupt")])
@@ -269,7 +269,7 @@ async def test_another_try_begins_with_the_same_state(folder: Path) -> None:
         ({"kind": "python", "modul": "x"}, "tools: unknown key 'modul' .did you mean 'module'..; known keys of python: kind, module"),
         (settings("Gone"), "tools: class of tools './shop.py:Gone' cannot be loaded: the module does not define 'Gone'; it defines: .*"),
         (settings("number"), "tools: './shop.py:number' is a int, and must be a class whose methods are tools"),
-        (settings("Bare"), "tools: './shop.py:Bare': Bare has no tools, which are its public methods with a docstring"),
+        (settings("Bare"), "tools: './shop.py:Bare': Bare has no tools; give each public method that is a tool a docstring"),
         (settings("Asks"), "tools: './shop.py:Asks': Asks has an unknown parameter: colour; known: scenario, state"),
         (settings("Many"), r"tools: './shop.py:Many': the tool 'tell' has a parameter that models cannot pass: \*items"),
         (settings("Odd"), "tools: './shop.py:Odd': the parameters of the tool 'tell' cannot be described by a JSON Schema: .*"),
@@ -293,7 +293,7 @@ def data_tool(name: str, *properties: str, required: tuple[str, ...] = ()) -> To
     ("tool", "sentence"),
     [
         (data_tool("tell", "item", required=("item",)), ""),
-        (data_tool("ask"), "the data have a tool 'ask'; known: tell"),
+        (data_tool("ask"), "the data list a tool that does not exist: no tool 'ask'; known: tell"),
         (data_tool("tell", "item"), r"the tool 'tell' takes \(item\), and in the data it takes \(item=...\); they should agree"),
         (data_tool("tell", required=()), r"the tool 'tell' takes \(item\), and in the data it takes \(\); they should agree"),
     ],

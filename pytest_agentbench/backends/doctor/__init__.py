@@ -1,4 +1,4 @@
-"""Checks whether this machine has what a backend needs. Nothing is started or downloaded."""
+"""The checks of `agentbench doctor`: whether this machine has what a backend needs. They start and download nothing."""
 
 from __future__ import annotations
 
@@ -7,5 +7,8 @@ from pytest_agentbench.backends.spec import BackendSpec
 
 
 def checks(spec: BackendSpec, *, reach: bool = True) -> list[Check]:
-    """Checks all that a backend needs, in the order in which a boot would need it. Without `reach`, no other machine is contacted."""
+    """Yields a check for each thing that a backend needs, in the order in which a boot needs them.
+
+    Without `reach`, no other machine is contacted.
+    """
     return [*spec.checks(reach=reach), disk_check()]

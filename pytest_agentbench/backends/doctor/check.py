@@ -1,4 +1,4 @@
-"""The result of a check, and the checks of ports, disk, keys and servers that all kinds of backends share."""
+"""`Check`, the result of one check of `agentbench doctor`, and the checks that all kinds of backends share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pytest_agentbench.backends.machine.ports import holder, is_free
 
 
 class Check(NamedTuple):
-    """The result of a check of one thing that a backend may need."""
+    """The result of checking whether this machine has one thing that a backend needs."""
 
     name: str
     state: Literal["ok", "missing", "unknown", "absent"]
     detail: str
-    fix: str = ""  # what to do if it is not ok; for `absent`, who needs it
+    fix: str = ""  # advice if the state is not `ok`; for `absent`, the backends that need the thing
 
 
 def ok(name: str, detail: str) -> Check:
@@ -35,7 +35,7 @@ def unknown(name: str, detail: str, fix: str = "") -> Check:
 
 
 def absent(name: str, detail: str, need: str) -> Check:
-    """Returns the result for something that this machine lacks, but no examined backend needs."""
+    """Returns the result for a thing that this machine lacks, but that only some backends need. `need` says which."""
     return Check(name, "absent", detail, need)
 
 

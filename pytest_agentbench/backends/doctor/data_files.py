@@ -35,7 +35,10 @@ SMALLER = {"fp8": 1.0, "int8": 1.0, "w8a8": 1.0, "fp4": 0.5, "int4": 0.5, "awq":
 
 
 def weight_checks(spec: StackSpec) -> Iterator[Check]:
-    """Checks the weights of a stack's model. A name without a slash is neither a folder nor on the hub, so it is not checked."""
+    """Checks that this machine has the weights of a stack's model.
+
+    A name without a slash is not checked, because it is neither a folder nor the name of a model on the hub.
+    """
     model = spec.model or ""
     if "/" not in model or TEMPLATE.search(model):
         return
@@ -60,7 +63,7 @@ def hub_checks(model: str, cache: Path) -> Iterator[Check]:
 
 
 def hub_cache(environment: Mapping[str, str]) -> Path:
-    """Returns the cache folder of the hub's library."""
+    """Returns the folder in which the Hugging Face library caches models, according to these environment variables."""
     if own := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
         return Path(own).expanduser()
     above = environment.get("XDG_CACHE_HOME") or "~/.cache"
@@ -68,7 +71,7 @@ def hub_cache(environment: Mapping[str, str]) -> Path:
 
 
 def cached(model: str, cache: Path) -> Check:
-    """Checks that all files of a model are in the cache, as far as its own index lists them."""
+    """Checks that the model is in the cache, with all files that its index of weights lists."""
     fetch = f"agentbench weights get {model}"
     snapshot = _snapshot(model, cache)
     if snapshot is None:
@@ -79,7 +82,10 @@ def cached(model: str, cache: Path) -> Check:
 
 
 def missing_gb(model: str, cache: Path) -> float | None:
-    """Returns the GB to download: from the index of a partly downloaded model, else from the model's name. None: unknown."""
+    """Returns how many GB of a model have to be downloaded, or None if that is unknown.
+
+    The number comes from the index of a partly downloaded model, else from the model's name.
+    """
     snapshot = _snapshot(model, cache)
     total = _shard_index(snapshot).get("metadata", {}).get("total_size") if snapshot else None
     if snapshot is None or not total:
@@ -89,7 +95,7 @@ def missing_gb(model: str, cache: Path) -> float | None:
 
 
 def named_gb(model: str) -> float | None:
-    """Estimates the GB of weights from the model's name; None if it has no size. 30B-A3B counts as 30B."""
+    """Estimates the GB of weights from the model's name. Returns None if the name contains no size. 30B-A3B counts as 30B."""
     name = model.rpartition("/")[2]
     billions = [float(number) for number in BILLIONS.findall(name)]
     each = min((size for word, size in SMALLER.items() if word in name.lower()), default=2.0)  # bytes
@@ -97,20 +103,20 @@ def named_gb(model: str) -> float | None:
 
 
 def _snapshot(model: str, cache: Path) -> Path | None:
-    """Returns the newest snapshot of a model in the cache."""
+    """Returns the folder of the newest snapshot of a model in the cache, or None if the cache does not have the model."""
     configs = (cache / f"models--{model.replace('/', '--')}").glob("snapshots/*/config.json")
     return max((config.parent for config in configs), key=lambda folder: (folder / "config.json").lstat().st_mtime, default=None)
 
 
 def _shard_index(snapshot: Path) -> Json:
-    """Returns the index of sharded weights, with their files and total size, or an empty object if there is none."""
+    """Returns the JSON that lists the files of sharded weights and their total size, or an empty object if there is none."""
     file = snapshot / "model.safetensors.index.json"
     index: Json = read_json_file(file) if file.is_file() else {}
     return index
 
 
 def _files(snapshot: Path) -> list[str]:
-    """Returns the files in the index of sharded weights."""
+    """Returns the names of the weight files that the index of a snapshot lists."""
     return sorted(set(_shard_index(snapshot).get("weight_map", {}).values()))
 
 
@@ -121,7 +127,10 @@ def _weights_folder(folder: Path) -> Check:
 
 
 def _environment(spec: StackSpec) -> dict[str, str]:
-    """Returns the environment of the services that read weights. Containers mount the same cache, so processes decide."""
+    """Returns the environment variables that decide where a stack's services look for models of the hub.
+
+    Services in containers are left out: they mount the cache that the others use.
+    """
     own = {
         name: value for service in spec.services.values() if service.image is None for name, value in {**spec.env, **service.env}.items()
     }
@@ -165,7 +174,7 @@ print(json.dumps([absent, gpus]))
 
 @dataclass(frozen=True)
 class Examined:
-    """A retriever to be checked."""
+    """A retriever that is to be checked: its settings, interpreter and folders."""
 
     config: RetrieverConfig
     python: str  # its interpreter, as in the YAML
@@ -175,14 +184,17 @@ class Examined:
 
 
 def file_checks(file: Path) -> Iterator[Check]:
-    """Checks a file with settings of `agentbench retriever serve`; raises ConfigError if they are not valid."""
+    """Checks the retriever that a settings file of `agentbench retriever serve` describes.
+
+    Raises ConfigError if the settings are not valid.
+    """
     settings = read_settings(file)
     folder = file.absolute().parent
     yield from retriever_checks(Examined(settings.config, settings.python, folder, folder))
 
 
 def service_checks(spec: StackSpec) -> Iterator[Check]:
-    """Checks each service of a stack that runs a retriever."""
+    """Checks the retrievers among the services of a stack."""
     instances = instances_of(spec, Path(), lambda: 0)
     factory, urls = Factory(spec, Path(), instances), tuple(each.url for each in instances)
     for each in instances:
@@ -204,7 +216,7 @@ def _service(spec: StackSpec, factory: Factory, instance: Instance, urls: tuple[
 
 
 def retriever_checks(examined: Examined) -> Iterator[Check]:
-    """Checks everything that a retriever needs, in the order of its start."""
+    """Checks everything that a retriever needs, in the order in which it needs the things when it starts."""
     config = examined.config
     yield from _packages(examined)
     yield from _document_index(examined)
@@ -230,11 +242,11 @@ def _packages(examined: Examined) -> Iterator[Check]:
     else:
         yield ok("packages", f"{', '.join(needed)} in {name}")
     if config.gpu and not absent:
-        yield ok("GPUs", f"FAISS sees {gpus}") if gpus else missing("GPUs", f"FAISS of {name} sees none", NO_GPUS)
+        yield ok("GPUs", f"FAISS finds {gpus}") if gpus else missing("GPUs", f"FAISS in {name} finds no GPU", NO_GPUS)
 
 
 def _missing_packages(python: Path, packages: list[str], *, gpu: bool) -> tuple[list[str], int]:
-    """Returns the missing packages of an interpreter, and with `gpu` the number of GPUs that its FAISS sees."""
+    """Returns which packages an interpreter lacks, and how many GPUs its FAISS finds (0 without `gpu`)."""
     command = [python, "-c", ASK, "gpu" if gpu else "", *packages]
     done = subprocess.run(command, capture_output=True, text=True, env=foreign_environment(), timeout=PATIENCE, check=False)
     if done.returncode:
@@ -257,7 +269,11 @@ def _document_index(examined: Examined) -> Iterator[Check]:
 
 
 def _path(name: str, text: str, key: str, here: Path, files: tuple[str, ...], fix: str) -> Check:
-    """Checks a file, or a folder with these files; `{}` in the fix stands for the path."""
+    """Checks that a path in the retriever's settings exists: a file, or a folder that contains `files`.
+
+    `name` is the name of the check, `text` the value of the setting `key`, and `here` the folder that relative paths start from. `{}` in
+    `fix` is replaced by the path.
+    """
     try:
         path = Path(here, expand_variables(text, key))
     except ConfigError as error:
@@ -265,7 +281,7 @@ def _path(name: str, text: str, key: str, here: Path, files: tuple[str, ...], fi
         return missing(name, what, f"export {how}")
     needed = [path / file for file in files] or [path]
     if absent := [str(each) for each in needed if not each.is_file()]:
-        return missing(name, f"{absent[0]} is not there", fix.format(path))
+        return missing(name, f"{absent[0]} does not exist", fix.format(path))
     return ok(name, f"{path}, {sum(each.stat().st_size for each in needed) / 1e9:.1f} GB")
 
 
@@ -288,7 +304,7 @@ def _embeddings(spec: EmbeddingsSpec, examined: Examined) -> Iterator[Check]:
 
 
 def _embeddings_folder(folder: Path) -> Check:
-    """Checks the folder of a model that was saved by sentence-transformers or transformers."""
+    """Checks that a folder contains an embedding model of sentence-transformers or transformers."""
     names = ("modules.json", "config.json")
     if any((folder / name).is_file() for name in names):
         return ok("weights", str(folder))
@@ -296,7 +312,7 @@ def _embeddings_folder(folder: Path) -> Check:
 
 
 def _web(config: RetrieverConfig) -> Iterator[Check]:
-    """Checks the key of the web search. The retriever works without it, so the state is `unknown` and not `missing`."""
+    """Checks the API key of the web search. A missing key is `unknown`, not `missing`, because the retriever works without it."""
     if config.tavily is None:
         return
     if os.environ.get(name := config.tavily.api_key):
@@ -312,7 +328,7 @@ def suite_checks(agents: dict[str, dict[str, Any]]) -> Iterator[Check]:
         if url := agent.get("retriever"):
             addresses.setdefault(str(url), []).append(variant)
     if not addresses:
-        yield ok("retriever", "no agent of this suite uses one")
+        yield ok("retriever", "no agent of this suite uses a retriever")
     for url, variants in addresses.items():
         check = reach_check(url)
         detail = f"of {', '.join(variants)}: {check.detail}"

@@ -39,7 +39,7 @@ def docker_checks(spec: StackSpec) -> Iterator[Check]:
 
 
 def toolkit_check(runtimes: Container[str]) -> Check:
-    """Checks for the NVIDIA Container Toolkit: a runtime of the engine, or its programs on PATH."""
+    """Checks that the NVIDIA Container Toolkit is installed: Docker has a runtime `nvidia`, or the toolkit's programs are on the PATH."""
     if "nvidia" in runtimes:
         return ok("container toolkit", "the engine has the runtime nvidia")
     if program := shutil.which("nvidia-ctk") or shutil.which("nvidia-container-cli"):
@@ -58,8 +58,8 @@ def _image(engine: Any, spec: StackSpec, image: str) -> Check:
     if size is not None:
         return ok("image", f"{name}, {size / 1e9:.1f} GB")
     if any(service.image == image and service.container.pull == "never" for service in spec.services.values()):
-        return missing("image", f"{name} is not here, and `pull: never` forbids pulling it", f"docker pull {name}")
-    return unknown("image", f"{name} is not here yet; the first boot pulls it", f"docker pull {name}")
+        return missing("image", f"{name} is not on this machine, and `pull: never` forbids pulling it", f"docker pull {name}")
+    return unknown("image", f"{name} is not on this machine yet; the first boot pulls it", f"docker pull {name}")
 
 
 FABRIC = "nv-fabricmanager"[:15]  # The kernel truncates names of processes.
@@ -75,13 +75,16 @@ def gpu_checks(spec: StackSpec) -> Iterator[Check]:
 
 
 def oldest_driver(spec: StackSpec) -> int:
-    """Returns the oldest driver branch that suits all environments of GPU services, or 0. Docker checks the driver for images."""
+    """Returns the oldest NVIDIA driver branch that the environments of a stack's GPU services accept, or 0 if any will do.
+
+    Services in containers are left out, because Docker checks the driver for images.
+    """
     names = {service.python or spec.python for service in spec.services.values() if service.gpus and service.image is None}
     return max((environments()[name].driver for name in names if name is not None and name in environments()), default=0)
 
 
 def driver_check(oldest: int = 0) -> Check:
-    """Checks that the NVIDIA driver is installed and of branch `oldest` or newer."""
+    """Checks that the NVIDIA driver is installed, and that its branch is `oldest` or newer."""
     if "AGENTBENCH_GPUS" in os.environ:
         return unknown("driver", "not checked, because AGENTBENCH_GPUS lists the GPUs")
     library, why = gpus.library()
@@ -97,13 +100,13 @@ def driver_check(oldest: int = 0) -> Check:
 
 
 def _branch(version: str) -> int:
-    """Returns the branch of a driver version, for example 580 for 580.65.06, or 0 if it has none."""
+    """Returns the branch of a driver version, for example 580 for 580.65.06, or 0 if the version does not begin with a number."""
     number = version.partition(".")[0]
     return int(number) if number.isdecimal() else 0
 
 
 def _nvidia_smi_version() -> str:
-    """Returns the driver version from nvidia-smi, or an empty string."""
+    """Returns the driver version that nvidia-smi prints, or an empty string if it prints none."""
     if shutil.which("nvidia-smi") is None:
         return ""
     ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -115,7 +118,10 @@ def _nvidia_smi_version() -> str:
 
 
 def fabric_check(devices: Path, processes: Path) -> Iterator[Check]:
-    """Checks for the fabric manager, without which GPUs behind an NVSwitch cannot compute."""
+    """Checks that the fabric manager runs if this machine has an NVSwitch, because its GPUs cannot compute without it.
+
+    `devices` is /dev and `processes` is /proc.
+    """
     if not any(devices.glob("nvidia-nvswitch[0-9]*")):
         return
     for name in processes.glob("[0-9]*/comm"):
@@ -134,7 +140,7 @@ def fabric_check(devices: Path, processes: Path) -> Iterator[Check]:
 
 
 def _free_gpus(stack: str, count: int, named: list[str]) -> Check:
-    """Leases the GPUs that a boot would lease, and releases them."""
+    """Checks that the GPUs of a stack are free, by leasing them as a boot does and releasing them at once."""
     try:
         with lease(count, named=named, stack=stack) as taken:
             return ok("GPUs", f"{count + len(named)} needed and free: {', '.join(taken.ids)}")
@@ -153,7 +159,7 @@ def secret_checks(spec: StackSpec) -> Iterator[Check]:
 
 
 def program_checks(spec: StackSpec) -> Iterator[Check]:
-    """Checks each interpreter and each command of the services that are processes, once."""
+    """Checks that the interpreters and commands of the services that are processes exist, each of them once."""
     programs = dict.fromkeys((service.python or spec.python, service.run[0]) for service in spec.services.values() if service.image is None)
     pythons: dict[str | None, Path | None] = {None: None}
     for name in dict.fromkeys(python for python, _ in programs if python is not None):
@@ -170,7 +176,7 @@ def program_checks(spec: StackSpec) -> Iterator[Check]:
 
 
 def _command(command: str, python: Path | None) -> Check:
-    """Checks that a command is where the service will find it: beside its interpreter, or on the PATH."""
+    """Checks that a service will find its command: in the folder of its interpreter, or on the PATH."""
     path = os.pathsep.join([*([str(python.parent)] if python else []), os.environ.get("PATH", os.defpath)])
     if program := shutil.which(command, path=path):
         return ok("command", f"{command}: {program}")
@@ -179,7 +185,7 @@ def _command(command: str, python: Path | None) -> Check:
 
 
 def lacking(spec: StackSpec) -> list[Check]:
-    """Returns missing things that neither waiting nor the boot itself can provide: secrets, programs, the driver of GPUs."""
+    """Returns the failed checks of a stack that neither waiting nor a boot can repair: secrets, programs and GPU driver."""
     checks = [*secret_checks(spec), *program_checks(spec)]
     if any(spec.gpus):
         checks.append(driver_check(oldest_driver(spec)))
@@ -198,7 +204,7 @@ def stack_checks(spec: StackSpec) -> Iterator[Check]:
 
 
 def host_checks() -> Iterator[Check]:
-    """Checks this machine without a backend. GPUs or Docker may be `absent`, because not every backend needs them."""
+    """Checks this machine for `agentbench doctor` without a backend. Missing GPUs or Docker are `absent`: not all backends need them."""
     yield ok("python", f"{platform.python_version()}, {sys.executable}")
     yield ok("cores", f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}")
     yield disk_check()

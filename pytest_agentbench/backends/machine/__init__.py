@@ -1,1 +1,1 @@
-"""The resources of this machine: GPUs, ports, environments, weights."""
+"""The resources of this machine that backends use: GPUs, ports, environments and weights."""

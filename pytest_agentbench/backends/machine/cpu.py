@@ -13,10 +13,10 @@ from pytest_agentbench.metrics.stopwatch import SAMPLE_NS
 
 
 class CostSource(Protocol):
-    """A process that reports its CPU time, for example a `Child`."""
+    """The interface of a process that reports its CPU time, for example a `Child`."""
 
     def cost(self) -> Mapping[str, float] | None:
-        """Returns its CPU time so far in seconds, as `cpu_s`, or None if it is unknown."""
+        """Returns the CPU time of the process so far, in seconds as `cpu_s`, or None if it is unknown."""
 
 
 class CpuWatch:
@@ -34,7 +34,7 @@ class CpuWatch:
         self._thread = daemon(self._watch, processes, name="cpu")
 
     def stop(self) -> None:
-        """Takes a last sample."""
+        """Takes a last sample and ends the thread."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()

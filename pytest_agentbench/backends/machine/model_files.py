@@ -18,10 +18,10 @@ SAMPLE = 1 << 20  # bytes at the beginning and at the end of each file that are 
 
 
 def model_identity(model: str, env: Mapping[str, str], command: Sequence[str] = ()) -> Json:
-    """Identifies the weights of a model: `revision` is the commit of a model in the hub's cache, `files` the hash of a folder.
+    """Returns what identifies the weights of a model, as {revision, files}.
 
-    The other one is null. Both are null if the model is neither. `env` has the variables that the engine gets in addition to the
-    environment of this process. `command` may contain a `--revision`.
+    `revision` is the commit of a model in the hub's cache, and null for other models. `files` is the hash of a folder, and null for other
+    models. `env` has the variables that the engine gets in addition to the environment of this process. `command` may contain `--revision`.
     """
     if (folder := Path(model).expanduser()).is_absolute() and folder.is_dir():
         try:
@@ -32,7 +32,7 @@ def model_identity(model: str, env: Mapping[str, str], command: Sequence[str] = 
 
 
 def hub_cache(env: Mapping[str, str]) -> Path:
-    """Returns the folder in which engines look for models of the hub."""
+    """Returns the folder in which engines with these variables look for models of the Hugging Face hub."""
     if cache := env.get("HF_HUB_CACHE"):
         return Path(cache)
     home = env.get("HF_HOME") or Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
@@ -50,7 +50,7 @@ def cached_revision(model: str, cache: Path, revision: str = "main") -> str | No
 
 
 def folder_digest(folder: Path) -> str:
-    """Returns a hash of all files in a folder: their names, sizes, first and last MiB. Reading all of the weights would take minutes."""
+    """Returns a hash of the names, sizes, first and last MiB of all files in a folder. Reading all weights would take minutes."""
     digest = hashlib.sha256()
     for file in sorted(each for each in folder.rglob("*") if each.is_file()):
         size = file.stat().st_size
@@ -63,7 +63,7 @@ def folder_digest(folder: Path) -> str:
 
 
 def _requested_revision(command: Sequence[str]) -> str:
-    """Returns the value of `--revision` in a command, or `main`."""
+    """Returns the value of `--revision` in an engine's command, or `main` if the command does not have the option."""
     for option, value in pairwise([word for words in command for word in words.split("=", 1)]):
         if option == "--revision":
             return value

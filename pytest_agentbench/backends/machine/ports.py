@@ -1,4 +1,4 @@
-"""Ports of this machine: reserving free ones, and finding the processes that use the others."""
+"""The ports of this machine: reserving free ports, and finding the process that uses a port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ FIRST, LAST = 10_000, 32_767
 
 
 class Reserved:
-    """Reserved free ports of 127.0.0.1. A port stays bound until `let_go`, which is called just before its service starts."""
+    """Reserves free ports of 127.0.0.1 for services that start later.
+
+    `take` binds a port, so that no other program gets it. `let_go` frees the port, and is called just before its service starts.
+    """
 
     def __init__(self) -> None:
         self._held: dict[int, socket.socket] = {}
@@ -41,7 +44,10 @@ class Reserved:
 
 
 def shared_port() -> socket.socket:
-    """Binds a free port of 127.0.0.1. Until the socket is closed, only this user's processes with SO_REUSEPORT can listen on it."""
+    """Returns a socket that is bound to a free port of 127.0.0.1.
+
+    Until the socket is closed, only processes of this user that set SO_REUSEPORT can listen on the port.
+    """
     sock = socket.socket()
     if hasattr(socket, "SO_REUSEPORT"):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -61,6 +67,6 @@ def is_free(port: int) -> bool:
 
 
 def holder(port: int) -> str:
-    """Describes the process that listens on a port, for example `pid 123 (python)`, also if it is unknown."""
+    """Returns a description of the process that listens on a port, such as `pid 123 (python)`, or a phrase if the process is unknown."""
     pid = process.listener(port)
     return f"pid {pid} ({process.name(pid)})" if pid else "a process that cannot be seen from here"

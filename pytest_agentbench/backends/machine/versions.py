@@ -27,7 +27,10 @@ _HERE = re.compile(r"\{here\}/([\w./-]*\w)")  # A file beside the YAML, for exam
 
 
 def packages_of(program: Path) -> dict[str, str] | None:
-    """Returns package -> version of the ENGINES packages in the virtual environment of a program, or None if it is in none."""
+    """Returns package -> version for the packages in a program's virtual environment whose names begin with one in ENGINES.
+
+    Returns None if the program is not in a virtual environment.
+    """
     home = program.parent.parent  # Not resolved: the interpreter of a virtual environment is a link to one outside.
     if not (home / "pyvenv.cfg").is_file():
         return None
@@ -41,7 +44,7 @@ def packages_of(program: Path) -> dict[str, str] | None:
 
 
 def program_of(command: list[str], python: Path | None) -> Path | None:
-    """Returns the program that a command starts, or None if it is unknown. Templates of the command are not expanded."""
+    """Returns the path of the program that a command starts (`python` if that is given), or None if there is no such program."""
     if python is not None:
         return python
     program = shutil.which(command[0]) if command else None
@@ -49,7 +52,7 @@ def program_of(command: list[str], python: Path | None) -> Path | None:
 
 
 def server_facts(endpoint: Endpoint) -> Json:
-    """Returns `version` and `owned_by` as the server reports them; null if it does not."""
+    """Asks a server for its `version`, and for `owned_by` of its model. A value that it does not report is null."""
     api = Api(
         Endpoint(re.sub(r"/v\d+$", "", endpoint.url), "", api_key=endpoint.api_key, ca_file=endpoint.ca_file, headers=endpoint.headers)
     )
@@ -64,7 +67,7 @@ def server_facts(endpoint: Endpoint) -> Json:
 
 
 def _get_json(api: Api, path: str) -> Json:
-    """Returns the JSON object at a path of the server, or an empty one if there is none."""
+    """Returns the JSON object that a server answers at a path, or an empty one if it does not answer with an object."""
     try:
         answer = api.get(path, PATIENCE)
     except BackendError:

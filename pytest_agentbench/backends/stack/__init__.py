@@ -1,1 +1,1 @@
-"""Stacks of services on this machine: their YAML, and the daemon that starts, watches and stops them."""
+"""Stacks (backends of `kind: stack`): services on this machine that a daemon starts, watches and stops for sessions."""

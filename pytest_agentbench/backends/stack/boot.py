@@ -41,7 +41,10 @@ from pytest_agentbench.records import Endpoint, Json
 
 
 def boot_facts(spec: StackSpec, factory: Factory, instances: Sequence[Instance]) -> Json:
-    """Returns the facts `services`, `environment`, `model` and `hardware`. Images must be present and GPUs leased."""
+    """Returns what a boot records about a stack: `services`, `environment`, `model` and `hardware`, as in `Backend.facts`.
+
+    The images must be on this machine, and the GPUs must be leased.
+    """
     first = [each for each in instances if each.replica == 0]
     return {
         "services": {each.service: _service(factory, each) for each in first},
@@ -52,7 +55,7 @@ def boot_facts(spec: StackSpec, factory: Factory, instances: Sequence[Instance])
 
 
 def _service(factory: Factory, instance: Instance) -> Json:
-    """Returns the packages of a service's environment, or the digest of its image. Unknown values are null."""
+    """Returns {packages, image, digest} of a service: the packages of its environment, or its image. Other values are null."""
     if instance.spec.image is not None:
         image = factory.image(instance)
         return {"packages": None, "image": image, "digest": digest_of(image)}
@@ -61,7 +64,7 @@ def _service(factory: Factory, instance: Instance) -> Json:
 
 
 def _model(spec: StackSpec, instances: Sequence[Instance]) -> Json | None:
-    """Returns the identity of the served model, or None without one. It is unknown, too, if a service is a container."""
+    """Returns the identity of the weights of the stack's model. Returns None if the stack names no model or has a container."""
     if not spec.model or any(each.spec.image for each in instances):
         return None
     env, words = dict(spec.env), []
@@ -86,11 +89,11 @@ DEATH_NOTICE = 0.5  # seconds until the death of a service, which may have cause
 
 
 class Stack:
-    """One boot of a stack, in its daemon.
+    """A stack that is booted once and stopped once, in the process of its daemon.
 
     `boot` prepares the stack (ports, images, GPUs), starts its services, and returns the endpoint when all readiness checks have passed. A
-    thread for each running instance waits for its end. It restarts the instance as often as the YAML allows; after that, and for any
-    failure of the boot, `failed` is set and `failure` has the reason. The first failure counts.
+    thread for each running instance (one replica of a service) waits for its end, and restarts it as often as the YAML allows. If an
+    instance ends after that, or if the boot fails, `failed` is set and `failure` has the reason. The first failure counts.
 
     `boot` and `stop` are called once each. `stop` may be called from any thread at any time, also during the boot.
     """
@@ -104,7 +107,7 @@ class Stack:
             spec: The keys of the YAML.
             home: The folder of this stack.
             logs: The folder of the logs of services.
-            gpu_wait: Seconds to wait for GPUs.
+            gpu_wait: Seconds to wait for GPUs that are in use.
             warm_up: Number of requests at the end of the boot, unless the YAML has a number.
             log: Writes a line to the log of the daemon.
             on_restart: Called whenever `restarting` has changed.
@@ -134,7 +137,7 @@ class Stack:
         return str(self._fault or "")
 
     def status(self) -> str:
-        """Returns what the boot is waiting for, with the last line of that service's log."""
+        """Returns what the boot is waiting for, with the last line of that service's log, or an empty string if it waits for nothing."""
         doing = dict(self._waits)
         if not doing:
             return ""
@@ -143,7 +146,10 @@ class Stack:
         return f"{name}: {what}{f' · {last[0].strip()}' if last else ''}"
 
     def boot(self) -> Endpoint:
-        """Boots the stack. Raises BackendError if it does not serve, and MissingError if this machine lacks something."""
+        """Boots the stack and returns its endpoint, which has passed all readiness checks.
+
+        Raises MissingError if this machine lacks something, and BackendError if the boot fails for another reason.
+        """
         started = time.monotonic()
         try:
             self._prepare()
@@ -151,7 +157,7 @@ class Stack:
             self.deadline = booting + self.spec.ready.timeout
             self._bring_up()
             services = time.monotonic()
-            endpoint, proven = self._prove_and_warm()
+            endpoint, proven = self._check_and_warm_up()
             ended = time.monotonic()
         except AgentbenchError as error:
             self._fail(error)
@@ -188,7 +194,10 @@ class Stack:
         self.facts["gpus"] = {each.name: each.gpus for each in self.instances if each.gpus}
 
     def _noting(self, name: str) -> WriteLog:
-        """Returns a function that notes what the boot is waiting for. It raises an error if the boot has to end."""
+        """Returns a function that notes for `status` what the boot is waiting for. The function raises an error if the boot has to end.
+
+        `name` is an instance, `gpus` or `images`.
+        """
 
         def note(what: str) -> None:
             self._alive()
@@ -229,7 +238,10 @@ class Stack:
         self._watchers.append(daemon(self._watch, instance, running, name="watch"))
 
     def _until_ready(self, instance: Instance, latest: float) -> None:
-        """Waits for an instance. Raises BackendError after `latest` (time.monotonic()) or the timeout of its own check."""
+        """Waits until an instance is ready.
+
+        Raises BackendError after `latest` (time.monotonic()), or after the time limit of the instance's own readiness check.
+        """
         check = self._factory.ready_check(instance)
         self._waits[instance.name] = f"waiting for {check.http if check else 'its health'}"
         if check is not None and check.timeout is not None:
@@ -242,10 +254,10 @@ class Stack:
         self.log(f"{instance.name} is ready: {instance.url_of(check.port, check.http) if check else 'it runs'}")
         self._waits.pop(instance.name, None)
 
-    def _prove_and_warm(self) -> tuple[Endpoint, float]:
-        """Runs the readiness checks and the warm-up. Returns the endpoint, and the time (time.monotonic()) between the two."""
+    def _check_and_warm_up(self) -> tuple[Endpoint, float]:
+        """Runs the readiness checks, then the warm-up. Returns the endpoint, and the time (time.monotonic()) of the end of the checks."""
         front, does = self._front, self._noting(self._front.name)
-        checks = self._readiness_checks(self.deadline, lambda check: does(f"proving {check}"))
+        checks = self._readiness_checks(self.deadline, lambda check: does(f"readiness check `{check}`"))
         try:
             # Reversed, so that the URL of the first replica of a service counts
             self.facts["urls"] = {each.service: each.url for each in reversed(self.instances)}
@@ -287,7 +299,11 @@ class Stack:
             self._fail(BackendError(f"{reason}\nand could not be started again: {error}"))
 
     def _start_again(self, instance: Instance, dead: ServiceUnit) -> None:
-        """Restarts an instance. During the boot, the boot waits for it. Later, this waits for its own check and those of the endpoint."""
+        """Restarts an instance that has died.
+
+        After the boot, this waits until the instance's own readiness check and those of the endpoint have passed. During the boot, it does
+        not wait, because the boot does.
+        """
         dead.stop(0)
         if not self._booted:
             self._start(instance)
@@ -306,7 +322,7 @@ class Stack:
             self._on_restart()
 
     def restarts(self) -> dict[str, int]:
-        """Returns instance -> number of restarts, without instances that were not restarted."""
+        """Returns instance -> number of its restarts, for instances that were restarted."""
         return {each.name: each.restarts for each in self.instances if each.restarts}
 
     def metrics(self) -> tuple[Target, ...]:
@@ -321,7 +337,7 @@ class Stack:
         if self._fault is not None:
             raise type(self._fault)(self.failure) from self._fault
         if self.stopping.is_set():
-            raise BackendError("it was stopped while it started")
+            raise BackendError("the stack was stopped while it started")
 
     def _fail(self, fault: AgentbenchError) -> None:
         if self._fault is None and not self.stopping.is_set():
@@ -330,7 +346,7 @@ class Stack:
             self.failed.set()
 
     def stop(self) -> None:
-        """Stops all services, the endpoint first. Returns when their processes, containers, ports and GPU memory are released."""
+        """Stops all services, beginning with the endpoint. Returns when their processes, containers, ports and GPU memory are released."""
         started = time.monotonic()
         self.stopping.set()
         with self._changing:
@@ -340,12 +356,12 @@ class Stack:
         for watcher in self._watchers:
             watcher.join(5)
         if killed := kill_marked(str(self.home)):
-            self.log(f"killed what the services left behind: {', '.join(map(str, killed))}")
+            self.log(f"killed processes that the services left behind: {', '.join(map(str, killed))}")
         self._claims.give_back(each for each in self.instances if each.running is not None)
         self.log(f"stopped in {time.monotonic() - started:.1f} s")
 
     def _front_first(self) -> Iterable[list[Instance]]:
-        """Yields the instances in the order of their stop, in groups: a service comes after all services that need it."""
+        """Yields groups of instances in the order in which they are stopped: a service is stopped after all services that need it."""
         left = {each.service for each in self.instances}
         while left:
             free = {name for name in left if not any(name in self.needs[other] for other in left - {name})}

@@ -26,11 +26,11 @@ _LOG_TIMEOUT = 10.0  # seconds to wait for the end of the log after the containe
 
 
 def _ignore_progress(line: str) -> None:
-    """Ignores the progress of a pull."""
+    """Does nothing with a line about the progress of a pull."""
 
 
 class Container:
-    """One container on the host's network. Templates in all values are already expanded."""
+    """One service of a stack that runs in a container, on the host's network. It can be started once."""
 
     def __init__(
         self,
@@ -45,7 +45,10 @@ class Container:
         cwd: str | None = None,
         on_progress: Callable[[str], None] = _ignore_progress,
     ) -> None:
-        """`name` is the name of the container, `gpu_ids` are indexes or UUIDs of the driver, and `cwd` is a folder in the container."""
+        """Creates the object; `start` starts the container. Templates in all values have already been expanded.
+
+        `gpu_ids` are indexes or UUIDs of the driver, `log` is a file that gets the output, and `cwd` is a folder in the container.
+        """
         self.name, self.image, self.log = name, image, log
         self.command = f"{image}: {shlex.join([*(spec.entrypoint or []), *command])}".rstrip(": ")
         self.pid: int | None = None  # process id on the host of its first process, docker-init
@@ -57,7 +60,7 @@ class Container:
         self._code: int | None = None
 
     def start(self) -> None:
-        """Returns when the first process of the container runs. Raises BackendError with advice if it cannot be started."""
+        """Starts the container. Returns when its first process runs. Raises BackendError with advice if the container cannot be started."""
         self.stop(0)
         self._container, self._code = None, None
         mounts = [_mount(self.name, host, inside) for host, inside in self._spec.mounts.items()]
@@ -76,7 +79,7 @@ class Container:
         self._reader = daemon(self._read_log, name=f"log-{self.name}")
 
     def exit_code(self) -> int | None:
-        """Returns None while the container runs, and LOST if its exit code is unknown."""
+        """Returns the exit code of the container, None while it runs, or LOST if the exit code is unknown."""
         if self._code is None and self._container is not None:
             self._code = self._read_exit_code()
         return self._code
@@ -91,14 +94,17 @@ class Container:
         return code
 
     def health(self) -> str | None:
-        """Returns `starting`, `healthy` or `unhealthy` from the HEALTHCHECK of the image, or None if it has none or does not run."""
+        """Returns the result of the image's HEALTHCHECK: `starting`, `healthy` or `unhealthy`.
+
+        Returns None if the image has no HEALTHCHECK, or if the container does not run.
+        """
         with suppress(*client_errors()):
             self._container.reload()
             return (self._container.attrs["State"].get("Health") or {}).get("Status")
         return None
 
     def stop(self, grace: float) -> None:
-        """Sends SIGTERM (or the image's STOPSIGNAL), and SIGKILL after `grace` seconds. Removes the container. May be called again."""
+        """Stops and removes the container: SIGTERM (or the image's STOPSIGNAL), and SIGKILL after `grace` seconds. May be called again."""
         if self._engine is None:
             return
         from docker.errors import NotFound
@@ -160,7 +166,7 @@ class Container:
             self._on_progress(f"{self.name}: the log {self.log} is incomplete from here on: {error}")
 
     def _discard(self) -> None:
-        """Removes the leftovers of a failed start."""
+        """Removes a container that could not be started."""
         with suppress(*client_errors()):
             if self._container is not None:
                 self._container.remove(force=True, v=True)

@@ -1,4 +1,4 @@
-"""The Docker Engine of this machine: connections, images, and advice for its errors."""
+"""The Docker Engine of this machine: connecting to it, pulling images, and advice for its errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ _PROGRESS_EVERY = 1.0  # seconds between two progress messages
 
 
 def connect() -> Any:
-    """Returns a client of the engine in DOCKER_HOST, or of the default one. The caller closes it. Raises MissingError if none answers."""
+    """Connects to the Docker Engine in DOCKER_HOST, or to the default one. The caller has to close the client that is returned.
+
+    Raises MissingError if no engine answers.
+    """
     where = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     address = urlsplit(where)
     if address.scheme in ("tcp", "http", "https", "ssh") and address.hostname not in _LOCAL:
@@ -66,7 +69,7 @@ def _check_socket(path: str) -> None:
 
 
 def fetch(image: str, pull: str, on_progress: Callable[[str], None]) -> None:
-    """Pulls an image if the engine does not have it. Raises MissingError instead if `pull` is `never` (else `missing`)."""
+    """Pulls an image if it is not on this machine. `pull` is `missing` or `never`; with `never`, MissingError is raised instead."""
     engine = connect()
     try:
         with as_backend_error(f"image {image}"):
@@ -74,14 +77,14 @@ def fetch(image: str, pull: str, on_progress: Callable[[str], None]) -> None:
                 return
             if pull == "never":
                 advice = "get it with `docker pull` or `docker load`"
-                raise MissingError(f"image {image} is not here and `pull: never` forbids pulling it; {advice}")
+                raise MissingError(f"image {image} is not on this machine, and `pull: never` forbids pulling it; {advice}")
             _pull(engine, image, on_progress)
     finally:
         engine.close()
 
 
 def size_of(engine: Any, image: str) -> int | None:
-    """Returns the size of an image in bytes, or None if the engine does not have it."""
+    """Returns the size of an image in bytes, or None if it is not on this machine."""
     from docker.errors import ImageNotFound
 
     try:
@@ -91,7 +94,7 @@ def size_of(engine: Any, image: str) -> int | None:
 
 
 def digest_of(image: str) -> str | None:
-    """Returns the registry digest of an image, or its id if it is not from a registry. Returns None if neither is known."""
+    """Returns the registry digest of an image, or the image's id if it is not from a registry, or None if neither is known."""
     try:
         engine = connect()
     except BackendError:
@@ -121,7 +124,10 @@ def _pull(engine: Any, image: str, on_progress: Callable[[str], None]) -> None:
 
 
 def _add_progress(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> None:
-    """Updates the size of one layer from a pull event. Unpacking has events with the same numbers, which are ignored."""
+    """Notes in `layers` how much of one layer has been downloaded, from an event of a pull.
+
+    Events about unpacking are ignored, because they have the same form.
+    """
     detail, layer = event.get("progressDetail") or {}, event.get("id", "")
     if event.get("status") == "Downloading" and "total" in detail:
         layers[layer] = (detail["current"], detail["total"])
@@ -131,7 +137,7 @@ def _add_progress(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> 
 
 @contextmanager
 def as_backend_error(what: str, kind: type[BackendError] = BackendError) -> Iterator[None]:
-    """Turns errors of the engine, or of the connection to it, into a BackendError that starts with `what`."""
+    """Turns errors of the Docker Engine within the block, or of the connection to it, into a BackendError that begins with `what`."""
     try:
         yield
     except client_errors() as error:
@@ -140,7 +146,7 @@ def as_backend_error(what: str, kind: type[BackendError] = BackendError) -> Iter
 
 
 def client_errors() -> tuple[type[Exception], ...]:
-    """Returns the exceptions that the Docker client raises."""
+    """Returns the classes of exceptions that the Docker client raises."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
     from urllib3.exceptions import HTTPError

@@ -1,4 +1,4 @@
-"""Diagnosis of a service that died or is not ready: its state, and advice for known error messages in its log."""
+"""Details for errors about a service that died or is not ready: the end of its log, advice for known errors in it, port conflicts."""
 
 from __future__ import annotations
 
@@ -174,14 +174,17 @@ FULL = 1 << 20  # bytes; a disk with less free space counts as full
 
 
 def log_of(instance: Instance, code: int | None = None) -> str:
-    """Returns the end of an instance's log, with advice for known errors and the exit code. Says if the disk of the log is full."""
+    """Returns the end of an instance's log for an error message, with advice for known errors, and a line if the disk is full.
+
+    `code` is the exit code, if the instance has ended. It can be the reason for advice.
+    """
     lines = tail(instance.log)
     known = "".join(f"\nhint: {each}" for each in (hint(lines), kill_hint(code)) if each)
     return f"{known}{_full_disk(instance.log.parent)}\nthe end of {instance.log}:\n{indented(lines)}"
 
 
 def port_conflict(instance: Instance, home: Path) -> str:
-    """Returns a line about another program on one of the instance's ports, or an empty string. Processes of the stack do not count."""
+    """Returns a line if a program that does not belong to the stack uses one of the instance's ports, else an empty string."""
     for port in instance.ports.values() if instance.spec.image is None else ():
         if (pid := listener(port)) and not is_marked(pid, str(home)):
             return f"\nits port {port} is taken by {holder(port)}"
@@ -189,7 +192,10 @@ def port_conflict(instance: Instance, home: Path) -> str:
 
 
 def readiness_problem(instance: Instance, check: HttpCheck | None) -> str:
-    """Returns why an instance is not ready yet, or an empty string. Without a check, the HEALTHCHECK of its image decides, if any."""
+    """Returns why an instance is not ready yet, or an empty string if it is ready.
+
+    Without a check in the YAML, the HEALTHCHECK of the image decides. An instance without either is ready when it runs.
+    """
     if check is None:
         return _health_problem(instance.running)
     url = instance.url_of(check.port, check.http)
@@ -205,7 +211,7 @@ def readiness_problem(instance: Instance, check: HttpCheck | None) -> str:
 
 
 def _health_problem(running: ServiceUnit | None) -> str:
-    """Returns a sentence if a container's HEALTHCHECK has not passed. Processes, and containers without one, have no problem."""
+    """Returns a sentence if a container's HEALTHCHECK has not passed, else an empty string. Processes have no HEALTHCHECK."""
     health = running.health() if running else None
     return "" if health in (None, "healthy") else f"its HEALTHCHECK says that it is {health}"
 

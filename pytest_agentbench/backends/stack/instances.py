@@ -34,7 +34,7 @@ WriteLog = Callable[[str], None]
 
 
 class Claims:
-    """The ports and GPUs that one boot has reserved."""
+    """The ports and GPUs that one boot of a stack has reserved. `give_back` ends the reservation when the services have ended."""
 
     def __init__(self, log: WriteLog) -> None:
         self._log = log
@@ -42,16 +42,16 @@ class Claims:
         self._lease = Lease()
 
     def port(self) -> int:
-        """Reserves a free port until its service starts, and returns it."""
+        """Reserves a free port and returns it. `let_go` releases it when its service starts."""
         return self._reserved.take()
 
     def let_go(self, ports: Iterable[int]) -> None:
-        """Releases reserved ports, because their service starts now."""
+        """Releases reserved ports, so that the service that needs them can be started."""
         for port in ports:
             self._reserved.let_go(port)
 
     def lease_gpus(self, spec: StackSpec, instances: Sequence[Instance], wait_s: float, on_wait: WriteLog) -> None:
-        """Leases the GPUs of all services together. Raises MissingError if they do not become free in time."""
+        """Leases the GPUs of all services together, and distributes them. Raises MissingError if they do not become free in time."""
         count, named = spec.gpus
         if not count and not named:
             return
@@ -60,7 +60,10 @@ class Claims:
         self._log(f"leased GPUs: {', '.join(self._lease.ids)}")
 
     def give_back(self, started: Iterable[Instance]) -> None:
-        """Waits until the ports of the started instances and the memory of the GPUs are free. Logs those that are not."""
+        """Waits until the ports of the instances and the memory of the GPUs are free, and ends the lease of the GPUs.
+
+        Logs the ports and GPUs that do not become free in time.
+        """
         self._reserved.close()
         end = time.monotonic() + PORTS_TIMEOUT
         for port in sorted({port for each in started for port in each.ports.values()}):
@@ -71,7 +74,10 @@ class Claims:
         self._lease.release()
 
     def _wait_for(self, port: int, end: float) -> None:
-        """Waits until a port is free. All services have ended, so a port that stays in use belongs to another program."""
+        """Waits until a port is free, at most until `end` (time.monotonic()), and logs if it is not.
+
+        All services have ended by then, so a port that stays in use belongs to another program.
+        """
         while not is_free(port):
             if time.monotonic() > end:
                 self._log(f"port {port} is still in use by {holder(port)}")
@@ -80,7 +86,7 @@ class Claims:
 
 
 def refuse_taken(instances: Iterable[Instance]) -> None:
-    """Raises BackendError if a port in the YAML is in use."""
+    """Raises BackendError if another program uses a port that the YAML sets."""
     for each in instances:
         for port in {each.spec.port, *each.spec.ports.values()} - {0}:
             if not is_free(port):
@@ -88,39 +94,42 @@ def refuse_taken(instances: Iterable[Instance]) -> None:
 
 
 def fetch_images(factory: Factory, instances: Iterable[Instance], on_wait: WriteLog) -> None:
-    """Pulls missing images. This is done before GPUs are leased and `ready.timeout` begins, because it may take half an hour."""
+    """Pulls the images that are not on this machine.
+
+    This is done before GPUs are leased and before `ready.timeout` begins, because it may take half an hour.
+    """
     pulls = {factory.image(each): each.spec.container.pull for each in instances if each.spec.image is not None}
     for image, pull in pulls.items():
         fetch(image, pull, on_wait)
 
 
 class ServiceUnit(Protocol):
-    """A running service: a `ServiceProcess` or a `Container`."""
+    """The interface of the process or container of one instance: `ServiceProcess` or `Container`. It can be started once."""
 
     log: Path
     command: str  # quoted as for a shell, without secrets
 
     def start(self) -> None:
-        """Raises BackendError if it cannot be started."""
+        """Starts the process or container. Raises BackendError if it cannot be started."""
 
     def exit_code(self) -> int | None:
-        """Returns None while it runs."""
+        """Returns the exit code, or None while the process or container runs."""
 
     def wait(self) -> int:
-        """Blocks until it ends, and returns its exit code."""
+        """Blocks until the process or container ends, and returns the exit code."""
 
     def health(self) -> str | None:
-        """Returns the result of its own health check (`starting`, `healthy` or `unhealthy`), or None if it has none."""
+        """Returns the result of a container's HEALTHCHECK (`starting`, `healthy` or `unhealthy`), or None if there is none."""
 
     def stop(self, grace: float) -> None:
-        """Sends SIGTERM, and SIGKILL after `grace` seconds. Returns when it has ended. May be called twice, or without a start."""
+        """Ends the process or container: SIGTERM, and SIGKILL after `grace` seconds. May be called twice, or without a start."""
 
 
 class ServiceProcess:
-    """A service that is a process, in a session (process group) of its own."""
+    """A service of a stack that runs as a process, in its own process group."""
 
     def __init__(self, run: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> None:
-        """`env` is the complete environment; nothing is inherited."""
+        """Creates the object; `start` starts the process. `env` is the complete environment, because nothing is inherited."""
         self.run, self.env, self.cwd, self.log = list(run), dict(env), cwd, log
         self.command = shlex.join(run)
         self._process: subprocess.Popen[bytes] | None = None
@@ -160,16 +169,17 @@ class ServiceProcess:
         return self._process.wait()
 
     def stop(self, grace: float) -> None:
-        """Ends the whole process group. Processes that outlive its leader are killed at once."""
+        """Ends the process and its group: SIGTERM, and SIGKILL after `grace` seconds. Processes that outlive the first are killed."""
         if self._process is not None:
             end_group(self._process, grace)
 
 
 def environment(own: Mapping[str, str], run_dir: Path, bin_folder: Path | None) -> dict[str, str]:
-    """Returns the environment of a service: the user's, without variables of the test run, and with the interpreter's folder first on PATH.
+    """Returns the environment variables of a service that is a process.
 
-    Variables of the YAML (`own`) replace those of the user, which replace our defaults. TMPDIR of the user is ignored. The mark of the
-    stack is added.
+    They are those of the user, without variables of the test run and TMPDIR, and with the interpreter's folder first on PATH. Variables of
+    the YAML (`own`) take precedence over those of the user, and these over our defaults. The variable that marks the processes of a stack
+    is added.
     """
     inherited = foreign_environment()
     if bin_folder is not None:
@@ -184,7 +194,7 @@ PACKAGE = "pytest_agentbench."  # prefix of the modules of this package in a com
 
 @dataclass
 class Instance:
-    """One replica of a service."""
+    """One replica of a service of a stack, with its ports and GPUs, and its process or container when it runs."""
 
     service: str
     replica: int
@@ -197,7 +207,7 @@ class Instance:
 
     @property
     def name(self) -> str:
-        """The name of the service, with several replicas also the number: `engine-2` is the third."""
+        """The name of the service. If it has several replicas, the number of the replica is added: `engine-2` is the third one."""
         return self.service if self.spec.replicas == 1 else f"{self.service}-{self.replica}"
 
     @property
@@ -209,7 +219,10 @@ class Instance:
 
 
 class Factory:
-    """Creates the process or container of each instance. Templates may refer to ports and URLs of all instances."""
+    """Creates the process or container of each instance of a stack, and expands the templates in the YAML's texts for it.
+
+    Templates such as `{engine.port}` may refer to the ports and URLs of all instances.
+    """
 
     def __init__(self, spec: StackSpec, home: Path, instances: Sequence[Instance]) -> None:
         self.spec, self.home, self.run_dir = spec, home, home / "run"
@@ -243,32 +256,35 @@ class Factory:
         return ServiceProcess(command, environment(own, self.run_dir, python.parent if python else None), cwd, instance.log)
 
     def command(self, instance: Instance, python: Path | None = None) -> list[str]:
-        """Returns the words of its command. Raises ConfigError for an unknown template."""
+        """Returns the words of the instance's command, with templates expanded. Raises ConfigError for an unknown template."""
         return [expand(word, self._values(instance, python), _where(instance)) for word in instance.spec.run]
 
     def check_texts(self, instance: Instance) -> None:
-        """Raises ConfigError for an unknown template."""
+        """Checks the templates in all texts of an instance. Raises ConfigError if one is unknown."""
         known = self._values(instance, None).keys() | {"python"}
         for text in (*texts(instance.spec), *self.spec.env.values(), *filter(None, [self.spec.python])):
             expand(text, dict.fromkeys(known, ""), _where(instance))
 
     def check(self, instance: Instance) -> None:
-        """Makes all checks of an instance that are possible before anything is started. Raises like `make`."""
+        """Checks the templates, interpreter and secrets of an instance before anything is started. Raises the errors of `make`."""
         self.check_texts(instance)
         self._python(instance)
         self._secrets(instance)
 
     def program(self, instance: Instance) -> Path | None:
-        """Returns the program that its process starts, or None if that is unknown or it is a container."""
+        """Returns the path of the program that the instance starts, or None if it is unknown or the instance is a container."""
         return None if instance.spec.image is not None else program_of(instance.spec.run, self._python(instance))
 
     def image(self, instance: Instance) -> str:
-        """Returns the image of a container."""
+        """Returns the name of the image of an instance that is a container."""
         assert instance.spec.image is not None
         return expand(instance.spec.image, self._values(instance, None), _where(instance))
 
     def ready_check(self, instance: Instance) -> HttpCheck | None:
-        """Returns the check that decides when an instance is ready. Values are escaped in its regular expression."""
+        """Returns the check in the YAML that decides when an instance is ready, with templates expanded, or None if there is none.
+
+        Values in its regular expression are escaped.
+        """
         if (check := instance.spec.ready) is None:
             return None
         values, where = self._values(instance, None), _where(instance)
@@ -288,7 +304,7 @@ class Factory:
         return resolve_python(expand(python, self._values(instance, None), _where(instance)), Path(self.spec.here))
 
     def _path(self, instance: Instance) -> dict[str, str]:
-        """Returns the PYTHONPATH of a process that runs a module of this package in another environment."""
+        """Returns PYTHONPATH as the only variable if the instance runs a module of this package in another environment, else none."""
         from pytest_agentbench.backends.machine.environments import OWN, package_path
 
         spec = instance.spec
@@ -322,7 +338,7 @@ class Factory:
 
 
 def instances_of(spec: StackSpec, logs: Path, take: Callable[[], int]) -> list[Instance]:
-    """Returns all replicas of all services. `take` returns a free port."""
+    """Creates an instance for each replica of each service. `take` is called for each port that the YAML does not set."""
     made = []
     for name, service in spec.services.items():
         for replica in range(service.replicas):
@@ -333,7 +349,7 @@ def instances_of(spec: StackSpec, logs: Path, take: Callable[[], int]) -> list[I
 
 
 def refuse_mistakes(spec: StackSpec) -> None:
-    """Raises ConfigError for unknown templates, and for services that depend on each other in a circle."""
+    """Raises ConfigError if a stack has an unknown template, or services that wait for each other."""
     dependencies(spec)
     instances = instances_of(spec, Path(), lambda: 0)
     factory = Factory(spec, Path(), instances)
@@ -343,7 +359,7 @@ def refuse_mistakes(spec: StackSpec) -> None:
 
 
 def share_out(instances: Sequence[Instance], gpus: Sequence[str]) -> None:
-    """Distributes the leased GPUs among the instances that need a number of them. The others get the GPUs that they name."""
+    """Distributes the leased GPUs among the instances whose `gpus` is a number. Instances that name their GPUs get these."""
     left = list(gpus)
     for each in instances:
         if isinstance(each.spec.gpus, list):
@@ -359,5 +375,5 @@ def _where(instance: Instance) -> str:
 
 
 def _ports(prefix: str, ports: Mapping[str, int]) -> dict[str, str]:
-    """Returns the values of {port} and {port.NAME}, or with a prefix of {engine.port} and {engine.port.NAME}."""
+    """Returns the values of the templates {port} and {port.NAME}. With the prefix `engine.`, they are {engine.port} and so on."""
     return {f"{prefix}port" if name == "port" else f"{prefix}port.{name}": str(port) for name, port in ports.items()}

@@ -1,4 +1,4 @@
-"""Backends of kind `stack`: their YAML with included services, and the backend that the controller holds."""
+"""Backends of `kind: stack`: reading their YAML, and the `Backend` object through which a session uses a stack."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Returns the keys of a stack with the services of included YAMLs before its own. Raises ConfigError if two have the same name."""
+    """Returns the keys of a stack's YAML, with the services of included YAMLs before its own.
+
+    Raises ConfigError if two services have the same name, or if an included YAML has other keys.
+    """
     services: dict[str, Any] = {}
     names = data.pop("include", [])
     for name in [names] if isinstance(names, str) else names:
@@ -41,7 +44,7 @@ def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
 
 def _merged(services: dict[str, Any], more: dict[str, Any], file: Path) -> dict[str, Any]:
     if twice := sorted(services.keys() & more.keys()):
-        raise ConfigError(f"{file}: the service {twice[0]!r} is defined twice, here or in an included file")
+        raise ConfigError(f"{file}: the service {twice[0]!r} is defined twice, here or in an included file; rename one")
     return {**services, **more}
 
 
@@ -50,9 +53,9 @@ NOTICE_TIMEOUT = 5.0  # seconds until the death of a stack daemon or a service i
 
 
 class Stacked(Backend):
-    """The backend for a stack. A stack daemon, which is another process, starts, watches and restarts its services.
+    """A backend that is a stack. It runs in the session and talks to the stack daemon, a process that starts and restarts the services.
 
-    If the daemon dies, `watch` returns and `boot_again` boots the stack with a new daemon.
+    If the daemon dies, `watch` returns, and `boot_again` boots the stack with a new daemon.
     """
 
     waits = True
@@ -74,7 +77,7 @@ class Stacked(Backend):
     @property
     def identity(self) -> Json:
         without = {"name", "note", "thresholds", "prices", "roles", "here", "warm_up", "sample_every"}
-        return self.spec.model_dump(mode="json", exclude=without, exclude_defaults=True) | self.spec.who_plays
+        return self.spec.model_dump(mode="json", exclude=without, exclude_defaults=True) | self.spec.role_identity
 
     @property
     def facts(self) -> Json:
@@ -85,9 +88,10 @@ class Stacked(Backend):
         }
 
     def start(self, directory: Path) -> Endpoint:
-        """Uses a kept stack without holders, whose prefix cache is warm, or boots a new one. A new stack is kept only after it has served.
+        """Reuses a stack that another session has kept running, or boots a new one. The prefix cache of a reused stack is warm.
 
-        Leftovers of dead stack daemons are cleaned up first, because they may use GPUs and ports that this stack needs.
+        Leftovers of dead stack daemons are cleaned up first, because they may use GPUs and ports that this stack needs. A new stack is
+        kept for later sessions only if its boot succeeds.
         """
         self._directory = directory
         self.description["reaped"] = registry.clean_up_orphans()
@@ -102,9 +106,9 @@ class Stacked(Backend):
             self.stop()
         answering = self._held.ready(self._progress)
         self._url, self._is_unavailable = answering.url, False
-        labels, beside = self._labels(self._held.home / "run"), self.spec.beside
-        beside["roles"] = {name: self._role(role, self._held.boot["urls"]) for name, role in beside["roles"].items()}
-        endpoint = replace(answering, backend=self.name, labels=labels, **beside)
+        labels, fields = self._labels(self._held.home / "run"), self.spec.endpoint_fields
+        fields["roles"] = {name: self._role(role, self._held.boot["urls"]) for name, role in fields["roles"].items()}
+        endpoint = replace(answering, backend=self.name, labels=labels, **fields)
         self.description |= {"boot": self._held.boot, "restarts": {}}
         if self.terms.keep is not None:
             self._held.keep(self.terms.keep)
@@ -112,12 +116,12 @@ class Stacked(Backend):
         return endpoint
 
     def _labels(self, run_dir: Path) -> Json:
-        """Returns the labels of the YAML, with the folder of the boot filled in for `trace`."""
+        """Returns the key `labels` of the YAML, with {run_dir} in the path `trace` replaced by the folder of the boot."""
         labels: Json = self.spec.labels.model_dump(exclude_defaults=True)
         return {**labels, "trace": expand(labels["trace"], {"run_dir": str(run_dir)}, "labels.trace")} if "trace" in labels else labels
 
     def _role(self, role: Json, urls: Json) -> Json:
-        """Returns a role, with the URL of the service that plays it if it names one."""
+        """Returns the settings of a role. If they name a service of the stack, its URL replaces the name."""
         service = role.pop("service", None)
         return role if service is None else {**role, "url": f"{urls[service]}{self.spec.path}"}
 
@@ -127,7 +131,10 @@ class Stacked(Backend):
         return Sources(self._held.metrics, tuple(gpus.find(leased)), self.spec.sample_every)
 
     def watch(self, tell: Tell) -> str | None:
-        """Reports restarts of services to the session. The stack daemon restarts them as often as the YAML allows."""
+        """Blocks until the stack dies or is stopped, and reports restarts of services to the session.
+
+        The stack daemon decides about restarts: it restarts a service as often as the YAML allows.
+        """
         assert self._held is not None
 
         def on_restart(message: ServicesRestarting) -> None:
@@ -138,10 +145,10 @@ class Stacked(Backend):
         return self._held.death(on_restart) or None
 
     def look(self) -> str:
-        """Waits up to NOTICE_TIMEOUT seconds until the session knows what is unavailable, if nothing listens at the stack's URL.
+        """If nothing listens at the stack's URL, waits until the session knows which part is unavailable, for up to NOTICE_TIMEOUT seconds.
 
-        The daemon notices the death of a service with a delay, and this process that of the daemon. Without the wait, an attempt that began
-        in between would not count as interrupted.
+        The daemon notices the death of a service with a delay, and this process the death of the daemon. Without the wait, an attempt that
+        began in between would not count as interrupted.
         """
         end = time.monotonic() + NOTICE_TIMEOUT
         while not (self._is_unavailable or self._stopped.is_set() or time.monotonic() > end or _listens(self._url)):
@@ -149,7 +156,7 @@ class Stacked(Backend):
         return ""
 
     def boot_again(self, tell: Tell) -> Endpoint | None:
-        """Boots the stack again if its daemon has died. Its ports may change."""
+        """Boots the stack again if its daemon has died. Returns the new endpoint, whose port may differ, or None if it was not booted."""
         assert self._held is not None
         if not self._held.is_orphaned or self._stopped.is_set() or not tell([STACK_DAEMON]):
             return None
@@ -163,7 +170,7 @@ class Stacked(Backend):
             raise BackendError(f"the stack was booted again, and did not serve after {seconds}: {error}") from error
 
     def stop(self) -> None:
-        """Stops the stack, or releases it if it is kept."""
+        """Stops the stack. If it is kept for later sessions, only closes the connection to its daemon."""
         self._stopped.set()
         if self._held is None:
             return
@@ -187,14 +194,14 @@ def _listens(url: str) -> bool:
 
 
 class StackKind(StackSpec, BackendSpec):
-    """The kind `stack`: services on this machine that are started for a session."""
+    """The validated YAML of a backend of `kind: stack`: services on this machine that are started for a session."""
 
     def make(self, terms: SessionTerms) -> Stacked:
         return Stacked(self, terms)
 
     @classmethod
     def completed(cls, data: Json, file: Path) -> Json:
-        """Adds the services of included files, and the folder of the YAML."""
+        """Returns the keys of the YAML, with the services of included files, and the folder of the YAML as `here`."""
         return {**with_included(data, file), "here": str(file.parent.absolute())}
 
     def refuse_mistakes(self) -> None:

@@ -1,4 +1,7 @@
-"""The mark on every process and container of a stack. Cleaning up after dead stacks touches only what has a mark."""
+"""The marks that show to which stack a process or container belongs: an environment variable, and a label in Docker.
+
+Cleaning up after stacks whose daemon is dead touches only processes and containers with a mark.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ def marked(home: str) -> dict[str, str]:
 
 
 def lock(home: Path) -> int:
-    """Takes the lock of a new stack. Returns its descriptor, which the stack daemon inherits, so that the lock is always held."""
+    """Takes the lock in the folder of a new stack, and returns the descriptor of the lock file.
+
+    The stack daemon inherits the descriptor, so the lock is held from now until the daemon ends.
+    """
     file = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     file_system.lock(file, wait=True)
     return file
@@ -48,20 +54,20 @@ def is_alive(home: str) -> bool:
 
 
 def processes(home: str | None = None) -> Iterator[tuple[int, str]]:
-    """Yields (pid, stack's folder) of every other living process of this user with a mark, or only of those with the folder `home`.
+    """Yields (pid, stack's folder) of every other living process of this user that has a mark. With `home`, only of that stack.
 
-    Without /proc, as on macOS, there are none; services are then ended only by their process group.
+    Without /proc, as on macOS, it yields none. Services are then ended only by their process group.
     """
     return ((pid, folder) for pid, folder in process.with_variable(VARIABLE) if folder == (home or folder))
 
 
 def is_marked(pid: int, home: str) -> bool:
-    """Returns whether a process belongs to a stack."""
+    """Returns whether a process has the mark of the stack with this folder."""
     return process.variable_of(pid, VARIABLE) == home
 
 
 def kill_marked(home: str) -> list[int]:
-    """Kills all processes of a stack, and those that they start meanwhile. Returns their pids after they have ended."""
+    """Kills all marked processes of a stack, and those that they start meanwhile. Waits for their end, and returns their pids."""
     killed: list[int] = []
     while pids := [pid for pid, _ in processes(home) if pid not in killed]:
         for pid in pids:
@@ -79,7 +85,7 @@ LeftoverKind = Literal["container", "network", "volume"]
 
 @dataclass(frozen=True)
 class Leftover:
-    """A container, network or volume of a dead stack."""
+    """A container, network or volume with the mark of a stack. `leftovers` returns those of stacks whose daemon is dead."""
 
     kind: LeftoverKind
     id: str
@@ -88,7 +94,10 @@ class Leftover:
 
 
 def leftovers(stack_alive: Callable[[str], bool]) -> list[Leftover]:
-    """Returns the leftovers of dead stacks in the order in which they can be removed; none if no Docker Engine answers."""
+    """Returns the containers, networks and volumes of dead stacks, in the order in which they can be removed.
+
+    `stack_alive` tells whether the stack in a folder has a living daemon. Returns none if no Docker Engine answers.
+    """
     try:
         engine = connect()
     except (BackendError, ImportError):
@@ -103,7 +112,7 @@ def leftovers(stack_alive: Callable[[str], bool]) -> list[Leftover]:
 
 
 def remove(leftovers: Sequence[Leftover], grace: float = 15) -> None:
-    """Stops and removes leftovers. Those that no longer exist are skipped. `grace` is the time between SIGTERM and SIGKILL in seconds."""
+    """Stops and removes leftovers, and skips those that no longer exist. `grace` is the time between SIGTERM and SIGKILL in seconds."""
     if not leftovers:
         return
     from docker.errors import NotFound

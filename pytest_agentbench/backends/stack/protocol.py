@@ -1,11 +1,16 @@
-"""Messages between a stack's daemon and its holders: the sessions and commands that use the stack.
+"""Messages between a stack's daemon and its holders, which are the sessions and commands that use the stack.
 
 A process that needs a stack starts a stack daemon with `StackDaemonConfig`, or finds one by its `StackFacts`. It connects to the
 daemon's socket and sends `HoldStack`. The answer is `HoldAccepted` or `HoldDeclined`, or `Refused` if the daemon is of another version.
-From then on the daemon sends each holder the state of the stack: `BootProgress` until the boot ends with `StackReady` or `BootFailed`,
-then `ServicesRestarting` whenever a service dies or serves again, and `StackEnded` at the end. A holder that connects later gets the
-latest of these outcomes at once. Messages to all holders may arrive before `HoldAccepted`, and twice. Closing the connection releases
-the stack.
+
+From then on, the daemon sends the state of the stack to each holder:
+
+- `BootProgress` during the boot, which ends with `StackReady` or `BootFailed`
+- `ServicesRestarting` whenever a service dies or serves again
+- `StackEnded` when the stack has died or was stopped
+
+A new holder gets the latest outcome at once. Messages to all holders may arrive before `HoldAccepted`, and twice. Closing the
+connection releases the stack.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from pytest_agentbench.records import OPEN, Endpoint, Json
 
 @dataclass(frozen=True)
 class StackDaemonConfig:
-    """The line that a stack daemon reads from stdin: the stack to boot, its folders and options."""
+    """The configuration that a stack daemon reads from stdin, as one line: the stack to boot, its folders and options."""
 
     spec: Json  # a StackSpec
     spec_hash: str
@@ -36,15 +41,15 @@ class StackDaemonConfig:
 
 @dataclass(frozen=True)
 class Serving:
-    """The first line that a stack daemon writes to stdout: from now on holders can connect to its socket."""
+    """The message that a stack daemon writes to stdout first. It means that holders can connect to the daemon's socket."""
 
 
 @dataclass(frozen=True)
 class StackFacts:
-    """Public facts about a stack, in `stack.json` in its folder. Its daemon rewrites the file after each change.
+    """The facts about a running stack that other processes can read, in `stack.json` in the stack's folder.
 
-    Another version of this package may have written it. Its stack can still be listed and ended, because missing fields have defaults and
-    unknown fields are in `more`.
+    The stack's daemon rewrites the file after each change. A daemon of another version of this package may have written the file. Such a
+    stack can still be listed and ended, because missing fields have defaults and unknown fields are in `more`.
     """
 
     backend: str  # name
@@ -77,36 +82,36 @@ class HoldStack:
 
 @dataclass(frozen=True)
 class KeepStack:
-    """Sets how long the stack stays up without holders. The stack daemon does not answer."""
+    """Sets how long the stack stays up without holders. A holder sends it, and the stack daemon does not answer."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class StopStack:
-    """Ends the stack, even if it has holders. The daemon sends `StackEnded` to all holders and stops the stack."""
+    """Asks the daemon to end the stack, even if it has other holders. The daemon sends `StackEnded` to all of them and stops the stack."""
 
 
 @dataclass(frozen=True)
 class HoldAccepted:
-    """Answer to `HoldStack`: the sender is a holder now."""
+    """The answer to `HoldStack` if the sender is a holder now."""
 
 
 @dataclass(frozen=True)
 class HoldDeclined:
-    """Answer to `HoldStack`: the stack is about to end, or has another holder and the sender wants it alone."""
+    """The answer to `HoldStack` if the stack is about to end, or if it has another holder and the sender wants it alone."""
 
 
 @dataclass(frozen=True)
 class BootProgress:
-    """Progress of the boot, for the user. It is sent twice a second, while there is progress to show, to all holders that can read it."""
+    """Tells holders what the boot is waiting for. The daemon sends it twice a second to those that can read it, for their users."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class StackReady:
-    """The stack serves. Holders can use it."""
+    """Tells holders that the boot has succeeded and they can use the stack."""
 
     endpoint: Endpoint
     boot: Json  # facts of the boot
@@ -115,7 +120,7 @@ class StackReady:
 
 @dataclass(frozen=True)
 class BootFailed:
-    """The boot has failed. Holders report the reason and close the connection; the stack daemon ends when none is left."""
+    """Tells holders that the boot has failed. They report the reason and close the connection; then the stack daemon ends."""
 
     reason: str
     missing: bool  # whether this machine lacks something that the stack needs
@@ -123,14 +128,14 @@ class BootFailed:
 
 @dataclass(frozen=True)
 class StackEnded:
-    """A service of the running stack has died for good, or the stack was stopped. Holders report the reason."""
+    """Tells holders that a service of the running stack has died for good, or that the stack was stopped. They report the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class ServicesRestarting:
-    """A service of the running stack has died and is being restarted, or serves again. Holders wait until `services` is empty."""
+    """Tells holders which services of the running stack have died and are being restarted. They wait until `services` is empty."""
 
     services: tuple[str, ...]  # instances that are being restarted
     restarts: Mapping[str, int]  # instance -> number of restarts
@@ -144,7 +149,7 @@ FROM_DAEMON: Messages[FromDaemon] = Messages(FromDaemon)
 
 
 def read_request(header: Any) -> ToDaemon:
-    """Returns a holder's message. Raises ValueError if it cannot be read, or if it is a `HoldStack` of another version."""
+    """Parses a message of a holder. Raises ValueError if it cannot be read, or if it is a `HoldStack` of another version."""
     match header:
         case ["HoldStack", {"protocol": protocol}] if reason := refusal(protocol):
             raise ValueError(reason)

@@ -1,4 +1,4 @@
-"""Stacks on this machine, as sessions and commands use them: start, find, hold, release, end. The client of `stack_daemon.py`."""
+"""The functions with which sessions and commands start, find, use and end stacks on this machine. It is the client of `stack_daemon.py`."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ MAX_PATH = 107 if sys.platform == "linux" else 103  # bytes of the longest possi
 ANSWER = 20.0  # seconds for a stack daemon's answer to HoldStack
 
 #: Reasons why a stack cannot be used
-STOPPED_EARLY = "it was stopped while it started"
-DAEMON_DIED = f"its daemon has died; see {DAEMON_LOG}"
+STOPPED_EARLY = "the stack was stopped while it started"
+DAEMON_DIED = f"the daemon of the stack has died; see {DAEMON_LOG}"
 
 
 def stacks_folder() -> Path:
@@ -67,24 +67,26 @@ def stacks_folder() -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise BackendError(f"the folder of stacks, {folder}, cannot be created: {error.strerror}; set AGENTBENCH_STACKS") from error
+        raise BackendError(
+            f"the folder of stacks, {folder}, cannot be created: {error.strerror}; set AGENTBENCH_STACKS to another"
+        ) from error
     if folder.stat().st_uid != os.getuid():  # Its owner could impersonate our stacks.
         raise BackendError(f"the folder of stacks, {folder}, belongs to another user; set AGENTBENCH_STACKS to another")
     return folder
 
 
 def spec_hash(spec: StackSpec) -> str:
-    """Returns a hash of all keys that decide what is started. A name and a note, for example, do not."""
+    """Returns a hash of all keys of a stack's YAML that decide what is started. Keys such as `name` and `note` do not."""
     of_clients = {"name", "note", "thresholds", "prices", "roles", "labels", "warm_up", "sample_every", *ModelSpec.model_fields}
     content = spec.model_dump_json(exclude=of_clients)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 class HeldStack:
-    """A stack that this process holds: it stays up as long as the connection to its daemon is open.
+    """This process's connection to the daemon of a stack. The stack stays up as long as the connection is open.
 
     `ready` waits for the end of the boot. `death` then blocks until the stack ends. Another thread may call `stop` or `let_go` at any time,
-    which ends both. `stop` ends the stack; `let_go` only closes the connection, so a kept stack stays up.
+    which ends both calls. `stop` ends the stack; `let_go` only closes the connection, so a kept stack stays up.
     """
 
     def __init__(self, home: Path, connection: socket.socket, child: Child | None) -> None:
@@ -97,7 +99,10 @@ class HeldStack:
         self.metrics: tuple[Target, ...] = ()
 
     def ready(self, on_progress: Callable[[str], None] = lambda _: None) -> Endpoint:
-        """Waits until the stack serves. Raises BackendError if it does not, and MissingError if this machine lacks something."""
+        """Waits until the boot of the stack has succeeded, and returns its endpoint.
+
+        Raises MissingError if this machine lacks something, and BackendError if the boot fails for another reason.
+        """
         while True:
             match message := self._next_of_boot():
                 case BootProgress(text):
@@ -120,7 +125,7 @@ class HeldStack:
         try:
             while not select.select([self._connection], [], [], POLL)[0]:
                 if self._is_suspended():
-                    raise BackendError(f"its daemon, {self._suspended}, and the stack did not start; see {DAEMON_LOG}")
+                    raise BackendError(f"the daemon of the stack, {self._suspended}, and the stack did not start; see {DAEMON_LOG}")
             return self._next()
         except (OSError, ValueError) as error:  # ValueError: another thread has closed the connection
             raise BackendError(STOPPED_EARLY if self._leaving else DAEMON_DIED) from error
@@ -167,7 +172,7 @@ class HeldStack:
         return note
 
     def _is_suspended(self) -> bool:
-        """Returns whether the stack daemon was suspended in all calls of this method during the last SUSPENDED_LIMIT seconds."""
+        """Returns whether the stack daemon has been suspended for SUSPENDED_LIMIT seconds, as far as calls of this method have seen."""
         if not self._daemon or not is_suspended(self._daemon):
             self._suspended_since = None
             return False
@@ -209,7 +214,10 @@ class HeldStack:
 
 
 def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> HeldStack:
-    """Starts a stack daemon, which boots the stack. Raises BackendError if the daemon cannot be started or held."""
+    """Starts a stack daemon, which boots the stack, and connects to it. Raises BackendError if that is impossible.
+
+    `logs` is the folder of the logs, `gpu_wait` the seconds to wait for GPUs, and `warm_up` the number of requests after the boot.
+    """
     home = _new_home(spec.name)
     owned = lock(home)
     config = StackDaemonConfig(
@@ -247,9 +255,9 @@ def _new_home(name: str) -> Path:
 
 
 def find_kept(spec: StackSpec) -> HeldStack | str:
-    """Finds a ready, kept stack with the same spec and the same surroundings that has no holder, and holds it.
+    """Connects to a kept stack that runs without a holder, was started from the same YAML, and inherited the same surroundings.
 
-    If there is none, returns a sentence that says why a kept stack with this spec is not used, or an empty string if no such stack exists.
+    If there is none, returns a sentence that says why a kept stack with this YAML cannot be used, or an empty string if none exists.
     """
     now, wanted_hash, why = inherited(spec), spec_hash(spec), ""
     for home, facts in running():
@@ -268,7 +276,7 @@ def find_kept(spec: StackSpec) -> HeldStack | str:
 
 
 def running() -> Iterator[tuple[Path, StackFacts]]:
-    """Yields folder and facts of every stack of this user that has a living daemon."""
+    """Yields (folder, facts) of every stack of this user that has a living daemon."""
     for file in _facts_files():
         if is_alive(str(file.parent)):
             with suppress(OSError):  # The stack may have just ended.
@@ -280,7 +288,7 @@ def _facts_files() -> list[Path]:
 
 
 def _read_facts(file: Path) -> StackFacts:
-    """Returns the facts of a stack. If they cannot be read, only its name is set, to the name of its folder."""
+    """Reads `stack.json`. If it cannot be read, returns facts with only a name, which is that of the stack's folder."""
     try:
         return codec.read(StackFacts, json.loads(file.read_text()))
     except ValueError:
@@ -288,9 +296,10 @@ def _read_facts(file: Path) -> StackFacts:
 
 
 def end(home: Path) -> str:
-    """Ends a stack, even if others hold it. A stack daemon of another version gets SIGTERM, because it accepts no messages of this version.
+    """Ends a stack, even if other processes use it. Returns the result of `HeldStack.stop`.
 
-    Returns the result of `HeldStack.stop`. Raises BackendError if the stack daemon does not answer or the stack does not end.
+    A stack daemon of another version gets SIGTERM, because it accepts no messages of this version. Raises BackendError if the stack daemon
+    does not answer, or if the stack does not end.
     """
     try:
         held = _hold(home)
@@ -320,7 +329,11 @@ def _connect(home: Path) -> socket.socket:
 
 
 def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> HeldStack:
-    """Holds a stack. Raises BackendError if that is impossible, and OtherVersion if the reason is another version of its daemon."""
+    """Connects to a stack's daemon and becomes a holder of the stack. With `alone`, the stack must have no other holder.
+
+    Raises BackendError if that is impossible, and OtherVersion if the daemon is of another version. `child` is the daemon if this process
+    has started it.
+    """
     connection = _connect(home)
     try:
         wire.send(connection, HoldStack(alone))
@@ -333,14 +346,15 @@ def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Hel
         raise BackendError(f"the stack daemon in {home} does not answer: {error}") from error
     if isinstance(answer, HoldDeclined):
         connection.close()
-        raise BackendError(f"the stack in {home} is held by another session, or about to end")
+        raise BackendError(f"the stack in {home} is used by another session, or about to end")
     return HeldStack(home, connection, child)
 
 
 def clean_up() -> list[tuple[str, list[str]]]:
-    """Cleans up after all dead stack daemons. Touches nothing without a mark. Returns (stack's folder, what was ended) for each.
+    """Ends all processes and containers of this user's stacks whose daemon is dead. Touches nothing that has no mark of a stack.
 
-    Marks with other folders are ignored: root and the Docker Engine also see the stacks of other users.
+    Returns (folder of the stack, descriptions of what was ended). Marks with folders elsewhere are ignored, because root and the Docker
+    Engine also see the stacks of other users.
     """
     marked = {of for _, of in processes()} | {left.stack for left in leftovers(is_alive)}
     homes = {str(home) for home in stacks_folder().iterdir() if home.is_dir()}
@@ -349,7 +363,7 @@ def clean_up() -> list[tuple[str, list[str]]]:
 
 
 def clean_up_orphans() -> str:
-    """Cleans up after killed stack daemons. Returns one sentence about what was ended, or an empty string.
+    """Cleans up at the start of a session. Returns one sentence about what was ended, or an empty string.
 
     Unlike `clean_up`, it skips folders without facts, because another session may be about to start a stack daemon there.
     """

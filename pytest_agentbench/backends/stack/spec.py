@@ -1,4 +1,4 @@
-"""The keys of a backend YAML of kind `stack`: services, readiness checks, and templates such as {port} in their texts."""
+"""The keys of a backend YAML of `kind: stack`: services, readiness checks, and templates such as {port} in their texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]  # 0: any free one
 
 
 def _texts(command: Any) -> Any:
-    """Turns numbers into texts, because YAML reads the 8000 of `--port 8000` as a number."""
+    """Turns the numbers in a command into texts, because YAML reads the 8000 of `--port 8000` as a number."""
     return (
         [str(word) if isinstance(word, int | float) and not isinstance(word, bool) else word for word in command]
         if isinstance(command, list)
@@ -47,7 +47,7 @@ EnvironmentVariables = Annotated[dict[str, str], BeforeValidator(_values, json_s
 
 
 class HttpCheck(Spec):
-    """A service is ready when this path answers 200 and the answer matches `says`."""
+    """The readiness check of one service. The service is ready when the path answers 200 and the answer matches `says`."""
 
     http: str = Field(description="The path that has to answer 200, for example `/health`.")
     port: str = Field(default="port", description="The name of the service's port. The default is its main port.")
@@ -68,14 +68,14 @@ class HttpCheck(Spec):
 
 
 class MetricsSpec(Spec):
-    """The URL of a service's metrics in Prometheus text."""
+    """The place of a service's metrics in Prometheus text: a path on one of its ports."""
 
     path: str = Field(default="/metrics", description="The path of the metrics.")
     port: str = Field(default="port", description="The name of the service's port. The default is its main port.")
 
 
 class ContainerSpec(Spec):
-    """Options of a container, in addition to image and command. It always uses the host's network."""
+    """The options of a service's container, in addition to image and command. A container always uses the host's network."""
 
     shm_size: str | None = Field(
         default=None,
@@ -102,7 +102,7 @@ class ContainerSpec(Spec):
 
 
 class ServiceSpec(Spec):
-    """One process or, with `image`, one container."""
+    """One service of a stack: a process or, with `image`, a container."""
 
     run: CommandLine = Field(
         default=[], description="The command, word by word. It may be left out only for a container whose image has a command."
@@ -195,7 +195,7 @@ class ReadySpec(Spec):
 
 
 class LabelsSpec(Spec):
-    """Options for announcing rollouts to the stack, and for hints in their calls."""
+    """The key `labels` of a stack: how calls tell the stack's router which rollout they belong to, and what to expect of it."""
 
     kind: Literal["none", "thunderagent", "dynamo"] = Field(
         default="none", description="The router that gets the labels of rollouts: `thunderagent`, `dynamo`, or `none`."
@@ -235,7 +235,7 @@ LABELS = (
 
 
 class StackRole(RoleSpec):
-    """A role, which a service of the stack may play."""
+    """A role in the YAML of a stack. A service of the stack may play it, instead of a server at a URL."""
 
     service: str | None = Field(default=None, description="The service of the stack that plays the role, instead of `url`.")
 
@@ -251,7 +251,7 @@ class StackRole(RoleSpec):
 
 
 class StackSpec(BackendKeys):
-    """Keys of a stack: services on this machine that are started for a session."""
+    """The YAML keys of `kind: stack`: services on this machine that are started for a session."""
 
     kind: Literal["stack"] = Field(
         default="stack", description="`stack`: services that the session starts. It can be left out if `services` or `include` is set."
@@ -321,18 +321,18 @@ class StackSpec(BackendKeys):
 
     @property
     def gpus(self) -> tuple[int, list[str]]:
-        """The GPUs of all replicas together: (number without a name, names)."""
+        """The GPUs that all replicas need together: (how many of any kind, names of particular ones)."""
         count = sum(service.gpus * service.replicas for service in self.services.values() if isinstance(service.gpus, int))
         return count, [str(gpu) for service in self.services.values() if isinstance(service.gpus, list) for gpu in service.gpus]
 
     @property
     def front(self) -> str:
-        """The service that agents call."""
+        """The name of the service that agents call."""
         return self.endpoint or list(self.services)[-1]
 
 
 def expand(text: str, values: Mapping[str, str], where: str) -> str:
-    """Fills in the templates of a text. Raises ConfigError for an unknown one, with `where` and the known names."""
+    """Replaces the templates in a text by values. Raises ConfigError for an unknown template, with `where` and the known names."""
 
     def value(match: object) -> str:
         name = match[1]  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""`python -m pytest_agentbench.backends.stack.stack_daemon`: the process that owns a stack. It starts the services, and always stops them.
+"""`python -m pytest_agentbench.backends.stack.stack_daemon`: the process that owns a stack. It starts, watches and stops the services.
 
 A session or command that uses the stack (a holder) has a connection to the daemon's socket. The stack is stopped when the last connection
 is closed, or its process has died, even by SIGKILL. A kept stack first waits for another holder until its time is over. The services are
@@ -62,11 +62,11 @@ DAEMON_LOG = "stack_daemon.log"
 
 
 class StackDaemon:
-    """Boots one stack, serves its holders, and stops it when it is no longer needed.
+    """The server in the stack daemon. It boots one stack, answers its holders (processes that use it), and stops it in the end.
 
     `outcome` is None during the boot, then StackReady or BootFailed, and StackEnded if the stack dies or is stopped. Each new outcome is
     sent to all holders, and a new holder gets the current one. `ending` is set when the stack has to stop; from then on no new holder is
-    accepted. A stack without holders ends at once if it has failed after it was held, and otherwise at `_until`.
+    accepted. A stack without holders ends at once if it has failed after it had a holder, and otherwise at `_until`.
     """
 
     def __init__(self, config: StackDaemonConfig) -> None:
@@ -138,14 +138,14 @@ class StackDaemon:
             self._set_outcome(StackEnded(self.stack.failure))
 
     def _set_outcome(self, outcome: StackOutcome) -> None:
-        """Sets the outcome and sends it to all holders."""
+        """Sets `outcome`, and sends it to all holders."""
         self.outcome = outcome
         self._send_all(outcome)
         with self._changed:
             self._changed.notify_all()
 
     def _wait_until_unused(self) -> None:
-        """Blocks until the stack has to stop, or has no holder and has failed after it was held, or used up its time."""
+        """Blocks until `ending` is set, or until the stack has no holder and either has failed or has used up its time without one."""
         with self._changed:
             while not self.ending.is_set():
                 failed = self._was_held and isinstance(self.outcome, BootFailed | StackEnded)
@@ -155,7 +155,7 @@ class StackDaemon:
                 self._changed.wait(None if self._holders else max(0.0, self._until - time.monotonic()))
 
     def _watch_starter(self) -> None:
-        """Ends the stack if its starter dies before it has become a holder. The end of stdin shows that."""
+        """Ends the stack if the process that started this daemon dies before it has become a holder. The end of stdin shows that."""
         while os.read(sys.stdin.fileno(), 4096):
             pass
         with self._changed:
@@ -168,7 +168,7 @@ class StackDaemon:
         self.ending.set()
         self.stack.stopping.set()  # A boot in progress gives up.
         self.stack.failed.set()
-        self._set_outcome(StackEnded(f"it was stopped: {why}"))
+        self._set_outcome(StackEnded(f"the stack was stopped: {why}"))
 
     def _accept_connection(self, listener: socket.socket) -> None:
         with suppress(OSError):  # The listener is closed at the end.
@@ -238,13 +238,16 @@ class StackDaemon:
                     self._send(connection, BootProgress(text))
 
     def _readers(self) -> list[socket.socket]:
-        """Returns the holders that can be written to without blocking. One that is suspended by Ctrl-Z must not delay the others."""
+        """Returns the connections of holders to which a message can be sent without blocking.
+
+        A holder that is suspended by Ctrl-Z must not delay the others.
+        """
         with suppress(OSError, ValueError):  # One of them has just disconnected.
             return select.select([], list(self._holders), [], 0)[1]
         return []
 
     def _send_restarts(self) -> None:
-        """Updates the facts, so that a stack with a restarting part is not reused, and informs all holders."""
+        """Tells all holders which services are being restarted, and updates `stack.json`, so that such a stack is not reused."""
         self._write_facts(lambda facts: replace(facts, state="restarting" if self.stack.restarting else "ready"))
         self._send_all(ServicesRestarting(tuple(sorted(self.stack.restarting)), self.stack.restarts()))
 
@@ -268,7 +271,7 @@ class StackDaemon:
 
 
 def _wait_for_message(connection: socket.socket, pid: int) -> bool:
-    """Waits for the next message of a holder. Returns False if its process has ended, even if a fork of it has the connection."""
+    """Waits until a holder sends a message. Returns False if its process has ended, even if a fork of it has the connection."""
     try:
         process = os.pidfd_open(pid) if pid else -1
     except ProcessLookupError:
@@ -285,7 +288,7 @@ def _wait_for_message(connection: socket.socket, pid: int) -> bool:
 
 
 def peer(connection: socket.socket) -> int:
-    """Returns the process id of the peer of a connection, or 0 if the system does not support that."""
+    """Returns the process id at the other end of a connection, or 0 if the system does not support that."""
     if not hasattr(socket, "SO_PEERCRED") or not hasattr(os, "pidfd_open"):
         return 0
     pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))

@@ -1,4 +1,4 @@
-"""The surroundings that a stack inherits: environment variables, package versions, and files that its YAML names."""
+"""The surroundings that a stack inherits from its machine: environment variables, package versions, files that its YAML names."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ TMP = "tmp"  # folder in a stack's {run_dir}
 
 
 def surroundings(run_dir: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Returns the default variables of a service. Temporary files are in the folder of the boot; caches keep their usual folders.
+    """Returns default environment variables of a service, for temporary files, caches and usage reports.
 
+    Temporary files go to the folder of the boot, `run_dir`. Caches keep their usual folders. Reports to vendors are turned off.
     `inherited` is the environment that the service would have without these defaults.
     """
     return {"TMPDIR": str(run_dir / TMP), **_shared_caches(inherited), **NO_REPORTS}
 
 
 def _shared_caches(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Returns variables for the caches that would otherwise move with TMPDIR, or with a HOME in the YAML."""
+    """Returns the variables that keep caches in their usual folders, although TMPDIR or HOME of a service may be others."""
     cache = Path(inherited.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
     return {
@@ -53,7 +54,10 @@ GIVEN = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"})
 
 
 def inherited(spec: StackSpec) -> Json:
-    """Returns the current `environment`, `packages` (by service) and `files`. A kept stack still has those of its start."""
+    """Returns what a stack would inherit if it started now: `environment`, `packages` (by service) and `files`.
+
+    A kept stack is only reused if this has not changed since its start.
+    """
     processes = {name: service for name, service in spec.services.items() if service.image is None}
     return {
         "environment": variables(foreign_environment()) if processes else {},
@@ -70,7 +74,7 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _packages(spec: StackSpec, service: ServiceSpec) -> dict[str, str] | None:
-    """Returns package -> version in a service's environment, or None if that is unknown or does not exist."""
+    """Returns package -> version of a service's environment, or None if the environment is unknown or does not exist."""
     try:
         program = program_of(service.run, _python(spec, service))
     except AgentbenchError:  # The boot reports this error.

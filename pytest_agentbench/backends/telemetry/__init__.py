@@ -1,1 +1,1 @@
-"""Metrics of servers and GPUs during a session: sampling, statistics, and a comparison with the tap."""
+"""Metrics of servers and GPUs during a session: sampling them, statistics, and a comparison with the counts of the tap."""

@@ -1,4 +1,4 @@
-"""Comparison of a server's own counts with those of the tap. If they differ, neither should be trusted without a check."""
+"""Comparison of the counts in a server's metrics with those of the tap (the recording proxy): tokens and mean TTFT."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TTFT_MS = 5.0  # difference of mean TTFTs in ms that is always accepted, for the
 
 @dataclass
 class Client:
-    """Counts of the tap over all rollouts, including those that tests made themselves."""
+    """The counts of the tap over all rollouts of a session, including those that tests made themselves."""
 
     calls: int = 0  # successful calls
     hidden: int = 0  # failed or unrecorded calls, and failed attempts without calls; only the server knows their tokens
@@ -27,7 +27,7 @@ class Client:
     ttft_ns: int = 0  # sum of their TTFTs in ns
 
     def add(self, rollout: Rollout) -> None:
-        """Adds a rollout. Only attempts of its latest session count, because the counters of earlier sessions are not compared."""
+        """Adds the calls of a rollout. Only attempts of its latest session count, because counters of earlier sessions are not compared."""
         attempts = [attempt for attempt in rollout.attempts if attempt.session == rollout.session]
         self.hidden += sum(attempt.status == "infra_error" and not attempt.calls for attempt in attempts)
         for call in (call for each in attempts for call in (*each.calls, *each.other_calls) if not call.endpoint):
@@ -37,7 +37,7 @@ class Client:
                 self._add_call(call)
 
     def add_unrecorded(self, calls: int | None) -> None:
-        """Adds calls without a record, for example of interrupted rollouts. None: their number is unknown."""
+        """Adds calls that have no record, for example because their rollout was interrupted. None means that their number is unknown."""
         self.hidden += 1 if calls is None else calls
 
     def _add_call(self, call: LLMCall) -> None:
@@ -51,14 +51,14 @@ class Client:
 
 
 def disagreements(server: ServerCounts, client: Client) -> list[str]:
-    """Returns a sentence for each count that differs by more than is accepted."""
+    """Returns a sentence for each count that differs between server and tap by more than the accepted share."""
     if server.kind is None or not client.calls:
         return []
     return [*_tokens(server, client), *_ttft(server, client)]
 
 
 def _tokens(server: ServerCounts, client: Client) -> Iterator[str]:
-    """Compares token counts. The server may count more if calls failed; the tap must not count more."""
+    """Yields a sentence for each token count that differs. If calls failed, the server may count more tokens than the tap."""
     if client.uncounted:
         return
     for name, what in (("prompt_tokens", "prompt tokens"), ("output_tokens", "output tokens")):
@@ -66,17 +66,18 @@ def _tokens(server: ServerCounts, client: Client) -> Iterator[str]:
         if theirs is None or abs(theirs - ours) <= max(client.calls, TOKENS * ours):
             continue
         if theirs < ours:
-            yield f"{server.kind} counts {theirs:,.0f} {what}, usage {ours:,}: not all calls reached the sampled servers"
+            yield f"{server.kind} counts {theirs:,.0f} {what}, the answers' usage {ours:,}: not all calls reached the sampled servers"
         elif not client.hidden:
-            yield f"{server.kind} counts {theirs:,.0f} {what}, usage {ours:,}: another client used the server, too"
+            yield f"{server.kind} counts {theirs:,.0f} {what}, the answers' usage {ours:,}: another client used the server, too"
 
 
 def _ttft(server: ServerCounts, client: Client) -> Iterator[str]:
-    """Compares the mean TTFTs, if both sides counted the same calls."""
+    """Yields a sentence if the mean TTFTs of server and tap differ. They are compared only if both counted the same calls."""
     theirs = server.ttft_ms
     if theirs is None or abs(server.first_tokens - client.first_tokens) > TOKENS * client.first_tokens:
         return
     ours = client.ttft_ns / client.first_tokens / 1e6
     if abs(ours - theirs) > max(TTFT_MS, TTFT * max(ours, theirs)):
-        why = "the difference was spent between server and tap" if theirs < ours else "it measured other calls, or a clock is wrong"
+        slow, odd = "the difference was spent between server and tap", "the server measured other calls, or a clock is wrong"
+        why = slow if theirs < ours else odd
         yield f"{server.kind} reports a mean TTFT of {theirs:.1f} ms, the tap {ours:.1f} ms: {why}"

@@ -1,4 +1,4 @@
-"""Statistics of a serving stack, computed from samples: cache hits, load, preemptions and token counts. Pure functions."""
+"""Statistics of a serving stack, computed from samples of its metrics: cache hits, load, preemptions and token counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_agentbench.metrics.timeline import Span
 
 
 class Names(NamedTuple):
-    """The names of the metrics of one kind of server. If several names are given, a server has one of them."""
+    """The names of the metrics of one kind of server, such as vLLM. A tuple lists alternative names, one of which a server has."""
 
     hits: str = ""  # prompt tokens found in the prefix cache
     hit_reports: str = ""  # counter that increases only if hits are reported; empty: they always are
@@ -89,7 +89,7 @@ class CacheHits:
 
 @dataclass(frozen=True)
 class Gauge:
-    """Statistics of a sampled number over all rounds."""
+    """Mean and maximum of a sampled metric over all rounds of samples."""
 
     mean: float | None
     max: float | None
@@ -97,7 +97,7 @@ class Gauge:
 
 @dataclass(frozen=True)
 class ServerCounts:
-    """Counts of the server that is nearest to the client."""
+    """The counts of one server, to be compared with those of the tap: a frontend if there is one, else the engines."""
 
     kind: str | None = None  # `dynamo`, `vllm` or `sglang`, from the names of its metrics
     prompt_tokens: float | None = None
@@ -119,7 +119,7 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Statistics of a serving stack from samples."""
+    """Statistics of a serving stack over a run, computed from samples of its metrics."""
 
     rounds: int  # rounds of samples while calls were in progress; the fields about load are over these
     longest_gap_s: float  # longest time without a sample while calls were in progress, in seconds
@@ -135,7 +135,7 @@ class EngineStats:
 
 @dataclass(frozen=True, kw_only=True)
 class Looks:
-    """Facts about the sampling itself, which the samples do not contain."""
+    """How metrics were sampled during a run: number of rounds, failures and CPU time."""
 
     notes: tuple[str, ...]  # sentences about samples that could not be taken or written
     looks: int  # rounds of samples, each of all services
@@ -152,7 +152,7 @@ class ServingSummary(Looks, EngineStats):
 
 @dataclass
 class SampleTally:
-    """Adds up samples. They must be added in the order in which they were taken, and followed by `end`.
+    """The sums over the samples of a run. Samples must be added in the order in which they were taken, followed by `end`.
 
     - Counters: increases are counted from the first sample of a replica on. A series that appears later started at 0. A series that fell or
       disappeared starts at 0 again, because its process was restarted.
@@ -196,7 +196,7 @@ class SampleTally:
                 self._failing.add(source)
 
     def end_round(self) -> None:
-        """Adds the values that the gauges have at the end of a round."""
+        """Adds the values that the gauges have at the end of a round of samples."""
         if self._round is None or not self._is_within(self._round[1]):
             return
         self.rounds += 1
@@ -211,7 +211,7 @@ class SampleTally:
             self.kv_peaks.append(max(usage))
 
     def end(self) -> None:
-        """Completes the sums. Must be called after the last sample."""
+        """Completes the sums. It must be called after the last sample."""
         self.end_round()
         if self.span is not None:
             self._note_gap(self._round[1] if self._round else self.span[0], self.span[1])
@@ -247,7 +247,7 @@ class SampleTally:
         return [value for series, value in self._now.items() if series.name in names and series.source not in self._failing]
 
     def _first_gauges(self, names: Sequence[str]) -> list[float]:
-        """Returns the values of a metric with several names, under the first name that has any."""
+        """Returns the current values of the first of these metrics that has any. The metrics are alternative names."""
         return next((values for name in names if (values := self._gauges([name]))), [])
 
 
@@ -261,7 +261,7 @@ def tally(samples: Iterable[Sample | GpuSample], span: Span | None) -> SampleTal
 
 
 def summary(counts: SampleTally) -> EngineStats:
-    """Computes the statistics. Numbers that no server reported are None."""
+    """Computes the statistics from the sums. Numbers that no server reported are None."""
     preemptions = [counts.moved[names.preemptions] for names in SERVERS.values() if names.preemptions in counts.moved]
     return EngineStats(
         rounds=counts.rounds,
@@ -278,7 +278,10 @@ def summary(counts: SampleTally) -> EngineStats:
 
 
 def prefix_cache(moved: Mapping[str, float]) -> CacheHits:
-    """Returns hits and lookups, both in tokens, from the best source. They are None if nothing was looked up."""
+    """Returns the hits and lookups of the prefix cache, from the increases of counters (metric -> increase).
+
+    They come from the most reliable metric that a server has. They are None if nothing was looked up.
+    """
     for kind in HIT_SOURCES:
         names = SERVERS[kind]
         queries = moved.get(names.queries, 0.0)
@@ -290,7 +293,10 @@ def prefix_cache(moved: Mapping[str, float]) -> CacheHits:
 
 
 def server(moved: Mapping[str, float]) -> ServerCounts:
-    """Returns the counts of the nearest server to the client that counted any tokens."""
+    """Returns the counts of the server that is nearest to the client, from the increases of counters (metric -> increase).
+
+    A frontend is nearer than the engines behind it. Servers that counted no tokens are ignored.
+    """
     for kind, names in SERVERS.items():
         if names.output_tokens in moved and (moved[names.output_tokens] or moved.get(names.prompt_tokens)):
             first_tokens = moved.get(f"{names.ttft}_count", 0.0)

@@ -1,4 +1,4 @@
-"""samples.jsonl, the metrics of a backend's services and GPUs over time: the sampler that writes it, and the function that reads it."""
+"""The file samples.jsonl, which has the metrics of a backend's services and GPUs over time: writing and reading it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SampleSource = tuple[str, int]  # service, and replica counted from 0
 
 
 class Series(NamedTuple):
-    """One time series: a metric of a replica with its labels."""
+    """One Prometheus time series: a metric of one replica of a service, with the metric's labels."""
 
     source: SampleSource
     name: str
@@ -40,7 +40,7 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """One reading of the metrics of a replica."""
+    """The metrics of one replica of a service at one time, as far as they have changed since the sample before."""
 
     round: int  # number of the round in which all replicas and GPUs were sampled
     at_ns: int  # time.monotonic_ns() when the answer had arrived
@@ -55,7 +55,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One reading of the load of a GPU."""
+    """The load of one GPU at one time."""
 
     round: int
     at_ns: int
@@ -69,7 +69,7 @@ class GpuSample:
 
 @final
 class ServiceLine(TypedDict):
-    """A sample of a replica of a service. Only the first of consecutive failed samples has a line, and the next good one is a `first`."""
+    """A sample of one replica's metrics. Consecutive failed samples have only one line, and the next good sample is a `first`."""
 
     round: int  # looks of the same round belong together
     at: float  # seconds since 1970
@@ -85,7 +85,7 @@ class ServiceLine(TypedDict):
 
 @final
 class GpuLine(TypedDict):
-    """A sample of a GPU."""
+    """A sample of the load of one GPU."""
 
     round: int  # looks of the same round belong together
     at: float  # seconds since 1970
@@ -98,7 +98,10 @@ class GpuLine(TypedDict):
 
 
 def read_samples(directory: Path, names: Container[str]) -> Iterator[Sample | GpuSample]:
-    """Yields the samples of a run, with only the series that have one of these names. Yields none if none were taken."""
+    """Reads samples.jsonl in a run directory, and yields its samples with only the metrics of these names.
+
+    Yields none if the run has no such file.
+    """
     path = directory / FILE
     if not path.is_file():
         return
@@ -133,7 +136,7 @@ def _sample(line: ServiceLine | GpuLine, tables: dict[SampleSource, list[Series 
 
 
 class Changes(NamedTuple):
-    """The difference between two readings of a metrics page. Series are numbered in the order of their first appearance."""
+    """The difference between two readings of a server's metrics. Series are numbered in the order of their first appearance."""
 
     series: list[tuple[str, dict[str, str]]]  # new series: name and labels
     values: list[tuple[int, float]]  # number and value of series that are new, changed or reappeared
@@ -141,14 +144,14 @@ class Changes(NamedTuple):
 
 
 class Page:
-    """The state of one metrics page, which is updated by each reading."""
+    """The values that the metrics of one server had at the last reading."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}  # `name{labels}` as on the page -> number
         self._values: list[str] = []  # number -> value as on the page; empty: disappeared
 
     def changes(self, text: str) -> Changes:
-        """Updates the page and returns the changes. Raises ValueError if the text is not in Prometheus format."""
+        """Takes over a new reading (`text`) and returns what has changed. Raises ValueError if it is not in Prometheus format."""
         changes = Changes([], [], [])
         lines = {line[:end]: line[end:] for line in text.splitlines() if line and line[0] != "#" and (end := _end_of_labels(line))}
         for written, value in lines.items():
@@ -167,7 +170,7 @@ class Page:
 
 
 def _end_of_labels(line: str) -> int:
-    """Returns the position of the value in a line. No brace follows the labels, because this format has no exemplars."""
+    """Returns where the value begins in a line of Prometheus text. No brace follows the labels, as this format has no exemplars."""
     return line.rfind("}") + 1 or line.find(" ") + 1 or len(line)
 
 
@@ -190,7 +193,7 @@ LAST_ROUND = 5.0  # seconds for the last round
 
 @dataclass(frozen=True)
 class Target:
-    """The URL of the metrics of a replica, in Prometheus text."""
+    """The URL at which one replica of a service has its metrics, in Prometheus text."""
 
     service: str
     replica: int  # counted from 0
@@ -200,7 +203,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Sources:
-    """The metrics URLs and GPUs of a backend that can be sampled."""
+    """All that can be sampled of a backend: the URLs of its metrics, and its GPUs."""
 
     targets: tuple[Target, ...] = ()
     gpus: tuple[Gpu, ...] = ()
@@ -209,7 +212,7 @@ class Sources:
 
 @dataclass
 class SampledTarget:
-    """A target with its connection, its page, and counts of its failures."""
+    """A metrics URL that is being sampled: its connection, its last values, and its failures."""
 
     target: Target
     page: Page = field(default_factory=Page)
@@ -228,18 +231,18 @@ class SampledTarget:
             self._connection = HTTPConnection(url.netloc, timeout=TIMEOUT)
 
     def ask(self) -> None:
-        """Sends the request. Errors are raised by `answer`."""
+        """Sends a request for the metrics. It raises nothing; `answer` raises the errors."""
         self._is_requested = False
         with suppress(OSError, HTTPException):
             self._request()
             self._is_requested = True
 
     def answer(self) -> str:
-        """Returns the text of the page. Raises OSError or HTTPException."""
+        """Waits for the answer to `ask`, and returns the metrics as text. Raises OSError or HTTPException."""
         response = self._response()
         text = response.read().decode(errors="replace")
         if response.status != 200:
-            raise HTTPException(f"it answered {response.status} {response.reason}")
+            raise HTTPException(f"the server answered {response.status} {response.reason}")
         return text
 
     def _response(self) -> HTTPResponse:
@@ -251,7 +254,7 @@ class SampledTarget:
         return self._connection.getresponse()
 
     def renew(self) -> None:
-        """Makes the next line a `first`, with all series."""
+        """Forgets the last values, so that the next line in the file contains all series again (a `first` line)."""
         self.page, self.is_new = Page(), True
 
     def close(self) -> None:
@@ -262,7 +265,7 @@ class SampledTarget:
 
 
 class Sampler:
-    """Writes samples of all targets and GPUs to a file at regular intervals, in a thread.
+    """Writes samples of all metrics URLs and GPUs of a backend to samples.jsonl at regular intervals, in a thread.
 
     Failures are counted and described in `notes`. They are never errors of the session.
     """
@@ -281,7 +284,7 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Takes the first round before it returns, so that counters start there even if the machine is busy afterwards."""
+        """Starts the thread. The first round of samples is taken before this returns, as counters have to start there."""
         try:
             self._file = self._path.open("ab", buffering=0)
         except OSError as error:
@@ -291,7 +294,7 @@ class Sampler:
         self._thread = daemon(self._run, name="sampler")
 
     def stop(self) -> None:
-        """Takes the last round. May be called without a start, and twice."""
+        """Takes a last round of samples and ends the thread. May be called without a start, and twice."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(LAST_ROUND)
@@ -328,7 +331,7 @@ class Sampler:
                 return
 
     def _take_round(self, file: int) -> None:
-        """Takes one round. All requests are sent before the first answer is read, so that slow servers work at the same time."""
+        """Takes one sample of each URL and GPU. All requests are sent before the first answer is read, so that servers work in parallel."""
         for each in self._watched:
             each.ask()
         for each in self._watched:
@@ -342,7 +345,7 @@ class Sampler:
         self.rounds += 1
 
     def _line(self, watched: SampledTarget) -> Json | None:
-        """Reads a target's answer and returns its line. Returns None for a repeated failure."""
+        """Reads the answer of a metrics URL, and returns its line for the file, or None if it has failed again."""
         try:
             changes = watched.page.changes(watched.answer())
         except (OSError, HTTPException, ValueError) as error:
@@ -367,7 +370,7 @@ class Sampler:
         return {"round": self.rounds, "at": time.time(), "ns": time.monotonic_ns()}
 
     def _write(self, file: int, line: Json) -> None:
-        """Appends a line. If that fails, the file keeps only complete lines, and the next line of each target is a `first`."""
+        """Appends a line to the file. If that fails, an incomplete line is removed, and the next line of each URL has all series."""
         data = orjson.dumps(line) + b"\n"
         size = os.fstat(file).st_size
         try:

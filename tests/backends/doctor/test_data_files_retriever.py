@@ -87,10 +87,10 @@ def test_files(settings: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     unset = {name: (detail, fix) for name, detail, fix in lacking(file_checks(by_variable))}
 
     build = f"agentbench retriever build CORPUS.jsonl --output {tmp_path / 'index'} --model {tmp_path / 'model'}"
-    assert (f"{tmp_path / 'index' / INDEX} is not there", build) == found["index"]
-    assert f"{tmp_path / 'lists.json'} is not there" == found["lists"][0]
+    assert (f"{tmp_path / 'index' / INDEX} does not exist", build) == found["index"]
+    assert f"{tmp_path / 'lists.json'} does not exist" == found["lists"][0]
     assert f"{tmp_path / 'model'} has neither modules.json nor config.json" == found["weights"][0]
-    assert f"{tmp_path / 'other' / INDEX} is not there" == named["index"]
+    assert f"{tmp_path / 'other' / INDEX} does not exist" == named["index"]
     assert "weights" not in named
     assert ("retriever config: index_dir is $INDEX_DIR, and INDEX_DIR is not set", "export INDEX_DIR=...") == unset["index"]
 
@@ -113,14 +113,14 @@ def test_packages(settings: Write, tmp_path: Path) -> None:
 
     assert ("packages", "aiohttp, orjson, pydantic, faiss not in ./bare", "`python: retriever-cpu`") == bare
     assert "agentbench env create retriever-cpu, and `python: retriever-cpu`" == absent[2]
-    assert "the environment 'retriever' is not there" in absent[1]
+    assert "the environment 'retriever' does not exist" in absent[1]
 
 
 def test_gpus(settings: Write) -> None:
     """With `gpu`, the number of GPUs that FAISS sees is checked. Its build for CPUs sees none."""
     pytest.importorskip("faiss", reason="NOT TESTED: the extra `retriever` is not installed: pip install 'pytest-agentbench[retriever]'")
 
-    assert [("GPUs", "FAISS of agentbench sees none")] == [each[:2] for each in lacking(file_checks(settings(gpu=True)))]
+    assert [("GPUs", "FAISS in agentbench finds no GPU")] == [each[:2] for each in lacking(file_checks(settings(gpu=True)))]
 
 
 def test_a_service_of_a_stack(settings: Write, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_service_of_a_stack(settings: Write, tmp_path: Path) -> None:
     bad = {"r": {"run": ["python", "-m", "pytest_agentbench.retriever", '{"gpus": 1}']}}
     stack, wrong = made(tmp_path, services, settings={"index": "elsewhere"}), made(tmp_path, bad)
 
-    assert [f"{tmp_path}/elsewhere/{INDEX} is not there"] == [
+    assert [f"{tmp_path}/elsewhere/{INDEX} does not exist"] == [
         detail for name, detail, _ in lacking(iter(checks(stack))) if name != "packages"
     ]
     assert "services.r: retriever config: unknown key 'gpus'" in next(each.detail for each in checks(wrong) if each.name == "retriever")

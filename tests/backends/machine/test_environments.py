@@ -224,7 +224,7 @@ def test_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(MissingError) as unknown_one:
         resolve_python(".venvs/mine", tmp_path)
 
-    assert "the environment 'dynamo' is not there: agentbench env create dynamo" == str(known_one.value)
+    assert "the environment 'dynamo' does not exist: agentbench env create dynamo" == str(known_one.value)
     assert (
         f"python: .venvs/mine is neither an interpreter nor a virtual environment, in {tmp_path} or the working directory; "
         "environments by name: agents, dynamo, dynamo-sglang, dynamo-vllm, harbor, retriever, retriever-cpu, "

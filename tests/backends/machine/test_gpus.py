@@ -99,10 +99,10 @@ def test_named_and_others() -> None:
 @pytest.mark.parametrize(
     ("count", "names", "sentence"),
     [
-        (4, [], "4 GPUs wanted; visible here: 4, 5, GPU-8a"),
-        (3, [5], "4 GPUs wanted; visible here: 4, 5, GPU-8a"),
-        (0, [0], "GPU 0 wanted; visible here: 4, 5, GPU-8a"),
-        (0, [4, 4], "2 GPUs named, 4, 4, which are 1 GPU: 4"),
+        (4, [], "4 GPUs needed; visible here: 4, 5, GPU-8a"),
+        (3, [5], "4 GPUs needed; visible here: 4, 5, GPU-8a"),
+        (0, [0], "GPU 0 is needed; visible here: 4, 5, GPU-8a"),
+        (0, [4, 4], "name each GPU once: the 2 names 4, 4 stand for 1 GPU, 4"),
     ],
 )
 def test_what_waiting_cannot_help(count: int, names: list[str | int], sentence: str) -> None:
@@ -115,7 +115,7 @@ def test_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without GPUs, the error has the reason."""
     monkeypatch.setenv("AGENTBENCH_GPUS", "")
 
-    with pytest.raises(MissingError, match=r"^1 GPU wanted; visible here: none, because AGENTBENCH_GPUS is ''$"):
+    with pytest.raises(MissingError, match=r"^1 GPU needed; visible here: none, because AGENTBENCH_GPUS is ''$"):
         lease(1)
 
 

@@ -58,7 +58,7 @@ def test_included_services(tmp_path: Path) -> None:
     more = fault(tmp_path, include=["retriever.yaml"], services={"engine": ENGINE})
 
     assert ["retriever", "engine"] == list(both.services)
-    assert "the service 'retriever' is defined twice, here or in an included file" == twice
+    assert "the service 'retriever' is defined twice, here or in an included file; rename one" == twice
     assert more.endswith("retriever.yaml: 'model' cannot be in a file that others include; only services can")
 
 

@@ -109,7 +109,7 @@ def test_sigterm_to_the_stack_daemon(boot: Boot) -> None:
     os.kill(daemon, signal.SIGTERM)
     wait_for(lambda: not held.home.exists(), "the end of its folder")
 
-    assert "it was stopped: SIGTERM" == held.death()
+    assert "the stack was stopped: SIGTERM" == held.death()
 
 
 def test_somebody_else_stops_it(boot: Boot) -> None:
@@ -118,7 +118,7 @@ def test_somebody_else_stops_it(boot: Boot) -> None:
     held.ready()
     registry.end(held.home)
 
-    assert f"it was stopped: requested by pid {os.getpid()}" == held.death()
+    assert f"the stack was stopped: requested by pid {os.getpid()}" == held.death()
 
 
 def test_a_boot_that_fails_before_anybody_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +281,7 @@ def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
     backend = Stacked(spec(services={"engine": service("--slow", "600")}), SessionTerms(keep=60))
     giving_up = threading.Timer(1, backend.stop)
     giving_up.start()
-    with pytest.raises(BackendError, match=r"stopped while it started|its daemon has died"):
+    with pytest.raises(BackendError, match=r"stopped while it started|the daemon of the stack has died"):
         backend.start(tmp_path / "logs")
     giving_up.join()
 

@@ -68,5 +68,5 @@ def test_gpus_are_counted_before_an_image_is_pulled(boot: Boot, monkeypatch: pyt
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
     services: Any = {"engine": {"image": "registry.invalid/large:1", "gpus": 2}}
 
-    with pytest.raises(MissingError, match=r"^2 GPUs wanted; visible here: 0$"):
+    with pytest.raises(MissingError, match=r"^2 GPUs needed; visible here: 0$"):
         boot(spec(services=services)).ready()

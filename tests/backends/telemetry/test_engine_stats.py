@@ -227,8 +227,8 @@ def test_counts_that_do_not() -> None:
     attempts = [Attempt(session, "infra_error", session=session, calls=(call(),)) for session in (1, 9)]
     earlier = client(call(), earlier_attempts=(*attempts,))
     uncounted = client(call(), call(completion_tokens=None))
-    more = "vllm counts 2,021 prompt tokens, usage 2,000: another client used the server, too"
-    less = "vllm counts 197 output tokens, usage 200: not all calls reached the sampled servers"
+    more = "vllm counts 2,021 prompt tokens, the answers' usage 2,000: another client used the server, too"
+    less = "vllm counts 197 output tokens, the answers' usage 200: not all calls reached the sampled servers"
 
     assert [more, less] == disagreements(counted(2021, 197), two) == disagreements(counted(2021, 197), earlier)
     assert [less] == disagreements(counted(2021, 197), failed) == disagreements(counted(2021, 197), retried)
@@ -251,7 +251,7 @@ def test_calls_without_a_record(calls: int | None, accused: bool) -> None:
         (10, 4.9, "reports a mean TTFT of 4.9 ms, the tap 10.0 ms: the difference was spent between server and tap"),
         (100, 81.0, None),
         (100, 79.0, "reports a mean TTFT of 79.0 ms, the tap 100.0 ms: the difference was spent between server and tap"),
-        (100, 130.0, "reports a mean TTFT of 130.0 ms, the tap 100.0 ms: it measured other calls, or a clock is wrong"),
+        (100, 130.0, "reports a mean TTFT of 130.0 ms, the tap 100.0 ms: the server measured other calls, or a clock is wrong"),
     ],
 )
 def test_ttft(ours: int, theirs: float, end: str | None) -> None:

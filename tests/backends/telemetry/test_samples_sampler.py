@@ -169,7 +169,7 @@ def test_failures_are_noted(servers: list[Server], tmp_path: Path) -> None:
     sampler, lines = sampled(tmp_path, *servers)
 
     mine = [line for line in lines if not line["replica"]]
-    assert [[[0, 1.0]], "it answered 503 Service Unavailable", [[0, 1.0]], "invalid metric name:<html>"] == [
+    assert [[[0, 1.0]], "the server answered 503 Service Unavailable", [[0, 1.0]], "invalid metric name:<html>"] == [
         line.get("failed") or line["values"] for line in mine
     ]
     assert [0, 1, 3, 4] == [line["round"] for line in mine]
