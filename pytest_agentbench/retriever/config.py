@@ -55,7 +55,7 @@ class RetrieverConfig(Spec):
     @model_validator(mode="after")
     def _a_key_is_a_servers(self) -> RetrieverConfig:
         if self.embeddings.api_key and not self.embeddings.url:
-            raise ValueError("embeddings.api_key only goes with embeddings.url")
+            raise ValueError("embeddings.api_key is only allowed together with embeddings.url")
         return self
 
     @model_validator(mode="after")
@@ -107,7 +107,7 @@ def expand_variables(text: str, key: str) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         if not os.environ.get(name):
-            raise ConfigError(f"{WHERE}: {key} is {text}, and {name} is not set: export {name}=...")
+            raise ConfigError(f"{WHERE}: {key} is {text}, but the environment variable {name} is not set: export {name}=...")
         return os.environ[name]
 
     return NAMED.sub(value, text)
