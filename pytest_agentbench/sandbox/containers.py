@@ -57,9 +57,9 @@ def make_filter_image(on_progress: Callable[[str], None]) -> bool:
         return _ensure_image(FILTER_IMAGE, f"the image {FILTER_IMAGE}", source, FILTER_BUILD_S, on_progress)
     except InfraError as error:
         raise InfraError(
-            f"private addresses cannot be closed to sandboxes with the network `public`: {error}; build the image where there is "
-            f"internet access (`printf '{FILTER_DOCKERFILE.encode('unicode_escape').decode()}' | docker build -t {FILTER_IMAGE} -`) and copy it with "
-            f"`docker save` and `docker load`, or {WITHOUT_A_FILTER}"
+            f"private addresses cannot be closed to sandboxes with the network `public`: {error}; build the image on a machine with "
+            f"internet access (`printf '{FILTER_DOCKERFILE.encode('unicode_escape').decode()}' | docker build -t {FILTER_IMAGE} -`), copy "
+            f"it with `docker save` and `docker load`, or {WITHOUT_A_FILTER}"
         ) from error
 
 

@@ -118,7 +118,7 @@ def compose_problem() -> str:
         return f"`docker compose version` cannot be run: {error}; install Docker Compose version 2"
     if done.returncode == 0 and (version := re.match(r"v?(\d+)\.", done.stdout)) and int(version[1]) >= 2:
         return ""
-    return "Harbor's `docker` needs Docker Compose version 2 (`docker compose`), which is not installed (Debian trixie has a package)"
+    return "Harbor's `docker` needs Docker Compose version 2 (`docker compose`), which is not installed; Debian trixie has a package"
 
 
 def _environment_type(name: str) -> tuple[Any, str | None]:

@@ -112,7 +112,7 @@ class CodePlace:
 
     @property
     def container(self) -> Task:
-        """These settings as a task, because containers are created from tasks."""
+        """A task with these settings, because containers are created from tasks."""
         about = {"image": self.image, "memory_mb": self.memory_mb, "storage_mb": self.storage_mb}
         return Task(folder="", digest="", network="no-network", **about)  # type: ignore[arg-type]  # mypy joins the values' types
 

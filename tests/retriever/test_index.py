@@ -44,7 +44,7 @@ def test_files_that_do_not_belong_together(index_dir: Path, tmp_path: Path) -> N
     """A missing document, vectors of another length, and a file that is not an index are errors of one sentence."""
     folder = tmp_path / "index"
     shutil.copytree(index_dir, folder)
-    with pytest.raises(ConfigError, match="the index has vectors of 512 numbers, and the embeddings 3"):
+    with pytest.raises(ConfigError, match="the index has vectors of 512 numbers, and the embeddings have 3"):
         Index.read(folder).nearest(np.ones((1, 3), dtype=np.float32), 1)
     lines = (folder / DOCUMENTS).read_text().splitlines(keepends=True)
     (folder / DOCUMENTS).write_text("".join(lines[1:]))
@@ -64,7 +64,7 @@ def test_files_that_do_not_belong_together(index_dir: Path, tmp_path: Path) -> N
         ("{", "corpus.jsonl:1: not valid JSON"),
         ('{"content": "a"}', "corpus.jsonl:1: a document must be an object with an `id`"),
         ('{"id": "a"}', "corpus.jsonl:1: a document must have a text under the key 'content' or 'contents'"),
-        ('{"id": "a", "content": "x"}\n{"id": "a", "content": "y"}', "corpus.jsonl:2: the id 'a' is there twice; ids must be unique"),
+        ('{"id": "a", "content": "x"}\n{"id": "a", "content": "y"}', "corpus.jsonl:2: the id 'a' occurs twice; ids must be unique"),
         ("", "corpus.jsonl: the file contains no documents"),
     ],
 )

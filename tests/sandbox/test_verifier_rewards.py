@@ -62,5 +62,5 @@ def test_the_main_one() -> None:
     """The main reward is the one of that name, or the only one. Several others are an error."""
     assert 0.5 == main_reward({"speed": 3.0, "reward": 0.5})
     assert 3.0 == main_reward({"speed": 3.0})
-    with pytest.raises(InfraError, match="has no 'reward' but 'speed', 'size'"):
+    with pytest.raises(InfraError, match=r"has several rewards \('speed', 'size'\); call the main one 'reward'"):
         main_reward({"speed": 3.0, "size": 1.0})
