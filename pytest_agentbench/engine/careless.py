@@ -16,7 +16,7 @@ from pytest_agentbench.engine.lexical.policy import Lexical
 
 
 class Careless:
-    """The policy `lexical`, with a share of its tools (`error_rate`) replaced by wrong ones at random.
+    """The policy `careless`: answers as `lexical` does, but a share of the tool calls (`error_rate`) names a wrong tool.
 
     The mistakes depend on the seed, the request and how often that request came before. So trials differ, and runs can be repeated.
     """

@@ -97,7 +97,7 @@ class ScriptEntry(Delivery):
 
 
 class Script:
-    """The policy `script`: answers each request by the first matching rule of a file. Its only state are the counts for `call`."""
+    """The policy `script`: answers each request by the first matching rule of a file. Its only state is the count for `call`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

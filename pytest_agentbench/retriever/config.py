@@ -26,7 +26,7 @@ class EmbeddingsSpec(Spec):
     model: str  # model of the server, or name or folder of a model of sentence-transformers
     query_prefix: str = ""  # text before each query, but not before documents, if the model was trained with one
     api_key: Variable | None = None  # name of an environment variable
-    timeout: PositiveSeconds = 60.0  # of a request to the server
+    timeout: PositiveSeconds = 60.0  # time limit of a request to the server, seconds
 
 
 class TavilySpec(Spec):
@@ -36,7 +36,7 @@ class TavilySpec(Spec):
     api_key: Variable = "TAVILY_API_KEY"  # name of an environment variable
     results: int = Field(default=20, ge=1, le=20)
     below: int = Field(default=3, ge=1)  # the search is used if fewer documents than this are near enough
-    timeout: PositiveSeconds = 60.0  # of a request
+    timeout: PositiveSeconds = 60.0  # time limit of a request, seconds
 
 
 class RetrieverConfig(Spec):

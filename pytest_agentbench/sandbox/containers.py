@@ -210,7 +210,7 @@ KIND, UNLIMITED_KIND = "docker", "docker, where Docker's storage driver has no q
 def first_process(programs: OwnPrograms, seconds: float) -> list[str]:
     """Returns the command of a container's first process, which sleeps for `seconds`. When it ends, all processes inside end.
 
-    The kernel reaps orphans for it, and signals from inside do not reach it.
+    The process ignores SIGCHLD, so the kernel removes ended orphans. Signals from inside do not reach it.
     """
     return [*programs.words("bash"), "-c", f"trap '' CHLD; exec {shlex.join(programs.words('sleep'))} {max(seconds, 1):.0f}"]
 

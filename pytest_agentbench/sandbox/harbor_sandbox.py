@@ -226,7 +226,7 @@ class HarborSandbox:
 
 
 async def _own_namespace() -> list[str]:
-    """Returns the words that identify the PID namespace of this process (output of NAMESPACE). Empty if the system has none."""
+    """Returns the words that identify the PID namespace of this process (output of NAMESPACE). Empty if the system does not show them."""
     process = await asyncio.create_subprocess_exec("sh", "-c", NAMESPACE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
     output, _ = await process.communicate()
     return output.decode().split()

@@ -191,9 +191,9 @@ async def _has_space(sandbox: Sandbox, task: Task) -> bool:
 
 
 async def _tampered_or_raise(sandbox: Sandbox, task: Task, error: InfraError) -> Verification:
-    """Tries to start the verifier in a new sandbox, because it cannot start in the agent's. If that works, the reward is 0.
+    """Tries a new sandbox, because the verifier cannot be started in the agent's. If it could start there, the agent is responsible.
 
-    Otherwise raises `error`, because the agent is not responsible.
+    Returns a reward of 0 in that case, and raises `error` otherwise.
     """
     began = time.monotonic_ns()
     try:

@@ -82,7 +82,7 @@ class BackendAnswer:
             return reads
         if self._decoder is None:
             raise ValueError(
-                f"the tap cannot read the content-encoding {self._encoding.decode('latin-1')!r}; set the server to uncompressed answers"
+                f"the tap cannot read the content-encoding {self._encoding.decode('latin-1')!r}; make the server send uncompressed answers"
             )
         left, plain = SLICE, []
         while left > 0 and (self._reads or self._decoder.has_more):

@@ -125,7 +125,7 @@ class Exchange:
         return self.answer.last_output_ns() if self.answer else None
 
     def begins(self) -> None:
-        """Starts the time limit of the call. Called after any delay by the rate limit, and before a connection to the backend is opened."""
+        """Starts the time limit of the call. Called after any delay by the rate limit, before the request has a connection to the backend."""
         self._timer.start()
 
     def sent(self, at_ns: int) -> None:
@@ -164,7 +164,7 @@ class Exchange:
                 self.failed("too_large", self.answer.excess)
 
     def completed(self) -> None:
-        """Records that the answer is complete, so that later failures are ignored. The exchange ends in a later round of the event loop."""
+        """Records that the answer is complete, so that later failures are ignored. Then `work_queue` ends the exchange."""
         self.completed_ns = time.monotonic_ns()
         self._timer.stop()
         self.agent.work_queue.take(self._completed)
