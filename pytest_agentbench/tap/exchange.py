@@ -125,7 +125,7 @@ class Exchange:
         return self.answer.last_output_ns() if self.answer else None
 
     def begins(self) -> None:
-        """Starts the time limit of the call. Called after any delay by the rate limit, before the request has a connection to the backend."""
+        """Starts the time limit of the call, after any delay by the rate limit and before the request has a backend connection."""
         self._timer.start()
 
     def sent(self, at_ns: int) -> None:
