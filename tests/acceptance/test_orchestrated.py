@@ -60,7 +60,7 @@ def test_none_in_the_place_of_another(hle: Project, monkeypatch: pytest.MonkeyPa
     without_engine.assert_outcomes(errors=12)
     without_engine.stdout.fnmatch_lines(["*no Docker Engine answers at unix:///nowhere/docker.sock*"])
     without_bubblewrap.assert_outcomes(errors=12)
-    without_bubblewrap.stdout.fnmatch_lines(["*there is no program `bwrap` on the PATH; install bubblewrap*"])
+    without_bubblewrap.stdout.fnmatch_lines(["*the program `bwrap` is not on the PATH; install bubblewrap*"])
 
 
 def test_a_task_has_a_sandbox(project: Project) -> None:

@@ -57,7 +57,7 @@ def test_script_and_policy_go_together(start_engine: StartEngine) -> None:
     for config in ({"policy": "script"}, {"script": "rules.yaml"}):
         said = _refusal(start_engine(**config))
 
-        assert said.startswith("engine config: script must name a file when, and only when, policy is 'script'")
+        assert said.startswith("engine config: script must name a file if policy is 'script', and must be absent otherwise")
 
 
 @pytest.mark.parametrize("line", [b"", b"{policy: lexical}\n"])

@@ -22,5 +22,5 @@ def test_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """If neither names it, the error names the variable."""
     monkeypatch.delenv("INDEX_DIR", raising=False)
 
-    with pytest.raises(ConfigError, match=r"index_dir is \$INDEX_DIR, and INDEX_DIR is not set"):
+    with pytest.raises(ConfigError, match=r"index_dir is \$INDEX_DIR, but the environment variable INDEX_DIR is not set"):
         expand_variables(parse_config(EMBEDDINGS).index_dir, "index_dir")

@@ -44,17 +44,17 @@ def test_files_that_do_not_belong_together(index_dir: Path, tmp_path: Path) -> N
     """A missing document, vectors of another length, and a file that is not an index are errors of one sentence."""
     folder = tmp_path / "index"
     shutil.copytree(index_dir, folder)
-    with pytest.raises(ConfigError, match="the index has vectors of 512 numbers, and the embeddings 3"):
+    with pytest.raises(ConfigError, match="the index has vectors of 512 numbers, and the embeddings have 3"):
         Index.read(folder).nearest(np.ones((1, 3), dtype=np.float32), 1)
     lines = (folder / DOCUMENTS).read_text().splitlines(keepends=True)
     (folder / DOCUMENTS).write_text("".join(lines[1:]))
     with pytest.raises(ConfigError, match=r"eval\.index has 5 vectors and eval\.jsonl 4 documents"):
         Index.read(folder)
     (folder / INDEX).write_bytes(b"no index")
-    with pytest.raises(ConfigError, match="FAISS cannot read it"):
+    with pytest.raises(ConfigError, match="FAISS cannot read the index"):
         Index.read(folder)
     (folder / INDEX).unlink()
-    with pytest.raises(ConfigError, match=r"is not there: `agentbench retriever build CORPUS\.jsonl --output "):
+    with pytest.raises(ConfigError, match=r"does not exist: create it with `agentbench retriever build CORPUS\.jsonl --output "):
         Index.read(folder)
 
 
@@ -63,9 +63,9 @@ def test_files_that_do_not_belong_together(index_dir: Path, tmp_path: Path) -> N
     [
         ("{", "corpus.jsonl:1: not valid JSON"),
         ('{"content": "a"}', "corpus.jsonl:1: a document must be an object with an `id`"),
-        ('{"id": "a"}', "corpus.jsonl:1: a document must have its text as 'content' or 'contents'"),
-        ('{"id": "a", "content": "x"}\n{"id": "a", "content": "y"}', "corpus.jsonl:2: the id 'a' is there twice; ids must be unique"),
-        ("", "corpus.jsonl: no documents in it"),
+        ('{"id": "a"}', "corpus.jsonl:1: a document must have a text under the key 'content' or 'contents'"),
+        ('{"id": "a", "content": "x"}\n{"id": "a", "content": "y"}', "corpus.jsonl:2: the id 'a' occurs twice; ids must be unique"),
+        ("", "corpus.jsonl: the file contains no documents"),
     ],
 )
 def test_what_is_no_corpus(tmp_path: Path, line: str, message: str) -> None:
@@ -84,7 +84,7 @@ def test_what_is_no_list_of_documents(tmp_path: Path) -> None:
     file.write_text(json.dumps({"q": [1, "b"]}))
     assert {"q": frozenset({"1", "b"})} == read_allowed(file)
     file.write_text(json.dumps([*TEXTS]))
-    with pytest.raises(ConfigError, match="should hold an object, question id -> list of document ids"):
+    with pytest.raises(ConfigError, match="must contain an object, question id -> list of document ids"):
         read_allowed(file)
 
 

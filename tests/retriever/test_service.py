@@ -101,7 +101,7 @@ def test_what_is_no_request(serve: Serve, body: object, message: str) -> None:
     [
         ({"index_dir": "/nowhere"}, "/nowhere/eval.jsonl"),
         ({"embeddings": {"url": "http://127.0.0.1:9/v1", "model": "m"}}, "http://127.0.0.1:9/v1/embeddings: no embeddings: "),
-        ({"embeddings": {"url": "http://127.0.0.1:9/v1", "model": "m", "api_key": "NO_SUCH_KEY"}}, "set NO_SUCH_KEY"),
+        ({"embeddings": {"url": "http://127.0.0.1:9/v1", "model": "m", "api_key": "NO_SUCH_KEY"}}, "export NO_SUCH_KEY="),
         ({"topk": 3}, "retriever config: unknown key 'topk'"),
     ],
 )

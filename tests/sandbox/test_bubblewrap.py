@@ -210,8 +210,8 @@ async def test_where_there_can_be_none(tmp_path: Path, monkeypatch: pytest.Monke
     program.chmod(0o755)
     forbidden = await refusal()
 
-    assert "there is no program `bwrap` on the PATH; install bubblewrap 0.8 or later, or choose `code_sandbox: docker`" == nowhere
-    assert forbidden.startswith("the sandbox of a test cannot be made: bwrap: No permissions to create new namespace; ")
+    assert "the program `bwrap` is not on the PATH; install bubblewrap 0.8 or later, or choose `code_sandbox: docker`" == nowhere
+    assert forbidden.startswith("the sandbox of a test cannot be created: bwrap: No permissions to create new namespace; ")
     assert ["", ""] == ended
 
 

@@ -101,5 +101,5 @@ def test_a_session_that_is_killed_with_its_pool(engine: Any, project: Project) -
 
     assert 2 == left
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*removed what was left of a session that was killed: sandbox * of shop?first?, run *"])
+    result.stdout.fnmatch_lines(["*removed what a killed session had left: sandbox * of shop?first?, run *"])
     assert [] == listed(engine, all=True)

@@ -49,7 +49,7 @@ async def test_who_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         slot.release()
         (await waiting).release()
 
-    assert ["1 sandbox runs on this machine at once, and others wait; --agentbench-sandboxes=N allows N"] == sentences
+    assert ["a rollout waits, because at most 1 sandbox runs at once on this machine; --agentbench-sandboxes=N changes this"] == sentences
 
 
 async def test_locks_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from pytest_agentbench.suites.hashes import ContentHashes
 from tests.tasks import write_task
 
 ROOT = Path(__file__).parents[2]
-INSTALL = "takes the package `harbor`, which is not installed here: pip install 'pytest-agentbench[harbor]', under Python 3.12 or newer"
+INSTALL = "needs the package `harbor`, which is not installed here: pip install 'pytest-agentbench[harbor]', under Python 3.12 or newer"
 
 without_harbor = pytest.mark.skipif(importlib.util.find_spec("harbor") is not None, reason="the package `harbor` is installed here")
 

@@ -108,7 +108,7 @@ def test_a_terminal_agent(bench: Project) -> None:
     ends = {name: (each.status, each.reason.partition(" ")[0]) for name, each in rollouts.items()}
     assert {"endless": ("limit", "iterations:"), "late": ("limit", "time:")} == {name: ends[name] for name in ("endless", "late")}
     assert "infra_error" == rollouts["silent"].status
-    assert "its output ends with: the disk is full" in rollouts["silent"].reason
+    assert "the verifier's output ends with: the disk is full" in rollouts["silent"].reason
     (command,) = rollouts["solved"].tool_calls
     assert ("bash", SOLVE) == (command.name, command.arguments["command"])
     assert rollouts["solved"].started_ns < (command.started_ns or 0) < (command.ended_ns or 0) < rollouts["solved"].ended_ns

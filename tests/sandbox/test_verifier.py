@@ -80,10 +80,10 @@ async def test_what_was_solved(opened: Open, tests: Callable[[str], int], tmp_pa
 async def test_what_measures_nothing(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
     """A verifier without a reward is an infra error with the reason and the end of its output. The next attempt starts afresh."""
     silent = {
-        "echo hello": "neither reward.json nor reward.txt.*; its output ends with: hello",
+        "echo hello": "neither reward.json nor reward.txt.*; the verifier's output ends with: hello",
         f"echo nan > {REWARD}": "must be between",
         f"printf '' > {REWARD}": "is empty",
-        f"echo 1 > {REWARD}; echo '[]' > {JSON}": "must be names with numbers",
+        f"echo 1 > {REWARD}; echo '[]' > {JSON}": "must be an object of names and numbers",
         f"echo 1 > {REWARD}; echo waiting; sleep 600": "took longer than its 2 s and was killed.*waiting",
     }
     async with opened() as sandbox:
@@ -139,7 +139,7 @@ async def test_a_sandbox_that_does_not_start_again(opened: Open, tests: Callable
         found = await verify(sandbox, task(tmp_path))
 
     assert 0.0 == found.reward
-    assert "no verifier can be started, and in a new one it can" in found.tampered
+    assert "the verifier cannot be started in the sandbox that the agent left, but in a new one it can" in found.tampered
 
 
 async def test_a_separate_verifier(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:

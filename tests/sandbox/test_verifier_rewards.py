@@ -42,9 +42,9 @@ def test_rewards(files: dict[str, bytes], rewards: dict[str, float]) -> None:
         ({"reward.json": b"{"}, "is not JSON"),
         ({"reward.json": b'{"reward": NaN}'}, "is not JSON"),
         ({"reward.json": b'{"reward": Infinity}'}, "is not JSON"),
-        ({"reward.json": b"1.0"}, "must be names with numbers, not '1.0'"),
-        ({"reward.json": b"[1]"}, "must be names with numbers"),
-        ({"reward.json": b"{}"}, "must be names with numbers"),
+        ({"reward.json": b"1.0"}, "must be an object of names and numbers, not '1.0'"),
+        ({"reward.json": b"[1]"}, "must be an object of names and numbers"),
+        ({"reward.json": b"{}"}, "must be an object of names and numbers"),
         ({"reward.json": b'{"reward": {"a": 1}}'}, "reward.json: 'reward' must be a number, not {'a': 1}"),
         ({"reward.json": b'{"reward": "1"}'}, "'reward' must be a number, not '1'"),
         ({"reward.json": b'{"reward": null}'}, "'reward' must be a number, not None"),
@@ -62,5 +62,5 @@ def test_the_main_one() -> None:
     """The main reward is the one of that name, or the only one. Several others are an error."""
     assert 0.5 == main_reward({"speed": 3.0, "reward": 0.5})
     assert 3.0 == main_reward({"speed": 3.0})
-    with pytest.raises(InfraError, match="has no 'reward' but 'speed', 'size'"):
+    with pytest.raises(InfraError, match=r"has several rewards \('speed', 'size'\); call the main one 'reward'"):
         main_reward({"speed": 3.0, "size": 1.0})

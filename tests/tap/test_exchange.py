@@ -61,7 +61,7 @@ async def test_no_backend_yet(start_tap: StartTap) -> None:
         answer = await caller.ask(request(await tap.open()))
     tap.control.close()
 
-    assert (503, "the backend is not ready") == (answer.status, answer.json["error"]["message"])
+    assert (503, "the backend is not ready; repeat the request later") == (answer.status, answer.json["error"]["message"])
 
 
 @pytest.mark.parametrize(
