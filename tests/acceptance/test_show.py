@@ -72,7 +72,7 @@ def test_faults_of_show(run: Project, capsys: pytest.CaptureFixture[str]) -> Non
     (directory / "run.json").write_text(json.dumps(old))
 
     assert 4 == main(["show"])
-    assert "has schema agentbench-run/1, but this version reads only agentbench-run/7; " in capsys.readouterr().err
+    assert "has schema agentbench-run/1, but this version reads only agentbench-run/8; " in capsys.readouterr().err
 
 
 def test_the_stopwatch_of_a_run(run: Project) -> None:

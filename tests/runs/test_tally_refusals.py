@@ -43,4 +43,4 @@ def test_another_version(tmp_path: Path, schema: str) -> None:
         read_run(tmp_path)
 
     again = "run `pytest scenarios/shop -k 'a b'` again"
-    assert f"{tmp_path}/run.json has schema {schema}, but this version reads only agentbench-run/7; {again}" == str(raised.value)
+    assert f"{tmp_path}/run.json has schema {schema}, but this version reads only agentbench-run/8; {again}" == str(raised.value)

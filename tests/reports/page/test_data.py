@@ -97,11 +97,11 @@ def test_a_run_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[
     """For an older schema, or without a readable record, the error has the command that repeats the run."""
     file = run_directory(tmp_path / "old", rollout("a"), rollout("b")) / "run.json"
     whole = file.read_text()
-    file.write_text(whole.replace("agentbench-run/7", "agentbench-run/3"))
+    file.write_text(whole.replace("agentbench-run/8", "agentbench-run/3"))
     for command in ("report", "watch"):
         assert 4 == main([command, "old", "--reports", str(tmp_path)])
         said = capsys.readouterr().err
-        assert "has schema agentbench-run/3, but this version reads only agentbench-run/7; run `pytest -q` again" in said
+        assert "has schema agentbench-run/3, but this version reads only agentbench-run/8; run `pytest -q` again" in said
     file.write_text(whole)
     journal = tmp_path / "old" / "rollouts.jsonl"
     lines = [opened(line) for line in journal.read_bytes().splitlines()]
