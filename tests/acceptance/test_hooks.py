@@ -46,9 +46,9 @@ def test_hooks_of_the_root_conftest(project: Project, way: tuple[str, ...]) -> N
     assert [f"shop[shop-{number}] ok Here is what was found for you." for number in range(2)] == told
     assert "none at all" == project.run_json["environment"]["gpu"]
     assert {"shop": 1.0} == json.loads((project.directory / "means.json").read_text())
-    journal = (project.directory / "rollouts.jsonl").read_text()
-    assert "lamp" not in journal
-    assert "is there a [thing]?" in journal
+    journal, messages = ((project.directory / name).read_text() for name in ("rollouts.jsonl", "messages.jsonl"))
+    assert "lamp" not in journal + messages
+    assert "is there a [thing]?" in messages
 
 
 BACKEND = """

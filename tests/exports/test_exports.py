@@ -28,7 +28,7 @@ WAYS: Mapping[str, tuple[str, str]] = {
 
 #: Of a rollout, a call and a tool call that went well, what says nothing: other tests have it.
 OF_WHAT_FAILED = {"status", "reason", "score_errors", "error_kind", "error", "retry_after_s"}
-SAID_NOTHING = OF_WHAT_FAILED | {"kind", "session"}
+SAID_NOTHING = OF_WHAT_FAILED | {"kind", "session", "conversation"}  # transcripts are compared in `messages`
 
 CALL = replace(
     call(10, 100, 120, 160, end=200, answered_by="m-1", request_bytes=512, request_crc=7, stamp="kernel", held_ns=5, repeats=1),

@@ -330,7 +330,7 @@ async def test_an_agent_without_an_answer() -> None:
     ("answer", "transcript", "reason"),
     [
         (Answer(5), [], "the agent returned an Answer whose text is '5' (int), not a str"),  # type: ignore[arg-type]
-        (Answer("x"), ["a text"], "the agent left 'a text' (str) in llm.transcript, which must contain only messages, each a dict"),
+        (Answer("x"), ["a text"], "the agent left 'a text' (str) in llm.transcript, which must be a list of messages, each a dict"),
     ],
 )
 async def test_what_no_record_can_hold(answer: Answer, transcript: list[Any], reason: str) -> None:

@@ -55,6 +55,7 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "resume": ("20260304-050607", "latest", "20260304-050607", "latest"),
     "resume-rerun": ("infra_error, limit", "none", ("infra_error", "limit"), ()),
     "reports": ("out", "/tmp/reports", Path("out"), Path("/tmp/reports")),
+    "keep": ("calls", "none", "calls", "none"),
     "inline": ("", "true", True, True),
 }
 FIELDS = (
@@ -127,6 +128,7 @@ def test_defaults(pytester: pytest.Pytester) -> None:
         resume_rerun=("infra_error", "cancelled"),
         reports="reports",
         reports_directory=pytester.path / "reports",
+        keep="all",
         inline=False,
     )
 

@@ -48,8 +48,9 @@ async def finished(controller: Line, count: int = 1) -> list[Rollout]:
     """Waits for the records of so many rollouts, answers as the journal does, and returns the records."""
     records = []
     for _ in range(count):
-        message, line = await controller.next_message()
+        message, body = await controller.next_message()
         assert isinstance(message, protocol.RolloutFinished)
+        line, *_ = body.split(b"\n")  # lines for messages.jsonl follow
         controller.tell(protocol.RecordLine(), line)
         records.append(rollout_of(line))
     return records
