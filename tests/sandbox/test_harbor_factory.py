@@ -73,7 +73,7 @@ def test_a_task_knows_its_sandbox(suite_file: Path) -> None:
     assert hashes[0] != hashes[1]
 
     for wrong in ("harbor:", "podman"):
-        with pytest.raises(ConfigError, match=f"sandbox: .*must be docker, or harbor:NAME, the name of an environment of Harbor, not '{wrong}'"):
+        with pytest.raises(ConfigError, match=f"sandbox: .*must be docker, or harbor:NAME, .* of Harbor, not '{wrong}'"):
             load_suite(suite_file, [("sandbox", wrong)])
 
 

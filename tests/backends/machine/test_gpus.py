@@ -186,7 +186,7 @@ def test_files_of_others(tmp_path: Path) -> None:
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks" / "gpu-4.lock").symlink_to(tmp_path / "precious")
 
-    with pytest.raises(BackendError, match=r"the lock .*gpu-4.lock cannot be opened: .*; remove it, or set AGENTBENCH_LOCKS to another folder"):
+    with pytest.raises(BackendError, match=r"the lock .*gpu-4.lock cannot be opened: .*; remove it, or set AGENTBENCH_LOCKS to"):
         lease(1)
     assert not (tmp_path / "precious").exists()
 
