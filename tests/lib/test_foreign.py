@@ -45,7 +45,7 @@ def test_commands_of_a_log(text: str, shown: str) -> None:
 
 
 @given(TEXT)
-def test_nothing_is_left(text: str) -> None:
+def test_nothing_harmful_is_left(text: str) -> None:
     """The result never contains hidden characters or commands, and a second pass does not change it."""
     for clean in (block(text), one_line(text)):
         assert not [letter for letter in clean if ord(letter) in HIDDEN and letter not in "\t\n"]
@@ -80,7 +80,7 @@ def test_a_stream() -> None:
     assert not output.isatty()
 
 
-def test_nobody_else_prints() -> None:
+def test_only_commands_print() -> None:
     """Commands print through the escaping stream. No other code of the package writes to a standard stream."""
     package = Path(__file__).parents[2] / "pytest_agentbench"
 
