@@ -148,7 +148,7 @@ async def test_a_transcript_that_is_too_long(tmp_path: Path) -> None:
     assert all("tool" != message["role"] for messages in sent for message in messages[2:3])
 
 
-async def test_rounds_that_come_to_nothing(tmp_path: Path) -> None:
+async def test_rounds_without_a_result(tmp_path: Path) -> None:
     """An unknown expert or tool and an answer without a call are rounds of their own. Calls are recorded."""
     both = {"tool_calls": [*calls("answer", "x")["tool_calls"], *ANSWER["tool_calls"]]}
     wrong = [calls("answer", "gpt"), calls("sing", "search-1"), {"text": "Hm."}, both]
@@ -156,7 +156,8 @@ async def test_rounds_that_come_to_nothing(tmp_path: Path) -> None:
 
     assert Answer("42") == played.answer
     assert ["invalid_arguments", "unknown_tool", None] == [call.problem for call in played.tools.calls]
-    assert ["enhance_reasoning", "answer"] == [tool["function"]["name"] for tool in played.requests[0]["tools"]]  # nothing to search in
+    # `search` is missing, because there is nothing to search.
+    assert ["enhance_reasoning", "answer"] == [tool["function"]["name"] for tool in played.requests[0]["tools"]]
 
 
 async def test_rounds_are_used_up(tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ def test_experts_that_do_not_exist() -> None:
     [
         ("enhance_reasoning", None, (120000, 40000)),
         ("enhance_reasoning", 400000, (120000, 40000)),
-        ("enhance_reasoning", 32000, (24000, 8000)),  # of 160,000 tokens with the answer, a fifth
+        ("enhance_reasoning", 32000, (24000, 8000)),  # 32,000 tokens are a fifth of the 160,000 that notebook and answer take together
         ("search", 32768, (24000, 12000)),
         ("answer", 16000, (12000, 6000)),
     ],

@@ -137,7 +137,7 @@ async def test_time_in_the_middle_of_a_command(tmp_path: Path) -> None:
     played = Played()
     begin = {"name": "bash", "arguments": {"command": "touch begun; sleep 600"}}
     playing = asyncio.ensure_future(play(tmp_path, [{"tool_calls": [begin]}], played))
-    while not (tmp_path / "work" / "begun").exists():  # noqa: ASYNC110 - another process makes it
+    while not (tmp_path / "work" / "begun").exists():  # noqa: ASYNC110 - another process creates the file
         await asyncio.sleep(0.01)
 
     playing.cancel()

@@ -55,7 +55,7 @@ class Server(Backend):
     ("gpus", "known"),
     [
         ([["H100"], ["H100"]], {"gpus": ["H100"], "driver": "1"}),
-        ([[], None, []], {"gpus": [], "driver": "1"}),  # one that did not start served nothing
+        ([[], None, []], {"gpus": [], "driver": "1"}),  # an arm that did not start does not count
         ([["H100"], ["H100", "H100"]], None),
         ([None, None], None),
     ],

@@ -167,7 +167,7 @@ def test_weights(tmp_path: Path) -> None:
 
 def test_room_for_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Free disk space is compared with the size of the download, which comes from the name or the index of a model."""
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=67.7e9))  # of any folder
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=67.7e9))  # free space of every folder
 
     large, small = stack({}, model="meta-llama/Llama-3.3-70B-Instruct"), stack({}, model="Qwen/Qwen3-8B")
     assert ("missing", f"67.7 GB free in {tmp_path}, and about 140 GB to download") == only(large, "room")[1:3]

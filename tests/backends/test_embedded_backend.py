@@ -58,7 +58,7 @@ def test_it_serves(backends: list[Embedded], script: Path, tmp_path: Path) -> No
     assert (tmp_path / "logs" / "engine.log").is_file()
 
 
-def test_what_a_run_says_of_it(backends: list[Embedded], script: Path) -> None:
+def test_its_description_in_a_run(backends: list[Embedded], script: Path) -> None:
     """The description in run.json has the settings that are set."""
     described = make(backends, script, ttft_ms=40, note="a baseline", thresholds={"shop": {"tsq": 0.5}}).description
 
@@ -94,7 +94,7 @@ def test_an_end_is_no_death(backends: list[Embedded], script: Path, tmp_path: Pa
     assert [None] == told
 
 
-def test_what_keeps_it_from_starting(backends: list[Embedded], tmp_path: Path) -> None:
+def test_settings_with_which_it_does_not_start(backends: list[Embedded], tmp_path: Path) -> None:
     """An engine that refuses its settings raises BackendError with the engine's message."""
     with pytest.raises(BackendError, match=r"died before it was ready \(exit code 2\); the end of engine.log:\n.*no\.yaml"):
         make(backends, tmp_path / "no.yaml").start(tmp_path)

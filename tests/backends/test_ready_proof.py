@@ -43,7 +43,7 @@ def climbed(endpoint: Endpoint, *, seconds: float = 20, **keys: Any) -> list[tup
     return [(check.name, check.detail) for check in checks.run_checks()]
 
 
-def test_every_rung() -> None:
+def test_every_check() -> None:
     """The checks pass in order. Without a model name, the first listed model is used."""
     with small() as endpoint:
         checks = climbed(endpoint, in_a_row=3, workers={"decode": 1})
@@ -63,13 +63,13 @@ def test_a_dead_worker_is_counted() -> None:
             check({"decode": 1})
 
 
-def test_nobody_listens() -> None:
+def test_a_port_without_a_server() -> None:
     """The checks end at the deadline, with the failed check and its reason."""
     with pytest.raises(BackendError, match=r"^not ready in time, check `port` failed: nothing listens on 127.0.0.1:9 \("):
         climbed(Endpoint("http://127.0.0.1:9/v1", "tiny"), seconds=0.3)
 
 
-def test_a_death_ends_the_climb() -> None:
+def test_a_death_ends_the_checks() -> None:
     """The callback that reports dead services is called before every attempt."""
 
     def dead() -> None:

@@ -111,7 +111,7 @@ def test_a_death_at_boot(boot: Boot) -> None:
     assert reason.endswith("engine.log:\n    Traceback: out of luck")
 
 
-def test_a_command_that_is_not_there(boot: Boot) -> None:
+def test_a_missing_command(boot: Boot) -> None:
     """A command that does not exist is named, with advice."""
     reason = failure(boot(spec(services={"engine": {"run": ["no-such-engine", "--port", "{port}"]}})))
 
@@ -174,7 +174,7 @@ def test_a_death_in_the_middle(boot: Boot) -> None:
     """The death of a service in a running stack is reported at once, with exit code and the end of its log."""
     held = boot()
     url = root(held.ready().url)
-    with pytest.raises(OSError):  # noqa: PT011 - it depends on how far the answer came
+    with pytest.raises(OSError):  # noqa: PT011 - the message depends on how much of the answer has arrived
         urlopen(f"{url}/die", timeout=5)
     reason = held.death()
 
@@ -209,7 +209,7 @@ def restarted(held: registry.HeldStack) -> Iterator[tuple[str, list[ServicesRest
     watching.join()
 
 
-def test_a_restart_is_told(boot: Boot) -> None:
+def test_holders_learn_of_a_restart(boot: Boot) -> None:
     """Holders learn which service is restarting, and that it serves again after it is ready."""
     held = boot(spec(services={"engine": service("--slow", "0.5", restart=1)}))
     with restarted(held) as (url, told):
@@ -245,7 +245,7 @@ def answers(url: str) -> bool:
     return True
 
 
-def test_one_that_does_not_want_to_end(boot: Boot, daemon_log: Log) -> None:
+def test_a_service_that_ignores_sigterm(boot: Boot, daemon_log: Log) -> None:
     """SIGTERM, then SIGKILL after the grace period. Processes in other sessions are killed, too."""
     held = boot(spec(services={"engine": service("--stubborn", "--leave-behind", grace=0.3)}))
     held.ready()
@@ -263,7 +263,7 @@ def test_stopped_while_it_boots(boot: Boot) -> None:
     assert "the stack was stopped while it started" == failure(held)
 
 
-def test_a_port_that_others_have(boot: Boot) -> None:
+def test_a_port_in_use(boot: Boot) -> None:
     """A fixed port that is in use is an error with the name of the process, which is not killed."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

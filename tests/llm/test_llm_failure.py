@@ -29,7 +29,10 @@ LONG = "This model's maximum context length is 4096 tokens. However, your messag
     ],
 )
 def test_error_bodies(status: int, content: object, expected: RolloutError) -> None:
-    """Only a full context is a limit of the agent, in whatever words. All other errors are the backend's, with its message."""
+    """Only a full context is a limit of the agent, whatever the words of the message.
+
+    Any other error is the backend's, with its message.
+    """
     error = failure(status, json.dumps(content).encode())
 
     assert (type(expected), str(expected)) == (type(error), str(error))
@@ -75,7 +78,7 @@ def test_what_is_sent_back(said: str | None, sent: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "empty"), [("", True), (" \n", True), ("x", False)])
-def test_an_answer_of_nothing(text: str, empty: bool) -> None:
+def test_an_empty_answer(text: str, empty: bool) -> None:
     """An answer of white space is empty, one with a tool call is not."""
     said = {"role": "assistant", "content": text}
     call = {"id": "1", "type": "function", "function": {"name": "find"}}

@@ -74,7 +74,7 @@ def test_variables_of_engines() -> None:
     } == variables(inherited)
 
 
-def test_a_program_of_no_environment(tmp_path: Path) -> None:
+def test_a_program_outside_of_environments(tmp_path: Path) -> None:
     """A program outside of a virtual environment has unknown packages (None), not an empty set."""
     assert packages_of(tmp_path / "bin" / "vllm") is None
 
@@ -92,7 +92,7 @@ def test_what_a_server_tells(server: str) -> None:
     assert {"version": None, "owned_by": None} == server_facts(Endpoint(server, "other"))
 
 
-def test_a_server_that_is_gone() -> None:
+def test_a_server_that_does_not_answer() -> None:
     """A server that does not answer has only unknown facts, and nothing is raised."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"

@@ -106,7 +106,7 @@ def test_gauges() -> None:
     assert 0 == found["resets"]
 
 
-def test_what_is_no_number() -> None:
+def test_nan() -> None:
     """A gauge with NaN has no value until it is a number again. A counter continues from its last value, also in a `first` line."""
     looks = [
         sample(0, {RUNNING: 4, HITS: 10}, first=True),
@@ -177,7 +177,7 @@ def test_gpus() -> None:
     ],
     ids=["sglang", "dynamo frontend", "frontend that is not told", "router that does not look", "no hits"],
 )
-def test_where_hits_come_from(moved: dict[str, float], ratio: float | None, source: str | None) -> None:
+def test_the_source_of_cache_hits(moved: dict[str, float], ratio: float | None, source: str | None) -> None:
     """The best source that reports hits is used. A source that reports none does not count as one with 0 hits."""
     found = prefix_cache(moved)
 
