@@ -333,7 +333,7 @@ async def test_an_agent_without_an_answer() -> None:
         (Answer("x"), ["a text"], "the agent left 'a text' (str) in llm.transcript, which must contain only messages, each a dict"),
     ],
 )
-async def test_what_no_record_can_hold(answer: Answer, transcript: list[Any], reason: str) -> None:
+async def test_answers_that_no_record_can_hold(answer: Answer, transcript: list[Any], reason: str) -> None:
     """An answer that is not a text, and a transcript that does not consist of messages, are errors of the agent."""
 
     async def wrong(llm: LLM) -> Answer:
@@ -382,7 +382,7 @@ GONE = call(error_kind="client_gone", error="it hung up", ended_ns=10**18)
         (answer, [FAILED, call(received_ns=1, ended_ns=2)], "ok", ""),
     ],
 )
-async def test_who_is_to_blame(what: Any, calls: list[LLMCall], status: str, reason: str) -> None:
+async def test_the_calls_decide_the_status(what: Any, calls: list[LLMCall], status: str, reason: str) -> None:
     """The calls that the tap recorded decide the status, whatever the agent made of them. Only measured rollouts are scored."""
     record = await ran(what, QuietTap(*calls), scorers={"mine": scoring(Score(1.0))})
 

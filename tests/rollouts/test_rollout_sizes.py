@@ -171,6 +171,6 @@ async def test_explanations_and_errors_of_scorers() -> None:
     assert len(record.score_errors["broken"]) < 1024
 
 
-def test_a_toolbox_for_another_try_has_the_sizes() -> None:
+def test_the_tools_of_further_drafts_have_the_limits() -> None:
     """The tools of an agent that makes several drafts refuse the same results."""
     assert SIZES == Toolbox(SCENARIO.tools, sizes=SIZES).fresh().sizes

@@ -83,7 +83,7 @@ async def test_events_that_come_together(tap: Tap) -> None:
     assert 1 == len({each.at_ns for each in call.chunks})
 
 
-async def test_bytes_are_not_touched(tap: Tap) -> None:
+async def test_bytes_are_not_changed(tap: Tap) -> None:
     """A stream reaches the agent byte for byte, even if reads split characters, comments and line ends."""
     id = await tap.open()
     body = "\ufeff: hello \N{GRINNING FACE}\r\n\r\nid: 7\r\ndata: {}\r\r\n\n".encode() + b"\xff" + b"".join(WORDS) + DONE

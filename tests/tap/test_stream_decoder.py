@@ -55,7 +55,7 @@ def test_cut_anywhere(data: bytes, name: str, size: int) -> None:
     assert data == b"".join(pieces)
 
 
-def test_as_soon_as_it_can_be() -> None:
+def test_flushed_data_is_decoded_at_once() -> None:
     """Data that the server has flushed is decoded before the body ends."""
     deflater, found = zlib.compressobj(wbits=zlib.MAX_WBITS + 16), known(b"gzip")
 

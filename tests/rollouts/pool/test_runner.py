@@ -225,7 +225,7 @@ async def test_code_that_cannot_be_loaded(folder: Path, taps: TapPorts) -> None:
 
 
 @pytest.mark.parametrize("is_dead", [True, False])
-async def test_a_tap_that_is_away(folder: Path, taps: TapPorts, is_dead: bool) -> None:
+async def test_an_attempt_without_a_tap(folder: Path, taps: TapPorts, is_dead: bool) -> None:
     """Without a tap the record is an infra_error. If the tap has died, the attempt counts as interrupted, with the same record."""
     host = Host()
     host.dead = {"tap": ""} if is_dead else {}
