@@ -287,7 +287,10 @@ def does(name: str, error: Exception | None = None) -> Work:
 
 
 async def test_a_draft_that_fails_is_a_draft(engine: Engine) -> None:
-    """An agent error or a limit ends only the draft. A draft with a limit is judged, because it can be scored; one with an error is not."""
+    """An agent error or a limit ends only the draft.
+
+    A draft that ends at a limit is judged, because it can be scored, but a failed one is not.
+    """
     engine.start(*judging(verdict(False), verdict()))
     wrapped = Doing([does("find", AgentError("lost")), does("send", LimitReached("turns")), does("order")])
 

@@ -16,7 +16,7 @@ from pytest_agentbench.records import Endpoint, Json
 
 
 def test_a_note_of_all_arms() -> None:
-    """A note that all arms share is printed once; other notes are joined."""
+    """A note that all arms share is printed once. Other notes are joined."""
     notes = ["warm", "warm", "", "cold"]
     specs = [EmbeddedSpec(name=f"b{number}", kind="embedded", note=note) for number, note in enumerate(notes)]
 

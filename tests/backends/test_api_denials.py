@@ -1,4 +1,7 @@
-"""Answers that end the readiness checks at once, and answers that are retried; with texts of real servers and advice."""
+"""Answers that end the readiness checks at once, answers that are retried, and the messages with advice.
+
+The answers have texts of real servers.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class Handler(QuietHandler):
 
 @contextmanager
 def answering(answers: Mapping[str, Answers] | None = None, tls: ssl.SSLContext | None = None) -> Iterator[tuple[Server, str]]:
-    """Runs a server; yields it and its base URL."""
+    """Runs a server. Yields it and its base URL."""
     server = Server(answers or {})
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)

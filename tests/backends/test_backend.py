@@ -65,7 +65,7 @@ def test_settings_are_all_used(name: str) -> None:
 
 @pytest.mark.parametrize("name", [file.stem for file in SHIPPED if "dynamo.frontend" in file.read_text()])
 def test_stacks_of_dynamo(name: str) -> None:
-    """Calls carry the session as a routing label unless another router decides; missing server data are traced; servers are local."""
+    """Calls carry the session as a label unless another router decides. Data that answers lack are traced, and all servers are local."""
     spec = STACKS[name]
     frontend = spec.services["frontend"]
     environments = [{**spec.env, **service.env} for service in spec.services.values()]

@@ -143,7 +143,7 @@ def test_a_server_elsewhere() -> None:
 
 
 def test_weights(tmp_path: Path) -> None:
-    """A model is complete, incomplete or missing in the hub's cache; a folder contains one or not. A bare name is not checked."""
+    """A model is complete, incomplete or missing in the hub's cache. A folder contains a model or does not. A bare name is not checked."""
     big = stack({}, model="org/big")
     snapshot = tmp_path / "hf/hub/models--org--big/snapshots/abc"
 
@@ -267,7 +267,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_the_command_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without arguments, this machine and the project's own backends are checked, including invalid ones; shipped ones are only listed."""
+    """Without arguments, this machine and the project's own backends are checked, including invalid ones.
+
+    Shipped backends are only listed.
+    """
     monkeypatch.chdir(tmp_path)
 
     assert 0 == main(["doctor"])

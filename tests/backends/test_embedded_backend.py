@@ -41,7 +41,7 @@ def make(backends: list[Embedded], script: Path, **keys: Any) -> Embedded:
 
 
 def watching(backend: Embedded) -> tuple[threading.Thread, list[str | None]]:
-    """Starts a thread that watches a backend; returns it and the reason of the death."""
+    """Starts a thread that watches a backend. Returns the thread and the reason of the death."""
     told: list[str | None] = []
     thread = threading.Thread(target=lambda: told.append(backend.watch(lambda _: False)))
     thread.start()

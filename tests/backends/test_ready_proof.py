@@ -80,7 +80,7 @@ def test_a_death_ends_the_checks() -> None:
 
 
 def test_speed() -> None:
-    """The probe measures the time to the first token; one token has no rate."""
+    """The probe measures the time to the first token. An answer of one token has no rate."""
     with small("--think", "0.05") as endpoint:
         climbed(endpoint)
         speed = probe(endpoint)
@@ -107,7 +107,7 @@ def test_labels_pass_the_router(labels: dict[str, Any], proven: str) -> None:
 
 
 def test_nothing_is_sent_without_a_label() -> None:
-    """Every chat of the checks belongs to a program that is released; otherwise ThunderAgent would wait for it forever."""
+    """Every chat of the checks belongs to a program that is released, because ThunderAgent would wait for it forever."""
     with routing() as router:
         climbed(Endpoint(router.url, "m", labels={"kind": "thunderagent"}), tools="none")
 

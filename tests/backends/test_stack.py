@@ -84,7 +84,10 @@ def test_json_in_a_command_stays(boot: Boot) -> None:
 
 
 def test_templates_beyond_commands(boot: Boot, tmp_path: Path) -> None:
-    """Interpreters and regular expressions may contain templates; values are escaped in the latter. A command may be in `cwd`."""
+    """Interpreters and regular expressions may contain templates, whose values are escaped in regular expressions.
+
+    A command may be in `cwd`.
+    """
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     (tmp_path / "serve").write_text(f'#!/bin/sh\nexec python {service()["run"][1]} "$@"\n')
@@ -134,7 +137,7 @@ def test_a_model_that_is_not_served(boot: Boot) -> None:
 
 
 def test_tools_are_proven(boot: Boot) -> None:
-    """An engine without a tool parser is found by the checks; a stack can declare that it has no tools."""
+    """The checks find an engine without a tool parser. A stack can declare that it has no tools."""
     without = {"engine": service("--no-tools")}
     refused = failure(boot(spec(services=without)))
     fine = boot(spec(services=without, ready={"tools": "none"}))

@@ -24,7 +24,7 @@ def free_port() -> int:
 
 
 class Session:
-    """The session's part: the parts that it was told, and how the watch ended."""
+    """A session that records which parts are reported as unavailable, and how the watch ended."""
 
     def __init__(self, absence: Absence, endpoint: Endpoint, *, again: bool = True) -> None:
         self.told: list[list[str]] = []

@@ -19,7 +19,10 @@ def cosine(one: str, other: str) -> float:
 
 
 def test_alike_is_near() -> None:
-    """The same words in another form have close vectors, other words do not. Case and punctuation do not matter. The length is 1."""
+    """Texts with the same words in other forms have close vectors, and texts with other words do not.
+
+    Case and punctuation do not matter. The length is 1.
+    """
     lamp = "The brass lamp stands on the oak table."
 
     assert cosine(lamp, "Brass lamps are standing on oak tables!") > 0.4

@@ -29,7 +29,7 @@ async def test_common_beginnings_are_known() -> None:
 
 
 async def test_the_least_recent_and_ends_are_forgotten_first() -> None:
-    """A full cache removes the least recently used blocks first, and of one prompt the last blocks first."""
+    """A full cache removes the least recently used blocks first. If they belong to one prompt, its last blocks are removed first."""
     blocks = BlockCache(5, 16)
     await through(blocks, Prompt(49, [1, 2, 3]))
     await through(blocks, Prompt(33, [7, 8]))

@@ -1,4 +1,4 @@
-"""Answers of judges are parsed leniently and validated strictly; missing values are never guessed."""
+"""Answers of judges are parsed leniently and validated strictly. Missing values are never guessed."""
 
 from __future__ import annotations
 

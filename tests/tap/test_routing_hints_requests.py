@@ -70,7 +70,10 @@ RUNNING: Json = {"continuous_usage_stats": True}
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {**ONCE, **RUNNING}, RUNNING, {**ONCE, "x": 1}])
 async def test_a_router_that_counts_the_first_usage(tap: Tap, options: Json | None, large: bool, upgrade: bool | None) -> None:
-    """Whatever usage an agent requests, ThunderAgent sees one report, the last. The agent sees what it requested."""
+    """ThunderAgent gets only one report of the usage, the last, even if an agent requests more.
+
+    The agent gets the usage that it requested.
+    """
     asked = {**(LARGE if large else CHAT), "stream": True, **({} if options is None else {"stream_options": options})}
     answer = stream(event({"content": "Hi"}), event({}, "stop"), event(usage={"prompt_tokens": 3, "completion_tokens": 1}), DONE)
     id = await labelled(tap, "thunderagent", upgrade)

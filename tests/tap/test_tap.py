@@ -66,7 +66,7 @@ RULES = {**ANSWERS, **{name: rule for name, (rule, _) in FAULTS.items()}, **OTHE
 
 @pytest.fixture(scope="session")
 def url(start_engine: StartEngine) -> str:
-    """An engine that answers as the rule with the given name says."""
+    """Starts an engine that answers a request with <NAME> in its text by the rule of that name. Returns its URL."""
     return start_engine(*({"match": {"contains": f"<{name}>"}, **rule} for name, rule in RULES.items()))
 
 

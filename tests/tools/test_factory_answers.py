@@ -37,7 +37,7 @@ async def test_tools_with_and_without_canned_answers() -> None:
 
 
 async def test_errors_come_at_the_same_calls() -> None:
-    """About the given share of calls fails. Other trials, tools and scenarios have other errors; a repetition has the same."""
+    """About the given share of calls fails. Other trials, tools and scenarios have other errors, and a repetition has the same ones."""
     both = {"find_item": {"text": "three left", "error_rate": 0.2}, "order_item": {"error_rate": 0.2}}
     first, other = toolbox(both), toolbox(both, trial=2)
     found, ordered, again, later = [

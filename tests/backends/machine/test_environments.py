@@ -43,7 +43,7 @@ def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_what_a_file_says(pins: Path) -> None:
-    """The first comment is the purpose; others may name a driver and a Python. Every other line is a pin."""
+    """The first comment is the purpose. Other comments may name a driver and a Python. Every other line is a pin."""
     (pins / "mine.txt").write_text(
         "# an engine; CUDA\n# python: 3.12\n# driver: 580\nengine[fast]==1.0\n\n# of the engine\nkernels @ git+https://example.org/k@a1\n"
     )
@@ -79,7 +79,7 @@ def test_engines_that_belong_together() -> None:
 
 
 def test_the_folder_depends_on_the_pins(envs: Path) -> None:
-    """An environment's folder has its name and a hash of its pins; other pins mean another folder."""
+    """An environment's folder has its name and a hash of its pins, so other pins mean another folder."""
     home = home_of("dynamo")
 
     assert (envs, "dynamo-43674602") == (home.parent, home.name)
@@ -218,7 +218,7 @@ def test_resolve_a_folder_or_an_interpreter(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_is_missing(tmp_path: Path) -> None:
-    """The error for a known environment says how to create it; that for an unknown one says where it was searched."""
+    """The error for a known environment says how to create it. The error for an unknown one says which places were searched."""
     with pytest.raises(MissingError) as known_one:
         resolve_python("dynamo", tmp_path)
     with pytest.raises(MissingError) as unknown_one:

@@ -131,7 +131,7 @@ def test_two_processes(hold: Hold) -> None:
 
 
 def test_waiting(hold: Hold) -> None:
-    """A waiting process is told the reason, and gets the GPUs when their holder ends."""
+    """A waiting process gets a message with the reason, and gets the GPUs when their holder ends."""
     holder, _ = hold("3")
     told: list[str] = []
 

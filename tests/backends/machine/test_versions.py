@@ -22,7 +22,7 @@ from tests.engines import engine
 
 
 def environment(home: Path, **packages: str) -> Path:
-    """Creates a virtual environment with these packages; returns its interpreter, which is a link to one outside."""
+    """Creates a virtual environment with these packages. Returns its interpreter, which is a link to one outside of it."""
     site = home / "lib" / "python3.12" / "site-packages"
     for name, version in packages.items():
         info = site / f"{name}-{version}.dist-info"

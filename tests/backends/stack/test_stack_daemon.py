@@ -226,7 +226,7 @@ def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_name_like_a_path(boot: Boot) -> None:
-    """A name may have any characters; its folder's name does not."""
+    """The name of a stack may contain any characters. The name of its folder contains only safe ones."""
     held = boot(spec(name="../lab/" * 9))
     held.ready()
 
@@ -289,7 +289,7 @@ def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_look_before_a_death_is_noticed(tmp_path: Path, folder: Path) -> None:
-    """If nothing listens at the URL of a stack, `look` returns only after the session was told what is unavailable."""
+    """If nothing listens at the URL of a stack, `look` returns only after the session has learned which service is unavailable."""
     backend = Stacked(spec(services={"engine": service(restart=1)}), SessionTerms())
     url = backend.start(tmp_path / "logs").url
     events: list[str] = []

@@ -79,7 +79,7 @@ def test_nothing_was_looked_up() -> None:
     ids=["fell", "gone and back", "restarted while nobody looked", "only silent"],
 )
 def test_restarts(later: list[Sample], hits: float, resets: int) -> None:
-    """A counter that fell or disappeared started again at 0; one that was only not sampled for a while did not."""
+    """A counter that fell or disappeared has started again at 0. A counter that was only not sampled for a while has not."""
     found = tally([sample(0, {HITS: 50, QUERIES: 100}, first=True), *later], None)
 
     assert (hits, resets) == (found.moved[HITS], found.resets)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one page after the other and repeats the last one. None stands for a server error."""
+    """A server that serves one page after the other and repeats the last one. A page that is None is a server error."""
 
     daemon_threads = True
 

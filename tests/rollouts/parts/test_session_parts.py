@@ -207,7 +207,7 @@ class Deadly(ToolCalling):
 
 
 def test_agent_code_that_kills_the_pool(tmp_path: Path) -> None:
-    """Rollouts in flight at two deaths run alone. The third death makes the responsible one an agent_error; the others are complete."""
+    """Rollouts in flight at two deaths run alone. The third death makes the responsible one an agent_error. The others are complete."""
     (tmp_path / "agent.py").write_text(DEADLY)
     go, request_log = tmp_path / "go", tmp_path / "requests.jsonl"
     settings = pool_settings(small_suite(tmp_path, agent={"kind": "./agent.py:Deadly"}))
@@ -333,7 +333,7 @@ def test_a_tap_that_cannot_be_started_again(tmp_path: Path) -> None:
 
 
 def test_taps_that_do_not_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`start` raises BackendError with the end of the tap's log. A pool runs then and tells tests why they get no rollouts."""
+    """`start` raises BackendError with the end of the tap's log. The pool then runs, and tests get the reason why there are no rollouts."""
     (tmp_path / "uvloop.py").write_text("raise ImportError('this is another uvloop')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with running_parts(tmp_path, start=False) as running:

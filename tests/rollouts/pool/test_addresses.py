@@ -52,7 +52,10 @@ async def addresses(
     pool: int = 1,
     before: RolloutTally = NO_TALLY,
 ) -> AsyncIterator[Addresses]:
-    """Yields the addresses of one pool, whose taps forward calls to an endpoint. The pool ends with the block; open addresses stay open."""
+    """Yields the addresses of one pool, whose taps forward calls to an endpoint.
+
+    The pool ends with the block, but open addresses stay open.
+    """
     async with aiohttp.ClientSession() as session:
         those = Addresses("20260101-120000-1a2b", pool, secret, tell, lambda: "", before)
         those.session = session

@@ -28,7 +28,7 @@ def keys(names: str) -> list[RolloutKey]:
 
 
 class FakeRollouts:
-    """The environment of a scheduler: rollouts that end when the test says so, and a journal."""
+    """The environment of a scheduler: rollouts that end when the test decides it, and a journal."""
 
     def __init__(
         self, *, concurrency: int = 8, retries: int = 0, keep_order: bool = False, durations: dict[str, float] | None = None
@@ -178,7 +178,10 @@ async def test_a_recording_holds_its_place() -> None:
     ],
 )
 async def test_the_order(durations: dict[str, float], keep_order: bool, order: str) -> None:
-    """Rollouts run longest first if durations are known, unknown ones before all others; otherwise, and under -x, as planned."""
+    """If durations are known, rollouts run longest first, after those with unknown durations.
+
+    Otherwise, and under -x, they run as planned.
+    """
     fake = FakeRollouts(concurrency=1, durations=durations, keep_order=keep_order)
     fake.go.set()
     fake.scheduler.plan(keys("abcd"))
@@ -536,7 +539,7 @@ async def test_an_interruption_costs_no_retry() -> None:
 
 
 async def test_an_interruption_of_one_attempt_excuses_no_other() -> None:
-    """Of two attempts that fail at the same time, only the one that was not interrupted spends a retry."""
+    """If two attempts fail at the same time, only the one that was not interrupted spends a retry."""
     fake = FakeRollouts(concurrency=2)
     fake.ends = {"a": [INTERRUPTED, "ok"], "b": ["infra_error", "ok"]}
     fake.scheduler.plan(keys("ab"))

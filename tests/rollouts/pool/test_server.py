@@ -333,7 +333,7 @@ async def test_a_client_with_another_token() -> None:
 
 
 async def test_the_time_limit() -> None:
-    """After the time limit no rollout begins, and waiting tests are told."""
+    """After the time limit no rollout begins, and waiting tests get the reason."""
     async with session(time_limit=0.0) as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         connected.start(controller)

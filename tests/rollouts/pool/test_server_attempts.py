@@ -111,7 +111,7 @@ async def test_a_record_of_an_earlier_pool() -> None:
 
 
 async def test_a_round_of_an_earlier_pool() -> None:
-    """Trials that no test requests run, too, and the controller is told when all have ended."""
+    """Trials that no test requests run, too, and the controller gets a message when all have ended."""
     left = (RolloutsPlanned((FIRST,)), RolloutRead(FIRST), RoundAdded((SECOND, THIRD)))
     async with session(left) as connected:
         controller = await connected.connect("controller")
@@ -232,7 +232,7 @@ async def test_blocks_continue_to_be_numbered(taps: TapPorts) -> None:
 
 
 async def test_lines_that_are_damaged() -> None:
-    """The user is told of each damaged line, and all others count."""
+    """The user gets a message about each damaged line. All other lines count."""
     left = (RolloutsPlanned((FIRST, SECOND)), b"what?\n", RolloutRead(FIRST), b"{}\n")
     async with session(left) as connected:
         controller = await connected.connect("controller")

@@ -500,7 +500,7 @@ def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
 
 
 def test_fields_beside_the_choices() -> None:
-    """Objects are merged field by field and lists are joined. Of other fields the last value that is not empty counts."""
+    """Objects are merged field by field, and lists are joined. For any other field, the last value that is not empty counts."""
     first, second, last = deltas({"content": "a"}, {"content": "b"})
     first |= {"id": "", "nvext": {"completion_token_ids": [5], "worker_id": 1}, "citations": ["x"], "prompt_filter_results": [1]}
     second |= {"nvext": {"completion_token_ids": [5], "timing": {"ms": 2}}, "citations": ["x", "y"]}

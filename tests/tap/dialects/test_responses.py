@@ -30,7 +30,7 @@ def delta(of: str, text: Any = "x", **more: Any) -> Json:
 
 
 def test_a_stream_of_openai() -> None:
-    """The final response is the answer. Texts and arguments are output; the events that open and close them are not."""
+    """The final response is the answer. Texts and arguments are output, but the events that open and close them are not."""
     answer = read_recorded(ResponsesReader, "openai-responses.sse")
 
     found = assembled(answer)
