@@ -312,7 +312,7 @@ async def test_a_budget_that_is_used_up(tmp_path: Path) -> None:
     assert (["find"], [-signal.SIGKILL]) == ([call.name for call in ran.tools.calls], [each.exit_code for each in ran.tools.programs])
 
 
-async def test_a_program_that_ends_when_told(tmp_path: Path) -> None:
+async def test_a_program_gets_sigterm_first(tmp_path: Path) -> None:
     """The program gets SIGTERM first, so that it can clean up."""
     code = """
         import pathlib, signal, sys, time

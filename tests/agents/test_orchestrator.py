@@ -204,7 +204,7 @@ async def test_a_retriever_that_fails(tmp_path: Path, status: int, documents: An
     assert ["search"] == [call.name for call in played.tools.calls]
 
 
-async def test_nothing_to_search_for(tmp_path: Path) -> None:
+async def test_queries_that_are_not_sent(tmp_path: Path) -> None:
     """A query that is too short is not sent, and known documents are not returned again."""
     answers = [SEARCH, {"text": "<query>x</query>"}, SEARCH, {"text": "a good query"}, SEARCH, {"text": "the same"}, ANSWER, {"text": "42"}]
     async with retrieving() as retriever:
@@ -248,7 +248,7 @@ def test_experts_that_do_not_exist() -> None:
         ("answer", 16000, (12000, 6000)),
     ],
 )
-def test_how_much_an_expert_is_given(tool: str, context_length: int | None, expected: tuple[int, int]) -> None:
+def test_the_size_of_a_notebook(tool: str, context_length: int | None, expected: tuple[int, int]) -> None:
     """The notebook fits into the expert's context together with its answer. A shorter context gets the same shares of it."""
     given = budget(tool, context_length)
 

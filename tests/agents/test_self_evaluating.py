@@ -346,7 +346,7 @@ async def test_an_interrupted_rollout_has_its_best_draft(engine: Engine, verdict
     assert [True] * len(verdicts) == [draft.chosen for draft in tools.drafts]
 
 
-async def test_the_state_of_a_first_try_that_is_cut_off(engine: Engine) -> None:
+async def test_the_state_of_an_interrupted_first_draft(engine: Engine) -> None:
     """The calls of an interrupted first draft are the rollout's, and so is the state of the tools."""
 
     class Shop:

@@ -92,7 +92,7 @@ async def test_by_text(tmp_path: Path) -> None:
         ("tool", {"tool_calls": [{"name": "bash", "arguments": {}}]}, {"tool_calls": [DONE]}, "Error: the arguments of bash do not fit"),
     ],
 )
-async def test_nothing_to_run(tmp_path: Path, style: str, idle: Json, end: Json, words: str) -> None:
+async def test_answers_without_commands(tmp_path: Path, style: str, idle: Json, end: Json, words: str) -> None:
     """A model that neither runs anything nor ends is told so. Invalid calls are recorded as such."""
     played = await play(tmp_path, [idle, end], style=style)
 

@@ -109,7 +109,7 @@ def test_engines_behind_a_router_are_all_reset() -> None:
         assert failed.why_not.startswith(f"{three} answers neither /reset_prefix_cache nor /flush_cache")
 
 
-def test_what_moved() -> None:
+def test_differences_of_counters() -> None:
     """Counters are subtracted for each server. One that fell started again at 0, and one that disappeared did not increase."""
     before = {("e", 0, HITS): 5.0, ("e", 1, HITS): 7.0, ("e", 0, QUERIES): 10.0}
     after = {("e", 0, HITS): 9.0, ("e", 1, HITS): 3.0, ("e", 2, HITS): 1.0}

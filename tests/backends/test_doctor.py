@@ -54,7 +54,7 @@ def only(spec: StackKind | UrlSpec | EmbeddedSpec, name: str) -> Check:
     return check
 
 
-def test_what_needs_nothing() -> None:
+def test_backends_without_requirements() -> None:
     """The embedded engine needs nothing, and a small stack only its command."""
     assert ["engine", "disk"] == [check.name for check in checks(EmbeddedSpec(kind="embedded", name="e"))]
     assert [("command", "ok"), ("disk", "ok")] == [(check.name, check.state) for check in checks(stack({}))]

@@ -81,7 +81,7 @@ def test_a_death_is_noticed(backends: list[Embedded], script: Path, tmp_path: Pa
     assert exit_message.startswith(died)
 
 
-def test_an_end_is_no_death(backends: list[Embedded], script: Path, tmp_path: Path) -> None:
+def test_a_stop_is_not_a_death(backends: list[Embedded], script: Path, tmp_path: Path) -> None:
     """A stopped backend does not count as dead. It can be stopped twice, and without a start."""
     backend = make(backends, script)
     backend.start(tmp_path)

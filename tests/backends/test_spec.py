@@ -139,7 +139,7 @@ def test_faulty_backends(tmp_path: Path, keys: dict[str, Any], sentence: str) ->
         load_backend("mine", tmp_path)
 
 
-def test_a_threshold_that_no_mean_can_miss(tmp_path: Path) -> None:
+def test_thresholds_must_be_finite(tmp_path: Path) -> None:
     """A threshold must be finite, because no score is below `nan`."""
     file = tmp_path / "mine.yaml"
     file.write_text("{kind: embedded, thresholds: {shop: {tsq.mean: .nan}}}")

@@ -113,7 +113,7 @@ async def test_queue_shows_in_metrics_and_a_gone_client_frees_its_slot(serve: Ca
             assert 'vllm:request_success_total{finished_reason="abort",model_name="embedded-lexical"} 3.0' in await response.text()
 
 
-async def test_requests_that_find_no_room_wait(serve: Callable[..., str]) -> None:
+async def test_requests_wait_for_free_blocks(serve: Callable[..., str]) -> None:
     """A request holds its blocks until it ends. A request without enough free blocks waits for them."""
     long = {**HELLO, "messages": [{"role": "user", "content": "alpha beta gamma delta " * 20}]}
     url = serve(kv_blocks=12, block_size=16, ttft_ms=600_000)

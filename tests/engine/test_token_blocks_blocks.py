@@ -82,7 +82,7 @@ async def test_requests_wait_for_room() -> None:
     assert (0, 0) == (blocks.used, blocks.waiting)
 
 
-async def test_one_that_leaves_while_it_waits() -> None:
+async def test_a_request_that_gives_up_while_it_waits() -> None:
     """A request that gives up while waiting holds nothing, and the ones after it are served."""
     blocks = BlockCache(2, 16)
     async with blocks.reserve(Prompt(32, [1, 2]), 0):

@@ -19,7 +19,7 @@ TEXT = st.text(st.characters() | st.sampled_from([*map(chr, HIDDEN), *":#[]m\\;"
 
 
 @pytest.mark.parametrize("code", sorted({*HIDDEN} - {0x09, 0x0A}))
-def test_what_cannot_be_seen_is_shown(code: int) -> None:
+def test_invisible_characters_become_escapes(code: int) -> None:
     """Control characters, direction marks and lone surrogates become escapes. Tab and newline may stay."""
     escape = "\\r" if code == 0x0D else f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
@@ -57,6 +57,7 @@ def test_nothing_harmful_is_left(text: str) -> None:
 
 @given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"], exclude_characters=":#")))
 def test_ordinary_text_stays(text: str) -> None:
+    """ASCII text without control characters, `:` and `#` is not changed."""
     assert text == one_line(text)
 
 

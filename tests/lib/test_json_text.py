@@ -12,7 +12,7 @@ from pytest_agentbench.lib.json_text import dumps, dumps_any, json_object, loads
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
-def test_what_only_the_standard_library_takes() -> None:
+def test_values_that_the_standard_does_not_allow() -> None:
     """NaN, unpaired surrogates and large numbers are read and written, as by the standard library."""
     assert math.isnan(loads(b"NaN"))
     assert "\ud83d" == loads(b'"\\ud83d"')

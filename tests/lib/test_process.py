@@ -152,7 +152,7 @@ def test_a_child_that_dies(start: StartChild) -> None:
     assert [*(f"    line {number}" for number in range(101 - LOG_TAIL, 100)), "    no GPU"] == tail
 
 
-def test_a_child_that_dies_without_a_word(start: StartChild) -> None:
+def test_a_child_that_dies_with_an_empty_log(start: StartChild) -> None:
     """The exit message says that a log is empty. A signal is a negative exit code, and SIGKILL has a hint unless agentbench sent it."""
     child = start("import os\nos.kill(os.getpid(), 9)")
 
@@ -304,7 +304,7 @@ LEAVES = "import subprocess, sys; print(subprocess.Popen(['sleep', '600'], stdou
 
 
 @pytest.mark.parametrize("grace", [0, 60])
-def test_what_a_leader_leaves_behind(grace: float) -> None:
+def test_a_group_whose_leader_has_ended(grace: float) -> None:
     """Ending a group ends all its processes, also if its leader has already ended."""
     with subprocess.Popen([sys.executable, "-c", LEAVES.format(code=3)], stdout=subprocess.PIPE, start_new_session=True) as leader:
         assert leader.stdout is not None

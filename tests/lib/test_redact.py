@@ -74,7 +74,7 @@ def test_keys_that_their_context_identifies(text: str, redacted: str) -> None:
     assert {"a": json.dumps({"b": redacted})} == json.loads(Redactor()(json.dumps({"a": json.dumps({"b": text})})))
 
 
-def test_a_commit_is_no_key() -> None:
+def test_a_commit_is_not_a_key() -> None:
     """40 hexadecimal digits are a secret only after certain words. A header value without a digit is ordinary text."""
     text = json.dumps(
         {"commit": HEX, "a": f"at {HEX}", "b": "x-api-key: authentication-is-required", "c": "-----BEGIN PRIVATE KEY----- is missing"}
@@ -143,7 +143,7 @@ def test_a_key_that_is_expected() -> None:
     assert record["expected"] == redacted["expected"]
 
 
-def test_ordinary_words_are_no_keys() -> None:
+def test_ordinary_words_are_not_keys() -> None:
     """Words that contain the prefix of a key stay, and so do schemas, user names in URLs, and English that resembles a login."""
     text = json.dumps(
         {

@@ -209,7 +209,7 @@ def values(record: Rollout) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("error", [GeneratorExit(), KeyboardInterrupt(), BaseException("its own")])
-async def test_errors_that_are_no_exceptions(error: BaseException) -> None:
+async def test_errors_that_are_not_exceptions(error: BaseException) -> None:
     """An agent or scorer that raises an error that is not an Exception is at fault, and the event loop continues."""
     agent, scorer = await ran(raising(error)), await ran(answer, scorers={"mine": scoring(error)})
 

@@ -91,7 +91,7 @@ async def test_a_result_that_is_too_large() -> None:
     assert ([("find", None)], {"calls": 1}) == ([(each.name, each.problem) for each in tools.calls], tools.final_state)
 
 
-async def test_an_agent_that_goes_on_after_a_refused_result() -> None:
+async def test_an_agent_that_continues_after_a_refused_result() -> None:
     """The status is `limit` even if the agent catches the error and answers."""
 
     async def stubborn(tools: Toolbox) -> str:

@@ -105,7 +105,7 @@ async def test_bytes_are_not_changed(tap: Tap) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the stamps of Linux")
 @pytest.mark.parametrize("body", [None, STREAMED])
-async def test_events_that_come_while_the_tap_stands_still(tap: Tap, body: bytes | None) -> None:
+async def test_events_that_arrive_while_the_tap_is_suspended(tap: Tap, body: bytes | None) -> None:
     """Timestamps are close to the send, however late the tap reads. Events of one read share the timestamp of the last one."""
     id, pid = await tap.open(), tap.child.process.pid
     heard, go = asyncio.Event(), asyncio.Event()

@@ -227,13 +227,15 @@ async def test_headers_of_the_backend(tap: Tap) -> None:
 
 
 @pytest.mark.parametrize("of_backend", [{"headers": {"a": "b\n"}}, {"headers": {"": "b"}}])
-async def test_headers_that_are_none(tap: Tap, of_backend: Json) -> None:
+async def test_invalid_headers(tap: Tap, of_backend: Json) -> None:
+    """A backend with an invalid header is refused."""
     with pytest.raises(InfraError, match="the tap refused: calls cannot be sent to"):
         await tap.point_at("http://127.0.0.1:9", **of_backend)
 
 
 @pytest.mark.parametrize("rate", [0, -1])
-async def test_rates_that_are_none(tap: Tap, rate: float) -> None:
+async def test_invalid_rates(tap: Tap, rate: float) -> None:
+    """A backend whose rate limit is not positive is refused."""
     with pytest.raises(InfraError, match="the tap refused: calls cannot be sent to"):
         await tap.point_at("http://127.0.0.1:9", requests_per_minute=rate)
 

@@ -44,7 +44,8 @@ def test_the_fast_path_agrees_with_the_grammar(pieces: list[bytes]) -> None:
 @pytest.mark.parametrize(
     "data", [b"", LAST_CHUNK, b"00\r\n\r\n", b"0x5\r\nhello\r\n", b"5;a=b\r\nhello\r\n", b"1\r\na\r\n" * 2, b"5\r\nhell\r\n"]
 )
-def test_no_chunk(data: bytes) -> None:
+def test_data_that_is_not_one_chunk(data: bytes) -> None:
+    """The fast path finds no chunk in data that is not exactly one chunk."""
     assert whole_chunk(data) is None
 
 

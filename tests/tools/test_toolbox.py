@@ -212,7 +212,7 @@ class Slow(DecisionOnly):
         return self
 
 
-async def test_calls_side_by_side_keep_their_order() -> None:
+async def test_concurrent_calls_keep_their_order() -> None:
     """Calls are recorded in the order in which they begin, whichever ends first. Cancelled calls are recorded, too."""
     source = Slow()
     tools = Toolbox([tool()], source=source)

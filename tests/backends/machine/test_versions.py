@@ -86,7 +86,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         yield f"{url}/v1"
 
 
-def test_what_a_server_tells(server: str) -> None:
+def test_facts_of_a_server(server: str) -> None:
     """Returns the owner of the requested model, and null for facts that the server does not report."""
     assert {"version": None, "owned_by": "pytest-agentbench"} == server_facts(Endpoint(server, "m"))
     assert {"version": None, "owned_by": None} == server_facts(Endpoint(server, "other"))
@@ -158,7 +158,9 @@ def test_a_folder_of_weights(tmp_path: Path) -> None:
     st.dictionaries(st.from_regex(r"\A[a-z]{1,3}\Z"), st.binary(max_size=20)),
     st.dictionaries(st.from_regex(r"\A[a-z]{1,3}\Z"), st.binary(max_size=20)),
 )
-def test_folders_are_told_apart(tmp_path_factory: pytest.TempPathFactory, one: dict[str, bytes], other: dict[str, bytes]) -> None:
+def test_different_folders_have_different_hashes(
+    tmp_path_factory: pytest.TempPathFactory, one: dict[str, bytes], other: dict[str, bytes]
+) -> None:
     """Two folders have the same hash if and only if their files are the same."""
     hashes = []
     for files in (one, other):

@@ -57,7 +57,7 @@ def test_sums_over_series_and_replicas() -> None:
     assert (0, 0) == (found["preemptions"], found["resets"])
 
 
-def test_nothing_was_looked_up() -> None:
+def test_missing_numbers() -> None:
     """A cache without lookups has no hit ratio. Numbers that no server reports are None."""
     found = summary(tally([sample(0, {HITS: 3, QUERIES: 9}, first=True), sample(1, {})], None))
 

@@ -211,7 +211,8 @@ async def test_rollouts_without_calls(router: Router) -> None:
     assert tally(labelled=3, announced=1) == asdict(stack.tally)
 
 
-async def test_labels_that_nobody_knows() -> None:
+async def test_unknown_labels() -> None:
+    """An unknown kind of labels is an error that names it."""
     with pytest.raises(ConfigError, match="labels: no kind 'dynamic'"):
         async with announcer(NOTHING, "dynamic"):
             pass

@@ -550,7 +550,7 @@ async def test_an_interruption_of_one_attempt_excuses_no_other() -> None:
     assert [OK, Outcome("infra_error", "infra_error: why", recorded=True)] == await fake.outcomes("ab")
 
 
-async def test_an_interruption_while_a_part_is_away() -> None:
+async def test_an_interruption_while_a_part_is_unavailable() -> None:
     """The rollout waits until the part is available again. If that never happens, it ends with the attempt that it had."""
     for comes_back in (True, False):
         fake = FakeRollouts(concurrency=1)
@@ -626,7 +626,7 @@ async def test_a_round_is_over() -> None:
 
 
 @pytest.mark.parametrize("why", ["stopped", "the disk is full"])
-async def test_a_round_that_is_not_whole(why: str) -> None:
+async def test_an_incomplete_round(why: str) -> None:
     """`settled` returns False if rollouts were stopped, or one has no record."""
     fake = FakeRollouts(concurrency=1)
     fake.refused = "a" if why != "stopped" else ""
