@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.messages import Hello, header
 
-#: Any JSON value except NaN and infinite numbers, because NaN does not equal itself.
+#: Any JSON value except NaN, which does not equal itself, infinite numbers, and integers beyond 64 bits, which are read as floats.
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=8,
 )
