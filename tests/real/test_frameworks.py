@@ -16,9 +16,10 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.runs.message_file import Conversations, MessageFile
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tap.client import TapControl
-from pytest_agentbench.tap.protocol import KeptReplies, TakeReplies, TapConfig, TapListening
+from pytest_agentbench.tap.protocol import AddressCalls, CloseAddress, KeptReplies, TakeReplies, TapConfig, TapListening
 from pytest_agentbench.tools.toolbox import Toolbox
 from tests.project import Project
 from tests.tap.peers import Message, Tap, answering, backend, response, stream
@@ -68,6 +69,8 @@ def test_banking(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
 
     result.assert_outcomes(passed=5 * LIMIT)
     found = {(rollout.variant, rollout.scenario): rollout for rollout in project.rollouts}
+    conversations = Conversations(project.directory)
+    assert {True} == {conversations.is_exact(call) for rollout in found.values() for call in rollout.all_calls}
     assert {"ok": 5 * LIMIT} == Counter(rollout.status for rollout in found.values())
     for (variant, scenario), rollout in found.items():
         expected = found["default", scenario]
@@ -171,7 +174,7 @@ async def test_sdks(tmp_path: Path) -> None:
     try:
         async with backend(answering(*answers, requests=requests)) as url:
             await tap.point_at(url + "/v1", api_key="of-the-backend")
-            id = await tap.open(upgrade=None, keep=True)
+            id = await tap.open(upgrade=None, keep=True, kept="all")
 
             async def kept() -> list[Json]:
                 return [reply.said for reply in (await control.ask(TakeReplies(id), KeptReplies)).replies]
@@ -180,7 +183,8 @@ async def test_sdks(tmp_path: Path) -> None:
             tools = Toolbox((Tool("find", "", {"type": "object"}),))
             scenario = Scenario("s", ({"role": "user", "content": "Hello"},), (), ())
             answer = await agent.run(scenario, LLM(tap.url(id), "m", said=kept), tools)
-            calls = await tap.close(id)
+            closed, lines = await control.ask_for_body(CloseAddress(id), AddressCalls)
+            calls = closed.calls
     finally:
         control.close()
         child.stop()
@@ -188,5 +192,12 @@ async def test_sdks(tmp_path: Path) -> None:
     assert ["Hi", "find", "find", "find", "find"] == json.loads(answer.text)
     assert [("find", {"n": 1}, turn) for turn in (2, 3, 4, 5)] == [(call.name, call.arguments, call.turn) for call in tools.calls]
     assert ["chat", "responses", "responses", "messages", "messages"] == [call.dialect for call in calls]
+    with MessageFile(tmp_path, str) as file:
+        file.add(lines.split(b"\n"))
+    conversations = Conversations(tmp_path)
+    assert [True] * 5 == [conversations.is_exact(call) for call in calls]
+    assert [[CHAT["choices"][0]["message"]], [ITEM], [ITEM], [USE], [USE]] == [
+        reply[0]["content"] if isinstance(reply[0].get("content"), list) else reply for reply in map(conversations.reply_messages, calls)
+    ]
     assert {"Bearer of-the-backend"} == {each.headers["authorization"] for each in requests}
     assert not any("x-api-key" in each.headers for each in requests)
