@@ -1,4 +1,4 @@
-"""The decorator `@scorer` declares which scores are better."""
+"""The decorator `@scorer` declares whether higher or lower scores are better, and their range."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def plain(scenario: Any, rollout: Any) -> float:
 
 @declared
 class Counted:
-    def __call__(self, scenario: Any, rollout: Any) -> float:  # noqa: ARG002 - what a scorer takes
+    def __call__(self, scenario: Any, rollout: Any) -> float:  # noqa: ARG002 - the signature of a scorer
         return 12.0
 
 
 class Inside:
     @declared
-    def __call__(self, scenario: Any, rollout: Any) -> float:  # noqa: ARG002 - what a scorer takes
+    def __call__(self, scenario: Any, rollout: Any) -> float:  # noqa: ARG002 - the signature of a scorer
         return 12.0
 
 

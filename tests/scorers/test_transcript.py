@@ -1,4 +1,4 @@
-"""Marks of a judge for a whole rollout."""
+"""Scorers for which a judge marks a whole rollout."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_what_the_judge_sees(judge: Judge, tmp_path: Path) -> None:
     assert "how well an assistant reasons" in prompts[1]
 
 
-async def test_nonsense_is_no_score(judge: Judge) -> None:
+async def test_an_invalid_mark_gives_no_score(judge: Judge) -> None:
     """A mark outside 0 to 10 leads to no score after one correction. The number of judgements must be at least one."""
     nonsense = ["good", mark(11), mark("fine"), "{}"]
     model = judge(*(text for each in nonsense for text in (each, each)))
