@@ -63,7 +63,7 @@ def stubborn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
 
 
 def test_containers_that_cannot_be_removed_are_named(stubborn: Engine, capsys: pytest.CaptureFixture[str]) -> None:
-    """`agentbench cleanup` removes as much as it can, names the rest with the engine's reason, and does not report that nothing was left."""
+    """`agentbench cleanup` removes as much as it can, names the rest with the engine's reason, and reports no success."""
     status = main(["cleanup"])
 
     said = capsys.readouterr()
