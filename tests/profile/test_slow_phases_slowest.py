@@ -13,7 +13,7 @@ from pytest_agentbench.records import LLMCall
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, MS, START, call, rollout
 
-#: Ten calls, none at the same time as another: 100 ms to the first token, then one every 20 ms.
+#: Ten calls, one after the other, with 100 ms to the first token and then 20 ms per token.
 USUAL = tuple(call(at, at + 100, at + 120, at + 140, end=at + 150) for at in range(0, 10_000, 1_000))
 
 
@@ -31,7 +31,7 @@ def why(folder: Path, odd: LLMCall) -> str:
 
 
 def test_only_the_slowest(tmp_path: Path) -> None:
-    """There are at most ten, the longest first."""
+    """At most ten calls are listed, the longest first."""
     calls = [call(at, at + 10, end=at + 100 + at // 1_000) for at in range(0, 30_000, 1_000)]
     times = [each.call.total_ms for each in slowest(tmp_path, *calls)]
 

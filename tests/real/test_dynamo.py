@@ -191,7 +191,7 @@ cold<|eot_id|><|start_header_id|>assistant<|end_header_id|>
 
 
 def test_llama_template(tmp_path: Path) -> None:
-    """With backends/llama3_json.jinja, Dynamo writes prompts in the form that Llama 3.3 was trained on, also for several calls in one turn."""
+    """With backends/llama3_json.jinja, Dynamo writes prompts in the form that Llama 3.3 was trained on, also for several calls per turn."""
     model = tmp_path / "model"
     make = f"from pathlib import Path; import tiny_tokenizer; tiny_tokenizer.make(Path({str(model)!r}))"
     subprocess.run([resolve_python("dynamo", ROOT), "-c", make], cwd=ROOT / "backends", check=True, timeout=60)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def test_three_ways(tmp_path: Path) -> None:
-    """With prompts that begin alike, each way of routing has a valid prefix cache hit ratio."""
+    """With prompts that begin alike, each way of routing has cache hits, and a hit ratio below 1."""
     try:
         resolve_python("dynamo", tmp_path)
     except MissingError as error:

@@ -1,4 +1,4 @@
-"""The scale of a score."""
+"""The scale of a score: its ends, its text, and comparisons with other scales."""
 
 from __future__ import annotations
 
