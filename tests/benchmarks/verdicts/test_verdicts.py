@@ -141,7 +141,7 @@ def test_arms_that_take_turns_hold(likeness: float) -> None:
     ids=str,
 )
 def test_more_arms_claim_no_more(cell: arms.Cell) -> None:
-    """With several arms, a difference that does not exist is reported in at most one session of twenty, however many comparisons there are."""
+    """With several arms, a difference that does not exist is reported in at most one session of twenty, for any number of comparisons."""
     outcome = arms.simulate(cell, 100, seed=11)
 
     assert max(outcome.claims, outcome.wrong) <= within(RISK, 100)
