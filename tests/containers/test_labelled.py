@@ -54,7 +54,7 @@ def test_only_leftovers_of_dead_stacks_are_removed(populated: Any) -> None:
 
 
 def test_leftovers_that_were_already_removed(populated: Any) -> None:
-    """It is not an error if another process has removed the same leftovers."""
+    """If another process has removed the same leftovers, no error is raised."""
     found = leftovers(lambda stack: stack == "living")
     remove(found, grace=0)
     remove(found, grace=0)

@@ -47,7 +47,7 @@ def noisy(shift: float = 0.0, seed: int = 1) -> Evidence:
 
 
 def test_more_runs_have_wider_intervals() -> None:
-    """The same pair of runs has a wider interval together with two others than alone, by Holm's procedure."""
+    """A comparison of two runs has a wider interval if two more runs are compared, by Holm's procedure."""
     base, other = run(noisy()), run(noisy(seed=2))
     (alone,) = score_against(several(base, other), "shop", "tsq")
     beside, *_ = score_against(several(base, other, run(noisy(seed=3)), run(noisy(seed=4))), "shop", "tsq")
@@ -182,7 +182,7 @@ def test_distinct_names() -> None:
 
 
 def test_how_many_scenarios_a_comparison_rests_on() -> None:
-    """If runs have different scenarios, a sentence tells on how many common ones they are compared."""
+    """If runs have different scenarios, a sentence has the number of common ones on which they are compared."""
     every, few = (passing(evidence(trial(name, number=number) for name in range(count) for number in (1, 2))) for count in (40, 10))
 
     assert [

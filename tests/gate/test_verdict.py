@@ -108,7 +108,7 @@ def test_a_doubtful_run_can_fail() -> None:
 
 
 def test_the_allowed_share_of_infra_errors() -> None:
-    """The allowed share of infra errors is 2 %, or the limit of a rule about it. That rule itself fails above its limit."""
+    """The allowed share of infra errors is 2 %, or the limit of a rule about it. Above its limit, the rule itself fails."""
     run = DOUBTFUL["infra"][0]
     rules = [asked("tsq.mean >= -0.05 vs baseline"), asked("infra_error.rate <= 5%")]
 

@@ -116,13 +116,13 @@ OWED = f"{TIME}, while a call was waiting for a token of the backend"
         ([left(1, 10, 9), left(2, 10)], ("infra_error", OWED)),
         ([left(1, 9)], ("limit", TIME)),  # the agent had hung up before
         ([left(1, 11)], ("infra_error", OWED)),
-        ([left(10.5, 11)], ("limit", TIME)),  # by code that continued after its time was over
+        ([left(10.5, 11)], ("limit", TIME)),  # the agent's code continued after its time was over
     ],
 )
 def test_a_time_limit_while_the_backend_is_late(calls: list[LLMCall], expected: tuple[str, str]) -> None:
     """If a call waits for its first token, or longer than before for the next one, when time is up, the backend is the cause."""
     assert expected == final_status("limit", TIME, calls, 10 * SECOND)
-    assert ("limit", TIME) == final_status("limit", TIME, calls)  # of a rollout without a known end
+    assert ("limit", TIME) == final_status("limit", TIME, calls)  # without a known end of the rollout
 
 
 def test_a_call_that_was_never_sent() -> None:

@@ -318,7 +318,7 @@ def test_a_pause_between_sessions_counts_in_no_rate(origin: int) -> None:
     assert at_once["steady"]["rollouts"]["rollouts_per_hour"] == pytest.approx(found["steady"]["rollouts"]["rollouts_per_hour"])
 
 
-def test_each_session_is_steady_by_what_it_asked_for() -> None:
+def test_each_session_is_steady_by_its_concurrency() -> None:
     """The steady window of each session depends on its own concurrency."""
     one = rollout("a", started_ns=0, ended_ns=1000 * MS, session=1)
     two = rollout("b", started_ns=0, ended_ns=1000 * MS, session=2)
@@ -326,7 +326,7 @@ def test_each_session_is_steady_by_what_it_asked_for() -> None:
     assert 1.0 == measured(one, two, concurrency=2, by_session={1: 1, 2: 2})["steady"]["rollouts"]["seconds"]
 
 
-def test_the_stopwatch_looks_at_its_own_session() -> None:
+def test_the_stopwatch_uses_its_own_session() -> None:
     """CPU samples of a session are compared only with its own calls, because clocks of sessions differ."""
     busy = [(0, 1000 * MS, 0.99)]
     earlier = rollout("a", calls=(call(0, 500, end=1000),), ended_ns=1000 * MS, session=1)

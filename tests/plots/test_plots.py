@@ -86,7 +86,7 @@ def test_text_of_a_picture(tmp_path: Path) -> None:
 
 
 def test_many_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A directory of runs stands for all of them, each in its own colour. Several runs need --output."""
+    """A directory of runs means all runs in it, each in its own colour. Several runs need --output."""
     for name in ("old", "new"):
         run_directory(tmp_path / "reports" / name, *ALL)
 
@@ -117,7 +117,7 @@ def test_the_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["temperature", "agent.temperature"])
 def test_colours_of_a_setting(tmp_path: Path, name: str) -> None:
-    """Colours can stand for a setting of the agent, or for the concurrency, with which a rollout ran."""
+    """Colours can show a setting of the agent, or the concurrency, with which a rollout ran."""
     runs = {}
     for directory, temperature in (("cold", 0.0), ("warm", 0.7)):
         suites = {"shop": replace(run_of(*ALL).suites["shop"], agent={"kind": "react", "temperature": temperature})}
@@ -171,7 +171,7 @@ def test_a_line() -> None:
 
 
 def test_bins() -> None:
-    """Bins of TTFT are 5 ms wide up to 500 ms; longer ones get a hundred bins. Small counts have a bin each."""
+    """Bins of TTFT are 5 ms wide up to 500 ms, and longer values get a hundred bins. Small counts have a bin each."""
     assert {5.0} == {*np.diff(histograms.edges(np.array([3.0, 412.0]), "ttft")).tolist()}
     assert 101 == len(histograms.edges(np.array([3.0, 1412.0]), "ttft"))
     assert [1.5, 2.5, 3.5, 4.5] == histograms.edges(np.array([2.0, 4.0]), "llm_calls").tolist()

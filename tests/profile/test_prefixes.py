@@ -127,7 +127,7 @@ def test_fit(points: list[tuple[int, int]], expected: tuple[float, float]) -> No
 
 
 def test_the_part_after_the_last_block() -> None:
-    """A cache keeps only whole blocks. Of two equal prompts, the part after the last whole block is not reused."""
+    """A cache keeps only whole blocks. If two prompts are equal, the part after the last whole block is not reused."""
     twice = reuse(asked("shop-0", question=4 * BLOCK + 10), asked("shop-1", question=4 * BLOCK + 10))
 
     assert 10 / 4 == pytest.approx(twice.prompt_tokens / 2 - twice.reusable_tokens)

@@ -38,7 +38,7 @@ def test_only_the_slowest(tmp_path: Path) -> None:
     assert [129.0 - place for place in range(SLOWEST)] == times
 
 
-def test_a_failed_call_took_its_time_too(tmp_path: Path) -> None:
+def test_failed_calls_are_included(tmp_path: Path) -> None:
     """Failed calls are included, with the kind of failure."""
     first, *_ = slowest(tmp_path, *USUAL, call(20_000, end=25_000, error_kind="timeout_idle"))
 

@@ -1,6 +1,6 @@
-"""A sandbox by way of Harbor, in an interpreter that has it: python -m tests.real.harbor_sandbox TASK FOLDER, a task directory of ours.
+"""Uses a sandbox of Harbor, in an interpreter that has Harbor: `python -m tests.real.harbor_sandbox TASK FOLDER`, with a task directory.
 
-Prints as JSON what came of commands, files and ends; the test that runs it says what should.
+Prints the results of commands, files and ends as JSON. The test that runs this program checks them.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def test_an_engine_that_never_gets_ready(session: Session, stacks: Path) -> None
     assert "workers: 2 of 3 aggregated" in background.output
 
 
-def test_a_full_disk_while_it_boots(session: Session, stacks: Path, small_disk: Path) -> None:
+def test_a_full_disk_during_the_boot(session: Session, stacks: Path, small_disk: Path) -> None:
     """If the disk is full while the stack boots, the message names the disk. Services may continue without their logs."""
     background = session(finished=0, scenarios=2)
     wait_for(lambda: marked(stacks), "the start of the workers", 60)

@@ -142,7 +142,7 @@ def test_findings() -> None:
 
 
 def test_columns() -> None:
-    """A title creates a column of texts, a title with a number a column of numbers with so many decimal places."""
+    """A title gives a column of texts. A title with a number gives a column of numbers with that many decimal places."""
     assert (Column("a"), Column("b", 2), Column("c", 0)) == heads("a", ("b", 2), ("c", 0))
     assert [False, True, True] == [each.has_numbers for each in heads("a", ("b", 2), ("c", 0))]
 

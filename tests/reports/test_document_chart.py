@@ -29,7 +29,7 @@ def test_ticks_are_round() -> None:
 
 
 def test_no_axis_below_zero() -> None:
-    """The axis of counts and latencies does not go below zero. That of differences may."""
+    """The axis of counts and latencies does not go below zero. The axis of differences may."""
     assert 0.0 == Axes([point(0.0)]).low == Axes([point(0.5, 0.01, 1.0)]).low
     assert Axes([point(40.0), point(42.0)]).low > 39
     assert Axes([point(0.0, -1.0, 1.0)]).low < -1

@@ -154,7 +154,7 @@ def test_p_worse() -> None:
 
 
 def test_deterministic() -> None:
-    """For a deterministic suite, the text with the verdict has the largest share of failures that may be hidden. If trials differ, a note says so."""
+    """For a deterministic suite, the text has the share of failures that may be hidden. If trials differ, a note says so."""
     asked_so = replace(asked("tsq.mean >= -0.001 vs baseline"), deterministic=True)
     judged = rule_result(judge_rules([asked_so], run(), {"shop": run()})[0])
     differing = judge_rules(

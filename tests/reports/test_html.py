@@ -266,7 +266,7 @@ def test_long_names_are_truncated() -> None:
     ],
 )
 def test_colours(verdict: str, mark: str) -> None:
-    """The headline has the colour of the verdict. That of a run without a gate has none."""
+    """The headline has the colour of the verdict. Without a gate it has no colour."""
     run = run_of(verdict=verdict)
     found = parsed(run_html(document(RunView(run, Path("reports/x"))), no_address))
 

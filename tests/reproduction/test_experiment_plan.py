@@ -43,7 +43,7 @@ def test_cells() -> None:
     ("cells", "duration_s", "text"),
     [(12, 9000.0, "30 h 0 min"), (1, 9000.0, "2 h 30 min"), (1, 7182.0, "2 h 0 min"), (1, 90.0, "1.5 min"), (0, 9000.0, "0 min")],
 )
-def test_how_long_it_takes(cells: int, duration_s: float, text: str) -> None:
+def test_the_duration(cells: int, duration_s: float, text: str) -> None:
     """The duration includes only the windows. Boots and rollouts that finish later come on top."""
     assert text == duration([Cell("a", "b", 1)] * cells, replace(PLAN, duration_s=duration_s))
 

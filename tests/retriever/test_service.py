@@ -113,7 +113,7 @@ def test_invalid_settings(start: Callable[..., Child], tmp_path: Path, change: J
     assert message in (tmp_path / "retriever-0.log").read_text()
 
 
-def test_it_ends_with_its_stdin(start: Callable[..., Child]) -> None:
+def test_the_retriever_ends_with_its_stdin(start: Callable[..., Child]) -> None:
     """The retriever ends when its stdin closes, because that means that its parent process has ended."""
     child = start()
     child.ready(Listening)

@@ -105,7 +105,7 @@ def test_attempts_of_a_pool_that_died(tmp_path: Path) -> None:
     assert 1 == live.interruptions
 
 
-def test_a_second_pool_that_dies_before_it_noted_anything(tmp_path: Path) -> None:
+def test_a_second_pool_that_dies_early(tmp_path: Path) -> None:
     """The third pool knows the attempts that were in flight in the first one. They are not suspects in the death of the second one."""
     with log(tmp_path) as opened:
         for entry in (AttemptBegun(ONE, 10), PoolDied("signal 9"), AttemptBegun(TWO, 20)):

@@ -68,7 +68,7 @@ def test_latest_leads_to_the_newest(tmp_path: Path) -> None:
     assert sorted([".gitignore", "latest", first.name, second.name]) == sorted(path.name for path in tmp_path.iterdir())
 
 
-def test_a_discarded_directory_is_gone(tmp_path: Path) -> None:
+def test_a_discarded_directory_is_removed(tmp_path: Path) -> None:
     """The directory of a session without rollouts is removed."""
     directory = new_directory(tmp_path, NOW)
     (directory / "rollouts.jsonl").touch()

@@ -152,7 +152,7 @@ def test_changes_are_named(run: Run) -> None:
 
 
 def test_all_changes_at_once(run: Run) -> None:
-    """All changes are reported at once. Of many changed scenarios, the first five are named."""
+    """All changes are reported at once. If many scenarios changed, the first five are named."""
     ids = tuple("abcdefgh")
     run.suite = shop(ids=ids)
     for id in ids:

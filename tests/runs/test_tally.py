@@ -375,7 +375,7 @@ def test_a_worst_trial_that_comes_later_by_the_declaration() -> None:
         assert [4.0] == [each["score"] for each in summary(*order, scorers=("repeated",))["worst"]]
 
 
-def test_agent_errors_of_a_range_whose_worst_end_is_its_greatest() -> None:
+def test_agent_errors_count_as_the_greatest_value() -> None:
     """If lower is better and the range is bounded, an agent error counts as the greatest value, here 10, in `mean`.
 
     It is left out of `mean_evaluable`.

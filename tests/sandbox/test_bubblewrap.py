@@ -58,7 +58,7 @@ def _wait_until_gone(mark: str) -> None:
 
 
 async def test_commands(inside: Bubblewrap) -> None:
-    """The output of a command is in order, with its exit code. It runs as the user nobody, in a folder that is empty each time."""
+    """The output of a command is in order, with its exit code. It runs as the user `nobody`, in a folder that is empty each time."""
     said = await inside.exec("echo one; echo two >&2; echo three > file; ls; exit 3", seconds=20)
     where = await inside.exec("pwd; id -u; ls; echo $COLOUR; hostname", seconds=20, env={"COLOUR": "blue"})
     killed = await inside.exec("kill -9 $$", seconds=20)
@@ -216,7 +216,7 @@ async def test_machines_without_bubblewrap(tmp_path: Path, monkeypatch: pytest.M
 
 
 def _open_to_all(folder: Path) -> None:
-    """Makes a folder accessible to all users, because bubblewrap runs as nobody if the tests run as root."""
+    """Makes a folder accessible to all users, because bubblewrap runs as the user `nobody` if the tests run as root."""
     for each in (folder, *folder.parents):
         if each.stat().st_uid == os.getuid() and not each.stat().st_mode & 0o001:
             each.chmod(0o755)

@@ -54,7 +54,7 @@ async def test_most_judgements_decide(judge: Judge, judgements: list[str], value
     assert score.explanation.endswith(", temperature 0.5")
 
 
-async def test_what_the_judge_sees(judge: Judge, tmp_path: Path) -> None:
+async def test_the_prompt_of_the_judge(judge: Judge, tmp_path: Path) -> None:
     """The judge sees the request, one goal per line, the calls and the answer.
 
     Each judgement has its own seed, and the verdict comes last.

@@ -61,7 +61,7 @@ SCHEMAS = st.sampled_from([INTEGER, NUMBER, TEXT, ANY, DATE, UNIT, TWINS, {"type
         ("2026-03-05", "05.03.2026", DATE, True),
         ("2026-03-25", "03/25/2026", DATE, True),  # no month has the number 25
         ("2026-03-05", "03/05/2026", DATE, False),  # could be the third of May
-        ("2026-05-03", "03/05/2026", DATE, False),  # and could be the fifth of March
+        ("2026-05-03", "03/05/2026", DATE, False),  # could be the fifth of March
         ("2026-03-05", "03/05/2026", {**DATE, "description": "Date as MM/DD/YYYY"}, True),
         ("2026-05-03", "03/05/2026", {**DATE, "description": "Date as DD/MM/YYYY"}, True),
         ("2026-03-05", "5 March 2026", TEXT, False),  # the schema does not describe a date

@@ -61,7 +61,7 @@ class Inside:
     [mistakes, later, Counted(), Inside(), with_options("scorer", "mistakes", mistakes, {"most": 5}), off_the_loop(mistakes)],
     ids=["function", "coroutine", "object", "method", "options", "thread"],
 )
-def test_what_can_be_declared(function: Any) -> None:
+def test_kinds_of_declared_scorers(function: Any) -> None:
     """A function, a coroutine function and a callable object keep their declaration, with bound options and in a thread."""
     assert MISTAKES == scale_of(function)
     assert 12.0 == mistakes(SCENARIO, ROLLOUT)

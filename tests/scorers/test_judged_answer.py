@@ -76,7 +76,7 @@ def test_confidence(text: str, share: float | None) -> None:
     ],
 )
 def test_answers_that_the_text_decides(final: str, expected: str, choice: bool, right: bool | None) -> None:
-    """The same text is right.
+    """An equal text is right.
 
     In a multiple choice, another letter is wrong. Other texts, for example words that begin with a letter, decide nothing.
     """

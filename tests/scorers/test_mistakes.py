@@ -50,7 +50,7 @@ def test_tools_that_are_not_judged() -> None:
 
 
 def test_a_loop() -> None:
-    """The same call three times is a loop. Two times, or other arguments, are not."""
+    """Three equal calls are a loop. Two equal calls, or calls with other arguments, are not."""
     again = [call("find", item="lamp")] * 2
 
     assert [] == made(*again, call("find", item="bed"), expected=(label("find"),))

@@ -120,8 +120,8 @@ def test_the_calls_that_count() -> None:
     ("options", "value"),
     [
         ({}, 1.0),
-        ({"parameter_weight": 0.4}, 1.2),  # as the toolkit's full configurations
-        ({"tool_weight": 0.6, "parameter_weight": 0.4}, 0.8),  # as its minimal one
+        ({"parameter_weight": 0.4}, 1.2),  # weight of the toolkit's full configurations
+        ({"tool_weight": 0.6, "parameter_weight": 0.4}, 0.8),  # weights of its minimal configuration
         ({"tool_weight": 0.6, "parameter_weight": 0.4, "strict_mode": True}, 0.6),
     ],
 )

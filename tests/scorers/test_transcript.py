@@ -41,7 +41,7 @@ async def test_marks(judge: Judge) -> None:
     assert score.explanation.startswith("most of it; judge m, prompt ")
 
 
-async def test_what_the_judge_sees(judge: Judge, tmp_path: Path) -> None:
+async def test_the_prompts_of_the_judge(judge: Judge, tmp_path: Path) -> None:
     """Both scorers show the request and the agent's work, but not the agent's instructions. Their questions differ."""
     model = judge(mark(5))
     await completeness(SCENARIO, ROLLOUT, model, judgements=1, temperature=0.0)

@@ -80,7 +80,7 @@ def dynamo(folder: Path) -> Iterator[Server]:
         process(front, environment, folder / "frontend.log") as frontend,
     ):
         logs = {folder / "mocker.log": worker, folder / "frontend.log": frontend}
-        wait_for(f"http://127.0.0.1:{port}/v1/models", '"tiny"', logs)  # where Messages are served, `/ready` behind it is a model's name
+        wait_for(f"http://127.0.0.1:{port}/v1/models", '"tiny"', logs)  # with Messages, `/ready` after this path would be a model's name
         yield Server(f"Dynamo {version('dynamo')}", f"http://127.0.0.1:{port}/v1")
 
 

@@ -33,13 +33,13 @@ def verdicts(*values: float) -> list[str]:
     return [decision.verdict for decision in step_down([*map(z_test, values)])]
 
 
-def test_one_comparison_is_as_it_is_alone() -> None:
+def test_a_single_comparison_is_unchanged() -> None:
     """Two arms have one comparison, which needs no correction."""
     assert [z_test(1.97)(0.95)] == step_down([z_test(1.97)])
     assert [] == step_down([])
 
 
-def test_each_that_decides_makes_it_easier_for_the_others() -> None:
+def test_each_decision_makes_the_next_easier() -> None:
     """Three comparisons need z = 2.394 (a risk of 0.05 / 3), 2.241 and 1.960. The procedure stops if none of the remaining ones decides."""
     assert [PASS, PASS, FAIL] == verdicts(2.40, 2.25, -1.97)
     assert [PASS, INCONCLUSIVE, INCONCLUSIVE] == verdicts(2.40, 2.23, -1.97)

@@ -21,9 +21,9 @@ def single(n: int) -> Clusters:
 
 
 def worst_wrong_pass(n: int, confidence: float) -> float:
-    """The most P(PASS) at any margin up to 0.8, of a suite in which each scenario breaks for good with the margin's probability.
+    """Returns the greatest P(PASS) at any margin up to 0.8, if each scenario of a suite breaks with the margin's probability.
 
-    Of `broken` scenarios the bound is low(broken), so P(PASS) is greatest just above margin = -low(broken), where it is P(X <= broken).
+    With `broken` scenarios the bound is low(broken), so P(PASS) is greatest just above margin = -low(broken), where it is P(X <= broken).
     """
     samples = np.array([[-1.0] * broken + [0.0] * (n - broken) for broken in range(n)])
     margins = -bounded_mean(samples, single(n), DIFFERENCES, confidence).low
@@ -147,7 +147,7 @@ def test_properties(scores: list[tuple[float, int]], clustered: bool) -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.lists(st.floats(0, 1), min_size=6, max_size=6), min_size=1, max_size=5))
-def test_many_samples_at_once_are_those_one_by_one(samples: list[list[float]]) -> None:
+def test_many_samples_at_once(samples: list[list[float]]) -> None:
     """The interval of many samples at once, as in the benchmark, equals that of one run, as in a gate."""
     clusters = Clusters.of("abcabd")
     together = bounded_mean(np.array(samples), clusters, (0.0, 1.0))

@@ -154,7 +154,7 @@ def test_reports_and_gate_have_the_same_interval(scores: list[tuple[float, int]]
     scores=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 4)), min_size=2, max_size=40),
     clustered=st.booleans(),
 )
-def test_an_interval_has_its_mean_inside_and_a_width(scores: list[tuple[float, int]], clustered: bool) -> None:
+def test_an_interval_contains_its_mean_and_has_a_width(scores: list[tuple[float, int]], clustered: bool) -> None:
     """For scores in [0, 1] the interval stays there, contains the mean, is never a point and widens with confidence."""
     values = [value for value, _ in scores]
     clusters = [cluster for _, cluster in scores] if clustered else None
@@ -168,7 +168,7 @@ def test_an_interval_has_its_mean_inside_and_a_width(scores: list[tuple[float, i
     assert sure.low <= usual.low and usual.high <= sure.high
 
 
-def test_the_clustered_interval_covers_as_often_as_it_says() -> None:
+def test_the_coverage_of_the_clustered_interval() -> None:
     """With 30 clusters of 10 equal scores, the clustered interval misses the true mean about 5 times in 100, and the plain one much more
     often.
     """

@@ -42,7 +42,7 @@ def test_one_trial_less_is_too_few() -> None:
 
 
 def test_constant_scenarios_cannot_detect_a_small_drop() -> None:
-    """Of 100 rollouts, six have to fail to be detected, and no margin below 3.4 in a hundred passes.
+    """Six of 100 rollouts have to fail to be detected, and no margin below 3.4 in a hundred passes.
 
     With 300 rollouts, both are about a third.
     """

@@ -134,7 +134,7 @@ def test_intervals_keep_their_promise(n: int, q: int) -> None:
 
 
 def test_intervals_cover() -> None:
-    """Of 2000 samples of a skewed distribution, at least 95 % (within chance) have an interval that contains the true median."""
+    """At least 95 % (within chance) of 2000 samples of a skewed distribution have an interval that contains the true median."""
     chance = random.Random(7)
     found = [latency_spread([chance.expovariate(1) for _ in range(40)]) for _ in range(2000)]
     covered = sum(low <= math.log(2) <= high for low, high in (each.intervals["p50"] or (0, 0) for each in found if each))

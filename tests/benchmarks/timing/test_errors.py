@@ -144,7 +144,7 @@ def test_medians_of_known_figures() -> None:
     assert Costs() == medians(Costs, [])
 
 
-def test_verdicts_name_what_is_missed() -> None:
+def test_verdicts_name_missed_limits() -> None:
     """A figure that equals its limit holds. A figure that was not measured misses no limit."""
     assert "hold" == fits({"TTFT": 0.3, "added": None}, {"TTFT": 0.3, "added": 0.7})
     assert "MISSES TTFT, CPU" == fits({"TTFT": 0.31, "CPU": 46}, {"TTFT": 0.3, "CPU": 45})

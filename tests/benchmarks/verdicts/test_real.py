@@ -55,7 +55,7 @@ def test_a_run_without_all_scores() -> None:
     ("share", "word"),
     [(0.05, "holds"), (0.051, "above the target, within chance"), (0.09, "above the target, within chance"), (0.1, "MISSES")],
 )
-def test_a_share_beyond_its_target_is_said(share: float, word: str) -> None:
+def test_shares_above_their_target(share: float, word: str) -> None:
     """A share holds if it is within its target. A share above it is described by whether chance can explain it."""
     assert word == Target("FAIL, nothing changed", share, most=0.05, most_by_chance=0.09).word
 

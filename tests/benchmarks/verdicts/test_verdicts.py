@@ -127,7 +127,7 @@ def test_load_that_changes_slowly_decides_nothing() -> None:
 
 @pytest.mark.parametrize("likeness", [0.0, 0.8])
 def test_arms_that_take_turns_hold(likeness: float) -> None:
-    """Of equal arms that alternate, one is reported as faster in at most one session of twenty."""
+    """If equal arms alternate, one is reported as faster in at most one session of twenty."""
     assert latency.turns(50, 100, 10, likeness, 200, seed=11).claims <= within(RISK, 200)
 
 

@@ -67,7 +67,10 @@ def test_levels() -> None:
 
 
 def test_which_scenarios_got_worse() -> None:
-    """With at least five trials, significant scenarios are listed with p-values; with fewer, lower scores are listed without."""
+    """With at least five trials, significant scenarios are listed with p-values.
+
+    With fewer trials, lower scores are listed without p-values.
+    """
     many = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=12, trials=6), run(n=30, trials=6))
     few = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=3), run(n=30))
     claims, ranking = gate_of(many), gate_of(few)

@@ -282,7 +282,7 @@ def test_an_empty_instruction(tmp_path: Path) -> None:
 def test_the_digests_of_a_task(tmp_path: Path) -> None:
     """The digest of a task changes with tests, solution, environment, task.toml and instruction.
 
-    That of its image changes only with the files of environment/ and their modes.
+    The digest of its image changes only with the files of environment/ and their modes.
     """
 
     def digests() -> tuple[str, str]:
@@ -345,7 +345,7 @@ def test_skipped_checks(tmp_path: Path) -> None:
 
 
 def test_changed_files(tmp_path: Path) -> None:
-    """An agent may change files of a verifier, unless suite.yaml says `fail`. That needs a sandbox that can compare files."""
+    """An agent may change files of a verifier, unless suite.yaml says `fail`, which needs a sandbox that can compare files."""
     write_task(tmp_path / "tasks")
     usual = suite(tmp_path)
     file, text = tmp_path / "suite.yaml", "name: ours\ndataset: {format: harbor, file: tasks}\nverifier: {changed: fail}\n"
