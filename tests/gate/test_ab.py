@@ -83,7 +83,7 @@ def test_a_slower_and_worse_arm_is_found() -> None:
     assert ("better", "faster") == (findings(ab)["tsq"], findings(ab)["ttft.p50"])
 
 
-def test_two_of_the_same_do_not_differ() -> None:
+def test_equal_arms_do_not_differ() -> None:
     """Between equal arms no difference is shown. p90 needs more rollouts, and the reason says how many."""
     found = findings(compared(*both()))
 

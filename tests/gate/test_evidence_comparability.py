@@ -104,7 +104,7 @@ def test_another_declaration() -> None:
     assert decided("slips.mean <= 1 vs baseline", run, MARKS, base=run_of([1.0, 2.0] * 60, MARKS, run="old")).verdict == "PASS"
 
 
-def test_an_undeclared_score_says_so() -> None:
+def test_an_undeclared_score_has_a_note() -> None:
     """A note about an undeclared scale accompanies the verdict."""
     (found,) = judge_rules([rule("slips.mean >= 1 of run", UNDECLARED)], run_of([1.0], UNDECLARED), {})
 

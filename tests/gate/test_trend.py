@@ -185,7 +185,7 @@ def test_a_run_without_its_journal(tmp_path: Path) -> None:
     ]
 
 
-def test_nothing_to_read(tmp_path: Path) -> None:
+def test_directories_without_runs(tmp_path: Path) -> None:
     """A missing or empty directory, a single run, and a directory without readable runs are refused, each with a sentence."""
     with pytest.raises(ConfigError, match=r"nights is not a directory; name the directory that contains the runs"):
         read_history(tmp_path / "nights")

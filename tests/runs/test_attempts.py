@@ -224,7 +224,7 @@ def test_a_torn_line(tmp_path: Path) -> None:
         assert whole == path.read_bytes()
 
 
-def test_a_log_that_is_nothing_but_a_torn_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_with_only_an_incomplete_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log with only an incomplete line becomes empty, even if the line is longer than one read."""
     monkeypatch.setattr(attempts, "BLOCK", 8)
     (tmp_path / FILE).write_bytes(b"x" * 100)

@@ -62,7 +62,7 @@ def test_a_calculation_by_hand() -> None:
     assert (0.4, 0.0, 1.0, 1) == pytest.approx((float(found.mean), float(found.low), float(found.high), found.degrees))
 
 
-def test_no_change_is_no_certainty() -> None:
+def test_no_change_has_an_interval() -> None:
     """A hundred scenarios without a change prove that fewer than 3.4 in 100 broke. The rule of three gives 3, at 95 % one-sided."""
     found = bounded_mean(np.zeros(100), single(100), DIFFERENCES)
 

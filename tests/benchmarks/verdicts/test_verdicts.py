@@ -76,7 +76,7 @@ def test_the_simulation_equals_the_gate(trials: tuple[int, int]) -> None:
                 assert (decision.low, decision.high) == pytest.approx((interval.low[at], interval.high[at]), abs=1e-4)
 
 
-def test_the_changes_are_as_large_as_they_say() -> None:
+def test_the_size_of_changes() -> None:
     """Each kind of change lowers the mean of the suite by exactly the given drop. If rollouts crash, this holds for the expected mean."""
     means = KINDS["continuous"].means(np.random.default_rng(1), (20, 100))
     for change in CHANGES:

@@ -110,7 +110,7 @@ def test_many_rows_are_sent_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert ([2, True], [1, 1]) == ([len(first["rows"]), first["more"]], [len(second["rows"]), second["damaged"]])
 
 
-def test_strangers_have_no_answer(tmp_path: Path) -> None:
+def test_requests_without_the_token_are_refused(tmp_path: Path) -> None:
     """Without the token, with another Host header, or for an unknown path, the answer is only an error."""
     with serving(Loopback(LiveRun(journal(tmp_path / "run", rollout("a"))))) as server:
         own = f"/{server.token}/"

@@ -68,7 +68,7 @@ def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2 == load_suite(write(tmp_path, format="our_formats:load")).dataset.size
 
 
-def test_another_reader_is_other_data(tmp_path: Path) -> None:
+def test_another_reader_changes_the_checksum(tmp_path: Path) -> None:
     """If the code of the reader changes, the checksum of the data set changes, so that the runs are not compared."""
     first = load_suite(write(tmp_path)).dataset.sha256
     again = load_suite(write(tmp_path)).dataset.sha256
@@ -120,7 +120,7 @@ def test_mistakes(tmp_path: Path, reader: str, sentence: str) -> None:
     assert sentence in fault(tmp_path, reader)
 
 
-def test_a_tools_file_is_for_formats_that_take_one(tmp_path: Path) -> None:
+def test_a_tools_file_for_a_format_without_one(tmp_path: Path) -> None:
     """A tools file is refused if the function of the format does not take one."""
     (tmp_path / "tools.json").write_text("[]")
 
