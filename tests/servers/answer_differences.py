@@ -96,7 +96,7 @@ def named(requests: str) -> list[str]:
 
 def each_time_another() -> set[str]:
     """The fields that the page calls so."""
-    return set(re.findall(r"^- `(.+?)`", _section("Fields that are another every time"), re.MULTILINE))
+    return set(re.findall(r"^- `(.+?)`", _section("Fields that differ in every answer"), re.MULTILINE))
 
 
 def _section(title: str) -> str:
