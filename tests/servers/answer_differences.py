@@ -99,7 +99,7 @@ def named(requests: str) -> list[str]:
 
 def each_time_another() -> set[str]:
     """Returns the fields that the page lists as changing with every request."""
-    return set(re.findall(r"^- `(.+?)`", _section("Fields that are another every time"), re.MULTILINE))
+    return set(re.findall(r"^- `(.+?)`", _section("Fields that differ in every answer"), re.MULTILINE))
 
 
 def _section(title: str) -> str:
