@@ -1,4 +1,4 @@
-"""Agents on frameworks that others wrote, from the package index: each serves the banking suite, as docs/examples has it."""
+"""Agents on frameworks from the package index: each runs the banking suite as in docs/examples."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.tap.peers import Message, Tap, answering, backend, response, stream
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PYTHON = home_of("agents") / "bin" / "python"
-LIMIT = 10  # customers; `--agentbench-limit` left out serves all hundred
+LIMIT = 10  # scenarios; without `--agentbench-limit` all hundred run
 
-#: Those that send what the built-in agent sends: the same messages, the tools with their own schemas, and no prompt that the
+#: Agents that send the same as the built-in agent: equal messages, the tools with their own schemas, and no prompt that the
 #: built-in engine would read.
 ALIKE = ("openai_agents", "pydantic_ai_agent", "langgraph_agent")
 
@@ -43,10 +43,10 @@ def calls_of(rollout: Rollout) -> list[tuple[str, Json, int]]:
 
 
 def test_banking(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenAI Agents, Pydantic AI and LangGraph make the very calls of the built-in agent; smolagents begins with them.
+    """OpenAI Agents, Pydantic AI and LangGraph make the same calls as the built-in agent. The calls of smolagents begin with them.
 
-    smolagents asks for a tool call in every turn (`tool_choice: required`) and writes earlier ones into its messages as text, so that
-    the built-in engine goes on calling until the agent's steps are used up.
+    smolagents asks for a tool call in every turn (`tool_choice: required`) and writes earlier calls into its messages as text. So
+    the built-in engine makes calls until the agent has no steps left.
     """
     monkeypatch.chdir(project.root)
     shutil.rmtree("backends")
@@ -84,7 +84,7 @@ def test_banking(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
             assert {"final_answer"}.isdisjoint(rollout.tools)
 
 
-#: One question through each API of the two SDKs, streamed and not; prints what each made of the answer.
+#: Sends one question through each API of the two SDKs, streamed and not, and prints the answer that each returned.
 SDKS = """
 import json, os
 import anthropic, openai
@@ -135,7 +135,7 @@ MESSAGE: Json = {
 
 
 def named(*events: Json) -> bytes:
-    """A streamed answer of an API whose events have names."""
+    """Returns a streamed answer of an API whose events have names."""
     return stream(*(b"event: %b\ndata: %b\n\n" % (each["type"].encode(), json.dumps(each).encode()) for each in events))
 
 
@@ -157,7 +157,7 @@ MESSAGE_STREAM = named(
 
 
 async def test_sdks(tmp_path: Path) -> None:
-    """The SDKs of OpenAI and Anthropic find the tap by their own variables; what is said to them is read from each of their APIs."""
+    """The SDKs of OpenAI and Anthropic find the tap by their own variables. The tap reads the answers of each of their APIs."""
     child = Child("pytest_agentbench.tap", TapConfig("of-the-test"), tmp_path / "tap.log")
     ports = child.ready(TapListening)
     control = await TapControl.connect(ports.control_port, "of-the-test")
