@@ -1,4 +1,4 @@
-"""How a session ended: every report has the verdict that belongs to the exit status."""
+"""Every report of a session has the verdict that belongs to the exit status."""
 
 from __future__ import annotations
 

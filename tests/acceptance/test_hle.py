@@ -1,4 +1,4 @@
-"""The suite hle, run by a real pytest with scripted answers: known values, failing judges, and a canary that appears in no file."""
+"""The suite hle, run by a real pytest with scripted answers: known values, failing judges, and a canary that is in no output."""
 
 from __future__ import annotations
 

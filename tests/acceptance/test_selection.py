@@ -1,4 +1,4 @@
-"""Which tests and rollouts run: pytest's own options for selection, with and without workers."""
+"""Selection of tests and rollouts by pytest's own options, with and without workers."""
 
 from __future__ import annotations
 

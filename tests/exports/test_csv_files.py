@@ -30,7 +30,7 @@ from tests.findings import report_of, said, tables
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, LOST, call, rollout
 
-CONVERTER = shutil.which("soffice")  # of LibreOffice
+CONVERTER = shutil.which("soffice")  # The program of LibreOffice
 
 #: Texts that a spreadsheet treats as formulas, and texts that a careless reader treats as the end of a row or cell.
 HOSTILE = (

@@ -338,7 +338,7 @@ def test_no_planted_key_is_in_any_file(project: Project, monkeypatch: pytest.Mon
 
 
 def forms(key: str) -> set[str]:
-    """Returns the forms in which a key may appear in a file. Of base64, only the middle is independent of the surrounding text."""
+    """Returns the forms in which a key may appear in a file. For base64, only the middle is independent of the surrounding text."""
     return {
         key,
         json.dumps(key)[1:-1],
