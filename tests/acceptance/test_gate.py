@@ -298,7 +298,7 @@ def banking(project: Project) -> Project:
 
 
 def test_banking_against_itself_and_against_worse(banking: Project) -> None:
-    """An engine with other errors at the same rate passes a margin that 100 scenarios can resolve. An engine that errs in 9 of 10 calls fails it."""
+    """An engine with the same error rate passes a margin that 100 scenarios can resolve. One that errs in 9 of 10 calls fails it."""
     limits = ("--agentbench-threshold=tsq.mean=0", "--agentbench-threshold=tsq=0.5")
     options = ("scenarios/banking", "-q", *limits, "--agentbench-gate=tsq.mean >= -0.1 vs baseline")
 

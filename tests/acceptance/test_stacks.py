@@ -115,7 +115,7 @@ def test_no_start_for_tests_without_rollouts(small: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    "test", [WHERE, "async def test_stack_commands(llm): assert 'Hello' in str(await llm.chat([{'role': 'user', 'content': 'Hi'}]))\n"]
+    "test", [WHERE, "async def test_by_hand(llm): assert 'Hello' in str(await llm.chat([{'role': 'user', 'content': 'Hi'}]))\n"]
 )
 def test_a_fixture_starts_the_stack(small: Project, test: str) -> None:
     """A test without a rollout that uses `backend` or `llm` starts the stack, too."""
