@@ -19,6 +19,7 @@ import pytest
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.sessions import read_sessions
+from tests.kept import assert_all_kept
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.robustness.processes import SEEDS, Background, command_of, descendants
 from tests.waits import wait_for
@@ -107,6 +108,7 @@ def finished(project: Project, start: Start, *arguments: str) -> Path:
     assert SCENARIOS == sum(each["rollouts"] for each in run["sessions"])
     assert {"rollouts": SCENARIOS, "finished": SCENARIOS, "not_run": 0} == run["plan"]
     assert run["resume"] is None
+    assert assert_all_kept(background.directory) >= SCENARIOS
     return background.directory
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Json
+from tests.kept import assert_all_kept
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.robustness.processes import Background
 from tests.waits import wait_for
@@ -83,6 +84,7 @@ def whole(background: Background, scenarios: int) -> Json:
     run: Json = json.loads((background.directory / "run.json").read_text())
     assert {"rollouts": scenarios, "finished": scenarios, "not_run": 0} == run["plan"]
     assert not [pid for pid in background.seen if lives(pid)]
+    assert assert_all_kept(background.directory) >= scenarios
     return run
 
 
