@@ -82,7 +82,7 @@ class Command:
         return await self._record_run(reading.result(), scenario, llm, tools)
 
     def _job(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Json:
-        """Returns the job for the supervisor process, which runs the program. The scenario that the program gets contains no labels."""
+        """Returns the job for the supervisor process, which runs the program. The program does not get the labels (expected results)."""
         environment = self._environment()
         job: Json = {
             "model": llm.model,

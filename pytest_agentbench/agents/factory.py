@@ -134,7 +134,7 @@ def _is_function(agent_type: object) -> bool:
 
 
 def _options(agent_type: Any) -> dict[str, Mapping[str, bool]]:
-    """Returns the options of an agent's class or function: name -> metadata, such as AN_AGENT. Empty for anything else."""
+    """Returns the options of an agent's class or function: name -> metadata (AN_AGENT if it holds an agent). Empty for anything else."""
     if dataclasses.is_dataclass(agent_type):
         return {each.name: each.metadata for each in dataclasses.fields(agent_type)}
     return {name: {} for name in options_of(agent_type)} if _is_function(agent_type) else {}
@@ -216,9 +216,9 @@ def retriever_of(agent: Agent) -> str | None:
 
 
 def code_place(agent: Agent) -> CodePlace | None:
-    """Returns the kind and size of the sandbox in which this agent, or one that it wraps, runs programs for scenarios without a task.
+    """Returns kind and size of the sandbox that this agent, or one that it wraps, needs in each rollout for programs that a model writes.
 
-    None if the agent runs no programs, or runs them in the sandbox of the task.
+    None if the agent runs no programs, or runs them in the sandbox that a task (a scenario with a sandbox of its own) has anyway.
     """
     own: CodePlace | None = getattr(agent, "code_place", None)
     return own or next(filter(None, map(code_place, _wrapped(agent))), None)

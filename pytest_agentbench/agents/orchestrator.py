@@ -87,7 +87,7 @@ class Orchestrator:
 
     @property
     def needs_task(self) -> bool:
-        """Whether programs run in the sandbox of a task, so that every scenario must be one."""
+        """Whether programs run in the sandbox of a task, so that every scenario must be a task."""
         return self.run_code and self.code_sandbox == TASK
 
     @property
@@ -103,7 +103,7 @@ class Orchestrator:
 
     @property
     def code_place(self) -> CodePlace | None:
-        """The kind and size of the sandbox that runs programs for scenarios without a task, or None if there is none."""
+        """Kind and size of the sandbox for the programs of experts. None if no programs run, or if they run in the sandbox of a task."""
         if not self.run_code or self.code_sandbox == TASK:
             return None
         return CodePlace(self.code_sandbox, self.image, self.memory_mb, self.storage_mb)

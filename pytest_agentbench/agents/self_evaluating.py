@@ -138,7 +138,10 @@ class SelfEvaluating:
 
 @dataclass(frozen=True)
 class SelfEvaluatingWithFeedback(SelfEvaluating):
-    """The agent `self_evaluating_with_feedback`: `self_evaluating` with a higher threshold, more drafts, and feedback for the agent."""
+    """The agent `self_evaluating_with_feedback`: has another agent write drafts until a judge accepts one, as `self_evaluating` does.
+
+    Its defaults differ: the judge must be more confident, there may be more drafts, and the other agent gets the judge's feedback.
+    """
 
     max_retries: Retries = 3
     min_confidence_threshold: Share = 0.85

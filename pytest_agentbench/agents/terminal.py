@@ -62,14 +62,17 @@ _DONE = re.compile(rf"^[ \t>*`]*{DONE}[ \t*`.]*\r?$", re.MULTILINE)
 
 
 class FencedAnswer(NamedTuple):
-    """A parsed answer in the style `text`. An invalid answer has no commands and is not done."""
+    """A parsed answer of a model that writes its commands in fenced blocks (`style: text`). An invalid answer has none and is not done."""
 
     commands: tuple[str, ...]  # contents of its blocks of commands
     done: bool  # whether it says that the task is done
 
 
 def read_fenced_answer(text: str) -> FencedAnswer:
-    """Parses an answer in the style `text`. Ignores an initial `<think>` block. An answer with commands is never done."""
+    """Parses an answer that has its commands in fenced blocks. Ignores an initial `<think>` block.
+
+    An answer with commands is never done, even if it says so.
+    """
     text = without_thoughts(text)
     commands = tuple(block.strip("\r\n") for block in _blocks(text) if block.strip())
     return FencedAnswer(commands, not commands and bool(_DONE.search(text)))

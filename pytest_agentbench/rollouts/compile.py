@@ -124,7 +124,10 @@ def _finish(reading: _Reading) -> CompiledSuite:
 
 
 def _read(text: SuiteText, options: CompileOptions) -> _Reading:
-    """Reads a suite with its data. In an A/B session it gets a variant for each variant and arm. Raises ConfigError if reading fails."""
+    """Reads a suite with its data. Raises ConfigError if reading fails.
+
+    In an A/B session, which compares settings (arms), the result has a variant for each pair of a variant of the suite and an arm.
+    """
     try:
         suite = read_suite(text, options.changes, options.agent)
         # Raise this alone, because sentences about other faults would contain the key.

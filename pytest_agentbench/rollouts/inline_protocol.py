@@ -52,7 +52,7 @@ class ModelReplies:
 
 @dataclass(frozen=True)
 class TakeModelReplies(PoolQuestion[ModelReplies]):
-    """Requests the model's messages at an address that was opened with `keep`. The taps cancel calls in progress."""
+    """Requests the model's messages at an address for which the taps keep them (`keep`). The taps cancel calls in progress."""
 
     id: str  # token of the address
 

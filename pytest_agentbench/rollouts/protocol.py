@@ -59,7 +59,7 @@ Answered = TypeVar("Answered")
 
 @dataclass(frozen=True)
 class PlanTaken:
-    """The answer to `PlanMade`. The pool queues the planned rollouts and `beside`, and lets the tests continue."""
+    """The answer to `PlanMade`. The pool queues the planned rollouts and the further ones in `beside`, and lets the tests continue."""
 
     beside: tuple[RolloutKey, ...]  # trials that no test requests
 
@@ -126,14 +126,14 @@ class Turn:
 
 @dataclass(frozen=True)
 class NoTurn:
-    """Sent after `PrepareBlock`, if the arm cannot run. The pool refuses the rollouts of the block."""
+    """Sent after `PrepareBlock`, if the arm (a setting under comparison) cannot run. The pool refuses the rollouts of the block."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class ArmLost:
-    """Sent if the backend of an arm has died and is not started again. The pool starts no more rollouts of this arm."""
+    """Sent if the backend of an arm (a setting under comparison) has died for good. The pool starts no more rollouts of this arm."""
 
     arm: str
     reason: str
@@ -182,7 +182,10 @@ class Cancel:
 
 @dataclass(frozen=True)
 class EndSession:
-    """Sent at the end of a session. The pool cancels its rollouts, releases labels, and sends `Drained`. It runs until its stdin closes."""
+    """Sent at the end of a session. The pool cancels its rollouts, tells the stack that they have ended, and sends `Drained`.
+
+    It runs until its stdin closes.
+    """
 
 
 #: Messages about the death of a part of the session and its consequences.
@@ -230,14 +233,17 @@ class GetRecord(ControllerQuestion[RecordLine]):
 
 @dataclass(frozen=True)
 class BlockBegun(ControllerQuestion[BlockNoted]):
-    """Sent when the taps point at the arm of a block. The controller reads the backend's counters."""
+    """Sent before the first rollout of a block (rollouts of one arm) runs. The taps already send calls to the arm's backend.
+
+    The controller reads the counters of that backend.
+    """
 
     primed: int | None  # rollouts whose first call was made before the block; None if the cache policy makes none
 
 
 @dataclass(frozen=True)
 class BlockEnded(ControllerQuestion[BlockNoted]):
-    """Sent when the last rollout of a block has ended. The controller reads the backend's counters."""
+    """Sent when the last rollout of a block (rollouts of one arm) has ended. The controller reads the backend's counters."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,8 @@ async def _scored_drafts(
 ) -> tuple[Draft, ...]:
     """Returns the rollout's drafts with their scores. Drafts are attempts of the agent of which it has chosen one (see docs/judges.md).
 
-    A scenario with several user messages has labels only for all of them together, so drafts, which answer one message, get no scores.
+    A scenario with several user messages has labels (expected results) only for all together. A draft answers one of them, so it gets no
+    scores.
     """
     drafts = []
     for draft in rollout.drafts:

@@ -129,7 +129,7 @@ class Taps:
         await self._ask(address, TapDone)
 
     async def messages(self, id: str) -> list[Json]:
-        """Returns the model's messages since the last request, for an address opened with `keep`. Aborts calls in flight."""
+        """Returns the model's messages since the last call of this method, if the tap keeps them. Aborts calls in flight."""
         replies = [reply for answer in await self._ask(TakeReplies(id), KeptReplies) for reply in answer.replies]
         return [reply.said for reply in sorted(replies, key=lambda reply: reply.received_ns)]
 

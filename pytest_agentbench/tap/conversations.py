@@ -33,7 +33,7 @@ MOST_KEPT = 256_000_000  # bytes that a tap keeps for all open addresses
 
 
 class KeptBytes:
-    """The size of everything that a tap keeps at a time."""
+    """Counts the bytes that all keepers of a tap hold at a time. All of them share one instance."""
 
     def __init__(self, most: int = MOST_KEPT) -> None:
         self.now, self.most = 0, most
@@ -56,7 +56,7 @@ class ConversationKeeper:
         self._style = ""  # how the last request was written
 
     def call(self, request: Request, body: Json | None, reply: bytes) -> KeptCall:
-        """Keeps a call. `body` is the parsed body of the request, or None if it was not parsed; `reply` is empty if there is none."""
+        """Keeps a call, and returns the ids of its lines. `body` is the request's parsed body, None if not parsed. `reply` may be empty."""
         if self._kept.now > self._kept.most:
             return KeptCall(missing="limit")
         form: Json = {"path": request.path, "headers": _kept_headers(request)}
@@ -77,7 +77,10 @@ class ConversationKeeper:
         return b"\n".join(lines)
 
     def _fill(self, form: Json, body: Json) -> str:
-        """Adds the body to the form of its request, with nulls where its messages and parts were. Returns the node of the last message."""
+        """Adds the body to `form` (what is kept of a request beside its messages), with nulls in place of messages and large values.
+
+        Keeps the messages, and at the level `all` these values, in lines of their own. Returns the id of the last message's node, or "".
+        """
         kept, parts, node = dict(body), {}, ""
         growing = next((name for name in GROWING if name in body), None)
         for name, value in body.items():
@@ -90,7 +93,10 @@ class ConversationKeeper:
         return node
 
     def _pieces(self, value: Any) -> list[Any]:
-        """Returns the messages in the growing part of a request. A text prompt that continues the one before it has its pieces first."""
+        """Returns the messages in `value`, the field of a request that grows with each turn.
+
+        A prompt that is a text counts as messages, too: the pieces of the prompt before, if it continues that, and then the rest.
+        """
         if not isinstance(value, str):
             return value if isinstance(value, list) else []
         before = self._messages if all(isinstance(each, str) for each in self._messages) else []
@@ -98,7 +104,7 @@ class ConversationKeeper:
         return [*before, *([value[len(start) :]] if value != start else [])] if value.startswith(start) else [value]
 
     def chain(self, messages: list[Any]) -> str:
-        """Keeps messages, of which there is at least one. Returns the node of the last one."""
+        """Keeps messages, at least one, as nodes (a message with all messages before it). Returns the id of the last node."""
         same = 0
         for old, new in zip(self._messages, messages, strict=False):
             if old != new:

@@ -117,7 +117,10 @@ class Request:
         return int(called) if called.isdigit() and len(called) < 20 and int(called) <= self.received_ns else None
 
     def wants_upgrade(self, of_token: bool | None) -> bool:
-        """Returns whether a call without streaming may be streamed from the backend. `of_token`, if not None, overrides the header."""
+        """Returns whether the tap may request a stream for a call that requests none.
+
+        The setting of the call's address (`of_token`) decides. If that is None, the request's header UPGRADE does.
+        """
         return header(self.headers, UPGRADE) == b"yes" if of_token is None else of_token
 
 

@@ -112,7 +112,7 @@ class OpenAddress:
 
 @dataclass(frozen=True)
 class TakeReplies:
-    """From the pool, when a black-box agent has ended: requests the text of the answers under an address with `keep`.
+    """From the pool, when a black-box agent has ended: requests the texts of answers, which the tap keeps under this address.
 
     The tap aborts the calls in flight, and answers `KeptReplies`.
     """

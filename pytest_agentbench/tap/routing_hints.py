@@ -46,7 +46,10 @@ class Release:
 
 
 class Labels:
-    """The labels and releases of one kind of stack. This class is for stacks without labels; subclasses override its methods."""
+    """Makes the labels (marks on calls that name their rollout) and releases (messages that a rollout has ended) for one kind of stack.
+
+    This class is for stacks without labels; subclasses override its methods.
+    """
 
     def label(self, id: str) -> Label:
         """Returns the label for calls of the rollout with this id."""
@@ -54,19 +57,19 @@ class Labels:
         return NO_LABEL
 
     def release(self, url: str, model: str, id: str) -> Release | None:
-        """Returns the request that releases a rollout at this base URL, or None if there is none."""
+        """Returns the request that tells the stack at this base URL that a rollout has ended, or None if there is none."""
         del url, model, id
         return None
 
     def bypassed(self, answer: Json) -> bool:
-        """Returns whether the answer to a release shows that no router handled it."""
+        """Returns whether the answer to a release (the message that a rollout has ended) shows that no router handled the message."""
         del answer
         return False
 
     confirms_releases: ClassVar[bool] = False  # whether the answer to a release says if the stack knew the rollout
 
     def confirms(self, answer: Json) -> bool:
-        """Returns whether the answer to a release says that the stack knew the rollout."""
+        """Returns whether the stack's answer to a release (the message that a rollout has ended) says that it knew the rollout."""
         return self.confirms_releases and bool(answer.get("released"))
 
     @property
@@ -80,7 +83,7 @@ class Labels:
         return True
 
     def listing(self, url: str) -> str | None:
-        """Returns the URL at which the stack lists its rollouts as an object by id, or None."""
+        """Returns the URL of a JSON object whose keys are the ids of the rollouts that the stack knows, or None."""
         del url
         return None
 
@@ -115,7 +118,7 @@ class ThunderAgentLabels(Labels):
 class DynamoLabels(Labels):
     """Labels for Dynamo, in which a rollout is a session. A header names the session, and the body requests EXTRA_FIELDS.
 
-    A session is released by an additional LLM call with a header.
+    An additional LLM call with a header tells Dynamo that a session has ended.
     """
 
     hints: Json = field(default_factory=dict)  # `nvext.agent_hints` of each call
@@ -160,7 +163,7 @@ KINDS: Mapping[str, Callable[[Json], Labels]] = {"none": none, "thunderagent": t
 
 
 def make_labels(options: Json) -> Labels:
-    """Returns the labels for the options under `labels` in a backend's YAML. Raises ConfigError for an unknown kind."""
+    """Makes the instance of Labels for the options under `labels` in a backend's YAML. Raises ConfigError for an unknown kind."""
     kind = str(options.get("kind", "none"))
     if kind not in KINDS:
         raise ConfigError(f"labels: {unknown_name('kind', kind, KINDS)}")

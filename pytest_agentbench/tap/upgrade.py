@@ -1,4 +1,4 @@
-"""Changes to request bodies on the way to the backend: stream the answer, report the usage, add labels and a salt.
+"""Changes to request bodies on the way to the backend: stream the answer, report the usage, add labels and a salt (against cache hits).
 
 `python -m pytest_agentbench.tap.upgrade` changes one large body from stdin to stdout, so that parsing it does not block the tap.
 """

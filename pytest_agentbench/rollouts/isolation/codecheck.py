@@ -39,7 +39,10 @@ def brings_any(suite: PoolSuite, variants: Iterable[str]) -> bool:
 
 
 def check_code(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) -> FromCodeCheck:
-    """Loads the code of a suite in a process of its own, which is killed after `seconds`. Returns its declarations, or why it failed."""
+    """Loads the code of a suite in a process of its own, which is killed after `seconds`.
+
+    Returns the scales that the suite's scorers declare, or why loading failed.
+    """
     command = [sys.executable, "-m", "pytest_agentbench.rollouts.isolation.codecheck"]
     own_tools = any(tool_factory.brings_code(suite.tools_of(each)) for each in variants)  # Own tools are checked against the scenarios.
     sent = suite.for_pool() if own_tools else replace(suite.for_pool(), scenarios=())
@@ -58,7 +61,7 @@ def check_code(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) ->
 
 
 def main() -> NoReturn:
-    """Entry point of the process: writes the declarations or the first fault to stdout as one line, and exits.
+    """Entry point of the process: writes the scorers' scales or the first fault to stdout as one line, and exits.
 
     Discards what the suite's code prints, and does not wait for its threads.
     """

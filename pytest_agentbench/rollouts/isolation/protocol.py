@@ -177,7 +177,7 @@ class TriesSettled:
 
 @dataclass(frozen=True)
 class RoleQuestion:
-    """An agent wants to call a role of the suite. It waits for `RoleOpened` or `RoleRefused` before it sends another question."""
+    """An agent wants to call another model, by its role in the suite. It gets `RoleOpened` or `RoleRefused` before the next question."""
 
     name: str
     endpoint: Json | None  # endpoint of a judge that the agent has chosen itself; None: the one in the suite

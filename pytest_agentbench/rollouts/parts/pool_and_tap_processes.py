@@ -35,7 +35,8 @@ class PoolProcess:
         """Starts the process.
 
         Args:
-            config: Returns the configuration for the descriptor of a pipe, to which the pool writes while its event loop is blocked.
+            config: A function that returns the configuration. Its argument is the descriptor of a pipe, to which the pool writes while its
+                event loop is blocked.
             listener: The socket on which the pool serves. It stays open here for the next pool.
             log: Log file of the process.
             mark: Value of an environment variable that identifies all processes that agents start.

@@ -129,7 +129,10 @@ class SessionParts:
             self.send(protocol.BackendMoved(endpoint))
 
     def answer_turn(self, pool: PoolProcess, answer: protocol.Turn | protocol.NoTurn) -> None:
-        """Answers the `PrepareBlock` of a pool: the arm of its next block is ready, or cannot run."""
+        """Tells a pool that has sent `PrepareBlock` whether its next block (rollouts of one arm) can run.
+
+        A `Turn` says that the arm (a setting under comparison) is ready.
+        """
         with self._changed:
             if isinstance(answer, protocol.Turn):
                 self._endpoints[answer.endpoint.url] = answer.endpoint
@@ -141,7 +144,7 @@ class SessionParts:
         return pool is not None and pool.send(message)
 
     def add_round(self, keys: Sequence[RolloutKey], *, tell: bool) -> None:
-        """Adds a round of trials that no test requests. Without keys, notes that there are no more rounds.
+        """Has the pool run these further trials (repetitions), which no test requests. Without keys, notes that no more will follow.
 
         If `tell` is False, the pool is not told, because the caller sends it the keys in an answer.
         """
@@ -383,7 +386,7 @@ class SessionParts:
         return not any(child.is_gone for name, child in watched.items() if name not in unavailable)
 
     def ended(self, key: RolloutKey, calls: int, kind: str) -> None:
-        """Notes that a rollout is in the journal. `calls` is the number of its LLM calls, `kind` that of its record."""
+        """Notes that a rollout is in the journal. `calls` is the number of its LLM calls, `kind` the `kind` of its record."""
         self.log.mark_recorded(key, calls)
         if kind == "scenario":
             unused = self._owner.unused(key)

@@ -76,7 +76,7 @@ class Addresses:
             secret: The session's token.
             tell: Sends an entry for attempts.jsonl to the controller.
             why_not: Returns why the backend is not available, or an empty text.
-            before: Counts of labelled and released rollouts of earlier pools of the session.
+            before: Counts of the rollouts that earlier pools of the session have labelled, and whose end they have told the stack.
         """
         self._run, self._pool, self._secret, self._tell, self._why_not, self._before = run, pool, secret, tell, why_not, before
         self.session: aiohttp.ClientSession | None = None
@@ -107,14 +107,14 @@ class Addresses:
         return self.taps is not None and not self.taps.any_lost
 
     async def point_at(self, endpoint: Endpoint, *, anew: bool = False) -> None:
-        """Has the taps forward calls to this endpoint from now on, and labels later rollouts for it.
+        """Has the taps forward calls to this endpoint from now on, and labels later rollouts in the way that its stack reads.
 
         Args:
             endpoint: The backend.
             anew: Whether to tell the taps even if the endpoint has not changed.
 
         Raises:
-            ConfigError: Unknown kind of labels.
+            ConfigError: The endpoint's YAML names an unknown kind of labels (marks on calls that name the rollout).
             InfraError: The taps are not connected, or refuse.
         """
         if self.taps is None:
@@ -174,7 +174,7 @@ class Addresses:
         return await self._models.facts(replace(at, model=access.model or facts.get("model") or at.model), facts)
 
     async def said(self, token: str) -> list[Json]:
-        """Returns the model's messages since the last request, for an address opened with `keep`. Raises InfraError if the tap fails."""
+        """Returns the model's messages since the last call of this method, if the tap keeps them. Raises InfraError if the tap fails."""
         return await self._connected_taps().messages(token)
 
     async def close(self, token: str) -> tuple[LLMCall, ...]:
@@ -239,7 +239,7 @@ class Addresses:
 
     @property
     def tally(self) -> RolloutTally:
-        """Counts of the rollouts that this pool and the earlier ones have labelled and released."""
+        """Counts of the rollouts that this pool and the earlier ones have labelled, and whose end they have told the stack."""
         return total([self._before, *(each.tally for each in self._announcers.values())])
 
 

@@ -152,7 +152,7 @@ READERS: Mapping[str, type[RequestTrace | StepProfiles]] = {"dynamo": RequestTra
 
 
 def total(tallies: Iterable[RolloutTally]) -> RolloutTally:
-    """Returns the sums of the counts of several endpoints or pools."""
+    """Adds up counts of labelled and released rollouts: those of several endpoints or pools."""
     every = [astuple(each) for each in tallies]
     return RolloutTally(*map(sum, zip(*every, strict=True)))
 
@@ -185,7 +185,7 @@ class Announcer:
         self._tls = ssl.create_default_context(cafile=self.endpoint.ca_file) if self.endpoint.url.startswith("https") else True
 
     def announce(self, token: str, key: RolloutKey, role: str = "") -> Label:
-        """Returns the label for the calls of a rollout. For the stack, each role in a rollout is a rollout with an id of its own."""
+        """Returns the label for the calls of a rollout. For the stack, each role (such as a judge) is a rollout of its own."""
         id = new_id(self._prefix, key, role)
         label = self._labels.label(id)
         if label != NO_LABEL:
@@ -196,7 +196,7 @@ class Announcer:
         return label
 
     def adopt(self, token: str, id: str) -> None:
-        """Takes over a rollout that an earlier pool has labelled, so that it is released."""
+        """Takes over a rollout that an earlier pool has labelled, so that the stack is told when it ends."""
         self._ids[token] = id
         if self._release_of(id) is not None:
             self._unreleased.add(id)
@@ -216,9 +216,9 @@ class Announcer:
         return calls
 
     def end(self, token: str, calls: Sequence[LLMCall] = ()) -> bool:
-        """Starts the release of a rollout in the background, because no call can follow. Returns False if the stack needs no release.
+        """Begins to tell the stack, in the background, that a rollout has ended. Returns False if the stack need not be told.
 
-        `calls` are all calls of the rollout.
+        `calls` are all calls of the rollout; no other call can follow.
         """
         if (id := self._ids.pop(token, None)) is None:
             return False
@@ -232,7 +232,7 @@ class Announcer:
         return True
 
     def _note(self, id: str, calls: Sequence[LLMCall]) -> None:
-        """Counts a rollout as seen by the stack, if its calls or the stack's file show that."""
+        """Counts a rollout as one that the stack has noticed, if its answered calls or the stack's file about requests show that."""
         if not any(call.sent_ns for call in calls):
             return
         if self._trace is not None:
@@ -253,7 +253,10 @@ class Announcer:
         self.tally.announced = len(self._arrived)
 
     async def release_all(self) -> None:
-        """Waits for releases in progress. Then releases the rollouts that were not released, and those that the stack still lists."""
+        """Waits for releases (messages that a rollout has ended) in progress, and sends those that the stack still lacks.
+
+        These are the releases of rollouts that were not released, and of rollouts that the stack still lists.
+        """
         try:
             async with asyncio.timeout(RELEASE_ALL):
                 await asyncio.gather(*self._releasing)
@@ -274,7 +277,7 @@ class Announcer:
         self.tally.failed += not await self._release(id)
 
     async def _release(self, id: str) -> bool:
-        """Sends a release to the stack. Returns whether the stack accepted it."""
+        """Sends a release (the message that a rollout has ended) to the stack. Returns whether the stack accepted it."""
         release = self._release_of(id)
         assert release is not None
         self._unreleased.add(id)

@@ -28,7 +28,7 @@ class BlockTransition:
     def __init__(
         self, runner: Runner, link: ControllerLink, record: WriteRecord, settings: BlockSettings, concurrency: int, blocks: int
     ) -> None:
-        """Takes the parts of the pool, and the number of `blocks` that earlier pools of the session have begun."""
+        """Takes the pool's objects that a switch needs, and the number of `blocks` that earlier pools of the session have begun."""
         self._runner, self._link, self._record = runner, link, record
         self._settings, self._concurrency, self._number = settings, concurrency, blocks
         self._pending_reply: asyncio.Future[Turn | NoTurn] | None = None
@@ -38,7 +38,7 @@ class BlockTransition:
         return arrange(keys, settings.origins, self._concurrency, settings.own, in_sequence=settings.in_sequence)
 
     def answer(self, message: Turn | NoTurn) -> None:
-        """Takes the controller's answer to `PrepareBlock`."""
+        """Passes the controller's answer to `enter`, which waits for it: the next block's arm is ready, or cannot run."""
         if self._pending_reply is not None and not self._pending_reply.done():
             self._pending_reply.set_result(message)
 
@@ -85,7 +85,10 @@ class BlockTransition:
         return sum(await asyncio.gather(*map(one, block.keys)))
 
     async def _first_call(self, key: RolloutKey) -> bool:
-        """Runs a rollout of which the tap forwards only the first call. Records it as a primer. Returns whether the call succeeded."""
+        """Runs a rollout of which the tap forwards only the first call, to fill the cache. Returns whether that succeeded.
+
+        The record has the kind `primer`.
+        """
         rollout = await self._runner.first_call(key, FirstCallOnly(self._runner.addresses))
         if rollout is None:
             return False

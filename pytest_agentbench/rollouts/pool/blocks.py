@@ -32,15 +32,15 @@ def order(count: int, number: int) -> tuple[int, ...]:
 def cycle(count: int) -> int:
     """Returns the number of rounds after which the order of `count` arms is balanced: `count` if it is even, otherwise twice that.
 
-    Each row must also occur in reverse. If `count` is even, the reverse of a row is another row.
+    Each row (the order of the arms in one round) must also occur in reverse. If `count` is even, the reverse of a row is another row.
     """
     return count if count % 2 == 0 else 2 * count
 
 
 def _first_row(count: int) -> list[int]:
-    """Returns the first row of `count` arms: 0, 1, n - 1, 2, n - 2, ...
+    """Returns the order of n = `count` arms from which `order` makes all others: 0, 1, n - 1, 2, n - 2, ...
 
-    Each difference between neighbours, modulo n, occurs once, in this row or in its reverse.
+    Each difference between neighbours, modulo n, occurs once, in this order or in its reverse.
     """
     return [(place + 1) // 2 if place % 2 else -(place // 2) % count for place in range(count)]
 
@@ -72,8 +72,8 @@ def arrange(
 ) -> list[Block]:
     """Returns the blocks of all rollouts.
 
-    No block has two trials of a scenario, so a block that begins with an empty cache is entirely cold. In a round of blocks all arms run
-    the same scenarios; `order` gives the order of the arms.
+    No block has two trials (repetitions) of a scenario, so a block that begins with an empty cache is entirely cold. In a round of blocks
+    all arms run the same scenarios; `order` gives the order of the arms.
 
     Args:
         keys: The rollouts.
@@ -105,11 +105,15 @@ def arrange(
 
 
 def _count(tasks: int, concurrency: int, minimum: int, fewest: int) -> int:
-    """Returns the number of rounds of blocks for these tasks: one for every WAVES * concurrency tasks, more if that is below `minimum`."""
+    """Returns into how many rounds (one block of each arm) `tasks` are split, the number of rollouts that each arm runs.
+
+    A block gets at most WAVES * `concurrency` of them. There are at least `minimum` rounds, unless blocks would then get fewer than
+    `concurrency` rollouts, and never fewer than `fewest`.
+    """
     return max(fewest, math.ceil(tasks / (WAVES * concurrency)), min(minimum, tasks // concurrency))
 
 
 def _chunks(tasks: BlockTasks, count: int) -> list[BlockTasks]:
-    """Splits tasks into `count` parts of nearly the same size."""
+    """Splits a list into `count` parts of nearly the same size."""
     ends = [len(tasks) * number // count for number in range(count + 1)]
     return [tasks[start:end] for start, end in itertools.pairwise(ends)]

@@ -82,7 +82,7 @@ class Outages:
         await self._check_answered.wait()
 
     def answer(self) -> None:
-        """Is called when the controller has answered `CheckProcesses`, after `update` for all deaths that it knows."""
+        """Lets `explain` go on, because the controller has answered `CheckProcesses`. Before that it has reported all known deaths."""
         self._check_answered.set()
 
     def end(self) -> None:

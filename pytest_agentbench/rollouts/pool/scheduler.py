@@ -41,10 +41,11 @@ class BlockSwitch(Protocol):
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]: ...
 
     async def enter(self, block: Block) -> str:
-        """Prepares a block. Returns an empty string if its rollouts can run, otherwise why not. May raise InfraError.
+        """Prepares the arm (the setting under comparison) of a block. Returns why its rollouts cannot run, or an empty string.
 
         Raises:
             Interrupted: A part of the session died meanwhile.
+            InfraError: The block cannot be entered for another reason.
         """
 
     async def leave(self) -> None: ...
@@ -151,7 +152,7 @@ class Scheduler:
             self._outcomes[key].set_result(Outcome("infra_error", reason))
 
     def _refuse(self, outcome: Outcome, arms: AbstractSet[str], *, waiting: bool = True) -> None:
-        """Removes the later blocks of these arms, and if `waiting` is set the current queue. Their rollouts get this outcome."""
+        """Drops the rollouts in later blocks of these arms, and if `waiting` is set those in the current queue. They get this outcome."""
         keys = [*self._waiting] if waiting else []
         keys += [key for block in self._blocks if block.arm in arms for key in block.keys]
         if waiting:

@@ -360,7 +360,10 @@ class Pool:
         return RecordedRollout(shared_cause, over), body if body is not None else (await self.link.ask(protocol.GetRecord(key)))[1]
 
     async def _is_over(self, key: RolloutKey, outcome: Outcome) -> bool:
-        """Returns whether tests are left and none of them can be judged, because they would all get the cause of this outcome."""
+        """Returns whether tests still need rollouts, but none of these rollouts has or can get a record to judge.
+
+        False if the session was cancelled, if this machine lacks something, or if the `outcome` of this rollout concerns no other.
+        """
         if not self.scheduler.is_given_up(key):
             return False  # The outcome concerns this rollout only.
         if self.cancelled or outcome.status == "missing" or (outcome.recorded and not self.scheduler.cause(key, outcome)):

@@ -12,13 +12,14 @@ from pytest_agentbench.tap.conversations import ConversationKeeper, KeptBytes
 
 
 def with_conversation(rollout: Rollout, lines: Sequence[bytes]) -> tuple[Rollout, list[bytes]]:
-    """Returns a rollout whose transcript is in messages.jsonl, and the further lines for that file.
+    """Returns the rollout with a reference to its transcript in messages.jsonl, and the lines to add to that file.
 
-    If the agent left no transcript, it is the last successful call of the agent itself, if that was a call of Chat Completions.
+    If the agent left no transcript, the prompt and the answer of its last successful Chat Completions call become the transcript. Calls of
+    roles, such as a judge, do not count.
 
     Args:
         rollout: A finished rollout.
-        lines: The lines to which its calls refer.
+        lines: The lines for messages.jsonl to which the rollout's calls refer.
     """
     if not rollout.messages:
         return _last_call(rollout, lines)

@@ -209,7 +209,7 @@ class ChatReader(ChoicesReader):
 
     @staticmethod
     def salted(request: Json, salt: str) -> Json:
-        """Puts the salt into the first message if it is a system message, or into a new system message before all others."""
+        """Puts the salt (a text that prevents cache hits) into the first message if it is a system message, else into a new one."""
         messages = request.get("messages")
         if not isinstance(messages, list):
             return request

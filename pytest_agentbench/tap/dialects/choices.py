@@ -90,7 +90,7 @@ class ChoicesReader(DialectReader):
 
     @staticmethod
     def as_stream(request: Json) -> bytes | None:
-        """Returns a body that requests the same as a stream. It also requests the usage, which an answer without streaming has."""
+        """Returns a body that requests the same answer as a stream, with the usage, which an answer without streaming always has."""
         options = without_running_usage(request).get("stream_options")
         if not isinstance(options, dict | None):  # Invalid: leave it to the backend to reject.
             return None

@@ -96,7 +96,7 @@ class MessagesReader(DialectReader):
 
     @staticmethod
     def as_stream(request: Json) -> bytes | None:
-        """Returns a body that requests the same as a stream, or None if it already streams or cannot be streamed."""
+        """Returns a body that requests the same answer as a stream, or None if it already streams or cannot be streamed."""
         return stream_body(request, ())
 
     @staticmethod
@@ -107,7 +107,7 @@ class MessagesReader(DialectReader):
 
     @staticmethod
     def salted(request: Json, salt: str) -> Json:
-        """Puts the salt before `system`."""
+        """Puts the salt (a text that prevents cache hits) before `system`."""
         return {**request, "system": in_front(salt, request.get("system"))}
 
     @staticmethod

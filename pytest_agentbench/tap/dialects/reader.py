@@ -34,7 +34,7 @@ def without_running_usage(request: Json) -> Json:
 
 
 def stream_body(request: Json, not_streamed: Collection[str], **more: Any) -> bytes | None:
-    """Returns a request body that requests the same as a stream.
+    """Returns a request body that requests the same answer as a stream.
 
     Returns None if the request streams already, sets one of the fields `not_streamed`, or cannot be encoded.
     """
@@ -53,7 +53,7 @@ def usage_body(request: Json) -> bytes | None:
 
 
 def in_front(salt: str, content: object) -> object:
-    """Returns a prompt (a text, or a list of content parts) with the salt before it."""
+    """Returns a prompt (a text, or a list of content parts) with a salt before it, a text that prevents cache hits."""
     if isinstance(content, list):
         return [{"type": "text", "text": salt}, *content]
     return f"{salt}\n{content}" if content else salt
@@ -98,7 +98,11 @@ class AnswerReader:
 
     @property
     def token_source(self) -> str:
-        """`usage`; `continuous` if every output chunk and the last chunk have a count; `chunks`; or `none`."""
+        """Where the number of output tokens comes from.
+
+        `usage`: the server's report. `continuous`: its reports in every output chunk and the last chunk. `chunks`: the number of output
+        chunks. `none`: it is unknown.
+        """
         if self._counted_tokens is None:
             return "chunks" if self._output_chunks else "none"
         counted = [chunk.tokens is not None for chunk in self.chunks if chunk.kind in OUTPUT_KINDS]
@@ -238,7 +242,7 @@ class DialectReader(AnswerReader, ABC):
     @staticmethod
     @abstractmethod
     def as_stream(request: Json) -> bytes | None:
-        """Returns a body that requests the same as a stream, or None if it already streams or cannot be streamed."""
+        """Returns a body that requests the same answer as a stream, or None if it already streams or cannot be streamed."""
 
     @staticmethod
     @abstractmethod

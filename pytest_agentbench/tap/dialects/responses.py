@@ -57,7 +57,7 @@ class ResponsesReader(DialectReader):
 
     @staticmethod
     def as_stream(request: Json) -> bytes | None:
-        """Returns a body that requests the same as a stream, or None if it already streams or cannot be streamed."""
+        """Returns a body that requests the same answer as a stream, or None if it already streams or cannot be streamed."""
         return stream_body(request, ("background",))
 
     @staticmethod
@@ -68,7 +68,7 @@ class ResponsesReader(DialectReader):
 
     @staticmethod
     def salted(request: Json, salt: str) -> Json:
-        """Puts the salt before `instructions`."""
+        """Puts the salt (a text that prevents cache hits) before `instructions`."""
         return {**request, "instructions": in_front(salt, request.get("instructions"))}
 
     @staticmethod
