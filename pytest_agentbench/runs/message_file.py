@@ -212,7 +212,8 @@ class Conversations:
     def form(self, call: LLMCall) -> Json:
         """Returns a request without its messages, as a mapping. Raises NotKept.
 
-        `body` has its small fields, `parts` its large ones (field -> value), and `written` is the style of its JSON. If it is not JSON, it has `text`.
+        `body` has its small fields, `parts` its large ones (field -> value), and `written` is the style of its JSON. A request that is not
+        JSON has `text` instead.
         """
         form: Json = self._value(self._id(call, "request"))
         return {**form, "parts": {name: self._value(id) for name, id in form.get("parts", {}).items() if id}}

@@ -112,9 +112,9 @@ def read_rollouts(
 
 
 def serving(looks: Looks | None, directory: Path, calls: Sequence[Span], client: Client) -> ServingSummary | None:
-    """Returns the metrics of the stack and how they differ from the client's. None if they were not sampled.
+    """Returns the metrics of the stack and how they differ from the tap's counts. None if they were not sampled.
 
-    `looks` says how the metrics were sampled, and `client` has the latencies that the tap (the recording proxy) measured.
+    `looks` says how the metrics were sampled. `client` has the counts of the tap (the recording proxy).
     """
     if looks is None:
         return None
