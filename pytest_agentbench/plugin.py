@@ -1,8 +1,8 @@
 """The entry point of the pytest plugin. Start reading here.
 
-The process that the user started is the controller (session/controller.py). It boots the backend, the tap and the pool, writes the
-journal and decides the exit status. A process that runs tests is a worker (session/worker.py). It gets rollouts from the pool.
-Without xdist one process has both roles.
+The process that the user started is the controller (session/controller.py). It boots the backend, the tap (a proxy that records LLM
+calls) and the pool (a process that runs the rollouts), writes the journal and decides the exit status. A process that runs tests is a
+worker (session/worker.py). It gets rollouts from the pool. Without xdist one process has both roles.
 """
 
 from __future__ import annotations

@@ -90,10 +90,10 @@ def _in_hundredths(score: float, scale: Scale) -> float:
 
 
 def _decides(limit: float, scale: Scale) -> bool:
-    """Returns whether any possible score misses the threshold. If none does, the threshold is useless."""
+    """Returns whether any possible score misses the threshold `limit`. If none does, the threshold is useless."""
     return scale.worst is None or scale.loss(limit) < scale.loss(scale.worst)
 
 
 def _holds(margin: float | None, scale: Scale) -> bool:
-    """Returns whether a margin is known and less than the range of the score. Otherwise no run could miss it."""
+    """Returns whether a margin (an accepted loss) is known and less than the range of the score. Otherwise every run would pass."""
     return margin is not None and (scale.width is None or margin < scale.width)

@@ -148,7 +148,7 @@ class CellsFailed(AgentbenchError):
 
 
 def _needs(plan: ReproductionPlan, cells: Sequence[Cell]) -> Requirements:
-    """Returns what the sessions of the cells need, with a sentence for each need that is not met. Nothing is started."""
+    """Returns what the sessions of the cells (method and concurrency) need, and which needs are not met. Starts nothing."""
     from pytest_agentbench.backends.doctor import checks
     from pytest_agentbench.backends.spec import load_backend
     from pytest_agentbench.cli.requirements import PlannedSessions, Requirements

@@ -115,7 +115,7 @@ def _find(options: argparse.Namespace, terms: Criteria) -> None:
 
 
 def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: Criteria) -> Mapping[int, str]:
-    """Runs one session, prints its measurements and writes them to files. Returns the verdict on each concurrency level."""
+    """Runs one session, prints its measurements and writes them to files. Returns level -> verdict by `terms`."""
     from pytest_agentbench.reports.sections.sweep import document
     from pytest_agentbench.reports.sweep import write
     from pytest_agentbench.sweep.levels import judgements, read_sweep, verdicts
@@ -132,7 +132,7 @@ def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: C
 
 
 def _session(options: argparse.Namespace, concurrencies: Sequence[int]) -> tuple[Path, int]:
-    """Runs one session with these concurrency levels as arms. Returns its run directory and its exit status.
+    """Runs one session that compares these concurrency levels as arms. Returns its run directory and its exit status.
 
     Raises SessionFailed if the session did not finish. Failed tests do not matter.
     """

@@ -43,7 +43,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Access:
-    """The permission to call a model through the tap. Each permission has its own token."""
+    """The permission to call a model through the tap (the recording proxy). Each permission has its own token."""
 
     upgrade: bool | None = None  # whether the tap requests a stream for calls without streaming; None: the call decides
     keep: bool = False  # whether the pool can request the texts of the answers before the permission ends
@@ -93,7 +93,7 @@ ERROR_KINDS = {
 
 
 class Chunk(NamedTuple):
-    """One event of a streamed answer, with the time at which it arrived at the tap."""
+    """One event of a streamed answer, with the time at which it arrived at the tap (the recording proxy)."""
 
     at_ns: int  # arrival, monotonic nanoseconds
     kind: str  # content of the event: role | content | reasoning | tool_call | finish | usage | other
@@ -137,7 +137,7 @@ class KeptCall:
 
 @dataclass(frozen=True)
 class LLMCall:
-    """One LLM request of a rollout, recorded by the tap.
+    """One LLM request of a rollout, recorded by the tap (a proxy before the backend).
 
     Metrics such as TTFT and ITL are not stored. `metrics/timings` computes them from the timestamps.
     """

@@ -162,7 +162,7 @@ def suite_of(group: str, variant: str) -> str:
 
 
 def arm_of(variant: str) -> str:
-    """Returns the arm of a variant."""
+    """Returns the arm (setting under comparison) of a variant: the last part of its name."""
     return variant.rpartition("-")[2]
 
 
@@ -328,7 +328,7 @@ class Rollout:
 
     @property
     def expected_tools(self) -> list[str]:
-        """The names of the tools that the labels expect, in order."""
+        """The names of the tools that the agent should call according to the data set, in order."""
         return [str(call["tool"]) for call in self.expected]
 
     def score(self, name: str) -> Score:

@@ -40,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class ReproductionPlan:
-    """The settings that all cells of a directory share."""
+    """The settings that all cells (method and concurrency) in one output directory share."""
 
     suite: str  # folder of the suite
     variant: str  # variant of the suite; empty: the suite's own agent
@@ -148,11 +148,14 @@ class MeasuredCell:
 
 
 def write_cell(cell: Cell, chosen: ChosenRuns, draft: Path) -> None:
-    """Writes a cell's files, in the format of the published experiment. Raises ConfigError if no call of the run was answered."""
+    """Writes the files of a cell from its run to the folder `draft`, in the format of the published experiment.
+
+    Raises ConfigError if no call of the run was answered.
+    """
     [origin] = chosen.origins
     write_run(draft, origin, chosen.run_of(origin), exact=chosen.exact)
     if not _read(draft / "steps_summary.json")["ok"]:
-        raise ConfigError(f"{origin.directory}: no agent call was answered, so there is no window; its report.md shows why")
+        raise ConfigError(f"{origin.directory}: no agent call was answered, so no time window was measured; its report.md shows why")
     (draft / RESULTS_FILE).write_text(json.dumps({**vars(cell), "run": origin.run}, indent=2) + "\n", encoding="utf-8")
 
 

@@ -1,7 +1,8 @@
 """attempts.jsonl: the log of the attempts of a run. It complements the journal, which contains only finished rollouts.
 
-The controller writes an entry when something changes that the next pool has to know. A pool that replaces a dead one, and the first
-pool of a session that resumes a run, read the journal and this file with `read_attempts` and continue from the returned state.
+The controller writes an entry when something changes that the next pool (process that runs rollouts) has to know. A pool that replaces a
+dead one, and the first pool of a session that resumes a run, read the journal and this file with `read_attempts` and continue from the
+returned state.
 
 Entries contain no secrets. An address for calls is identified by its number (the part of its token before the dash), and an endpoint by
 its URL.
@@ -29,7 +30,7 @@ BLOCK = 1 << 16  # bytes per read when the last line is searched
 
 @dataclass
 class RolloutTally:
-    """Counts of the attempts that were announced to a stack, for all pools of a session together."""
+    """Counts of the attempts whose calls told the stack to which rollout they belong, for all pools of a session together."""
 
     labelled: int = 0  # attempts whose calls got a label; each label has its own id
     announced: int = 0  # labelled attempts that the stack has seen, or that had an answered call if it does not report them
@@ -41,7 +42,7 @@ class RolloutTally:
 
 @dataclass(frozen=True)
 class OpenLabel:
-    """A label (the id by which a stack knows a rollout) that has not been released yet."""
+    """A label (the id by which a stack knows a rollout) for which no release (the message that the rollout has ended) has succeeded."""
 
     id: str  # id by which the stack knows the rollout
     url: str  # URL of the endpoint that gets the release
@@ -49,28 +50,28 @@ class OpenLabel:
 
 @dataclass(frozen=True)
 class RolloutsPlanned:
-    """An entry: written when a test process has sent the rollouts that the tests of the session need."""
+    """An entry of the log: written when a test process has sent the rollouts that the tests of the session need."""
 
     keys: tuple[RolloutKey, ...]  # planned rollouts, each once per test that needs it
 
 
 @dataclass(frozen=True)
 class RolloutRead:
-    """An entry: sent by the pool when a test gets its rollout. The next pool need not run the rollout for that test."""
+    """An entry of the log: sent by the pool when a test gets its rollout. The next pool need not run the rollout for that test."""
 
     key: RolloutKey
 
 
 @dataclass(frozen=True)
 class RoundAdded:
-    """An entry: written when a round of additional trials starts, and without keys when it has ended. No test needs these rollouts."""
+    """An entry of the log: a round of additional trials starts, or has ended if there are no keys. No test needs these rollouts."""
 
     keys: tuple[RolloutKey, ...]
 
 
 @dataclass(frozen=True)
 class AttemptBegun:
-    """An entry: sent by the pool when an attempt begins. From then on the rollout is in flight, and a suspect if a process dies."""
+    """An entry of the log: sent by the pool when an attempt begins. From then on, the rollout is a suspect if a process dies."""
 
     key: RolloutKey
     began_ns: int  # start, monotonic nanoseconds
@@ -78,7 +79,7 @@ class AttemptBegun:
 
 @dataclass(frozen=True)
 class AttemptFailed:
-    """An entry: sent by the pool when an attempt has failed and will be repeated. The next pool continues with the following attempt."""
+    """An entry of the log: sent by the pool when an attempt has failed and will be repeated. The next pool begins with the repetition."""
 
     key: RolloutKey
     attempt: Attempt
@@ -87,7 +88,7 @@ class AttemptFailed:
 
 @dataclass(frozen=True)
 class AddressOpened:
-    """An entry: sent by the pool before it opens an address at the taps. If the pool dies, the next one closes the address."""
+    """An entry of the log: the pool will open an address (a URL for calls of a rollout). If it dies, the next pool closes the address."""
 
     number: str  # the part of the address's token before the dash
     key: RolloutKey  # rollout that makes calls at this address
@@ -98,7 +99,7 @@ class AddressOpened:
 
 @dataclass(frozen=True)
 class AddressClosed:
-    """An entry: sent by the pool when it has closed an address. If it dies before `LabelReleased`, the next pool releases the label."""
+    """An entry of the log: the pool has closed an address. If it dies before `LabelReleased`, the next pool tells the stack instead."""
 
     number: str  # number of the address
     calls: int  # LLM calls that the taps have reported
@@ -108,7 +109,7 @@ class AddressClosed:
 
 @dataclass(frozen=True)
 class LabelReleased:
-    """An entry: sent by the pool when it has released a label, so the stack knows that the rollout has ended."""
+    """An entry of the log: the pool has released a label, which means that it has told the stack that the rollout has ended."""
 
     id: str  # id of the label
     tally: RolloutTally
@@ -116,28 +117,31 @@ class LabelReleased:
 
 @dataclass(frozen=True)
 class RunAlone:
-    """An entry: sent to the pool after a process of the session has died. From then on, each of these rollouts runs alone."""
+    """An entry of the log: sent to the pool after a process of the session has died. From then on, each of these rollouts runs alone."""
 
     keys: tuple[RolloutKey, ...]
 
 
 @dataclass(frozen=True)
 class EndRollout:
-    """An entry: ends a rollout with this record, because the rollout caused repeated deaths of a process or blocked the pool."""
+    """An entry of the log: ends a rollout with this record, because it caused repeated deaths of a process or blocked the pool."""
 
     rollout: Rollout  # record; if `ended_ns` is 0 it has only key, status, reason and log, otherwise only calls of judges may be missing
 
 
 @dataclass(frozen=True)
 class PoolDied:
-    """An entry: written when a pool has died. Attempts that were in flight were interrupted."""
+    """An entry of the log: written when a pool has died. The attempts that it was running were interrupted."""
 
     why: str  # reason of the death
 
 
 @dataclass(frozen=True)
 class PrepareBlock:
-    """An entry: sent by the pool before a block of rollouts. The controller prepares the arm, which may take minutes, and then answers."""
+    """An entry of the log: sent by the pool before a block, which is a series of rollouts of one arm (a setting under comparison).
+
+    The controller prepares the arm, which may take minutes, and then tells the pool whether it can run.
+    """
 
     arm: str
     rollouts: int  # rollouts in the block
@@ -276,7 +280,7 @@ def read_attempts(directory: Path, session: int, recorded: Mapping[RolloutKey, i
 
 
 def _entries(path: Path, session: int, size: int | None, damaged: list[str]) -> Iterator[tuple[int, AttemptEntry]]:
-    """Yields (session, entry) for each line, from other sessions only `LASTING` entries. Ignores an incomplete last line.
+    """Yields (session, entry) for each line. From other sessions only begun and failed attempts. Ignores an incomplete last line.
 
     Adds a sentence to `damaged` for each line that cannot be read.
     """

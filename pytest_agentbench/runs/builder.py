@@ -56,7 +56,7 @@ def plan_suite(
     quarantined: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
     population: Collection[str] = (),
 ) -> PlannedSuite:
-    """Returns the plan of one suite under one variant: everything except rollouts that its result is computed from.
+    """Returns the plan of one suite under one variant: what is needed besides rollouts to compute its result.
 
     Args:
         name: The suite, or `suite-variant`.
@@ -120,7 +120,10 @@ def _facts_of(suite: Suite, variant: str, thresholds: Mapping[str, float], quara
 
 
 def prices_by_endpoint(roles: Mapping[str, Json], backend: TokenPrices | None) -> dict[str, TokenPrices]:
-    """Returns endpoint -> its prices from the settings of roles. The key of the backend under test is an empty string."""
+    """Returns URL of an endpoint -> its prices, from the settings of roles (models such as a judge).
+
+    The key of the backend under test is an empty string.
+    """
     elsewhere = (role for role in roles.values() if role.get("url") and role.get("prices"))
     own = {str(role["url"]).rstrip("/"): Prices(**role["prices"]).token_prices for role in elsewhere}
     return {**own, **({"": backend} if backend else {})}
@@ -138,7 +141,7 @@ def _question(score: str, population: Collection[str]) -> str:
 def _score_summary(tally: SuiteTally, name: str, scale: Scale, of: str) -> Means:
     """Returns two means: over all measured rollouts, where an agent error counts as the worst value, and over the evaluable ones.
 
-    If the scale has no worst value, both means are over the evaluable ones. `of` is the question of the intervals: suite or population.
+    If the scale has no worst value, both means are over the evaluable ones. `of` says what the intervals are for: suite or population.
     """
     evaluable = tally.scores.get(name, {})
     everything = {scenario: list(values) for scenario, values in evaluable.items()}
@@ -161,7 +164,7 @@ def _mean(
 
 
 def _facts(interval: Interval, of: str) -> tuple[float | None, float | None, float | None, str, int, int, str]:
-    """Returns the fields of a `Mean` in their order."""
+    """Returns an interval as the fields of a `Mean`, in their order."""
     return interval.mean, interval.low, interval.high, of, interval.n, interval.clusters, interval.method
 
 
@@ -266,7 +269,10 @@ def prices_of(backend: BackendUse, variant: str) -> TokenPrices | None:
 
 
 def _with_roles(planned: PlannedSuite, backend: BackendUse) -> PlannedSuite:
-    """Returns the plan of a suite with the roles in force. Roles in the backend's YAML replace those of suite.yaml."""
+    """Returns the plan of a suite with the roles (models such as a judge) in force.
+
+    Roles in the backend's YAML replace those of suite.yaml.
+    """
     return replace(planned, roles={**planned.roles, **backend.described(planned.facts.variant).get("roles", {})})
 
 

@@ -1,8 +1,8 @@
 """messages.jsonl, beside the journal of a run: the requests and replies of its calls, each distinct value once.
 
 Calls in the journal refer to its lines by their ids (`KeptCall`). An id is a hash of the redacted value, so equal values have equal ids in
-all runs, and an id does not help to guess a secret. The prompts of a run form a tree: a node is a message, and the node with
-the messages before it. So the file grows with the number of messages, and not with the sizes of all requests.
+all runs, and an id does not help to guess a secret. The prompts of a run form a tree: a node is a message with the id
+of the node before it. So the file grows with the number of messages, and not with the sizes of all requests.
 """
 
 from __future__ import annotations
@@ -210,7 +210,11 @@ class Conversations:
         return {"path": form["path"], "headers": form["headers"], "body": form["text"] if "text" in form else json_text.loads(body)}
 
     def form(self, call: LLMCall) -> Json:
-        """Returns a request without its messages: `path`, `headers`, `written`, `body` and `parts` (field -> value). Raises NotKept."""
+        """Returns a request without its messages, as a mapping. Raises NotKept.
+
+        `body` has its small fields, `parts` its large ones (field -> value), and `written` is the style of its JSON. A request that is not
+        JSON has `text` instead.
+        """
         form: Json = self._value(self._id(call, "request"))
         return {**form, "parts": {name: self._value(id) for name, id in form.get("parts", {}).items() if id}}
 

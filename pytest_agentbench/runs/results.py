@@ -168,7 +168,7 @@ class SuiteFacts:
 
 @dataclass(frozen=True)
 class PlannedSuite:
-    """The plan of a suite under one variant: everything except rollouts that its result is computed from."""
+    """The plan of a suite under one variant: what is needed besides rollouts to compute its result."""
 
     name: str  # suite, or `suite-variant`
     facts: SuiteFacts
@@ -228,7 +228,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class ArmFacts:
-    """The state of the arms at the end of a session."""
+    """The state of the arms (settings under comparison) at the end of a session."""
 
     failure: str = ""  # why no arm could run any more; empty if nothing failed
     failures: Mapping[str, str] = field(default_factory=dict)  # arm that failed to start or was lost -> why
@@ -238,7 +238,7 @@ class ArmFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmResult(Arm):
-    """One arm, with all suites together."""
+    """The results of one arm (a setting under comparison), with all suites together."""
 
     model: str | None  # name of the model, as `backend.served_model`
     load_s: float | None  # seconds until its backend answered; null if it did not, and for arms without their own backend

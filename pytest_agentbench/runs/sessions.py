@@ -117,7 +117,7 @@ def resume_journal(
     Args:
         journal: The open journal of the run.
         session: Number of the session.
-        contents: Hashes that rollouts have in this session.
+        contents: Computes the hashes (of agent, prompts, scorers and so on) that rollouts have in this session.
         suites: Suite -> its identity in this session.
         backend: Identity of the backend in this session.
         sessions: Earlier sessions of the run.
@@ -186,7 +186,10 @@ def refusals(
 
 
 def _changes(kept: Mapping[RolloutKey, Entry], contents: ContentHashes) -> dict[tuple[str, ...], HashChange]:
-    """Returns the first rollout with each change. A key is the changed part, such as `agent`, and its suite, group or scenario."""
+    """Returns each change since kept rollouts were recorded, with the first rollout that it concerns.
+
+    A key is the changed part, such as `agent`, and its suite, group or scenario.
+    """
     every: dict[tuple[str, ...], HashChange] = {}
     for key, entry in kept.items():
         if entry.content != (today := contents.of(key)):

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def header(setup: Setup, opened: OpenSession | None, workers: Workers, left_out: Sequence[str]) -> Iterator[str]:
-    """Yields the lines of the session header. `left_out` has a sentence for each arm that cannot run."""
+    """Yields the lines of the session header. `left_out`: one for each arm (setting under comparison) that cannot run."""
     for line in (*_header_lines(setup, opened, workers), *left_out):
         yield f"agentbench: {line}"
 
@@ -119,7 +119,8 @@ class Controller:
     """The pytest plugin in the process that the user started; one per session. Each of three stages has an attribute, None at first:
 
     1. `setup` (pytest_sessionstart): suites, backend and gate are chosen and checked. Sessions that only inspect tests (LOOKING) stop here.
-    2. `opened` (`_open`): the run directory exists; backend, tap and pool start in the background.
+    2. `opened` (`_open`): the run directory exists. The backend, the tap (the proxy that records LLM calls) and the pool (the process that
+       runs rollouts) start in the background.
     3. `finish` (pytest_sessionfinish): the services end, the journal is read, and the run and its exit status are computed. `_close`
     writes the reports.
 
@@ -243,7 +244,7 @@ class Controller:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Ends the session with a usage error if memory, threads or open files run out. Waiting tests fail with the same reason."""
+        """Runs pytest's test loop. If memory, threads or open files run out, waiting tests fail and the session ends with a usage error."""
         if self.opened is None:
             return (yield)
         try:

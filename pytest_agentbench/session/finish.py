@@ -135,7 +135,7 @@ class Finish:
         return exit_status(ending, self._opened.setup.settings.inconclusive)
 
     def _count_losses(self, session: pytest.Session) -> None:
-        """Updates the session's exit status, and exit status, verdict and failed steps of `run`."""
+        """Puts the steps that failed so far into `run`. Updates the exit status of `run` and session, and the verdict of `run`."""
         losses = self._opened.losses.sentences
         if losses:
             session.exitstatus = with_shutdown_errors(int(session.exitstatus))

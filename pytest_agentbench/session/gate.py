@@ -89,7 +89,7 @@ class Gate:
         return {each.rule.metric for each in self.rules if each.group == group and each.rule.of == POPULATION}
 
     def warnings(self, compiled: Sequence[CompiledSuite], limit: int | None, rounds: int | None = None) -> Iterator[str]:
-        """Yields a sentence for each rule that needs more trials, and for each margin with which a suite of this size can hardly pass.
+        """Yields a sentence for each rule that needs more trials, or whose margin (accepted loss) is too small for the size of its suite.
 
         `rounds` is the largest number of trial rounds if they are added until the verdict stands.
         """
@@ -107,7 +107,7 @@ class Gate:
                 yield f"{each.group}: the margin of `{each.rule.text}` is too small for {size}: {why}"
 
     def _why_too_small(self, suite_rule: SuiteRule, scenarios: int, trials: int) -> str:
-        """Returns why the margin of a rule is too small for so many scenarios and trials, or an empty text."""
+        """Returns why the margin of a rule (the accepted loss) is too small for so many scenarios and trials, or an empty text."""
         width = suite_rule.scale.width or 1.0
         margin = suite_rule.rule.margin / width  # The formulas below are for scores between 0 and 1.
         within, base_trials = self._noise(suite_rule, width)
@@ -125,7 +125,10 @@ class Gate:
         return ""
 
     def _noise(self, suite_rule: SuiteRule, width: float) -> tuple[float | None, int]:
-        """Returns the variance of the baseline's trials of a scenario / `width`² (None if unknown), and its fewest trials of a scenario."""
+        """Returns how much trials of one scenario vary in the baseline, and the fewest trials that it has of a scenario.
+
+        The first is a variance, divided by `width`² so that it is for scores between 0 and 1; None if unknown.
+        """
         base = self.baselines.get(suite_rule.group)
         known = samples(base.groups.get(suite_rule.group, ()), suite_rule.rule.metric, suite_rule.scale) if base else {}
         scores = {name: each.scores for name, each in known.items() if each.scores}
@@ -192,7 +195,7 @@ def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate 
 
 
 def judge_again(run: Run, directory: Path, compiled: Sequence[CompiledSuite], options: GateOptions) -> tuple[GateResult | None, Evidence]:
-    """Judges a finished run. Returns the result of the gate (None without rules) and the evidence.
+    """Judges a finished run. Returns the result of the gate (None without rules) and the evidence (data of the run) that it is based on.
 
     Raises ConfigError for invalid rules, and for a run that is its own baseline.
     """
@@ -302,9 +305,9 @@ def refuse_endless(most: int | None, gate: Gate | None) -> None:
 class Rounds:
     """The trial rounds of a session (`--agentbench-trials=auto`); a pytest plugin in the controller.
 
-    Tests read the first round. `planned` adds the second one at once, because the first interim look comes after it. After each
-    further round `round_finished` judges the run, and adds another round unless the verdict stands (more trials would not change it).
-    Pytest's test loop ends only when the rounds are over.
+    Tests read the first round. `planned` adds the second one at once, because the first interim look (a verdict between rounds) comes
+    after it. After each further round `round_finished` judges the run, and adds another round unless the verdict stands (more trials
+    would not change it). Pytest's test loop ends only when the rounds are over.
 
     `planned` is called in the thread of the pool connection, `round_finished` in a thread of its own.
     """
@@ -319,7 +322,7 @@ class Rounds:
         self._finished = threading.Event()
 
     def planned(self, keys: Sequence[RolloutKey]) -> list[RolloutKey]:
-        """Takes the rollouts of the first round and returns those of the second one. No interim look is between the two."""
+        """Takes the rollouts of the first round and returns those of the second one. The run is not judged between the two."""
         self._first = [*dict.fromkeys(keys)]
         return self._round(FIRST_LOOK)
 

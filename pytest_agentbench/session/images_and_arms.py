@@ -1,4 +1,7 @@
-"""Preparation of rollouts: builds the images of tasks before a session measures, and switches arms and caches between blocks."""
+"""Preparation of rollouts: builds the images of tasks before a session measures, and prepares the backend for each block.
+
+A block is a series of rollouts of one arm (a setting under comparison).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class TaskImages:
     """Builds the container images of a session's tasks, and removes sandboxes that are left at the end."""
 
     def __init__(self, tasks: Mapping[tuple[str, str], Task], run: str, say: Callable[[str], None]) -> None:
-        """`tasks` are by suite and scenario. `run` is the label of their sandboxes. `say` is called with sentences for the user."""
+        """`tasks` are by suite and scenario. `run` is a label of their containers. `say` is called with sentences for the user."""
         self.tasks, self._run, self._say = tasks, run, say
         self.planned: Sequence[RolloutKey] = ()
         self.unbuilt: dict[str, str] = {}  # image -> why it could not be built
@@ -84,10 +87,10 @@ class TaskImages:
 
 
 class ArmSwitcher:
-    """Prepares the backend for each block (rollouts of one arm in a row), and records the cache hits and the duration of each block.
+    """Prepares the backend for each block: rollouts of one arm (a setting under comparison) in a row. Records its cache hits and duration.
 
-    The pool announces each block, one at a time. `begin` switches to the block's arm and empties the cache if the policy is `cold`.
-    `measure` starts the measurement and `close` ends it.
+    The pool (the process that runs rollouts) announces each block, one at a time. `begin` switches to the block's arm and empties the
+    cache if the policy is `cold`. `measure` starts the measurement and `close` ends it.
     """
 
     def __init__(self, backend: Backend, policy: str) -> None:
@@ -99,9 +102,9 @@ class ArmSwitcher:
         self._salted: dict[str, str] = {}  # arm whose cache cannot be reset -> reason
 
     def begin(self, endpoint: Endpoint, arm: str, rollouts: int) -> tuple[Turn | NoTurn, bool]:
-        """Prepares an arm for a block. Returns the answer for the pool, and whether the arm was started for this block.
+        """Prepares an arm for its next block of rollouts. Returns the answer for the pool, and whether the arm was started for this block.
 
-        `endpoint` is the session's endpoint, for a session with one backend.
+        The answer is the arm's endpoint and salt, or why the arm cannot run. `endpoint` is that of the session, for one with one backend.
         """
         self.close()
         try:
@@ -117,7 +120,10 @@ class ArmSwitcher:
         return Turn(endpoint, block.salt), swapped
 
     def measure(self, primed: int | None) -> None:
-        """Starts the measurement of the block. `primed` is the number of rollouts whose first call was made before the measurement."""
+        """Starts to measure cache hits and duration of the block.
+
+        `primed` is the number of rollouts whose first call was made before, to fill the cache; None if the policy makes none.
+        """
         self.blocks[-1] = replace(self.blocks[-1], primed=primed)
         self._before, self._is_open, self._began = self._counters(), True, time.monotonic()
 
@@ -131,11 +137,11 @@ class ArmSwitcher:
 
     @property
     def why_salted(self) -> dict[str, str]:
-        """Arm whose prompts get a salt, because its cache could not be reset -> reason."""
+        """Arm whose prompts get a salt (a unique text against cache hits), because its cache could not be reset -> reason."""
         return dict(self._salted)
 
     def facts(self, failure: str) -> ArmFacts:
-        """Returns the facts about the arms for the comparison. `failure` is the reason why the session failed, if it did."""
+        """Returns which arms failed, and how long each took to start. `failure` is the reason why the session failed, if it did."""
         backend = self.backend
         return ArmFacts("" if backend.failures else failure, backend.failures, backend.load_s, backend.in_sequence)
 

@@ -22,7 +22,10 @@ from pytest_agentbench.suites.suite import Suite
 
 
 class PooledTap:
-    """Opens and closes addresses of the tap for an agent in a test process through the pool. Raises the errors of `PoolConnection.ask`."""
+    """Asks the pool to open and close addresses (URLs of the tap, the recording proxy) for an agent in a test process.
+
+    Raises the errors of `PoolConnection.ask`.
+    """
 
     def __init__(self, pool: PoolConnection) -> None:
         self._pool = pool
@@ -31,7 +34,7 @@ class PooledTap:
         return self.open_now(key, access)
 
     def open_now(self, key: RolloutKey, access: Access) -> ModelAddress:
-        """Opens an address for the calls of one rollout. Like `open`, but not async."""
+        """Opens an address (a URL of the tap) for the calls of one rollout. Like `open`, but not async."""
         return self._pool.ask(LendAddress(key, access))[0].address
 
     async def said(self, id: str) -> list[Json]:
@@ -41,7 +44,7 @@ class PooledTap:
         return self.close_now(id)
 
     def close_now(self, id: str) -> tuple[LLMCall, ...]:
-        """Closes an address and returns the calls that were made through it."""
+        """Closes the address (a URL of the tap) with this id, and returns the calls that were made through it."""
         return self._pool.ask(ReturnAddress(id))[0].calls
 
 

@@ -236,7 +236,10 @@ def _pool_settings(setup: Setup, directory: Path, session: int) -> PoolSettings:
 
 
 def _block_settings(setup: Setup) -> BlockSettings:
-    """Returns how rollouts run in blocks. In a session without arms all variants belong to one arm with an empty name."""
+    """Returns how rollouts run in blocks (series of rollouts of one arm, which is a setting under comparison).
+
+    In a session without arms all variants belong to one arm with an empty name.
+    """
     origins = {name: each.origins.get(name, VariantOrigin(name, "")) for each in setup.discovered.compiled for name in each.variants}
     return BlockSettings(origins, setup.settings.cache, setup.backend.in_sequence, concurrencies(setup.settings.ab))
 

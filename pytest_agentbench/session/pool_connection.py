@@ -30,7 +30,7 @@ class PoolConnection:
         self._socket: socket.socket | None = None
 
     def ask(self, question: PoolQuestion[PoolAnswer_co], body: bytes = b"") -> tuple[PoolAnswer_co, bytes]:
-        """Returns the pool's answer, and the body that comes with it.
+        """Sends a question with its body (further bytes, such as a record). Returns the pool's answer and the body of the answer.
 
         Raises:
             MissingError: The pool refuses the question, because this machine lacks something that the backend needs.

@@ -1,4 +1,7 @@
-"""The services of a session (backend, taps and pool), as the controller starts, watches, restarts and stops them."""
+"""The services of a session, as the controller starts, watches, restarts and stops them.
+
+They are the backend, the taps (proxies that record LLM calls) and the pool (the process that runs rollouts).
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,9 @@ def _fails_waiting_tests(work: Callable[Concatenate[Services, P], None]) -> Call
 
 
 class Services:
-    """The processes of one session: the backend, the taps and the pool. The constructor starts them in the background.
+    """The processes of one session: the backend, the taps (proxies that record LLM calls) and the pool (which runs rollouts).
+
+    The constructor starts them in the background.
 
     1. `_start` boots the backend, starts the parts (`SessionParts`: taps and pool) and builds images, all at the same time. Tests can
        connect to the pool on `port` at once, and wait there. A backend that takes minutes boots only when a test needs it.
@@ -142,7 +147,7 @@ class Services:
         self._parts.fail(self.failure, "missing" if self.missing else "infra_error")
 
     def on_pool_lost(self, reason: str) -> None:
-        """Called by the parts when the pool is lost and no other one will be started. `reason` is empty at the end of the session."""
+        """Called by `SessionParts` when the pool is lost and no other one will be started. `reason` is empty at the end of the session."""
         if reason and not self._finishing:
             self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved_note()}"
         self._connected.set()
@@ -160,7 +165,7 @@ class Services:
             self.notices.put(self._redactor.plain(f"the backend {self.backend.name!r} does not answer: {problem}"))
 
     def on_pool_died(self) -> None:
-        """Ends the measurement of the current block, because the pool has died and no rollout runs."""
+        """Called by `SessionParts` when the pool has died, so no rollout runs. Ends the measurement of the current block of rollouts."""
         if self.arm_switcher is not None:
             with self._switching:
                 self.arm_switcher.close()
@@ -170,7 +175,7 @@ class Services:
         return self.backend.processes
 
     def unused(self, key: RolloutKey) -> Collection[str]:
-        """Returns the names of the backend's processes that belong to other arms than the rollout's."""
+        """Returns the names of the backend's processes that belong to other arms (settings under comparison) than the rollout's."""
         return self.backend.unused(arm_of(key.variant))
 
     def _saved_note(self) -> str:
@@ -296,7 +301,7 @@ class Services:
 
     @_fails_waiting_tests
     def _prepare_block(self, pool: PoolProcess, arm: str, rollouts: int) -> None:
-        """Prepares an arm for the next block, and answers the pool."""
+        """Prepares an arm (a setting under comparison) for a block of its rollouts, and tells the pool whether they can start."""
         assert self.arm_switcher is not None and self.endpoint is not None
         with self._switching:
             answer: protocol.Turn | protocol.NoTurn
@@ -338,7 +343,7 @@ class Services:
                 pool.send(*self._answer(message, body))
 
     def _answer(self, question: protocol.SessionQuestion, body: bytes) -> tuple[protocol.ControllerAnswer, bytes]:
-        """Returns the answer to a question of the pool, and its body."""
+        """Returns the answer to a question of the pool, and the answer's body (a record, or nothing)."""
         try:
             match question:
                 case protocol.PlanMade():

@@ -179,7 +179,7 @@ class WorkflowCommands:
             terminal.write_line(f"::stop-commands::{self._token}")
 
     def resume(self, terminal: Any) -> None:
-        """Makes GitHub accept commands again: before annotations are printed, and at the end."""
+        """Makes GitHub run workflow commands again after `stop`. Called before annotations, which are such commands, and at the end."""
         if self._token:
             terminal.ensure_newline()
             terminal.write_line(f"::{self._token}::")

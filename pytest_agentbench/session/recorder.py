@@ -67,7 +67,7 @@ class RunRecorder:
         self.began = time.monotonic()
 
     def finished(self, summary: RolloutFinished, body: bytes) -> bytes:
-        """Writes a rollout to the journal, and the values of its calls to messages.jsonl. Returns the record with its transcript.
+        """Writes a rollout to the journal, and its requests and replies to messages.jsonl. Returns the record with its transcript.
 
         A record that a new pool sends again, because the old one died before it got the answer, is not written twice.
         """

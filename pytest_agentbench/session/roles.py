@@ -44,13 +44,13 @@ def _mismatches(compiled: CompiledSuite, backend: Json, keys: bool) -> Iterator[
 
 
 def player_of(role: str, suite: Suite, backend: Json) -> Json | None:
-    """Returns the endpoint of a role from the backend's YAML, else from suite.yaml, else None."""
+    """Returns the endpoint of a role (a model such as a judge) from the backend's YAML, else from suite.yaml, else None."""
     player: Json | None = backend.get("roles", {}).get(role, suite.roles.get(role))
     return player
 
 
 def why_not_playable(role: str, suite: Suite, backend: Json, *, keys: bool) -> str:
-    """Returns why a role cannot be used, or an empty text. `keys` says whether the API key of its endpoint must be set."""
+    """Returns why a role (a model such as a judge) cannot be used, or an empty text. `keys` says whether its API key must be set."""
     player = player_of(role, suite, backend)
     if player is None:
         return f"no endpoint is configured for it; add it to `roles` in suite.yaml or in the YAML of backend {backend.get('name')!r}"

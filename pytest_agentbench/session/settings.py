@@ -101,7 +101,8 @@ def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequenc
         raise pytest.UsageError("--agentbench-inline runs rollouts in this process and cannot be used with -n; leave out one of them")
     if settings.inline and (settings.ab or settings.cache != CARRY):
         raise pytest.UsageError(
-            f"--{PREFIX}-inline runs each rollout in its test, but --{PREFIX}-ab and --{PREFIX}-cache need blocks; leave out one of them"
+            f"--{PREFIX}-inline runs each rollout in its test, but --{PREFIX}-ab and --{PREFIX}-cache run rollouts in blocks; "
+            "leave out one of them"
         )
     if settings.rounds and (settings.ab or settings.inline):
         other = "--agentbench-ab" if settings.ab else "--agentbench-inline"
@@ -117,7 +118,7 @@ def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequenc
 
 
 def _refuse_arm_options(config: pytest.Config, settings: Settings, arm: Arm) -> None:
-    """Raises pytest.UsageError for an option that sets a value which each arm has of its own."""
+    """Raises pytest.UsageError for an option that sets the value in which the arms (settings under comparison) differ."""
     name = arm.path or {VARIANT: "variants"}.get(arm.kind, arm.kind)
     if config.getoption(f"{PREFIX}_{name}", None) is not None:
         raise pytest.UsageError(f"--{PREFIX}-ab names the {name if arm.path else f'{arm.kind}s'}; leave out --{PREFIX}-{name}")

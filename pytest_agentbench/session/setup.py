@@ -169,13 +169,13 @@ class Setup:
 
     @property
     def identity(self) -> Json:
-        """What a resumed run must not change: backend, cache policy, and the concurrency of each arm if arms differ in it."""
+        """What a resumed run must not change: backend, cache policy, and concurrency if arms (settings under comparison) differ in it."""
         policy, own = self.settings.cache, concurrencies(self.settings.ab)
         return {**self.backend.identity, **({} if policy == CARRY else {"prefix_cache": policy}), **({"concurrency": own} if own else {})}
 
     @property
     def in_blocks(self) -> bool:
-        """Whether rollouts run in blocks of one arm, with nothing running between two blocks."""
+        """Whether rollouts run in blocks of one arm (a setting under comparison), with nothing running between two blocks."""
         return bool(self.settings.ab) or self.settings.cache != CARRY
 
     @property

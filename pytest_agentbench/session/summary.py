@@ -112,7 +112,10 @@ def read_rollouts(
 
 
 def serving(looks: Looks | None, directory: Path, calls: Sequence[Span], client: Client) -> ServingSummary | None:
-    """Returns the metrics of the stack and their differences from the tap's measurements, or None if the stack has no metrics."""
+    """Returns the metrics of the stack and how they differ from the tap's counts. None if they were not sampled.
+
+    `looks` says how the metrics were sampled. `client` has the counts of the tap (the recording proxy).
+    """
     if looks is None:
         return None
     stats = summary(tally(read_samples(directory, NAMES), timeline.outer(calls)))
@@ -170,7 +173,7 @@ class ShownRollouts:
         self._pack(lambda page: page.add(rollout))
 
     def add_frame(self, frame: Frame) -> None:
-        """Adds the distributions of all rollouts to the page."""
+        """Adds the distributions of a frame (tables of all rollouts, calls and attempts) to the page."""
         self._pack(lambda page: page.distributions.add(frame))
 
     def _pack(self, step: Callable[[PackedRollouts], None]) -> None:
@@ -226,7 +229,7 @@ def put_back(opened: OpenSession) -> None:
 
 
 def conclude(opened: OpenSession, tests: Outcomes, findings: SessionFindings, *, interrupted: bool) -> Run:
-    """Returns the run of a finished session, without its exit status and final verdict."""
+    """Returns the run (the record for run.json) of a finished session. Its exit status and final verdict are decided later."""
     setup, journal, losses = opened.setup, findings.journal, opened.losses
     planned = [*_plans_of(opened, tests, journal.read)]
     facts = _facts(opened, tests, findings, resume=resume_command(opened, journal.read, planned, interrupted=interrupted))
@@ -244,7 +247,7 @@ def conclude(opened: OpenSession, tests: Outcomes, findings: SessionFindings, *,
 
 
 def _plans_of(opened: OpenSession, tests: Outcomes, read: RunReader) -> Iterator[PlannedSuite]:
-    """Yields the plan of each suite and variant that has selected tests or records."""
+    """Yields the plan (all that a result needs besides rollouts) of each suite and variant with selected tests or records."""
     gate = opened.setup.gate
     for compiled, variant, name in groups(opened.setup.discovered.compiled):
         if name in opened.recorder.selected or read.suites[name].statuses:
@@ -254,7 +257,7 @@ def _plans_of(opened: OpenSession, tests: Outcomes, read: RunReader) -> Iterator
 
 
 def _setups(setup: Setup, planned: Sequence[PlannedSuite]) -> dict[str, SuiteSetup]:
-    """Returns the setup of each planned suite and variant, which is part of the run's identity."""
+    """Returns `suite` or `suite-variant` -> its setup (data set, agent, trials and so on), which is part of the run's identity."""
     names, rounds = {each.name for each in planned}, setup.settings.rounds
     return {
         name: suite_setup(each.suite, variant, f"auto:{rounds}" if rounds else each.trials)

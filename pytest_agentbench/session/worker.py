@@ -254,7 +254,7 @@ class Worker:
             self._stop_reason = one_line(brief(answer.shared_cause or reason))
 
     def _read(self, item: pytest.Item, line: bytes, shared_cause: str | None) -> str:
-        """Parses a line of the journal, stores the rollout in the item's stash, and returns the rollout's reason."""
+        """Parses a line of the journal and stashes its rollout. Returns the reason of its status, or why the line cannot be read."""
         try:
             rollout = rollout_of(line)
         except ValueError as error:

@@ -51,7 +51,7 @@ def test_a_run_without_a_call(tmp_path: Path) -> None:
     """A run without an answered call has no window, so the cell is not measured and leaves no files."""
     one = Cell("baseline", "b", 24)
 
-    with pytest.raises(ConfigError, match="no agent call was answered, so there is no window"):
+    with pytest.raises(ConfigError, match="no agent call was answered, so no time window was measured"):
         kept(tmp_path, one, LOST)
     assert not is_measured(one, tmp_path / "out")
     assert [] == [*(tmp_path / "out").glob("*")]
