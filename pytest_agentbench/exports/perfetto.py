@@ -127,7 +127,7 @@ def _within(place: RolloutPlace, number: int) -> Iterator[TraceSlice]:
 
 
 def _call(place: RolloutPlace, attempt: Attempt, call: LLMCall, category: str) -> Iterator[TraceSlice]:
-    """Yields the slice of a call, from the time when the tap (our proxy) received it. Its parts are client queue, first token and decoding."""
+    """Yields the slice of a call, from the time when the tap (our proxy) got it. Its parts are client queue, first token and decoding."""
     facts = {
         "error_kind": call.error_kind,
         "finish_reason": call.finish_reason,
