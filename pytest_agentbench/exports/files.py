@@ -161,7 +161,7 @@ class ChosenRuns:
     def split_by_arm(origin: Origin, run: Run, by: Literal["arm", "group"]) -> dict[str, tuple[Origin, Slice]]:
         """Splits the run of an A/B session into its arms, or into its groups (suite and variant). Empty if the run has no arms.
 
-        Returns name -> (origin, rollouts). The calendar of this origin leaves out the blocks in which others ran.
+        Returns name -> (origin, rollouts). The origin has a clock (`calendar`) that leaves out the time in which other arms ran.
         """
         if not run.ab:
             return {}

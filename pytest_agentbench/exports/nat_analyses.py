@@ -308,7 +308,7 @@ def _common(tree: PromptTree, least: float) -> Iterator[tuple[str, int]]:
 
 
 def _onward(tree: PromptTree, children: Sequence[Sequence[int]], part: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Yields the positions of the next letter after `part`, all as (node of the tree, letters used of its text)."""
+    """Yields where the next letter after the position `part` can be. A position is (node of the tree, letters of its text already read)."""
     node, used = part
     if used < len(tree.texts[node]):
         yield part

@@ -131,7 +131,7 @@ class NatJob:
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """Writes a job for each group of each run, and a benchmark for each group, which compares its jobs."""
+    """Writes a job for each group (suite and variant) of each run, and a benchmark for each group, which compares its jobs."""
     rows: defaultdict[str, list[tuple[int | None, Throughput]]] = defaultdict(list)
     headings: dict[str, Heading] = {}
     for origin in chosen.origins:
@@ -206,7 +206,7 @@ def _write_job(job: NatJob, origin: Origin, run: Run, *, exact: bool) -> Through
 
 
 def _examples(job: NatJob, origin: Origin) -> Iterator[tuple[int, RolloutPlace]]:
-    """Adds the entry and the items of each rollout to a job, and then yields the position and the rollout."""
+    """Adds the entry (question and answer) and the items (scores) of each rollout to a job, then yields its position and the rollout."""
     for place in places(origin):
         rollout = place.rollout
         if rollout.kind == "scenario" and rollout.key in job.positions:

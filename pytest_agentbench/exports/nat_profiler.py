@@ -312,7 +312,7 @@ def _texts(place: RolloutPlace) -> dict[int, str]:
 
 
 def _id(place: RolloutPlace, *parts: object) -> str:
-    """Returns the UUID of a part of a rollout. It is the same in every export."""
+    """Returns the UUID of a part of a rollout, such as a call. It is the same in every export."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(map(str, (place.origin.run, *place.rollout.key, *parts)))))
 
 

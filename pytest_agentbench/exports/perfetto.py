@@ -96,7 +96,7 @@ def _attempts(place: RolloutPlace) -> Iterator[tuple[tuple[RolloutKey, int], Tra
 
 
 def _slots(spans: dict[tuple[RolloutKey, int], TraceSlice]) -> dict[tuple[RolloutKey, int], int]:
-    """Returns attempt -> number of its slot. Each attempt gets the first slot that is free when it begins."""
+    """Returns attempt -> number of its slot (a row of the timeline). Each attempt gets the first slot that is free when it begins."""
     slots: dict[tuple[RolloutKey, int], int] = {}
     free: list[int] = []
     busy: list[tuple[int, int]] = []  # end, slot
@@ -127,7 +127,7 @@ def _within(place: RolloutPlace, number: int) -> Iterator[TraceSlice]:
 
 
 def _call(place: RolloutPlace, attempt: Attempt, call: LLMCall, category: str) -> Iterator[TraceSlice]:
-    """Yields the slice of a call, from the time when the tap received it. Its parts are client queue, first token and decoding."""
+    """Yields the slice of a call, from the time when the tap (our proxy) got it. Its parts are client queue, first token and decoding."""
     facts = {
         "error_kind": call.error_kind,
         "finish_reason": call.finish_reason,
@@ -146,7 +146,7 @@ def _call(place: RolloutPlace, attempt: Attempt, call: LLMCall, category: str) -
 def _slice(
     place: RolloutPlace, attempt: Attempt, stamps: tuple[int | None, int | None], name: str, category: str, facts: Json
 ) -> Iterator[TraceSlice]:
-    """Yields one slice between two timestamps of an attempt's session, or none if their time since 1970 is unknown."""
+    """Yields one slice between two timestamps on the clock of an attempt's session, or none if their time since 1970 is unknown."""
     start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in stamps)
     if start is not None and end is not None:
         yield TraceSlice(start, max(start, end), name, category, {name: value for name, value in facts.items() if value is not None})

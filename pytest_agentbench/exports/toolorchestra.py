@@ -226,7 +226,10 @@ def _concurrency(logs: Sequence[Path], ids: set[str], notes: list[str]) -> int |
 
 
 def _usage(files: Sequence[Path], notes: list[str]) -> Json:
-    """Returns the model and the totals in the first file of token counts, which do not say which tasks they belong to. Adds notes."""
+    """Returns the model, and the sums of the token counts in the first of the files.
+
+    Adds notes on what is uncertain: the file does not say for which tasks it counts, and may lack counts of cached tokens.
+    """
     if not files:
         return {}
     totals = dict.fromkeys(("calls", "prompt_tokens", "completion_tokens", "cached_tokens"), 0)

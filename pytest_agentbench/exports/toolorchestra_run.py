@@ -57,7 +57,7 @@ GPU_COLUMNS = ("ts_iso", "ts_unix", "gpu_index", "sm_util", "mem_util", "mem_use
 
 
 def cache_rows(origin: Origin) -> Iterator[Json]:
-    """Yields a row of CACHE for each time at which the server's metrics were read, from the first known value on.
+    """Yields a row of CACHE (the CSV file) for each time at which the server's metrics were read, from the first known value on.
 
     A value is kept until the server reports another one.
     """
@@ -79,7 +79,7 @@ def cache_rows(origin: Origin) -> Iterator[Json]:
 
 
 def _samples_in_blocks(origin: Origin) -> Iterator[tuple[int, SampleRow]]:
-    """Yields (number of the block, sample). Samples between two blocks are left out, because other arms used the servers then."""
+    """Yields (number of the block, sample). Between two blocks of an arm other arms use the servers, so these samples are left out."""
     for row in rows_of_samples(origin.run, origin.directory):
         if (time := origin.calendar.in_block(row.at)) is not None:
             yield time.block, row._replace(at=time.at)
@@ -183,7 +183,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 
 
 def write_run(folder: Path, origin: Origin, run: Run, arm: str = "", *, exact: bool) -> None:
-    """Writes all files of a run, or of one of its arms. The origin's calendar converts the times. `exact` is passed to CsvFile."""
+    """Writes all files of a run, or of one of its arms. Times come from the origin's `calendar`, its clock. `exact` is passed to CsvFile."""
     folder.mkdir(exist_ok=True)
     own = (place for place in places(origin) if not arm or arm_of(place.rollout.variant) == arm)
     steps, ends, usage = _write_tasks(own, run, folder)

@@ -1,6 +1,6 @@
 """Pictures that compare runs: quality against speed, and throughput against latency.
 
-Each arm of an A/B session is a point of its own, with the rates of the time in which its blocks ran.
+Each arm of an A/B session is a point of its own, with the rates of the time in which that arm ran.
 """
 
 from __future__ import annotations

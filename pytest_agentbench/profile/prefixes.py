@@ -219,7 +219,7 @@ class PromptTrees:
         )
 
     def _prefixes(self) -> Iterator[Prefix]:
-        """Yields the prefixes that save most tokens, which are saved in all rollouts that share a prefix except the first one."""
+        """Yields the prefixes that save most tokens. Each rollout that shares a prefix saves its tokens, except the first one."""
         shared = [(*prefix, name, group.tree) for name, group in self.groups.items() for prefix in group.prefixes()]
         for node, rollouts, calls, tokens, (group, model), tree in sorted(shared, key=lambda each: -(each[1] - 1) * each[3])[:MOST]:
             text = tree.beginning(node)

@@ -74,7 +74,7 @@ def unwarmed(levels: Sequence[int]) -> str:
 
 
 def short_blocks(concurrency: int, rollouts: int) -> str:
-    """Explains that a level was often below its concurrency, because each of its blocks had few rollouts."""
+    """Explains that a level was often below its concurrency, because its blocks (stretches with only this level) had few rollouts."""
     return (
         f"concurrency {concurrency} ran in blocks of {rollouts} rollouts, so for much of their time fewer were in flight; "
         "a suite with more scenarios has longer blocks"

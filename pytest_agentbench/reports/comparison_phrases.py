@@ -1,4 +1,4 @@
-"""The sentences of reports that compare runs: compare, trend, calibrate, and the tables of other tools."""
+"""The sentences of the commands `compare`, `trend` and `calibrate`, and of reports in the formats of other tools, such as AIPerf."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def peer_table(title: str, of: str) -> str:
 
 
 def of_arm(arm: str) -> str:
-    """Returns which calls a table in another tool's format is about: those of an arm."""
+    """Returns which calls a table in another tool's format is about: those of an arm (one side of an A/B session)."""
     return f"of arm {arm}, without the time of other arms' blocks"
 
 
@@ -238,7 +238,7 @@ def suggested_by(group: str, runs: Sequence[str]) -> str:
 
 
 def not_the_same(part: str) -> str:
-    """Warns that the runs behind a suggestion differ in a part of their setup."""
+    """Warns that the runs from which thresholds are suggested differ in a part of their setup."""
     return f"these runs differ in their {part}, so the numbers include its effect"
 
 
@@ -248,7 +248,7 @@ def unlimited(score: str) -> str:
 
 
 def noise(score: str, value: ScoreNoise, *, holds: bool) -> Iterator[str]:
-    """Yields how a score varied between runs of an unchanged setup, and the verdicts with each margin."""
+    """Yields how a score varied between runs of an unchanged setup, and which verdicts a gate rule with each margin would give."""
     yield f"{score}: means {', '.join(f'{mean:.3f}' for mean in value.means)}, {max(value.means) - min(value.means):.3f} apart"
     most = ", ".join(f"{each.scenario} {each.low:.2f} to {each.high:.2f}" for each in value.flaky[:SHOWN])
     named = f": {most}{', ...' * (len(value.flaky) > SHOWN)}" if most else ""

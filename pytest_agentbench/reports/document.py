@@ -132,7 +132,7 @@ class Table(ReportBlock):
     tones: tuple[Tone, ...] = ()  # a tone for each row, with which a page colours its first cell; empty without tones
 
     def __post_init__(self) -> None:
-        """Raises ValueError if a row does not have a cell for each column, or if only some rows have a tone."""
+        """Raises ValueError if a row does not have a cell for each column, or if only some have a tone (a choice of colour)."""
         if wrong := next((row for row in self.rows if len(row) != len(self.columns)), None):
             raise ValueError(f"a row has {len(wrong)} cells, but the table has {len(self.columns)} columns")
         if self.tones and len(self.tones) != len(self.rows):

@@ -74,7 +74,7 @@ def rollout_section(rollout: Rollout) -> str:
 
 
 def draft_text(draft: Draft) -> str:
-    """`insufficient (0.80), chosen, tsq 0.500: No card was blocked.`: the verdict on a draft, its scores, and the reason."""
+    """`insufficient (0.80), chosen, tsq 0.500: No card was blocked.`: the judge's verdict on a draft, its scores, and the reason."""
     verdict = draft.verdict or {}
     judgement = f"{'sufficient' if verdict['is_sufficient'] else 'insufficient'} ({verdict['confidence']:g})" if verdict else "not judged"
     facts = [draft.status] * (draft.status != "ok") + [judgement] + ["chosen"] * draft.chosen

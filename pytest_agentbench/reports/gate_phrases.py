@@ -225,7 +225,7 @@ def annotations_left(amount: int, run: Run) -> str:
 
 
 def arms(ab: ArmsCompared) -> str:
-    """`new (backend-b) against old (backend-a), interleaved`: the arms, and the order in which their blocks ran."""
+    """`new (backend-b) against old (backend-a), interleaved`: the arms, and the order in which they took turns."""
     base, *others = (f"{each.name} ({each.value})" for each in ab.arms)
     return f"{', '.join(others)} against {base}, {ab.order}"
 

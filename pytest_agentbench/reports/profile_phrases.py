@@ -96,7 +96,7 @@ def server_hits(value: PromptReuse) -> str:
 
 
 def prefix_end(prefix: Prefix) -> Text:
-    """Returns the last characters of a prompt prefix that rollouts share, or that it ends before the transcript."""
+    """Returns the last characters of a prompt prefix that rollouts share, or says that it ends before the transcript."""
     return Code(prefix.ends) if prefix.ends else "(before the transcript)"
 
 

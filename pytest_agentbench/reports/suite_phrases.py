@@ -66,7 +66,7 @@ def _listed(names: Sequence[Code]) -> tuple[str | Code, ...]:
 
 
 def dataset(suite: SuiteResult) -> str:
-    """Returns the name, size, labels and hash of a data set, so that readers can tell data sets apart."""
+    """Returns the name, size, hash and source of the labels (expected results) of a data set, so that readers can tell data sets apart."""
     data = suite.dataset
     left = "".join(f", {amount} {what} left out" for what, amount in data.left_out.items())
     return f"{data.name}: {data.size} scenarios{left}, labels: {data.label_source}, sha256 {data.sha256[:12] or 'unknown'}"
@@ -185,7 +185,7 @@ def confidence(value: AnswersSummary) -> str:
 
 
 def drafts(value: DraftsSummary) -> str:
-    """Returns the number of drafts, their mean per rollout, and how many rollouts have an accepted one."""
+    """Returns how many drafts there are (tries of an agent that judges them), also per rollout, and how many rollouts have an accepted one."""
     each = value.drafts / value.rollouts
     accepted = f"{value.accepted} ({percent(value.accepted / value.rollouts)}) with an accepted one"
     return f"{value.drafts} of {value.rollouts} rollouts ({each:.2f} each), {accepted}"
@@ -319,7 +319,7 @@ def solved(amount: int, trials: int) -> str:
 
 
 def role(use: RoleUse) -> str:
-    """Returns calls, tokens, time and cost of a role, and how many of its calls are in the serving metrics."""
+    """Returns calls, tokens, time and cost of a role (another model that an agent asks), and how many of its calls serving metrics include."""
     failed = f" ({sum(use.failed_calls.values())} failed)" if use.failed_calls else ""
     cost = f", {text}" if (text := role_cost(use)) else ""
     timed = "all" if use.measured == use.calls else f"{use.measured}" if use.measured else "none"
@@ -333,7 +333,7 @@ def role_cost(use: RoleUse) -> str:
 
 
 def role_endpoints(use: RoleUse) -> Text:
-    """Returns `the backend` and the addresses of other endpoints that a role uses."""
+    """Returns `the backend` and the addresses of other endpoints that serve a role (another model that an agent asks)."""
     own = ("the backend",) if use.measured or not use.endpoints else ()
     others = _listed([Code(each) for each in use.endpoints])
     return (*own, *((", ",) if own and others else ()), *others)

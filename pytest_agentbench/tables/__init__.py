@@ -70,7 +70,7 @@ def read_tables(directories: Sequence[Path]) -> Tables:
 
 
 def read_frame(origin: Origin, *, events: bool = True) -> Frame:
-    """Returns the frame of a run, from which metrics are computed. Without `events`, the output events of calls are not in the frame."""
+    """Returns the frame (rollouts and calls as columns) of a run, for metrics. Without `events`, it lacks the output events of calls."""
     reader = FrameReader(origin, events=events)
     for place in places(origin):
         reader.add_place(place)

@@ -92,7 +92,7 @@ class SampleRow(NamedTuple):
 
 
 class AllSeries:
-    """A collection that contains every name. `read_samples` then yields all series."""
+    """A collection that contains every name: `read_samples`, if it gets this one, yields all series."""
 
     def __contains__(self, name: object) -> bool:
         return True

@@ -95,7 +95,10 @@ class PageTable:
 
 
 class PackedRollouts:
-    """Collects rollouts as table rows and compressed blocks. The caller must add a frame with the same rollouts to `distributions`."""
+    """Collects rollouts as table rows and compressed blocks.
+
+    The caller must also add the same rollouts to `distributions`, as a frame (a table of rollouts and their calls).
+    """
 
     def __init__(self, pass_thresholds: Mapping[str, PassThreshold | None]) -> None:
         self.table, self.distributions = PageTable(pass_thresholds), Distributions()
@@ -104,7 +107,7 @@ class PackedRollouts:
         self._blocks: list[str] = []
 
     def add(self, rollout: Rollout) -> None:
-        """Adds a rollout of a scenario. Other kinds, such as primers, are ignored."""
+        """Adds a rollout of a scenario. Other kinds, such as primers (calls that fill the prefix cache), are ignored."""
         if rollout.kind != "scenario":
             return
         self._rows.append(self.table.row(rollout))

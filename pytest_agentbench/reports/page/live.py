@@ -138,7 +138,7 @@ class LiveRecords:
 
     @property
     def mains(self) -> Json:
-        """The main score of each suite or `suite-variant`. While the run has not ended, it is taken from its sessions."""
+        """The main score of each suite or `suite-variant`. Until the run has ended, it is taken from the session records."""
         if self.run:
             return mains_of(self.run)
         groups = {key.group: key.suite for key in self._numbers}

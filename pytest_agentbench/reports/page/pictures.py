@@ -32,7 +32,7 @@ class Distributions:
         self._counts: defaultdict[str, defaultdict[str, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
 
     def add(self, frame: Frame, by: int = 1) -> None:
-        """Counts the calls of all rollouts in a frame, including earlier attempts. With `by=-1`, subtracts them."""
+        """Counts all calls in a frame (a table of rollouts and their calls), including earlier attempts. With `by=-1`, subtracts them."""
         part = frame.scenarios()
         for group in dict.fromkeys(part.rollouts["group"].tolist()):
             for name, values in _values(part.where(group=group)).items():

@@ -58,7 +58,7 @@ def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
 
 
 def _rates(ab: ArmsCompared) -> Table:
-    """Returns the rates of each arm. They do not include the time in which blocks of other arms ran."""
+    """Returns the rates of each arm. They do not include the time in which other arms ran."""
     columns = heads("arm", ("LLM calls", 0), ("failed", 0), ("seconds of its blocks", 1), ("output tokens/s", 1), ("rollouts/h", 1))
     rows = ((arm.name, arm.calls, arm.failed_calls, arm.busy_s, *(arm.metrics[each] for each in RATES)) for arm in ab.arms)
     return Table(columns, tuple(rows), level=Level.VERBOSE)

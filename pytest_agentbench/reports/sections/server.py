@@ -14,7 +14,7 @@ LATE = 2.5  # A gap between samples is shown if it is this many times longer tha
 
 
 def section(view: RunView) -> Section | None:
-    """Returns the servers' own metrics (prefix cache, KV cache, requests, GPUs), and where they differ from the counts of the tap."""
+    """Returns the servers' own metrics (prefix cache, KV cache, requests, GPUs), and where they differ from our own counts."""
     serving = view.run.serving
     return of("Server metrics", _facts(serving) if serving else [])
 

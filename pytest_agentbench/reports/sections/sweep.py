@@ -1,4 +1,4 @@
-"""The report of a sweep: the knee, the highest level that is good enough, and a row for each level."""
+"""The report of a sweep: the knee (where more load costs more than it gains), the highest good level, and a row for each level."""
 
 from __future__ import annotations
 
