@@ -54,7 +54,9 @@ def compare_arms(
     *,
     with_each_other: bool = False,
 ) -> ArmsCompared:
-    """Compares each other arm with the first one, or all arms with each other. Returns a summary of the arms, comparisons and warnings.
+    """Compares the arms (settings under comparison) of an A/B session: each other arm with the first one, or all with each other.
+
+    Returns a summary of the arms, the comparisons and warnings.
 
     Args:
         arms: The arms of the session, in order.
@@ -62,7 +64,7 @@ def compare_arms(
         trials: The rollouts of the session.
         part: The slice with the rollouts of the session, for metrics of speed.
         facts: Load times and failures of the backends, and whether the arms ran in sequence.
-        blocks: The blocks of the arms in the last session.
+        blocks: The blocks of the last session: stretches in which only one arm ran, with their prefix cache hits.
         stopwatch: The timing quality. Timings that cannot be trusted are shown but decide nothing.
         with_each_other: Whether arms other than the first one are compared as well.
     """

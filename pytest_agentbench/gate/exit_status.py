@@ -94,7 +94,7 @@ def verdict(status: int, gate: GateResult | None, *, missing: bool, thresholds: 
         status: The exit status of the session.
         gate: The result of the gate, if it counts for the exit status.
         missing: Whether this machine lacks something that the backend needs.
-        thresholds: Whether a test that reads thresholds has judged a rollout of a suite that has a threshold for each scenario.
+        thresholds: Whether a test has compared a rollout with thresholds of its suite that hold for each scenario, such as `tsq: 0.5`.
     """
     if status == OK and missing:
         return SKIPPED

@@ -216,7 +216,7 @@ class SuiteRule:
 
     @property
     def is_about_scenarios(self) -> bool:
-        """Whether the rule makes an inference about scenarios. If so, scenarios in quarantine are left out of it."""
+        """Whether the rule has an interval over scenarios. If so, scenarios in quarantine (a list in suite.yaml) are left out of it."""
         return self.rule.kind in OF_SCENARIOS and self.rule.of != RUN
 
     @property

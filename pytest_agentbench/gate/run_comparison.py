@@ -174,7 +174,7 @@ def _incomparable_reason(reference: ComparedRun, run: ComparedRun, group: str, s
 
 
 def _owners(without: int) -> str:
-    """Returns which of two runs have something that `without` of them lack: `neither` or `only one`."""
+    """Returns how many of two runs have something, in words: `neither` if both lack it (`without` is 2), else `only one`."""
     return "neither" if without == 2 else "only one"
 
 

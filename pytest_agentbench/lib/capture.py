@@ -104,7 +104,7 @@ class _Stream(io.TextIOBase):
 def install(level: str) -> None:
     """Redirects stdout, stderr and the root logger of this process to the logs of rollouts. `level` is the lowest one, such as `info`.
 
-    Only for processes of this package, such as the pool, because it affects all code in the process.
+    Only for processes of this package, such as the pool (which runs rollouts), because it affects all code in the process.
     """
     handler = _Handler()
     handler.setFormatter(logging.Formatter(FORMAT))

@@ -18,7 +18,7 @@ class Introductions:
     """Authenticates the connections of one server: the first frame of each must contain the server's token."""
 
     def __init__(self, token: str, patience: float = PATIENCE, most: int = MOST_SILENT) -> None:
-        """`patience` is the number of seconds until the first frame must be complete, `most` the number of connections without one."""
+        """`patience` is the number of seconds until the first frame must be complete, `most` the limit on connections without one."""
         self._token, self._patience, self._most = token.encode(), patience, most
         self._silent: dict[asyncio.StreamWriter, None] = {}  # connections without a first frame, the oldest first
 

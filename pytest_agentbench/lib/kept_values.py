@@ -56,7 +56,7 @@ _ID, _VALUE, _BEFORE, _MESSAGE = b'{"id":"', b'","value":', b'","before":"', b'"
 
 
 def parsed(line: bytes) -> ValueLine | NodeLine:
-    """Parses a line without its newline. Raises ValueError if it is neither of the two kinds."""
+    """Parses a line of messages.jsonl, without its newline. Raises ValueError if it is neither a ValueLine nor a NodeLine."""
     head, _, text = line.partition(_VALUE)
     if text and head.startswith(_ID) and b'"' not in head[len(_ID) :]:
         return ValueLine(head[len(_ID) :].decode(), text[:-1])

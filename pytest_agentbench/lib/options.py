@@ -167,6 +167,6 @@ GIVEN = frozenset(
 def unread(variables: Iterable[str], named: Collection[str]) -> list[str]:
     """Returns the variables that begin with AGENTBENCH_ but are not used, sorted; probably they are misspelt.
 
-    `named` are variables that settings name as holding keys.
+    `named` are variables that suites or the backend name as sources of API keys, and that are therefore used.
     """
     return sorted(name for name in variables if name.startswith(PREFIX) and name not in READ | GIVEN and name not in named)

@@ -37,10 +37,10 @@ _MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
 
 
 class Child:
-    """A child process of this package, such as the pool or a tap: `python -m <module>`, in its own process session.
+    """A child process of this package, such as the pool (which runs rollouts) or a tap (a recording HTTP proxy).
 
-    It gets its configuration as one line on stdin, and writes one line to stdout when it is ready. It ends when its stdin closes, so it
-    also ends if this process is killed.
+    It is `python -m <module>` in its own process session. It gets its configuration as one line on stdin, and writes one line to stdout
+    when it is ready. It ends when its stdin closes, so it also ends if this process is killed.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
-"""Runs a web application in a child process, such as the embedded engine. It reads its settings from stdin and writes its port to stdout.
+"""Runs a web application, such as the embedded engine (an OpenAI-compatible server), in a process of its own.
 
-The process ends when stdin closes, or on SIGTERM. If the settings are an argument of the command line, stdin is ignored.
+The process reads its settings from stdin and writes its port to stdout. It ends when stdin closes, or on SIGTERM. If the
+settings are an argument of the command line, stdin is ignored.
 """
 
 from __future__ import annotations

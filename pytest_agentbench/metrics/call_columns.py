@@ -39,7 +39,7 @@ class CallRow:
 
 
 def rows(place: RolloutPlace) -> Iterator[CallRow]:
-    """Yields the calls of a rollout, attempt by attempt."""
+    """Yields the calls of the rollout in `place`, attempt by attempt."""
     for attempt in place.rollout.attempts:
         for calls in (attempt.calls, attempt.other_calls):
             for number, call in enumerate(calls, 1):
@@ -47,7 +47,11 @@ def rows(place: RolloutPlace) -> Iterator[CallRow]:
 
 
 def _metric(metric: Metric) -> Iterator[FrameColumn[CallRow]]:
-    """Yields the columns of a metric: one for a metric of calls, three statistics for a metric of events."""
+    """Yields the columns of a metric.
+
+    If it has a value for each call, like TTFT, that is one column. If it has a value for each output event, like ITL, there are three:
+    mean, median and maximum.
+    """
     if metric.of_events is not None:
         for name, statistic in (("mean", fmean), ("median", median), ("max", max)):
             about = f"{metric.title}, {name} of the values of the call"

@@ -187,7 +187,7 @@ class Origin(NamedTuple):
     scales: Mapping[str, Mapping[str, Scale]] = {}  # group -> score -> its scale; empty while the run is in progress
 
     def scale(self, group: str, score: str) -> Scale:
-        """Returns the scale of a score of a group."""
+        """Returns the scale (range, and whether higher is better) of a score of a group (suite, or `suite-variant`)."""
         return scale_in(self.scales.get(group, {}), score)
 
 

@@ -1,7 +1,8 @@
-"""Frames and slices, from which metrics are computed. A frame has the rollouts, calls and events of runs as columns; a slice is a part.
+"""Frames and slices, from which metrics are computed.
 
-Every metric is a function of a slice. Each rollout, call and event is a row; `call_columns` and `rollout_columns` define the columns. A
-frame takes about 500 bytes per call and 28 per event. `frame_reader` builds frames from rollouts, and `registry` defines the metrics:
+A frame has the rollouts, calls and events of runs as columns. A slice is a part of a frame, such as the rollouts of one suite. Every metric
+is a function of a slice. Each rollout, call and event is a row; `call_columns` and `rollout_columns` define the columns. A frame takes
+about 500 bytes per call and 28 per event. `frame_reader` builds frames from rollouts, and `registry` defines the metrics:
 
     frame = read_frame(origin)
     frame.scenarios().where(arm="a").value("ttft.p50")  # milliseconds
@@ -35,7 +36,7 @@ MetricValue: TypeAlias = LatencySpread | float | None
 
 
 class MetricFunction(NamedTuple):
-    """A function that computes a metric for a slice."""
+    """The function that computes a metric for a slice (some rollouts of a run), and the kind of value that it returns."""
 
     of: Callable[[Slice], MetricValue]
     is_duration: bool  # whether it returns the spread of durations, which has statistics, and not a single number
@@ -58,7 +59,10 @@ class Frame:
     metrics: Mapping[str, MetricFunction]  # name -> metric
 
     def scenarios(self, terms: Terms | None = None) -> Slice:
-        """Returns a slice with the rollouts of scenarios, without calls by hand and primers, which no metric of a run includes."""
+        """Returns a slice with the rollouts of scenarios, and with `terms` (latency objectives, prices, scores) for its metrics.
+
+        It leaves out what no metric of a run includes: LLM calls that tests make by hand, and primers (calls that fill the prefix cache).
+        """
         return Slice(self, self.rollouts["kind"] == "scenario", terms=terms or Terms())
 
     @property
@@ -122,8 +126,8 @@ class Slice:
     ) -> Slice:
         """Returns a slice with the rollouts that match all given values. If several groups are given, any of them matches.
 
-        An empty `role` selects the calls of the agent itself. If a suite, variant, group or arm is given, only time counts in which any of
-        its rollouts ran.
+        An empty `role` selects the calls of the agent itself. If a suite, variant, group or arm is given, the time of the slice, by which
+        rates divide, is only the time in which any of its rollouts ran.
         """
         texts = {"suite": suite, "variant": variant, "group": group}
         chosen = self.chosen

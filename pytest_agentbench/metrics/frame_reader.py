@@ -35,7 +35,7 @@ class FrameReader:
         self.add_place(RolloutPlace(self._origin, rollout))
 
     def add_place(self, place: RolloutPlace) -> None:
-        """Adds a rollout of any run. `Calendar.learn` must have been called for a rollout of its session."""
+        """Adds a rollout of any run. The run's `Calendar` (converts timestamps) must have learnt the clock of its session (`learn`)."""
         place, self._count = place._replace(number=self._count), self._count + 1
         self._rollouts.add(RolloutRow(place))
         for attempt in place.rollout.attempts:

@@ -130,7 +130,10 @@ def goodput(part: Slice) -> GoodputSummary | None:
 
 @dataclass(frozen=True)
 class CpuShares:
-    """The CPU use of tap and pool in their busiest second with calls in flight, as shares of one core. None if it was not measured."""
+    """The CPU use of tap (the recording HTTP proxy) and pool (the process that runs rollouts), as shares of one core.
+
+    Each is that of the busiest second with calls in flight. None if it was not measured.
+    """
 
     tap: float | None = None  # share of the busiest tap
     pool: float | None = None  # share of the pool
@@ -257,7 +260,7 @@ def summarize(frame: Frame, settings: PerformanceSettings) -> PerformanceSummary
 
 
 def _paces(part: Slice) -> Floats:
-    """Returns the LLM calls per minute of each evaluable rollout. The time of judges is excluded."""
+    """Returns the LLM calls per minute of each rollout that ended as `ok` or `limit`. The time of judges is excluded."""
     rollouts = part.rollouts
     own_ms = rollouts["rollout_ms"] - rollouts["judge_part_ms"]
     known = rollouts["is_evaluable"] & (own_ms != 0)
@@ -266,7 +269,7 @@ def _paces(part: Slice) -> Floats:
 
 
 def cpu_shares(part: Slice, cpu: Mapping[str, Sequence[tuple[int, int, float]]], session: int) -> CpuShares:
-    """Returns the CPU use of tap and pool. `cpu` maps processes to samples: start and end in nanoseconds, share of a core."""
+    """Returns the CPU use (see `CpuShares`). `cpu` maps processes to samples: start and end in nanoseconds, share of a core."""
     busy = timeline.at_least(part.call_spans.get(session, ()), 1)
     taps = (busiest(samples, busy) for name, samples in cpu.items() if name.startswith("tap"))
     return CpuShares(max((share for share in taps if share is not None), default=None), busiest(cpu.get("pool", ()), busy))
@@ -299,7 +302,10 @@ def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None) -> Stopwatch:
 
 
 def _queue_share(calls: Rows) -> float | None:
-    """Returns the share of the client queue in the time of successful calls whose agents reported when they made them."""
+    """Returns which share of their time successful calls spent in the client queue: already made by the agent, but not sent yet.
+
+    Calls whose agent did not report when it made them are left out.
+    """
     queued, served = calls["client_queue_ms"], calls["e2e_ms"]
     known = ~unknown(queued)
     total = float(queued[known].sum() + served[known & ~unknown(served)].sum())

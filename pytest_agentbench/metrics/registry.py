@@ -307,7 +307,10 @@ METRICS = (
 
 
 def latencies(*levels: MetricLevel, compared: bool = False) -> dict[str, Metric]:
-    """Returns the metrics by name that are durations, of some levels or of all. With `compared`, only those that rules accept."""
+    """Returns name -> metric for durations that have a value per `event`, `call` or `rollout`: of these levels, or of all three.
+
+    With `compared`, those that gate rules and comparisons do not accept are left out.
+    """
     return {
         each.name: each for each in METRICS if each.level in (levels or ("event", "call", "rollout")) and (each.compared or not compared)
     }
@@ -326,7 +329,7 @@ def numbers(part: Slice, level: MetricLevel) -> dict[str, float | None]:
 
 
 def spreads(part: Slice, *levels: MetricLevel) -> dict[str, LatencySpread | None]:
-    """Returns the spreads of a slice by key, such as `ttft_ms`, for the durations of some levels or of all."""
+    """Returns the spreads of a slice by key, such as `ttft_ms`, for all durations of some levels (see `latencies`)."""
     return {each.key: latency_spread(each.durations(part)) for each in latencies(*levels).values()}
 
 

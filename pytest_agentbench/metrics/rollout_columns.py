@@ -33,14 +33,14 @@ class RolloutRow:
 
 
 class SpanRow(NamedTuple):
-    """The source of a row in the table of attempts or of programs (which command agents ran)."""
+    """The source of a row in the table of attempts, or in that of programs: an attempt, or a program that a command agent ran."""
 
     number: int  # index of the rollout's row
     span: Attempt | Program
 
 
 class DraftRow(NamedTuple):
-    """A row of the table of drafts: a score that both the first and the chosen draft of a rollout have."""
+    """A row of the table of drafts: a score that both the first and the chosen draft (try of an agent that judges itself) have."""
 
     number: int  # index of the rollout's row
     score: str  # name of the score
@@ -65,7 +65,7 @@ class ScoreRow(NamedTuple):
 
 
 def draft_rows(place: RolloutPlace) -> Iterator[DraftRow]:
-    """Yields the scores that both the first and the chosen draft of a rollout have."""
+    """Yields the scores that both the first and the chosen draft of the rollout in `place` have (see `DraftRow`)."""
     drafts = place.rollout.drafts
     chosen = next((draft.scores for draft in drafts if draft.chosen), {})
     for name, score in drafts[0].scores.items() if drafts else ():
@@ -74,7 +74,7 @@ def draft_rows(place: RolloutPlace) -> Iterator[DraftRow]:
 
 
 def score_rows(place: RolloutPlace) -> Iterator[ScoreRow]:
-    """Yields the scores of a rollout, each followed by its parts, then the missing scores."""
+    """Yields the scores of the rollout in `place`, each followed by its parts, then the missing scores."""
     for name, score in place.rollout.scores.items():
         yield ScoreRow(place, name, None, float(score), None, score.explanation or None)
         for part, value in score.parts.items():

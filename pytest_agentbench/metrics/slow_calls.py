@@ -32,7 +32,7 @@ class SlowCall:
 
 
 def slowest(part: Slice, most: int = FIVE) -> list[tuple[int, SlowCall]]:
-    """Returns the slowest calls of a slice, each with its index among all its calls. If calls are equally slow, the first are returned."""
+    """Returns the slowest calls of a slice, each with its index in `part.calls`. Among equally slow calls, the first ones count."""
     whole = part.calls["whole_ms"]
     places = [int(place) for place in (-whole).argsort(kind="stable")[:most] if whole[place] > 0]
     from pytest_agentbench.metrics.columns import python_value

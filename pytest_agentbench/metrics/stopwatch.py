@@ -136,8 +136,8 @@ class Stopwatch(StopwatchFigures):
 def judge(evidence: StopwatchEvidence) -> Stopwatch:
     """Returns the timing quality of a run. The verdict is None if no call was measured.
 
-    It is `client-saturated` if even the median gap is not usable, or if tap or pool took more than 0.9 of a core. The timings then
-    describe the client on this machine, not the backend.
+    It is `client-saturated` if even the median gap is not usable, or if the tap (the recording HTTP proxy) or the pool (the process
+    that runs rollouts) took more than 0.9 of a core. The timings then describe the client on this machine, not the backend.
 
     It is `warn` in four other cases:
 

@@ -1,6 +1,6 @@
 """The inputs of metrics besides rollouts: prices of tokens, scores, and latency objectives. Also evaluates objectives.
 
-The tap computes costs as well, so this module must not import pydantic.
+The tap (the recording HTTP proxy) computes costs as well, so this module must not import pydantic.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ ROUNDED_NS = 1_000
 
 
 class BlockTime(NamedTuple):
-    """A point in time, with the block of rollouts in which it lies."""
+    """A point in time, with the block in which it lies (a stretch in which the rollouts of one arm ran)."""
 
     block: int  # index of the block, counted from 0
     at: float  # seconds since 1970
@@ -165,12 +165,12 @@ class Calendar:
         return None if at is None else at / 1e9
 
     def in_block(self, at: float) -> BlockTime | None:
-        """Returns the block of a time (seconds since 1970). None if it is in no block. Without blocks, all time is one block."""
+        """Returns the block (see `BlockTime`) of a time in seconds since 1970. None if it is in no block. Here, all time is one block."""
         return BlockTime(0, at)
 
 
 class BlockCalendar(Calendar):
-    """A calendar of rollouts that ran in blocks. It starts at their first block and leaves out the time between their blocks.
+    """A calendar of rollouts in blocks (see `BlockTime`). It starts at their first block and leaves out the time between their blocks.
 
     Within a block, times have their real distance from the start of the block. A time between two blocks becomes the start of the next.
     """

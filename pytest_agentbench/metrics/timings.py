@@ -174,7 +174,7 @@ def _evened_times(call: LLMCall, late: Collection[int]) -> list[float]:
 
 
 def _before(call: LLMCall, times: Sequence[float], last: int) -> float:
-    """Returns how many nanoseconds before their common timestamp the chunks up to the index `last` may have begun to arrive."""
+    """Returns over how many nanoseconds the first chunks, up to the index `last`, are spread. They end at their common timestamp."""
     since_sent = times[last] - (call.sent_ns or 0)
     later = len(times) - 1 - last
     return min(since_sent, (times[-1] - times[last]) / later * (last + 1)) if later else since_sent

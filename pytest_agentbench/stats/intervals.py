@@ -91,7 +91,7 @@ def _with_tango(
 
 
 def _level(new: Scores, base: Scores, variance: float, width: float) -> ScoreLevel:
-    """Returns mean and spread of a baseline's scores (ScoreLevel). Their noise follows from the variance of the mean difference."""
+    """Returns mean and spread of a baseline's scores (ScoreLevel). Their noise follows from `variance`, that of the mean difference."""
     shares = [sum(1 / len(each) for each in scores) / len(scores) for scores in (new, base)]
     within = variance * len(base) / sum(shares)
     means = [_mean(each) / width for each in base]

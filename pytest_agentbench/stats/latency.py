@@ -80,7 +80,10 @@ class _Measured:
         return np.asarray(np.bincount(self.unit, below - below.mean()) / len(below))
 
     def slope(self, share: float, side: int, error: float) -> float:
-        """Returns the slope of the log percentile over its share, below (-1) or above (1) the percentile (Woodruff 1952)."""
+        """Returns by how much the log percentile rises per unit of `share`, below (`side` -1) or above it (1) (Woodruff 1952).
+
+        `error` is the standard error of the share, from which the length of the step follows.
+        """
         step = min(max(_LIMIT * error, 1 / len(self.values)), _INSIDE * min(share, 1 - share))
         return abs(self.percentile(share + side * step) - self.percentile(share)) / step
 

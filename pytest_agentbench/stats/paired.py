@@ -43,7 +43,7 @@ def worse(new: Sequence[Sequence[float]], base: Sequence[Sequence[float]], seed:
     """Returns the one-sided p-value of "the mean over scenarios is lower". Each scenario has trials in both runs, and higher is better.
 
     It is the share of permutations of the trials whose mean is as low as the measured one. If every scenario has one trial that passes or
-    fails, it is McNemar's exact test. A p-value from sampled permutations is never 0 (Phipson and Smyth 2010).
+    fails, it is McNemar's exact test. The p-value of `deals` sampled permutations is never 0 (Phipson and Smyth 2010).
     """
     import numpy as np
 
@@ -189,7 +189,7 @@ def varying_scenarios(pairs: Mapping[str, Pair]) -> list[str]:
 def _fact(blank: Decision, *, higher_is_better: bool) -> Decision:
     """Decides by the exact difference of a suite whose trials never differ.
 
-    `unseen` is the share of rollouts that could have failed unnoticed if the suite is not deterministic.
+    The field `unseen` is the share of rollouts that could have failed unnoticed if the suite is not deterministic.
     """
     assert blank.estimate is not None
     beyond = (blank.estimate - blank.threshold) * (1 if higher_is_better else -1)

@@ -224,7 +224,7 @@ def rate_spread(values: Iterable[float]) -> RateSpread | None:
 def _common(
     ordered: Sequence[float], levels: Sequence[int]
 ) -> tuple[int, float, float, float, float, dict[str, tuple[float, float] | None]]:
-    """Returns number, mean, median, least and greatest value, and intervals of values in ascending order."""
+    """Returns number, mean, median, least and greatest of values in ascending order, and intervals of the percentiles `levels`."""
     enclosing = {q: ranks(len(ordered), q) for q in levels}
     intervals = {f"p{q}": (float(ordered[pair[0]]), float(ordered[pair[1]])) if pair else None for q, pair in enclosing.items()}
     return len(ordered), _mean(ordered), _interpolated(ordered, 50), float(ordered[0]), float(ordered[-1]), intervals

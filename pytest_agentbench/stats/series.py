@@ -131,6 +131,6 @@ class CorrelatedPairs:
         return cls(known // count, known % count, nearest)
 
     def variance(self, parts: Floats) -> float:
-        """Returns the variance of a sum from its parts, which have mean 0. It is at least that of independent parts."""
+        """Returns the variance of a sum of parts with mean 0, one for each value of the pairs. It is at least that of independent parts."""
         alone = float(parts @ parts)
         return max(alone, alone + 2 * float((self.weight * parts[self.one] * parts[self.other]).sum()))

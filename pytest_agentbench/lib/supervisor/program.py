@@ -1,7 +1,8 @@
 """The supervisor of a command agent's program, which ends the program with all processes that it started.
 
-The first line of stdin is a JSON object with the command to run. When stdin closes, because the rollout is over or the pool is dead, the
-program and all its processes are ended. At the end, the supervisor writes a JSON object to stdout: exit code, output and resource use.
+The first line of stdin is a JSON object with the command to run. When stdin closes, because the rollout is over or the pool (the process
+that runs rollouts) is dead, the program and all its processes are ended. At the end, the supervisor writes a JSON object to stdout:
+exit code, output and resource use.
 """
 
 from __future__ import annotations

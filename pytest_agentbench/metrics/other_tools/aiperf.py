@@ -64,7 +64,10 @@ def aiperf(calls: Iterable[LLMCall]) -> PeerTable:
 
 
 def _adjusted(values: Sequence[float], failed: int) -> list[float | None]:
-    """Returns an `adj_` row, in which failed calls have infinite latencies. Percentiles use numpy's method `nearest`; `std` is None."""
+    """Returns a row `adj_...` of AIPerf, in which the `failed` calls have infinite latencies.
+
+    Percentiles use numpy's method `nearest`; `std` is None.
+    """
     ordered = [*sorted(values), *repeat(math.inf, failed)]
     cells = {"avg": math.inf, "min": ordered[0], "max": math.inf, "std": None}
     return [cells[name] if name in cells else ordered[round((len(ordered) - 1) * int(name[1:]) / 100)] for name in COLUMNS]

@@ -15,7 +15,7 @@ CLOCK = "Its clock starts when the client makes the call, so the client queue is
 
 
 def called_ns(call: LLMCall) -> int:
-    """Returns when the client made the call, or else when the request was sent, or else when the tap received it."""
+    """Returns when the client made the call, or else when the request was sent, or else when the tap (the recording proxy) received it."""
     return next(at for at in (call.called_ns, call.sent_ns, call.received_ns) if at is not None)
 
 
