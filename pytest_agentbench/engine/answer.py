@@ -1,6 +1,6 @@
 """Converts replies to HTTP bodies, streamed or complete, with the faults that a script demands.
 
-It also has the speed of the engine: when each token is due, and how many requests run at the same time.
+It also has the speed of the engine: when each token is due (to be sent), and how many requests run at the same time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pytest_agentbench.records import Json
 
 
 class TimedBytes(NamedTuple):
-    """Bytes to send, and the time at which they are due."""
+    """Bytes, and the time at which they must be sent."""
 
     data: bytes
     due: float  # seconds after the start of the request
@@ -194,7 +194,7 @@ def _finish_reason(request: Mapping[str, Any], pieces: Sequence[Piece]) -> str:
 
 
 def _call_ids(request: Mapping[str, Any]) -> str:
-    """Returns a prefix made from the messages, so that the turns have different ids, and a repeated request gets the same ids."""
+    """Returns a prefix for the ids of tool calls, a hash of the messages. So turns have different ids, and a repeated request has equal ids."""
     return f"call_{blake2b(orjson.dumps(request['messages']), digest_size=9).hexdigest()}"
 
 
@@ -317,7 +317,7 @@ async def send_stream(http: web.Request, delivery: Delivery, due: AsyncIterator[
 
 
 async def send_whole(http: web.Request, delivery: Delivery, body: bytes, due: AsyncIterator[bytes]) -> web.StreamResponse:
-    """Sends `body` when the last token of the streamed answer is due."""
+    """Sends `body` at the time at which a streamed answer would end: after the last item of `due`."""
     async for _ in due:
         pass
     faulty = add_body_faults(body, delivery)

@@ -193,7 +193,8 @@ class _Exchange:
 class Engine:
     """A server with one model, one policy, and the state that requests share: slots, KV cache and metrics.
 
-    A chat request waits for a slot, then for blocks of the KV cache. Its tokens are due from its arrival, or from the end of its last wait.
+    A chat request waits for a slot, then for blocks of the KV cache. The times at which its tokens are
+    sent count from its arrival or, if it had to wait, from the end of its last wait.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -308,7 +309,7 @@ class Engine:
 
 
 async def _timed(events: Sequence[TimedBytes], started: float, clock: TokenClock) -> AsyncIterator[bytes]:
-    """Yields data when it is due, and records the times of its tokens."""
+    """Yields the bytes of each event at its time after `started`, and records the times of its tokens."""
     async for batch in batches(events, started):
         clock.tick(sum(event.tokens for event in batch))
         yield b"".join(event.data for event in batch)

@@ -129,7 +129,7 @@ class BlockCache:
         return self.used + own + sum(block not in self._held for block in prompt.blocks) <= self.capacity
 
     def _hold(self, prompt: Prompt, own: int) -> int:
-        """Holds the blocks. Returns the number of prompt tokens that were cached.
+        """Holds the blocks of a prompt and `own` unshared blocks. Returns the number of prompt tokens that were cached.
 
         As in vLLM the last token is always computed, so a prompt is never cached completely.
         """

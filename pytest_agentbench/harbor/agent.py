@@ -102,7 +102,7 @@ class CountedLLM(LLM):
     """A model client that adds the tokens of each call to Harbor's record at once, so that the record of a stopped agent is complete."""
 
     def __init__(self, url: str, model: str, sampling: Json, session: aiohttp.ClientSession, context: Any) -> None:
-        """`context` is Harbor's AgentContext."""
+        """Creates the client. `context` is Harbor's AgentContext, to which the tokens are added."""
         super().__init__(url, model, sampling, session)
         self.calls = 0
         self._context = context

@@ -72,7 +72,10 @@ def is_row(kind: Any) -> bool:
 
 
 def records_of(kind: Any, records: dict[type, None] | None = None) -> dict[type, None]:
-    """Returns all record classes that a type contains or refers to, in the order of their first use. They are the keys of the dict."""
+    """Returns all record classes that a type contains or refers to, in the order of their first use.
+
+    They are the keys of a dict, which serves as an ordered set. `records` has those that were found before.
+    """
     records = {} if records is None else records
     if kind not in records and kind is not Ellipsis:
         if is_record(kind):
@@ -139,7 +142,7 @@ def _schema(kind: Any) -> Json:
 
 
 def _elements(places: list[Json]) -> Json:
-    """Returns the keys of the schema of an array that has exactly one element for each of these schemas."""
+    """Returns the keys of the schema of an array that has exactly one element for each of the schemas `places`."""
     return {"items": places, "minItems": len(places), "maxItems": len(places)}
 
 

@@ -101,7 +101,8 @@ def best_pairs(worths: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 def _settle(worths: Sequence[Sequence[int]], prices: tuple[list[int], list[int]], owners: list[int]) -> None:
     """Adds one row, `owners[0]`, to the pairs of the Hungarian method: one step of `best_pairs`.
 
-    Follows the shortest augmenting path, on which columns change their rows. Updates `owners` (column -> its row) and the prices.
+    Follows the shortest augmenting path, on which columns change their rows. Updates `owners` (column -> its row) and the
+    prices of rows and columns: the dual variables of the method, by which paths are measured.
     """
     row_prices, column_prices = prices
     slack: list[float] = [math.inf] * len(owners)  # column -> its distance from the tree
@@ -144,7 +145,7 @@ def share_of_calls(expected: int, actual: int, matched: int, whole: int, remark:
 
 
 def unmatched(calls: Iterable[ExpectedCall | ActualCall], others: Iterable[CallKey]) -> Iterator[str]:
-    """Yields the names of calls without a counterpart: each key in `others` accounts for one call with that key."""
+    """Yields the names of calls without a counterpart. `others` are the keys of the counterparts; each is the counterpart of one call."""
     left = Counter(others)
     for call in calls:
         left[call.key] -= 1

@@ -60,7 +60,7 @@ class Figures:
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # metric -> 95 % interval, if it has one
 
     def value(self, measure: SettingMetric) -> float | None:
-        """Returns the value of a metric."""
+        """Returns the value of the metric that `measure` defines, or None if it is unknown."""
         value: float | None = getattr(self, measure.name)
         return value
 

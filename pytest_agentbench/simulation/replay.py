@@ -50,7 +50,7 @@ class Setting:
 
     @classmethod
     def of(cls, facts: Facts) -> Setting | None:
-        """Returns the setting, or None if a part is missing."""
+        """Returns the setting whose parts are `facts` (`facts_of`), or None if a part is missing."""
         if missing(facts):
             return None
         workers, blocks, size = (int(facts.get(name, BLOCK_SIZE)) for name in ("workers", "kv-blocks", "block-size"))
@@ -124,7 +124,7 @@ def grid(workers: Sequence[int], kv_blocks: Sequence[int], routers: Sequence[str
 
 @dataclass(frozen=True)
 class AttemptSpan:
-    """The times of the calls of one attempt, in nanoseconds since 1970."""
+    """The times of the calls of one attempt at a rollout, in nanoseconds since 1970."""
 
     starts: Mapping[str, int]  # call id -> time when it was sent
     last: str  # id of the call that ended last
@@ -136,7 +136,10 @@ class AttemptSpan:
 
 
 def close_loop(trace: Path, origin: Origin) -> None:
-    """Changes a trace file to a closed loop: a rollout begins after its predecessor (see `predecessors`), not at a fixed time."""
+    """Changes a trace file to a closed loop: a rollout begins after its predecessor (see `predecessors`), not at a fixed time.
+
+    `origin` is the run of which this is the trace.
+    """
     waits = dict(_waits([*_sessions(origin)]))
     rows = map(json.loads, trace.read_text(encoding="utf-8").splitlines())
     write_whole(trace, "".join(f"{json.dumps(_waiting(row, waits))}\n" for row in rows))

@@ -1,4 +1,5 @@
-"""The arms of an A/B session: parses `--agentbench-ab`, and makes a variant of a suite for each arm. Also names the cache policies."""
+"""The arms of an A/B session: parses `--agentbench-ab`, and makes a variant of a suite for each arm. Also names
+the cache policies, which say what the prefix cache contains when measuring begins."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ class VariantOrigin(NamedTuple):
 
 
 def concurrencies(arms: Sequence[Arm]) -> dict[str, int]:
-    """Returns arm -> rollouts in flight in its blocks, for arms that set a concurrency."""
+    """Returns arm -> the number of its rollouts that run at the same time, for arms that set a concurrency."""
     return {arm.name: arm.concurrency for arm in arms if arm.concurrency is not None}
 
 

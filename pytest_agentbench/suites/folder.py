@@ -41,7 +41,7 @@ Notify = Callable[[str], None]
 
 
 class AgentConfig(NamedTuple):
-    """The content of an agent_config.json or config.yaml of the Harbor guide."""
+    """The used content of an agent_config.json (settings of an agent) or of a config.yaml (settings of a model and its server)."""
 
     file: Path
     settings: Json  # options and sampling parameters of the agent
@@ -231,7 +231,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
 
 def read_suite(text: SuiteText, overrides: Sequence[tuple[str, Any]] = (), agent: str | None = None) -> Suite:
     """Returns the suite that a suite.yaml describes, with its data. The names of scorers and agents are not checked, and the suite has
-    no scales yet; `rollouts.compile` does both.
+    no scales (ranges and units of its scores) yet; `rollouts.compile` does both.
 
     Args:
         text: The parsed suite.yaml.

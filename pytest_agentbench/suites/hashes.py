@@ -48,7 +48,7 @@ def scoring_identity(suite: PoolSuite) -> Json:
 
 
 def _roles(suite: PoolSuite, *, judges: bool) -> Json:
-    """Returns the role of the judge, or all other roles. Prices and limits are left out, because they do not change a rollout."""
+    """Returns the judge's role (with `judges`), or all other roles, and their settings without prices and limits, which change no rollout."""
     kept = {name: role for name, role in suite.roles.items() if (name == JUDGE) == judges}
     return {name: {key: value for key, value in role.items() if key not in ("prices", "limits")} for name, role in kept.items()}
 
@@ -127,7 +127,8 @@ class ContentHashes:
     def of(self, key: RolloutKey) -> Json:
         """Returns the hashes for the record of a rollout: name of a part -> hash.
 
-        If the key belongs to no suite, a test made the calls itself; then only the hash of the backend is set.
+        If the key (suite, scenario and so on of the rollout) names no suite, a test made the calls to the model itself. Then only the hash of
+        the backend is set.
         """
         if key.suite not in self._suites:
             return {"scenario": "", "agent": "", "prompts": "", "scorers": {}, "backend": self._backend}

@@ -154,7 +154,7 @@ def toolsets(scenarios: Iterable[Scenario]) -> Iterable[tuple[Tool, ...]]:
 
 @dataclass(frozen=True)
 class PoolSuite:
-    """The part of a suite that processes other than the controller need to run its rollouts or to load its code.
+    """The part of a suite that processes other than the controller (the pytest that the user started) need to run rollouts or load code.
 
     `Suite.for_pool` returns it. Processes that need no scenarios get `replace(suite, scenarios=())`.
     """

@@ -59,7 +59,8 @@ def knee(operations: Sequence[Operation]) -> Operation | None:
 
 @dataclass(frozen=True)
 class SweepLevel:
-    """The measured rollouts of a sweep at one concurrency. The first block of rollouts is a warm-up and left out."""
+    """The measured rollouts of a sweep at one concurrency. Its first block (a stretch of the session in
+    which only this level runs) is a warm-up and left out."""
 
     concurrency: int  # rollouts in flight
     part: Slice
@@ -145,7 +146,7 @@ def read_sweep(directory: Path) -> Sweep:
 
 
 def _first_blocks(run: Run, origin: Origin, arms: Mapping[str, int]) -> dict[str, set[RolloutKey]]:
-    """Returns arm -> the rollouts of its first block, the warm-up of the level."""
+    """Returns arm -> the rollouts of its first block (a stretch in which only this arm runs), which is the warm-up of the level."""
     begun: defaultdict[str, list[tuple[int, RolloutKey]]] = defaultdict(list)
     for place in places(origin):
         if _counts(place.rollout, arms):
@@ -164,7 +165,10 @@ def _first_block(run: Run, arm: str) -> int:
 
 
 def short_blocks(sweep: Sweep) -> Iterator[tuple[int, int]]:
-    """Yields (concurrency, rollouts in a typical block) of levels whose blocks were mostly too short to reach the concurrency for long."""
+    """Yields (concurrency, rollouts in the median block) of levels whose blocks were mostly too short to reach the concurrency for long.
+
+    A block is a stretch of the session in which only one level runs.
+    """
     for arm, concurrency in sorted(concurrencies(sweep.run.ab.arms if sweep.run.ab else ()).items(), key=itemgetter(1)):
         sizes = sorted(_block_sizes(sweep.run, arm))
         if sizes and sizes[len(sizes) // 2] < 2 * concurrency:
@@ -197,13 +201,13 @@ class LevelVerdict:
 
     @property
     def verdict(self) -> str:
-        """FAIL if speed or quality fails, INCONCLUSIVE if something is open or lost, else PASS."""
+        """FAIL if speed or quality fails. INCONCLUSIVE if one of them is inconclusive or rollouts were lost. Otherwise PASS."""
         verdicts = {self.speed, self.quality.verdict if self.quality else PASS, INCONCLUSIVE if self.lost else PASS}
         return FAIL if FAIL in verdicts else INCONCLUSIVE if INCONCLUSIVE in verdicts else PASS
 
 
 def judgements(sweep: Sweep, terms: Criteria) -> list[LevelVerdict]:
-    """Returns the verdict on each level, sorted by concurrency."""
+    """Returns the verdict on each level by the criteria `terms`, sorted by concurrency."""
     first = sweep.levels[0]
     return [_judged(sweep, level, None if level is first else first, terms) for level in sweep.levels]
 
@@ -238,7 +242,7 @@ def _lost(sweep: Sweep, level: SweepLevel) -> int:
 
 @dataclass(frozen=True)
 class SustainedRange:
-    """The range of the capacity: from `shown` (included) to `refuted` (excluded)."""
+    """The range in which the capacity (the greatest concurrency that is good enough) lies: from `shown` to below `refuted`."""
 
     shown: int | None  # greatest level that passes, as do all measured ones below; None: not even the smallest
     refuted: int | None  # smallest failed level; None: no level failed

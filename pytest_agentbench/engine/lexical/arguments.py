@@ -64,7 +64,7 @@ def _glosses(choices: tuple[str, ...], description: str) -> list[frozenset[str]]
 
 
 class Hint(NamedTuple):
-    """A rule for finding the value of a parameter whose name has one of these words. The first hint that applies decides."""
+    """A rule for finding the value of a parameter whose name has one of `words`. In a list of hints, the first that applies decides."""
 
     words: frozenset[str]
     finders: tuple[Finder, ...] = ()
@@ -202,7 +202,7 @@ class _Filler:
         return _account(phrase, text, described) if phrase and is_account else phrase
 
     def _phrase(self, text: str, role: Hint, *, may_be_small: bool) -> str | None:
-        """Returns the name after one of the prepositions of `role`. With `may_be_small`, any phrase there is accepted."""
+        """Returns the capitalised words after a preposition of the hint `role`. With `may_be_small`, they may be in lower case."""
         for before in role.before:
             for finder in (texts.names, texts.phrases) if may_be_small else (texts.names,):
                 value = self._first(text, (finder,), before)
@@ -247,7 +247,7 @@ def _as_text(value: texts.Plain | None) -> str | None:
 
 
 def _account(phrase: str, text: str, described: str) -> str:
-    """Returns an account as its description spells it (`"money_market"`), followed by its digits if the text has them."""
+    """Returns an account, which a text calls `phrase`, as the parameter's description spells it (`"money_market"`), followed by its digits if the text has them."""
     spellings = [spelling for spelling in re.findall(r'"([^"]+)"', described) if stems(spelling)]
     name = next((spelling for spelling in spellings if set(stems(spelling)) <= set(stems(phrase))), phrase)
     end = text.find(phrase) + len(phrase)

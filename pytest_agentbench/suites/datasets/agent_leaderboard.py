@@ -71,7 +71,7 @@ def _parse(text: str, file: Path, line: int | None = None) -> Any:
 
 
 def _refuse_unknown(data: Json, known: Sequence[str], where: str) -> None:
-    """Raises ConfigError for an unknown key. Otherwise a misspelt key would silently drop a label or a schema."""
+    """Raises ConfigError for an unknown key. Otherwise a misspelt key would silently drop an expected call or a schema."""
     for name in data:
         if name not in known:
             raise ConfigError(f"{where}: {unknown_key(name, known)}")

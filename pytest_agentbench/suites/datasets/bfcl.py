@@ -186,7 +186,8 @@ def _map_subschemas(schema: Json, change: Any) -> Json:
 
 
 def label(call: Json, docs: list[Json]) -> Json:
-    """Converts an expected call `{tool: {argument: [right values]}}` to a label. `docs` are the package's descriptions of the tools.
+    """Converts an expected call `{tool: {argument: [right values]}}` to a label, the form in
+    which scorers compare calls: `{tool, accepts, optional}`. `docs` are the package's descriptions of the tools.
 
     If "" is one of the values, the argument may be left out.
     """
@@ -211,7 +212,7 @@ def _pattern(fields: Json, properties: Json) -> Json:
 
 
 def _value(value: Any, schema: Json) -> Any:
-    """Converts a right value of an argument.
+    """Converts a right value of an argument to the form that labels have: an object becomes `{accepts, optional}`, others stay.
 
     For the fields of an object, and of objects in a list, the package lists alternatives. More deeply nested values have none.
     """

@@ -18,7 +18,8 @@ class Selection:
 
 @dataclass(frozen=True)
 class PackagedData:
-    """The scenarios of an installed package. A known hash proves its files, so the scenarios need no checks."""
+    """The scenarios of an installed package. Its format has compared the files with a known hash, so the scenarios
+    need no further checks."""
 
     package: str
     version: str
