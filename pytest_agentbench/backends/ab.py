@@ -68,7 +68,7 @@ class Arms(Backend):
 
     @property
     def facts(self) -> Json:
-        """Returns the fact `hardware` if it is the same for all arms that started. Other facts are left out, as they can differ."""
+        """Returns the fact `hardware` (GPUs and driver) if all arms that started have the same. Arms may differ in all other facts."""
         hardware = [self.backends[name].facts.get("hardware") for name in self.load_s]
         return {"hardware": hardware[0]} if hardware and hardware[0] and all(each == hardware[0] for each in hardware) else {}
 
@@ -190,7 +190,7 @@ class Arms(Backend):
             self._tell_session(name, ())
 
     def _tell_session(self, arm: str, names: Collection[str]) -> bool:
-        """Tells the session which parts of the arms are being restarted, after those of one arm have changed to `names`.
+        """Tells the session which processes of all arms are being restarted. `names` are now those of this arm.
 
         Returns whether the session allows another restart.
         """

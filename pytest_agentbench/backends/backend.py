@@ -88,7 +88,7 @@ class Backend(Protocol):
     def boot_again(self, tell: Tell) -> Endpoint | None:
         """Boots the backend again after `watch` has returned. Returns the new endpoint, or None if another boot cannot help.
 
-        Raises BackendError if the boot fails. `tell` is the argument of `watch`. After a boot, the caller calls it with no names.
+        Raises BackendError if the boot fails. `tell` is the argument of `watch`. After a boot, the caller calls `tell` with no names.
         """
         del tell
         return None

@@ -1,4 +1,4 @@
-"""Cleanup of stacks whose session and stack daemon were both killed, by sessions whose own backend is not a stack."""
+"""Cleanup after killed sessions: ends what is left of their stacks. Sessions whose own backend is not a stack call it, too."""
 
 from __future__ import annotations
 

@@ -60,32 +60,34 @@ class ProbeRollout:
 
 @contextmanager
 def probe_rollout(endpoint: Endpoint) -> Iterator[ProbeRollout]:
-    """Yields a test rollout, and releases it at the end of the block."""
+    """Yields a test rollout. At the end of the block, tells the stack that it has ended."""
     probe = ProbeRollout(endpoint)
     yield probe
     probe.release(endpoint.model)
 
 
 def check_labels(endpoint: Endpoint, body: Json) -> str:
-    """Checks that the router of a stack reads labels, with a labelled chat and its release. Returns what was shown.
+    """Checks that the router of a stack reads labels, with a labelled chat and its release (the message that the rollout has ended).
 
-    Raises BackendError if the router has ignored the label.
+    Returns `announced`, or `announced and released` if the stack takes releases. Raises BackendError if the router has ignored either.
     """
     probe = ProbeRollout(endpoint)
     answer = _object(probe.chat(body), "a call with a label")
     if not probe.labels.shows_label_read(answer):
         raise BackendError(
-            f"the answer to a labelled call lacks the data that the label requests: {beginning(str(answer), 300)}; "
-            "check that calls go through the router"
+            "the router did not read the label (rollout) of a call; the answer lacks the data that the label requests: "
+            f"{beginning(str(answer), 300)}; check that calls go through the router"
         )
     if probe.is_listed() is False:
-        raise BackendError("the router does not list a labelled call, which did not go through it; check `endpoint` and `labels`")
+        raise BackendError("the router does not list the rollout of a call that was labelled with it; check `endpoint` and `labels`")
     released = probe.release(endpoint.model)
     if released is None:
         return "announced"
     if probe.labels.bypassed(released) or probe.is_listed():
         given = beginning(str(released), 300)
-        raise BackendError(f"a release was answered {given}, so it did not go through the router; check `endpoint` and `labels`")
+        raise BackendError(
+            f"the message that a rollout has ended was answered {given}, so it did not go through the router; check `endpoint` and `labels`"
+        )
     return "announced and released"
 
 

@@ -64,7 +64,7 @@ class BackendKeys(ModelSpec):
 
     @property
     def role_identity(self) -> Json:
-        """The URLs and models of the roles, for the identity of the backend. Prices and limits do not belong to it."""
+        """The URLs and models of the roles (further models that agents call). They belong to the identity of the backend, unlike prices."""
         kept = {name: role.model_dump(exclude={"prices", "limits"}, exclude_none=True) for name, role in self.roles.items()}
         return {"roles": kept} if kept else {}
 
@@ -156,7 +156,7 @@ def find_backend(name: str, root: Path) -> Path:
 
 
 def known_backends(root: Path) -> list[str]:
-    """Returns the names of all backends. A NAME.script.yaml is not a backend, but the script of one."""
+    """Returns the names of all backends. A NAME.script.yaml is left out, because it has the answers of the backend NAME."""
     return sorted({name for folder in _folders(root) for name in _names(folder)})
 
 

@@ -106,7 +106,7 @@ AUTHORIZATION = "authorization"
 
 
 class RateLimit(Spec):
-    """The rate limit that the tap keeps for a managed endpoint."""
+    """The rate limit of a server that already runs. The tap (the recording proxy) delays calls to keep it."""
 
     requests_per_minute: FiniteFloat | None = Field(
         default=None, gt=0, description="Calls per minute. They are sent one by one, evenly spaced. Without it, there is no limit."

@@ -34,16 +34,16 @@ class Tap(Protocol):
     """The interface of the tap for rollouts: opens and closes the addresses under which an attempt calls models."""
 
     async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
-        """Creates a token for an attempt, and returns the address that contains it."""
+        """Creates a token for an attempt of the rollout `key`. Returns an address with the token, which permits the calls in `access`."""
 
     async def said(self, id: str) -> list[Json]:
-        """Returns the model's messages since the last call of this method. The token must have been opened with `keep`.
+        """Returns the model's messages to the address with the token `id`, since the last call of this method.
 
-        Cancels the LLM calls in progress.
+        Cancels the LLM calls in progress. Needs an address that was opened with `Access.keep`.
         """
 
     async def close(self, id: str) -> Sequence[LLMCall]:
-        """Invalidates the token. Returns the LLM calls made with it."""
+        """Closes the address with the token `id`, which then refuses calls. Returns the LLM calls that were made at it."""
 
 
 class ModelAddresses:

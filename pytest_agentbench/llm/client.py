@@ -231,7 +231,7 @@ def _sendable(call: Json) -> Json:
 
 
 class LLM:
-    """A client for calls of one model in one rollout. Agents, roles and judges have one each.
+    """A client for calls of one model in one rollout. The agent, each role (a further model that it calls) and each judge have one.
 
     `role` and `judge` return clients of other models.
     """
@@ -279,8 +279,8 @@ class LLM:
     async def said(self) -> list[Json]:
         """Returns the model's answers since the last call of this method, as {text, tool_calls: [{id, name, arguments}]}.
 
-        It is meant for agents with `black_box`, whose calls do not use this client. Incomplete answers are left out, and calls in progress
-        are cancelled, so the code that calls the model should have ended. Raises InfraError if the tap does not answer.
+        It is meant for agents with `black_box`, whose own code calls the model without this client. Incomplete answers are left out, and
+        calls in progress are cancelled, so that code should have ended. Raises InfraError if the tap does not answer.
         """
         await refuse_abandoned()
         return [*map(json_text.readable, await self._said())] if self._said is not None else []

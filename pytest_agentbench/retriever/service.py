@@ -30,7 +30,7 @@ from pytest_agentbench.retriever.index import Embedder, Index, text_of
 
 
 def log_location() -> Json:
-    """Returns the path of the log as `log`, or an empty dictionary if the process was started by hand."""
+    """Returns {log: path of this process's log}, or an empty dictionary if the process was started by hand."""
     path = os.environ.get(LOG)
     return {"log": path} if path else {}
 

@@ -172,7 +172,7 @@ class BubblewrapReport:
         self._output = b""
 
     def fact(self, name: str) -> int | None:
-        """Returns `child-pid` (the id outside of the first process inside) or `exit-code`, or None if it was not reported."""
+        """Returns `child-pid` (the host's process id of the first process in the sandbox) or `exit-code`. None if it was not reported."""
         with suppress(BlockingIOError):
             while piece := os.read(self._reader, 1 << 12):
                 self._output += piece

@@ -51,7 +51,7 @@ def make_image(task: Task, on_progress: Callable[[str], None]) -> bool:
 
 
 def make_filter_image(on_progress: Callable[[str], None]) -> bool:
-    """Builds FILTER_IMAGE if it is missing. Returns whether it was missing. Raises InfraError with the reason if that fails."""
+    """Builds the image with the packet filter if it is missing. Returns whether it was missing. Raises InfraError if that fails."""
     source = {"fileobj": io.BytesIO(FILTER_DOCKERFILE.encode())}
     try:
         return _ensure_image(FILTER_IMAGE, f"the image {FILTER_IMAGE}", source, FILTER_BUILD_S, on_progress)
@@ -245,7 +245,10 @@ def options(task: Task, labels: Mapping[str, str], first: Sequence[str]) -> dict
 
 
 def create(engine: Any, image: Any, task: Task, labels: Mapping[str, str], first: Sequence[str]) -> tuple[Any, str]:
-    """Creates a container without starting it, with a disk quota if the engine accepts one. Returns the container and its kind."""
+    """Creates a container without starting it, with a disk quota if the engine accepts one.
+
+    Returns the container, and KIND if it has a quota, else UNLIMITED_KIND.
+    """
     from docker.errors import APIError
 
     settings = options(task, labels, first)

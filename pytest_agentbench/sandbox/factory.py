@@ -83,7 +83,7 @@ class SandboxFactory(Protocol):
         """Opens a sandbox in which a task is carried out."""
 
     async def code(self, key: RolloutKey, place: CodePlace, seconds: float | None) -> CommandRunner:
-        """Opens a sandbox for the programs of a scenario that is not a task."""
+        """Opens a sandbox for programs that a model writes in a scenario that is not a task."""
 
 
 Opened = TypeVar("Opened", bound=CommandRunner)
@@ -107,7 +107,7 @@ async def open_sandbox(
 async def open_code(
     key: RolloutKey, place: CodePlace, seconds: float | None, run: str = "", on_end: Callable[[], None] = lambda: None
 ) -> CommandRunner:
-    """Opens a sandbox for programs, of exactly the kind that `place` names."""
+    """Opens a sandbox of the kind in `place` for programs that the model writes."""
     if place.kind != BUBBLEWRAP:
         return await open_sandbox(key, place.container, seconds, run, on_end)
     commands = Bubblewrap(f"the sandbox of {key}", place, on_end)
@@ -176,7 +176,7 @@ class Sandboxes:
         return await self._with_slot(lambda release: open_sandbox(key, task, seconds, self._run, release))
 
     async def code(self, key: RolloutKey, place: CodePlace, seconds: float | None) -> CommandRunner:
-        """Waits for a slot, then opens a sandbox for the programs of a scenario that is not a task. Raises InfraError."""
+        """Waits for a slot, then opens a sandbox for programs that a model writes in a scenario that is not a task. Raises InfraError."""
         if place.kind != BUBBLEWRAP:
             return await self.task(key, place.container, seconds)
         return await self._with_slot(lambda release: open_code(key, place, seconds, self._run, release))
@@ -194,7 +194,7 @@ class Sandboxes:
         await asyncio.shield(self._cleanup)
 
     async def _clean_up(self) -> None:
-        """Removes the leftovers of killed sessions, and of killed pools of this session."""
+        """Removes the leftovers of killed sessions, and of killed pools (processes that ran rollouts) of this session."""
         try:
             removed = await in_thread(clean_up)
         except InfraError as error:  # Leftovers do not prevent rollouts from opening sandboxes.

@@ -91,7 +91,7 @@ class Sandbox(CommandRunner, Protocol):
         """
 
     def interpreter(self, name: str) -> str:
-        """Returns the words that start `bash` or `sh`. After `end_processes`, the agent cannot have changed that program, if possible."""
+        """Returns the words that start `bash` or `sh`. After `end_processes`, that is a copy from before the agent, if there is one."""
 
     async def fresh(self) -> Sandbox:
         """Opens an unused sandbox for the same task. The caller must end it."""

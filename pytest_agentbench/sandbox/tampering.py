@@ -1,4 +1,4 @@
-"""Protection against tampering: copies the harness's own programs before an agent runs, and finds the agent's changes afterwards."""
+"""Protection against tampering: copies bash, sh and sleep of an image before an agent runs, and finds the agent's changes afterwards."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def names_in(tests: Path) -> frozenset[str]:
 def verifier_changes(changes: Sequence[Change], names: Collection[str], is_folder: Callable[[str], bool]) -> tuple[str, ...]:
     """Returns the changed paths that a verifier may use, sorted. `names` are the words in its files.
 
-    Any change counts of a system setting such as /etc/passwd, and of a file that Python, pytest or the loader reads automatically.
+    Any change counts if it is of a system setting such as /etc/passwd, or a file that Python, pytest or the loader reads automatically.
     Other modified and deleted files count in the folders of programs and libraries. Other added files count if they are a program in
     `names` or _USUAL, or a module in `names`. Modified folders and compiled modules (`__pycache__`) do not count.
     """

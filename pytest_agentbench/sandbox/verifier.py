@@ -191,9 +191,9 @@ async def _has_space(sandbox: Sandbox, task: Task) -> bool:
 
 
 async def _tampered_or_raise(sandbox: Sandbox, task: Task, error: InfraError) -> Verification:
-    """Tries a new sandbox, because the verifier cannot be started in the agent's. If it could start there, the agent is responsible.
+    """Decides whether the agent is to blame for `error`: the verifier cannot be started in the sandbox that it left.
 
-    Returns a reward of 0 in that case, and raises `error` otherwise.
+    Opens a new sandbox. If the verifier can be started in that one, returns a reward of 0, because the agent is. Raises `error` otherwise.
     """
     began = time.monotonic_ns()
     try:

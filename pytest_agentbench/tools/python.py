@@ -87,7 +87,7 @@ class ClassTools:
         given = {"scenario": scenario, "state": copy.deepcopy(scenario.state)}
         end = await run_bounded(partial(in_thread, self.cls, **{name: given[name] for name in self.constructor_parameters}), seconds)
         if end.took_too_long:
-            raise InfraError(f"tools: {self.cls.__name__} cannot be created: it took longer than {seconds:g} s{end.left}")
+            raise InfraError(f"tools: {self.cls.__name__} cannot be created: its constructor took longer than {seconds:g} s{end.left}")
         if end.error is not None:
             raise _broken(f"{self.cls.__name__} cannot be created", end.error) from end.error
         yield ToolInstance(end.result(), self.methods)

@@ -27,7 +27,7 @@ class ToolSource(Protocol):
         """Returns the current state of the tools, which scorers can check, or None if it is unknown."""
 
     def copy(self) -> ToolSource:
-        """Returns a source with a copy of the state, for another draft of an agent that makes several."""
+        """Returns a source with a copy of the state, for an agent that makes several drafts (attempts of which it chooses one)."""
 
 
 class Tools(Protocol):

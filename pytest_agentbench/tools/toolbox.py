@@ -76,7 +76,7 @@ class Toolbox:
         self._mirror: tuple[Toolbox, int] | None = None  # toolbox that also records the calls, and index of the first one there
 
     def fresh(self, *, mirrored: bool = False) -> Toolbox:
-        """Returns a toolbox with the same tools, a copy of their state, and no calls. It is for another draft of the agent.
+        """Returns a toolbox with the same tools, a copy of their state, and no calls, for another draft (attempt) of the agent.
 
         If `mirrored` is set, its calls are recorded in this toolbox, too.
         """
@@ -142,7 +142,7 @@ class Toolbox:
             raise self.failures[0]
 
     def keep(self, place: int, call: ToolCall) -> None:
-        """Stores a call at an index of `calls`, also in the toolbox that mirrors this one. Only `settle_on` bypasses this method."""
+        """Stores a call at the index `place` of `calls`. If this toolbox was made with `mirrored`, stores it in the other one, too."""
         self.calls[place : place + 1] = [call]
         if self._mirror:
             other, first = self._mirror
@@ -157,7 +157,7 @@ class Toolbox:
         self.calls[:], self.drafts[:] = calls, drafts
 
     def parse_call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> ToolCall:
-        """Parses and checks a call, without executing or recording it. `problem` and `detail` say what is wrong with it."""
+        """Parses and checks a call, without executing or recording it. Its `problem` and `detail` say what is wrong, if anything."""
         name = self._own.get(name, name)
         repaired_arguments: Json | None = None
         try:

@@ -121,7 +121,7 @@ def test_tools_that_do_not_end(project: Project) -> None:
     assert ("limit", f"time: the rollout took longer than 3 s{LEFT}") == (rollouts["calls"].status, rollouts["calls"].reason)
     assert ("infra_error", True) == (
         rollouts["opens"].status,
-        "Shop cannot be created: it took longer than 3 s" in rollouts["opens"].reason,
+        "Shop cannot be created: its constructor took longer than 3 s" in rollouts["opens"].reason,
     )
     assert "ok" == rollouts["idles"].status
 

@@ -237,7 +237,7 @@ async def test_a_class_that_takes_too_long(folder: Path) -> None:
         async with tools.opened(Scenario("s-0", (HELLO,)), 0.01):
             pass
 
-    assert f"tools: Late cannot be created: it took longer than 0.01 s{THREAD_LEFT}" == str(caught.value)
+    assert f"tools: Late cannot be created: its constructor took longer than 0.01 s{THREAD_LEFT}" == str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "error"), [("leave", "GeneratorExit"), ("interrupt", "KeyboardInterrupt")])

@@ -143,7 +143,7 @@ class ServiceProcess:
         command = str(self.cwd / self.run[0]) if "/" in self.run[0] else self.run[0]
         program = shutil.which(command, path=self.env.get("PATH"))
         if program is None:
-            raise BackendError(f"the command {self.run[0]!r} (of `{self.command}`) does not exist; check its environment, the key `python`")
+            raise BackendError(f"the command {self.run[0]!r} (of `{self.command}`) does not exist; set `python` to an environment with it")
         try:
             with self.log.open("ab") as output:
                 self._process = subprocess.Popen(
@@ -169,7 +169,7 @@ class ServiceProcess:
         return self._process.wait()
 
     def stop(self, grace: float) -> None:
-        """Ends the process and its group: SIGTERM, and SIGKILL after `grace` seconds. Processes that outlive the first are killed."""
+        """Ends the process and its group: SIGTERM, and SIGKILL after `grace` seconds. Then kills what is left of the group."""
         if self._process is not None:
             end_group(self._process, grace)
 
@@ -283,7 +283,7 @@ class Factory:
     def ready_check(self, instance: Instance) -> HttpCheck | None:
         """Returns the check in the YAML that decides when an instance is ready, with templates expanded, or None if there is none.
 
-        Values in its regular expression are escaped.
+        In its regular expression, the values of templates are escaped.
         """
         if (check := instance.spec.ready) is None:
             return None

@@ -121,7 +121,7 @@ class Stacked(Backend):
         return {**labels, "trace": expand(labels["trace"], {"run_dir": str(run_dir)}, "labels.trace")} if "trace" in labels else labels
 
     def _role(self, role: Json, urls: Json) -> Json:
-        """Returns the settings of a role. If they name a service of the stack, its URL replaces the name."""
+        """Returns the settings of a role (a further model that agents call). The URL of a service replaces the key `service`."""
         service = role.pop("service", None)
         return role if service is None else {**role, "url": f"{urls[service]}{self.spec.path}"}
 

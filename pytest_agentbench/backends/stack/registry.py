@@ -353,8 +353,8 @@ def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Hel
 def clean_up() -> list[tuple[str, list[str]]]:
     """Ends all processes and containers of this user's stacks whose daemon is dead. Touches nothing that has no mark of a stack.
 
-    Returns (folder of the stack, descriptions of what was ended). Marks with folders elsewhere are ignored, because root and the Docker
-    Engine also see the stacks of other users.
+    Returns (folder of the stack, descriptions of what was ended). Marks with folders outside `stacks_folder` are ignored, because
+    root and the Docker Engine also see the stacks of other users.
     """
     marked = {of for _, of in processes()} | {left.stack for left in leftovers(is_alive)}
     homes = {str(home) for home in stacks_folder().iterdir() if home.is_dir()}
@@ -365,7 +365,7 @@ def clean_up() -> list[tuple[str, list[str]]]:
 def clean_up_orphans() -> str:
     """Cleans up at the start of a session. Returns one sentence about what was ended, or an empty string.
 
-    Unlike `clean_up`, it skips folders without facts, because another session may be about to start a stack daemon there.
+    Unlike `clean_up`, it skips folders without `stack.json`, because another session may be about to start a stack daemon there.
     """
     ended = []
     for file in _facts_files():

@@ -235,7 +235,7 @@ LABELS = (
 
 
 class StackRole(RoleSpec):
-    """A role in the YAML of a stack. A service of the stack may play it, instead of a server at a URL."""
+    """A role (a further model that agents call) in the YAML of a stack. Its model is served by a service of the stack, or at a URL."""
 
     service: str | None = Field(default=None, description="The service of the stack that plays the role, instead of `url`.")
 

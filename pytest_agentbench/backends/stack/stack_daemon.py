@@ -247,7 +247,7 @@ class StackDaemon:
         return []
 
     def _send_restarts(self) -> None:
-        """Tells all holders which services are being restarted, and updates `stack.json`, so that such a stack is not reused."""
+        """Tells all holders which services are being restarted. Notes it in `stack.json`, so that no session reuses the stack meanwhile."""
         self._write_facts(lambda facts: replace(facts, state="restarting" if self.stack.restarting else "ready"))
         self._send_all(ServicesRestarting(tuple(sorted(self.stack.restarting)), self.stack.restarts()))
 

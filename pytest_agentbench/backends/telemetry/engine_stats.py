@@ -145,7 +145,7 @@ class Looks:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingSummary(Looks, EngineStats):
-    """[Server metrics](metrics.md#what-the-server-says)."""
+    """Statistics of the [server's metrics](metrics.md#what-the-server-says) over a run, and how they were sampled."""
 
     disagreements: tuple[str, ...]  # sentences about differences between the counts of server and tap
 

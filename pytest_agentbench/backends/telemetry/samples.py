@@ -69,7 +69,7 @@ class GpuSample:
 
 @final
 class ServiceLine(TypedDict):
-    """A sample of one replica's metrics. Consecutive failed samples have only one line, and the next good sample is a `first`."""
+    """A sample of one replica's metrics. Consecutive failed samples have only one line, and the next line has all series."""
 
     round: int  # looks of the same round belong together
     at: float  # seconds since 1970
