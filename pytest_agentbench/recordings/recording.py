@@ -14,8 +14,7 @@ from pytest_agentbench.records import Json, KeptCall, LLMCall, RolloutKey
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.message_file import Conversations, NotKept
 
-HEADER = b'{"recording":'  # beginning of the first record of a trimmed file
-CALL = b'{"call":'  # beginning of the record of a call in a trimmed file
+CALL_RECORD = "call"  # only key of the record of a call in a trimmed file
 
 
 @dataclass(frozen=True)
@@ -80,6 +79,9 @@ def recorded(key: RolloutKey, call: LLMCall) -> RecordedCall:
 def _calls_of_file(file: Path) -> Iterator[RecordedCall]:
     with file.open("rb") as lines:
         for line in lines:
-            record = opened(line.removesuffix(b"\n"))
-            if record.startswith(CALL):
-                yield codec.read(RecordedCall, json_text.loads(record)["call"], "call")
+            try:
+                record = opened(line.removesuffix(b"\n"))
+            except ValueError as error:
+                raise ConfigError(f"{file} is damaged: {error}; write it again with `agentbench cassette trim`") from error
+            if record.startswith(b'{"%b":' % CALL_RECORD.encode()):
+                yield codec.read(RecordedCall, json_text.loads(record)[CALL_RECORD], "call")

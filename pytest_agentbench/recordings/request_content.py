@@ -90,7 +90,7 @@ def differences(recorded: RequestContent, asked: RequestContent) -> Iterator[str
 
 
 def _change(before: Any, now: Any) -> str:
-    """Returns what changed. Of long values, the part from the first difference on is shown."""
+    """Returns what changed. If a value is long, only the part from the first difference on is shown."""
     if before is _ABSENT or now is _ABSENT:
         return f"was not sent, and is now {_shown(now)}" if before is _ABSENT else f"was {_shown(before)}, and is not sent any more"
     one, other = _text(before), _text(now)

@@ -23,7 +23,7 @@ from typing import Any, Protocol, Self
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.checked_lines import opened, sealed
-from pytest_agentbench.lib.kept_values import LARGEST_VALUE, OMITTED, STYLES, NodeLine, ValueLine, node_id, parsed, value_id
+from pytest_agentbench.lib.kept_values import FORM, LARGEST_VALUE, OMITTED, PART, STYLES, NodeLine, ValueLine, node_id, parsed, value_id
 from pytest_agentbench.records import Json, KeptCall, LLMCall
 
 FILE = "messages.jsonl"
@@ -85,7 +85,10 @@ class MessageFile:
         if isinstance(record, NodeLine):
             before, message = (self._changed.get(each, each) for each in (record.before, record.message))
             return record if (before, message) == record[1:] else NodeLine(node_id(before, message), before, message)
-        clean = self._redact(record.written().decode())
+        text = record.written()
+        if record.id[0] == FORM:
+            text = with_changed_ids(text, {id: new for id, new in self._changed.items() if id[0] == PART})
+        clean = self._redact(text.decode())
         found = parsed(clean.encode())
         assert isinstance(found, ValueLine)
         return record if found.text == record.text else ValueLine(value_id(record.id[0], found.text), found.text)
@@ -245,6 +248,15 @@ class Conversations:
         if "text" in form:
             return str(form["text"]).encode("latin-1", "replace")
         return STYLES[form["written"] or "orjson"](self.parsed_body(call, form))
+
+    def add_ids(self, call: KeptRequest, ids: set[str]) -> None:
+        """Adds the ids of all lines that a request and its reply need to a set. Raises NotKept."""
+        form: Json = self._value(self._id(call, "request"))
+        ids.update((self._id(call, "request"), self._id(call, "reply"), *filter(None, form.get("parts", {}).values())))
+        for node in self._nodes_before(call.kept.prompt if call.kept else ""):
+            if node.id in ids:
+                break
+            ids.update((node.id, node.message))
 
     def is_exact(self, call: LLMCall) -> bool:
         """Returns whether `body` returns the bytes that the agent sent: nothing is missing or redacted, and the checksum fits."""
