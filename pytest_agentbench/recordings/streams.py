@@ -11,10 +11,13 @@ from pytest_agentbench.records import Json
 Events = Iterator[bytes]
 DONE = b"data: [DONE]\n\n"
 
+#: Fields of answers that contain the output.
+_OUTPUT = ("choices", "output", "content")
+
 
 def stream_events(route: str, reply: Any, request: Json, pieces: int = 1) -> Events:
     """Yields the server-sent events of an answer. `pieces` is about the number of events with output."""
-    length = sum(map(len, _texts(reply)))
+    length = sum(map(len, _texts([reply.get(name) for name in _OUTPUT])))
     yield from _STREAMS[route](reply, request, max(1, -(-length // pieces)))
 
 
