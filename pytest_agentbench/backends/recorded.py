@@ -61,7 +61,7 @@ def _facts_of_run(path: Path, run: Any) -> Json:
         facts = {
             "format": FORMAT,
             "run": run["id"],
-            "command": [*run["command"]],
+            "command": [] if backend["kind"] == "recorded" else [*run["command"]],  # Playing once more would record nothing new.
             "model": backend["served_model"].partition(" (answered by ")[0],
             "thresholds": {suite_of(group, suite["variant"]): suite["thresholds"] for group, suite in suites.items()},
             "prices": backend.get("prices"),
