@@ -34,7 +34,6 @@ def run_trim(options: argparse.Namespace) -> None:
     recording = Recording(directory)
     trim(recording, recording_facts(directory), options.output, Redactor())
     left_out = f" ({recording.incomplete} without a reply are left out)" if recording.incomplete else ""
-    print(
-        f"wrote {options.output} ({options.output.stat().st_size / 1e3:,.0f} kB): {len(recording.calls):,} calls of {directory.name}{left_out}"
-    )
+    size = options.output.stat().st_size / 1e3
+    print(f"wrote {options.output} ({size:,.0f} kB): {len(recording.calls):,} calls of {directory.name}{left_out}")
     print(f"to use it: pytest --agentbench-backend=recorded:{options.output}")

@@ -1,7 +1,7 @@
 """messages.jsonl, beside the journal of a run: the requests and replies of its calls, each distinct value once.
 
 Calls in the journal refer to its lines by their ids (`KeptCall`). An id is a hash of the redacted value, so equal values have equal ids in
-all runs, and nobody can test guesses of a secret against an id. The prompts of a run form a tree: a node is a message, and the node with
+all runs, and an id does not help to guess a secret. The prompts of a run form a tree: a node is a message, and the node with
 the messages before it. So the file grows with the number of messages, and not with the sizes of all requests.
 """
 
