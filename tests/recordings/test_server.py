@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from openai import AsyncOpenAI
 
 from pytest_agentbench.recordings.server import Player
 from pytest_agentbench.records import Json
@@ -31,6 +32,9 @@ class Served:
 
     async def __aexit__(self, *_: object) -> None:
         await self.client.close()
+
+    def sdk(self) -> AsyncOpenAI:
+        return AsyncOpenAI(base_url=str(self.client.make_url("/v1")), api_key="none")
 
     async def post(self, body: Json, path: str = CHAT, **headers: str) -> tuple[int, str]:
         async with self.client.post(path, json=body, headers=headers) as answer:
@@ -99,3 +103,43 @@ async def test_pace(tmp_path: Path, pace: str, least: float, most: float) -> Non
             begun = time.monotonic()
             await served.post(body)
             assert least <= time.monotonic() - begun < most
+
+
+async def test_streams_are_read_by_the_sdk(tmp_path: Path) -> None:
+    """The SDK of OpenAI assembles the recorded response from a stream: messages, reasoning and tool calls."""
+    output = [
+        {"type": "reasoning", "id": "r1", "summary": [{"type": "summary_text", "text": "Hm, a lamp"}]},
+        {"type": "function_call", "id": "f1", "call_id": "c1", "name": "find", "arguments": '{"item": "lamp"}', "status": "completed"},
+        {
+            "type": "message",
+            "id": "m1",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "Found it", "annotations": []}],
+        },
+    ]
+    head = {"id": "resp_1", "object": "response", "created_at": 7, "model": "m", "status": "completed", "parallel_tool_calls": True}
+    reply = {**head, "tools": [], "tool_choice": "auto", "output": output}
+    body = {"model": "m", "input": "Hi"}
+    async with Served(tmp_path, MadeCall(body, reply, path="/responses")) as served:
+        async with served.sdk() as client, client.responses.stream(model="m", input="Hi") as stream:
+            deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
+            whole = await stream.get_final_response()
+        assert (["Found it"], "Found it") == (deltas, whole.output_text)
+        assert ["reasoning", "function_call", "message"] == [item.type for item in whole.output]
+
+
+async def test_whole_conversations_by_the_sdk(tmp_path: Path) -> None:
+    """A chat stream that the SDK of OpenAI reads has the recorded text, tool call and finish reason."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "find", "arguments": '{"item": "lamp"}'}}
+    reply = saying("Wait.")
+    reply["choices"][0] |= {"message": {"role": "assistant", "content": "Wait.", "tool_calls": [call]}, "finish_reason": "tool_calls"}
+    async with Served(tmp_path, MadeCall(asking("Hi"), reply)) as served:
+        async with (
+            served.sdk() as client,
+            client.chat.completions.stream(model="m", messages=[{"role": "user", "content": "Hi"}]) as stream,
+        ):
+            [choice] = (await stream.get_final_completion()).choices
+        assert ("Wait.", "tool_calls") == (choice.message.content, choice.finish_reason)
+        [found] = choice.message.tool_calls or []
+        assert ("call_1", '{"item": "lamp"}') == (found.id, found.function.arguments)
