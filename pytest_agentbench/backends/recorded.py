@@ -71,6 +71,8 @@ def _facts_of_run(path: Path, run: Any) -> Json:
         }
     except (TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"{path / _RUN} is not a run that can be played: {error!r}") from error
+    if (keep := run.get("settings", {}).get("keep", "all")) != "all":
+        raise ConfigError(f"{path} was made with --agentbench-keep={keep}, so it cannot be played; record a run with --agentbench-keep=all")
     if backend["kind"] == "ab":
         raise ConfigError(f"{path} compares arms, which cannot be played; record a run of each arm")
     return {name: value for name, value in facts.items() if value is not None}

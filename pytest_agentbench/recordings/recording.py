@@ -15,6 +15,7 @@ from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.message_file import Conversations, NotKept
 
 CALL_RECORD = "call"  # only key of the record of a call in a trimmed file
+_CALL = b'{"%b":' % CALL_RECORD.encode()  # beginning of such a record
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ def _calls_of_file(file: Path) -> Iterator[RecordedCall]:
         for line in lines:
             try:
                 record = opened(line.removesuffix(b"\n"))
+                call = codec.read(RecordedCall, json_text.loads(record)[CALL_RECORD], CALL_RECORD) if record.startswith(_CALL) else None
             except ValueError as error:
                 raise ConfigError(f"{file} is damaged: {error}; write it again with `agentbench cassette trim`") from error
-            if record.startswith(b'{"%b":' % CALL_RECORD.encode()):
-                yield codec.read(RecordedCall, json_text.loads(record)[CALL_RECORD], "call")
+            if call is not None:
+                yield call

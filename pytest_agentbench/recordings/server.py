@@ -15,6 +15,7 @@ from pytest_agentbench.recordings.recording import RecordedCall, Recording
 from pytest_agentbench.recordings.streams import stream_events
 from pytest_agentbench.recordings.tape import CallPlace, NotRecorded, Tape
 from pytest_agentbench.records import NOT_RECORDED, Json, RolloutKey
+from pytest_agentbench.runs.message_file import NotKept
 from pytest_agentbench.tap.dialects import DIALECTS
 from pytest_agentbench.tap.routing_hints import PLACE
 
@@ -57,9 +58,11 @@ class Player:
             return _refusal(f"a recording answers only LLM calls, and not {http.method} {http.path}")
         try:
             call = self._tape.find(path, body, _place(http))
+            reply = self._recording.reply(call)
         except NotRecorded as error:
             return _refusal(f"{error}{self._advice}")
-        reply = self._recording.reply(call)
+        except NotKept as error:
+            return _refusal(f"the request was recorded, but its reply was not: {error}{self._advice}")
         if call.status != 200:
             await self._wait(begun + call.end_s)
             return _failure(call, reply)

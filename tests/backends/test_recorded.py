@@ -89,6 +89,10 @@ def test_facts_of_a_run(tmp_path: Path) -> None:
     [
         ({}, "has no messages.jsonl, so it cannot be played; record a run with --agentbench-keep=all"),
         ({"messages.jsonl": "", "run.json": json.dumps(run_json(kind="ab"))}, "compares arms, which cannot be played"),
+        (
+            {"messages.jsonl": "", "run.json": json.dumps({**run_json(), "settings": {"keep": "calls"}})},
+            "made with --agentbench-keep=calls",
+        ),
         ({"messages.jsonl": "", "run.json": json.dumps(run_json(served_model=None))}, "is not a run that can be played"),
         ({"messages.jsonl": ""}, "run.json"),
     ],
