@@ -1,4 +1,4 @@
-"""Numbers in a text, as tests of phrases assert on them: which values appear, whatever the words around them are."""
+"""Reads numbers from a text, so that tests of phrases can check values without the words around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The image that our tasks are built on, for a Docker Engine that reaches no registry: made by debootstrap, once a machine."""
+"""The base image of our tasks, for a Docker Engine without a registry. It is made by debootstrap once on each machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.dockerd import NoEngine
 
 NAME, RELEASE = "debian:bookworm-slim", "bookworm"
 
-#: What debootstrap leaves and an image does not have.
+#: Files that debootstrap leaves and that an image does not contain.
 LEFTOVERS = ("./var/cache/apt/*.bin", "./var/cache/apt/archives/*.deb", "./var/lib/apt/lists/*", "./debootstrap")
 
 
 @contextmanager
 def base_image(engine: Any) -> Iterator[str]:
-    """The name of the image, which the engine has meanwhile; raises NoEngine where it cannot be had."""
+    """Yields the name of the image, which the engine has during the block. Raises NoEngine if the image cannot be made."""
     try:
         engine.images.get(NAME)
     except ImageNotFound:
@@ -37,7 +37,7 @@ def base_image(engine: Any) -> Iterator[str]:
 
 
 def root_file_system() -> Path:
-    """A tar, kept in the cache of this user."""
+    """Returns a tar file, which is kept in the user's cache."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "pytest-agentbench", "tests")
     folder.mkdir(parents=True, exist_ok=True)
     tar = folder / f"{RELEASE}.tar"

@@ -1,4 +1,4 @@
-"""An event loop in another thread that somebody blocks."""
+"""An event loop in another thread that a test blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Block = Callable[[], None]
 
 @contextmanager
 def blocked(run: Callable[[Block], Coroutine[object, object, None]]) -> Iterator[Callable[[], FrameType]]:
-    """A loop in another thread, which runs a coroutine function up to where that calls `block`; the thread's stack then."""
+    """Runs a coroutine function in another thread until it calls `block`. Yields a function that returns the thread's stack."""
     reached, go_on = threading.Event(), threading.Event()
 
     def block() -> None:

@@ -12,7 +12,7 @@ needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="open
 
 
 def make(folder: Path) -> Path:
-    """The folder with ca.pem, and server.pem and server.key that it vouches for, for 127.0.0.1 only."""
+    """Writes ca.pem, and server.pem and server.key that it signs, for 127.0.0.1 only. Returns the folder."""
     new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     ca = ["-subj", "/CN=Test CA", "-addext", "keyUsage=critical,keyCertSign", "-keyout", "ca.key", "-out", "ca.pem"]
     server = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:false"]

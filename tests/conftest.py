@@ -18,17 +18,17 @@ from pytest_agentbench.reports.ci import DETECTED
 from tests import certificates as certificate_files
 from tests.project import Project
 
-#: The tests start hundreds of processes; where no bytecode is kept, each of them compiles the whole package again.
+#: The tests start hundreds of processes. Without bytecode files, each of them would compile the whole package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-#: What an example takes on a busy machine says nothing about the code.
+#: The duration of an example on a busy machine does not depend on the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What these tests could not try here, a line for each reason: an `s` in a row of dots says nothing of a missing Docker Engine."""
+    """Prints a line for each reason for which tests were not tried here, because an `s` in a row of dots is easy to miss."""
     reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in terminalreporter.getreports("skipped"))
     for reason, count in sorted(reasons.items()):
         if reason.startswith("NOT TESTED"):
@@ -37,9 +37,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project with a backend that finds a lamp and then answers; give it suites and run pytest in it.
+    """A project whose backend finds a lamp and then answers. Tests add suites and run pytest in it.
 
-    Its sessions do not know in which CI these tests run: what they print and write is no result of that job, and pytest cuts its summary.
+    Its sessions do not detect the CI in which these tests run, so that they write no reports for it and pytest truncates its summary.
     """
     for variable in (*DETECTED, "CI", "BUILD_NUMBER"):
         monkeypatch.delenv(variable, raising=False)
@@ -48,7 +48,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
 
 @pytest.fixture
 def forgotten_modules(tmp_path: Path) -> Iterator[Path]:
-    """`tmp_path`; modules that a test imports from there are not kept for the next one."""
+    """`tmp_path`. Modules that a test imports from there are removed afterwards."""
     yield tmp_path
     own = [name for name, module in sys.modules.items() if str(getattr(module, "__file__", "")).startswith(f"{tmp_path}/")]
     for name in own:
@@ -57,13 +57,13 @@ def forgotten_modules(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ca.pem, and server.pem and server.key that it vouches for, for 127.0.0.1 only."""
+    """A folder with ca.pem, and server.pem and server.key that it signs, for 127.0.0.1 only."""
     return certificate_files.make(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
 def tls(certificates: Path) -> ssl.SSLContext:
-    """Of a server with that certificate."""
+    """The TLS context of a server with these certificates."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     return context

@@ -1,4 +1,4 @@
-"""A Docker Engine for tests: the one of this machine, or one of our own where dockerd is installed and we are root."""
+"""A Docker Engine for tests: that of the machine, or one that the tests start if they run as root and dockerd is installed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ START, END = 60, 30  # seconds that dockerd may take
 
 
 class NoEngine(Exception):
-    """Why there is no engine here."""
+    """No Docker Engine is available; the message says why."""
 
 
 class OwnEngine:
-    """A dockerd with a folder of its own, which touches neither the firewall nor the engine of the machine."""
+    """A dockerd with its own folder, which changes neither the firewall nor the machine's own engine."""
 
     def __init__(self, *options: str, bridge: str = "none") -> None:
         if os.geteuid() or not shutil.which("dockerd"):
             raise NoEngine("no Docker Engine answers here, and to start one takes root and dockerd (Debian: docker.io)")
-        self.folder = Path(tempfile.mkdtemp(prefix="dockerd-"))  # a socket's path has to be short
+        self.folder = Path(tempfile.mkdtemp(prefix="dockerd-"))  # A socket's path has to be short.
         self.url = f"unix://{self.folder}/socket"
         self._options = ["--iptables=false", "--ip6tables=false", f"--bridge={bridge}", *options]
         self._process: subprocess.Popen[bytes] | None = None
@@ -46,10 +46,10 @@ class OwnEngine:
             time.sleep(0.1)
 
     def kill(self) -> None:
-        """Its containers go on. What its containerd has left would keep the next one waiting."""
+        """Kills the engine; its containers keep running. Removes files of its containerd that would delay the next engine."""
         self.end(signal.SIGKILL)
         for left in (self.folder / "exec-root" / "containerd").glob("containerd*.*[!l]"):
-            left.unlink()  # its pid and its sockets
+            left.unlink()  # This removes its pid file and its sockets.
 
     def end(self, signum: int = signal.SIGTERM) -> None:
         assert self._process is not None
@@ -61,7 +61,7 @@ class OwnEngine:
             self._process.wait()
 
     def remove(self) -> None:
-        """Its folder, and what a killed engine has left mounted there."""
+        """Removes the engine's folder, and mounts that a killed engine has left there."""
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         for mount in reversed([each for each in mounts if each.startswith(f"{self.folder}/")]):
             subprocess.run(["umount", mount], check=True)
@@ -70,7 +70,7 @@ class OwnEngine:
 
 @contextmanager
 def own_engine() -> Iterator[OwnEngine]:
-    """A dockerd of our own; raises NoEngine where it cannot be had."""
+    """Yields a dockerd that the tests have started. Raises NoEngine if none can be started."""
     engine = OwnEngine()
     try:
         engine.start()
@@ -84,7 +84,7 @@ def own_engine() -> Iterator[OwnEngine]:
 
 @contextmanager
 def any_engine() -> Iterator[str]:
-    """The value of DOCKER_HOST for an engine that answers."""
+    """Yields the value of DOCKER_HOST for an engine that answers."""
     url = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     if answers(url):
         yield url
@@ -94,7 +94,7 @@ def any_engine() -> Iterator[str]:
 
 
 def answers(url: str) -> bool:
-    """Asked without the docker package, whose client leaves a socket open where nobody listens."""
+    """Returns whether an engine answers. Does not use the docker package, whose client leaves a socket open if there is no engine."""
     with socket.socket(socket.AF_UNIX) as asking, suppress(OSError):
         asking.settimeout(5)
         asking.connect(urlsplit(url).path)

@@ -1,4 +1,4 @@
-"""Engines of tests: real processes that are nobody's backend."""
+"""Embedded engines as real processes, which are not the backend of a session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_agentbench.records import Json
 
 @contextmanager
 def engine(folder: Path, rules: Sequence[Json] = (), **config: Any) -> Iterator[str]:
-    """The address (without /v1) of an engine that ends with the block; with rules it follows them as its script.
+    """Yields the address (without /v1) of an engine that ends with the block. With rules, it follows them as its script.
 
     Its log is FOLDER/engine.log and its script FOLDER/script.yaml.
     """

@@ -1,6 +1,6 @@
-"""The run that lies in reports/example, for readers: `python -m tests.example` makes it anew.
+"""The run in reports/example, for readers: `python -m tests.example` makes it again.
 
-`python -m tests.example pages` only writes its pages again, of its run.json and beside its pictures, after their words have changed.
+`python -m tests.example pages` only writes its pages again, from its run.json, after their texts have changed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.project import PLACE, ROOT
 from tests.report_page import data_of
 
 REPORTS = ROOT / "reports"
-#: One folder deeper than the runs of a user, so that nothing that looks for runs takes it for one of them.
+#: The run is one folder deeper than the runs of a user, so that commands that search for runs do not find it.
 EXAMPLE = REPORTS / "example" / "banking"
 PICTURES = ("summary_throughput_vs_tsq.svg", "summary_throughput_histograms.svg")
 
-#: What a user would type; GitLab's reports are written wherever the command runs.
+#: A command that a user would type. With this option the same reports are written on every machine.
 SESSION = ("pytest", "scenarios/banking", "--agentbench-ci=gitlab")
 
 
@@ -42,21 +42,21 @@ def make(directory: Path) -> None:
 
 
 def write_pages(directory: Path) -> None:
-    """Writes the pages of a run directory as today's code words them."""
+    """Writes the pages of a run directory with the texts of the current code."""
     run = read_run(directory)
     for report in (markdown, comment):
         report.write(run, directory)
-    data, _ = data_of((directory / page.PAGE).read_text(encoding="utf-8"))  # the rollouts are in the page alone
+    data, _ = data_of((directory / page.PAGE).read_text(encoding="utf-8"))  # Only the page contains the rollouts.
     page.write_page([RunView(run, directory)], data, intervals(run), directory / page.PAGE)
 
 
 def _do(project: Path, *words: str) -> None:
-    environment = {**child_environment(), "PYTEST_ADDOPTS": "-p no:randomly"}  # which a user does not have, and shuffles
+    environment = {**child_environment(), "PYTEST_ADDOPTS": "-p no:randomly"}  # Users do not have this plugin, which shuffles tests.
     subprocess.run([sys.executable, "-m", *words], cwd=project, env=environment, check=True)
 
 
 def _keep(run: Path, project: Path, directory: Path) -> None:
-    """Copies a run's file for programs and some of its pictures; where the project lay is nobody's business."""
+    """Copies a run's run.json, page and some pictures, without the path of the project."""
     shutil.rmtree(directory, ignore_errors=True)
     (directory / FOLDER).mkdir(parents=True)
     text = (run / FILE).read_text(encoding="utf-8").replace(str(project), PLACE)

@@ -1,4 +1,4 @@
-"""Frames of rollouts that tests put together."""
+"""Frames of rollouts, for tests."""
 
 from __future__ import annotations
 

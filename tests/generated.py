@@ -1,7 +1,6 @@
-"""What is generated: tables of docs/run-json.md from the records, tables of docs/metrics.md from the registry, those of docs/export.md
-from the columns, and tables of the keys of suite.yaml and of backends from the models.
+"""Generates tables of the documentation: docs/run-json.md from records, docs/metrics.md from the registry, docs/export.md from columns.
 
-`python -m tests.generated` writes them.
+The tables of the keys of suite.yaml and of backends come from the models. `python -m tests.generated` writes all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ TREND = ROOT / "docs" / "trend.md"
 
 
 def tables_of(name: str) -> Iterator[str]:
-    """The tables of a file's records, each below its name."""
+    """Yields the tables of a file's records, each below its name."""
     named: dict[type, None] = {}
     for kind in FILES[name][0]:
         records_of(kind, named)
@@ -45,7 +44,7 @@ def _row(key: Key) -> str:
 
 
 def _type_text(kind: Any) -> str:
-    """`list of [Limit](#limit)`, `number or null`."""
+    """Returns the text of a type, such as `list of [Limit](#limit)` or `number or null`."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return "any"
@@ -61,16 +60,16 @@ def _type_text(kind: Any) -> str:
 
 
 def _list_text(inner: tuple[Any, ...]) -> str:
-    """`list of string`, or what each place of it is."""
+    """Returns `list of string`, or the type of each element of a tuple."""
     return f"list of {_type_text(inner[0])}" if inner[1:] in ((), (Ellipsis,)) else f"list: {', '.join(map(_type_text, inner))}"
 
 
-#: Table of docs/metrics.md -> what of the registry is in it.
+#: Maps a table of docs/metrics.md to the metrics in it.
 METRIC_TABLES = {"durations": registry.latencies, "rates": registry.rates, "efficiency": registry.efficiency, "answers": registry.answers}
 
 
 def metrics_of(kind: str) -> Iterator[str]:
-    """A table of the registry's metrics."""
+    """Yields a table of the registry's metrics."""
     yield from ("| metric | in rules, options and `run.json` | is |", "|---|---|---|")
     for name, metric in METRIC_TABLES[kind]().items():
         also = "" if metric.compared else ". It stands in reports and `run.json` alone"
@@ -78,13 +77,13 @@ def metrics_of(kind: str) -> Iterator[str]:
 
 
 def columns_of(table: str) -> Iterator[str]:
-    """The columns of a table of runs."""
+    """Yields the table of a run table's columns."""
     yield from ("| column | unit | is |", "|---|---|---|")
     yield from (f"| `{head.name}` | {head.unit or ' '} | {head.about} |".replace("|   |", "| |") for head in COLUMNS[table])
 
 
 def page(path: Path, tables: Mapping[str, Iterable[str]]) -> str:
-    """A page with its tables as they should be: each stands between two comments with its name."""
+    """Returns a page with up-to-date tables. Each table is between two comments with its name."""
     text = path.read_text(encoding="utf-8")
     for name, lines in tables.items():
         start, end = f"<!-- {name}: python -m tests.generated -->\n", f"<!-- {name} -->\n"
@@ -94,7 +93,7 @@ def page(path: Path, tables: Mapping[str, Iterable[str]]) -> str:
 
 
 def generated() -> dict[Path, str]:
-    """File -> what should be in it."""
+    """Maps each file to its correct content."""
     pages = {
         PAGE: {name: tables_of(name) for name in FILES if name != "trend"},
         TREND: {"trend": tables_of("trend")},

@@ -1,4 +1,4 @@
-"""A hub of models and data sets, as much of one as the client of Hugging Face asks for, on loopback."""
+"""A local hub of models and data sets with the part of Hugging Face's API that its client uses."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """One repository at one commit, whose revisions `main` and `v1` are. `kind` is `models` or `datasets`."""
+    """Serves one repository at one commit, to which the revisions `main` and `v1` point. `kind` is `models` or `datasets`."""
 
     def __init__(self, kind: str, repository: str, files: Mapping[str, bytes]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.kind = kind
-        self.repository = repository  # owner/name
+        self.repository = repository  # Owner and name: owner/name.
         self.files = dict(files)
-        self.fetched: list[str] = []  # names of files, in order
-        self.broken = ""  # a file that it does not give away now
-        self.gated = False  # only who has the token `allowed` may have the files
-        self.size: int | None = None  # bytes, of every file, instead of the true ones
+        self.fetched: list[str] = []  # Names of downloaded files, in order.
+        self.broken = ""  # Name of a file that is missing now.
+        self.gated = False  # Whether only requests with the token `allowed` get files.
+        self.size: int | None = None  # Bytes of every file, instead of the true ones.
 
     @property
     def url(self) -> str:
@@ -59,7 +59,7 @@ class _Handler(QuietHandler):
             self._write(200, body)
 
     def _error_code(self) -> dict[str, str]:
-        """What of a 404 is not there, as the client is told; of a file it is told nothing."""
+        """Returns the header that tells the client what is missing: revision or repository. A missing file has no such header."""
         if not self.path.startswith("/api/"):
             return {}
         return {"X-Error-Code": "RevisionNotFound" if self._of_repository("revision/") else "RepoNotFound"}
@@ -68,7 +68,7 @@ class _Handler(QuietHandler):
         return self.path.startswith(f"/api/{self.server.kind}/{self.server.repository}/{rest}")
 
     def _facts(self) -> bytes | None:
-        """What the API says of the repository; None where it does not know what is asked for."""
+        """Returns the API's answer about the repository, or None if the request is unknown."""
         hub = self.server
         if any(self._of_repository(f"revision/{revision}") for revision in ("main", "v1", COMMIT)):
             siblings = [{"rfilename": name} for name in hub.files]
@@ -90,7 +90,7 @@ class _Handler(QuietHandler):
 
 
 def hub_client(url: str, folder: Path, *arguments: str, token: str = "") -> subprocess.CompletedProcess[str]:
-    """A Python of its own with these arguments, because the client reads its endpoint when it is imported."""
+    """Runs Python with these arguments in another process, because the client reads its endpoint when it is imported."""
     of_hub = {"HF_ENDPOINT": url, "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     near = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PYTHONPATH": str(ROOT), "HF_TOKEN": token}
     command = [sys.executable, *arguments]

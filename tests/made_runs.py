@@ -1,4 +1,4 @@
-"""Runs that tests put together: valid ones, in which nothing happened but what a test says."""
+"""Valid runs that tests make from the values that matter to them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHOP = Suite(
 
 
 def session_facts(**changes: Any) -> SessionFacts:
-    """What is known of a run of the shop beside its rollouts."""
+    """Returns the facts of a run of the shop, except for its rollouts."""
     facts = SessionFacts(
         id="20260304-050607",
         started_at="2026-03-04T05:06:07+00:00",
@@ -58,7 +58,7 @@ def session_facts(**changes: Any) -> SessionFacts:
 
 
 def run_of(*rollouts: Rollout, **changes: Any) -> Run:
-    """A run of the shop with these rollouts; `changes` are of its fields, and come last."""
+    """Returns a run of the shop with these rollouts. `changes` are changes of its fields."""
     read = RunReader()
     for rollout in rollouts:
         read.add(rollout, "tsq", SCALES["tsq"])
@@ -67,7 +67,7 @@ def run_of(*rollouts: Rollout, **changes: Any) -> Run:
 
 
 def run_directory(directory: Path, *rollouts: Rollout, **changes: Any) -> Path:
-    """The directory of a run of the shop with these rollouts: its journal and its run.json."""
+    """Writes the journal and run.json of a run of the shop with these rollouts. Returns the directory."""
     directory.mkdir(parents=True)
     (directory / FILE).write_bytes(b"".join(sealed(record_line(rollout)) + b"\n" for rollout in rollouts))
     write_run(run_of(*rollouts, id=directory.name, **changes), directory)
@@ -75,12 +75,12 @@ def run_directory(directory: Path, *rollouts: Rollout, **changes: Any) -> Path:
 
 
 def mean(value: float | None = 0.5, low: float | None = 0.25, high: float | None = 0.75, scenarios: int = 9, **changes: Any) -> Mean:
-    """A mean over scenarios of this suite, none of them in a cluster with others."""
+    """Returns a mean over scenarios of the suite, none of them in a cluster with others."""
     return replace(Mean(value, low, high, "suite", scenarios, scenarios, "between-scenario t"), **changes)
 
 
 def rule_result(rule: str, verdict: str, estimate: float | None = None, **changes: Any) -> RuleResult:
-    """A rule about the shop, and what was found."""
+    """Returns the result of a rule about the shop."""
     result = RuleResult(
         verdict=verdict,
         threshold=0.0,
@@ -98,12 +98,12 @@ def rule_result(rule: str, verdict: str, estimate: float | None = None, **change
 
 
 def gate_result(verdict: str = "PASS", *rules: RuleResult, **changes: Any) -> GateResult:
-    """A gate that decides."""
+    """Returns a gate that decides."""
     return replace(GateResult(verdict, decides=True, tests_below=0, compared=(), baselines={}, rules=rules, unmeasured=()), **changes)
 
 
 def identity_of(**changes: Any) -> RunIdentity:
-    """The identity of a run of the shop under git, every part of which has the hash `h`."""
+    """Returns the identity of a run of the shop under git, in which every part has the hash `h`."""
     identity = RunIdentity(
         code=Git("c", dirty=False, diff=None),
         packages={},

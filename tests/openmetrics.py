@@ -1,4 +1,4 @@
-"""OpenMetrics text, read by the library that many programs read it with."""
+"""Parses OpenMetrics text with the official library."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 
 def parsed(text: str) -> Iterable[Metric]:
-    """Raises ValueError for a text that is no OpenMetrics."""
+    """Parses a text. Raises ValueError if it is not valid OpenMetrics."""
     families: Iterable[Metric] = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]  # as the library has it
     return families

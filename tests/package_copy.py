@@ -27,7 +27,7 @@ class PackageCopy:
         (self.package / file).write_text(text.replace(old, new))
 
     def run(self, *command: str, folder: Path | None = None) -> str:
-        """Returns what a command that uses the copy prints; fails for one that fails."""
+        """Returns the output of a command that uses the copy. Fails if the command fails."""
         environment = {**child_environment(), "PYTHONPATH": str(self.folder)}
         done = subprocess.run(
             [*command], cwd=folder or self.folder, env=environment, capture_output=True, text=True, timeout=120, check=False
@@ -36,7 +36,7 @@ class PackageCopy:
         return done.stdout
 
     def python(self, *lines: str) -> list[str]:
-        """Returns what these lines print."""
+        """Returns the output of these lines."""
         return self.run(sys.executable, "-c", "\n".join(lines)).splitlines()
 
 

@@ -1,10 +1,10 @@
-"""A terminal for tests of what reports print."""
+"""A terminal for tests of printed reports."""
 
 from __future__ import annotations
 
 
 class Paper:
-    """A terminal whose lines can be looked at."""
+    """A terminal that keeps its lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

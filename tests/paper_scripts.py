@@ -1,4 +1,4 @@
-"""What the scripts of ThunderAgent's paper read of the files of a run, in words of our own: the same folders, keys and arithmetic."""
+"""Reads files of a run like the scripts of ThunderAgent's paper: the same folders, keys and arithmetic in our own code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from pytest_agentbench.records import Json
 
 
 def key_numbers(root: Path) -> Json:
-    """What the snippet of its README prints of the newest run, started in `root`; like the snippet it stumbles over a rate of null."""
+    """Returns the values that the snippet of its README prints about the newest run in `root`.
+
+    Like the snippet, it fails on a rate of null.
+    """
     listed = "ls -td evaluation/outputs/hle_local_* | head -1"
     newest = subprocess.run(listed, shell=True, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
     data = _combined(root / newest)
@@ -33,7 +36,7 @@ def key_numbers(root: Path) -> Json:
 
 
 def figure(outputs: Path) -> dict[tuple[str, int], float]:
-    """What its plot script draws of a directory: (method, concurrency) -> steps per minute of the newest run."""
+    """Returns the values that its plot script draws: (method, concurrency) -> steps per minute of the newest run."""
     newest: dict[tuple[str, int], tuple[float, float]] = {}
     for folder in outputs.glob("hle_paper_*"):
         named = re.search(r"hle_paper_(?P<method>[^_]+)_c(?P<c>\d+)_rep(?P<rep>\d+)_", folder.name)

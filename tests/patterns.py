@@ -1,9 +1,7 @@
 """Finds every regular expression of the package, and measures each one on texts that are hard for it.
 
-It runs as a program, in a process of its own.
-
-Prints one line of JSON: `patterns`, how many there are; `slow`, descriptions of those that need too long; `unknown`, places where the
-pattern cannot be read from the code and stands in no table either.
+It runs as a program in a separate process and prints one line of JSON. `patterns` is their number, and `slow` describes those that need
+too much time. `unknown` has the places whose pattern can neither be read from the code nor is in a table.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_R
 SETS = (_constants.IN, _constants.ANY, _constants.NOT_LITERAL, _constants.CATEGORY)
 COMMON = ["a", "A", "0", " ", "\n", ".", "-", "_", "*", "`", '"', "'", "\\", ",", ":", "(", "{", "[", "<", "#", "é", "\t"]
 
-#: Tables whose texts are patterns, by the module that searches for them.
+#: Tables of patterns, by the module that searches for them.
 TABLES = {
     "pytest_agentbench.backends.stack.docker_engine": lambda module: module.HINTS,
     "pytest_agentbench.backends.stack.failure_details": lambda module: [hint[0] for hint in module.HINTS],
 }
 
-#: Modules that search for a pattern which a suite, a backend or a test project brings.
+#: Modules that search for patterns from a suite, a backend or a test project.
 OF_USERS = frozenset(
     ["suites.folder", "suites.datasets.hub", "scorers.regex", "scorers.arguments", "backends.stack.spec", "backends.stack.failure_details"]
 )
@@ -58,11 +56,11 @@ class Use(NamedTuple):
 
 
 class TooSlow(Exception):
-    """Raised in the middle of a match that has used up its budget."""
+    """Raised during a match that has used up its budget."""
 
 
 def modules() -> Iterator[tuple[str, ast.Module, ModuleType | None]]:
-    """All modules of the package: name, tree, and the module itself if it can be imported."""
+    """Yields all modules of the package: name, tree, and the module itself if it can be imported."""
     for file in sorted(PACKAGE.rglob("*.py")):
         parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -74,7 +72,7 @@ def modules() -> Iterator[tuple[str, ast.Module, ModuleType | None]]:
 
 
 def used_methods(trees: Sequence[ast.Module]) -> dict[str, set[str]]:
-    """How each name is used that a method of patterns is called on: name -> methods."""
+    """Maps each name to the methods of patterns that are called on it."""
     used: dict[str, set[str]] = {}
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Attribute) and node.attr in METHODS and isinstance(node.value, ast.Name | ast.Attribute):
@@ -84,7 +82,7 @@ def used_methods(trees: Sequence[ast.Module]) -> dict[str, set[str]]:
 
 
 def compiled(value: object) -> Iterator[re.Pattern[Any]]:
-    """The patterns in a value of a module, those in its collections too."""
+    """Yields the patterns in a value of a module, including those in collections."""
     if isinstance(value, re.Pattern):
         yield value
     elif isinstance(value, dict):
@@ -96,7 +94,10 @@ def compiled(value: object) -> Iterator[re.Pattern[Any]]:
 
 
 def literal(node: ast.expr, module: ModuleType | None) -> str | bytes | None:
-    """The pattern that an expression makes, with `x` for what is only known when it runs; None if the code does not show it."""
+    """Returns the pattern that an expression makes, with `x` for parts that are only known at run time.
+
+    Returns None if it cannot be read.
+    """
     with suppress(Exception):
         value = eval(compile(ast.Expression(node), "<pattern>", "eval"), {**vars(module or ast)})
         return value if isinstance(value, str | bytes) else None
@@ -113,14 +114,14 @@ def literal(node: ast.expr, module: ModuleType | None) -> str | bytes | None:
 
 
 def flags(call: ast.Call) -> int:
-    """The flags that a call names."""
+    """Returns the flags that a call names."""
     words = [*call.args, *(keyword.value for keyword in call.keywords)]
     names = {node.attr for word in words for node in ast.walk(word) if isinstance(node, ast.Attribute) and hasattr(re, node.attr)}
     return sum(int(getattr(re, name)) for name in names if name.isupper())
 
 
 def calls(tree: ast.Module, *, compiles: bool) -> Iterator[tuple[str, ast.Call]]:
-    """Calls such as `re.search(...)`, with the name of the function; `compiles`: those of re.compile in functions too."""
+    """Yields calls such as `re.search(...)` with the name of the function. `compiles` includes calls of re.compile outside of functions."""
     in_functions = {call for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for call in ast.walk(each)}
     for node in ast.walk(tree):
         match node:
@@ -130,7 +131,7 @@ def calls(tree: ast.Module, *, compiles: bool) -> Iterator[tuple[str, ast.Call]]
 
 
 def of_module(name: str, module: ModuleType, methods: Mapping[str, set[str]]) -> Iterator[Use]:
-    """The patterns that a module holds."""
+    """Yields the patterns that a module contains."""
     for attribute, value in vars(module).items():
         for pattern in compiled(value):
             yield Use(f"{name}.{attribute}", pattern, frozenset(methods.get(attribute) or ["search", "finditer"]))
@@ -140,7 +141,7 @@ def of_module(name: str, module: ModuleType, methods: Mapping[str, set[str]]) ->
 
 
 def uses(unknown: list[str]) -> Iterator[Use]:
-    """Every pattern of the package; `unknown` gets the places of those that cannot be read."""
+    """Yields every pattern of the package. `unknown` gets the places of those that cannot be read."""
     every = [*modules()]
     methods = used_methods([tree for _, tree, _ in every])
     for name, tree, module in every:
@@ -155,7 +156,7 @@ def uses(unknown: list[str]) -> Iterator[Use]:
 
 
 def chosen(element: tuple[Any, Any]) -> list[str]:
-    """Characters that a single-character element of a parsed pattern matches; empty for an element of another kind."""
+    """Returns characters that a single-character element of a parsed pattern matches, or none for other elements."""
     operator, argument = element
     if operator is _constants.LITERAL:
         return [chr(argument)]
@@ -166,7 +167,7 @@ def chosen(element: tuple[Any, Any]) -> list[str]:
 
 
 def sample(elements: Iterable[tuple[Any, Any]]) -> str:
-    """A short text that elements of a parsed pattern match, as far as one can be made without trying."""
+    """Returns a short text that elements of a parsed pattern match, as far as one can be made without trying."""
     words = []
     for operator, argument in elements:
         match operator:
@@ -184,7 +185,7 @@ def sample(elements: Iterable[tuple[Any, Any]]) -> str:
 
 
 def attacks(elements: Sequence[tuple[Any, Any]], before: str = "") -> Iterator[tuple[str, str]]:
-    """(beginning, unit): texts after which a repeat of a parsed pattern can go on for ever, if the unit is repeated."""
+    """Yields (beginning, unit): texts after which a repeat of a parsed pattern can continue forever, if the unit is repeated."""
     for place, (operator, argument) in enumerate(elements):
         head = before + sample(elements[:place])
         match operator:
@@ -203,7 +204,9 @@ def attacks(elements: Sequence[tuple[Any, Any]], before: str = "") -> Iterator[t
 
 
 def units(pattern: re.Pattern[Any]) -> list[tuple[str, str]]:
-    """(beginning, unit) of texts that are hard for a pattern: repeats of what its own repeats match, and of the beginning itself."""
+    """Returns (beginning, unit) of texts that are hard for a pattern: repeats of what its own repeats match, and of the beginning
+    itself.
+    """
     source = pattern.pattern.decode("latin-1") if isinstance(pattern.pattern, bytes) else pattern.pattern
     found = dict.fromkeys(attacks([*_parser.parse(source, pattern.flags & ~re.UNICODE)]))
     return [*found, *((head, head) for head in dict.fromkeys(head for head, _ in found) if head), *(("", each) for each in COMMON)]
@@ -225,9 +228,10 @@ def too_slow(number: int, frame: FrameType | None) -> None:
 
 
 def seconds(pattern: re.Pattern[Any], method: str, text: str) -> float:
-    """Seconds of CPU that a method needs for a text, with an end that fits nothing; infinite beyond the budget."""
+    """Returns seconds of CPU that a method needs for a text with an end that matches nothing; infinite if the budget is exceeded."""
     subject = f"{text}\x00".encode() if isinstance(pattern.pattern, bytes) else f"{text}\x00"
-    began = time.thread_time()  # the clock of the process stands still for milliseconds while a timer of that clock runs
+    # The clock of the process stands still for milliseconds while a timer of that clock runs, so the thread's clock is used.
+    began = time.thread_time()
     try:
         signal.setitimer(signal.ITIMER_VIRTUAL, BUDGET)
         consume(pattern, method, subject)
@@ -239,7 +243,7 @@ def seconds(pattern: re.Pattern[Any], method: str, text: str) -> float:
 
 
 def slow(use: Use) -> str:
-    """Describes the first text on which a pattern needs more than its budget; empty if there is none."""
+    """Describes the first text on which a pattern exceeds its budget. Returns "" if there is none."""
     for (head, unit), method in itertools.product(units(use.pattern), sorted(use.methods)):
         short, long = (head + unit * (length // len(unit)) for length in (GLANCE, LENGTH))
         if seconds(use.pattern, method, short) > QUICK and math.isinf(seconds(use.pattern, method, long)):

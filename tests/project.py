@@ -1,4 +1,4 @@
-"""What acceptance tests share: a small project with a suite on the embedded engine, run by a real pytest in a real process."""
+"""A small project with a suite on the embedded engine for acceptance tests, run by a real pytest in a real process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_tools(rollout, thresholds):
     assert rollout.score("tsq") >= thresholds["tsq"]
 """
 
-#: Plugins of the development environment. To load them would cost each session in a test half a second of CPU a process.
+#: Plugins of the development environment. Loading them would cost each process of a session half a second of CPU.
 OTHER_PLUGINS = (
     *("anyio", "benchmark", "env", "html", "html_fixtures", "hypothesispytest", "metadata"),
     *("pytest_cov", "pytest_mock", "randomly", "rerunfailures", "timeout"),
@@ -54,23 +54,22 @@ OTHER_PLUGINS = (
 
 ALONE = tuple(word for name in OTHER_PLUGINS for word in ("-p", f"no:{name}"))
 
-#: A pytest in a process of its own, without the other plugins.
+#: A pytest in a process without the other plugins.
 PYTEST = (sys.executable, "-u", "-m", "pytest", *ALONE)
 
 TWO_WORKERS = ("-n", "2", "--agentbench-workers=2")
 
-#: Of a test that holds in one process and with two workers, however few would be enough. The latter costs twice as much, and is left to the
-#: slow tests.
+#: For a test that expects the same in one process and with two workers. The latter takes twice as long and is slow.
 WAYS = pytest.mark.parametrize("way", [pytest.param((), id="one-process"), pytest.param(TWO_WORKERS, id="n2", marks=pytest.mark.slow)])
 
-#: Of a test that expects something else of one process than of two workers: both are quick.
+#: For a test that expects something else with one process than with two workers. Both are quick.
 BOTH_WAYS = pytest.mark.parametrize("way", [(), TWO_WORKERS], ids=["one-process", "n2"])
 
 
 def family(names: str, cases: Mapping[str, Sequence[Any]], workers: str) -> pytest.MarkDecorator:
-    """Cases of one test, in one process each; the one called `workers` also with two, where the others would only say the same again.
+    """Runs the cases of a test in one process each, and the case `workers` also with two workers.
 
-    `names` are those of a case's values, as pytest.mark.parametrize has them; `way` comes behind them.
+    `names` are the names of a case's values, as for pytest.mark.parametrize. `way` comes after them.
     """
     params = [pytest.param(*values, (), id=id) for id, values in cases.items()]
     params.append(pytest.param(*cases[workers], TWO_WORKERS, id=f"{workers}-n2", marks=pytest.mark.slow))
@@ -78,7 +77,7 @@ def family(names: str, cases: Mapping[str, Sequence[Any]], workers: str) -> pyte
 
 
 def without_waits(backend: Path) -> None:
-    """Has an embedded engine answer at once."""
+    """Makes an embedded engine answer at once."""
     backend.write_text(re.sub(r"(ttft_ms|itl_ms): \d+", r"\1: 0", backend.read_text(encoding="utf-8")), encoding="utf-8")
 
 
@@ -88,12 +87,12 @@ def page(result: pytest.RunResult) -> list[str]:
     return [*result.outlines[first + 1 : next(n for n in range(first + 1, len(result.outlines)) if result.outlines[n].startswith("=="))]]
 
 
-#: Where a project is, in the files of a run that several projects share.
+#: Replaces the project's path in files of a run that several projects share.
 PLACE = "/place/of/the/project"
 
 
 def _rewrite(reports: Path, old: str, new: str) -> None:
-    """Has the runs in reports/ say that they ran elsewhere."""
+    """Replaces a path in the runs in reports/."""
     for run in reports.glob("*/run.json"):
         run.write_text(run.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
 
@@ -107,20 +106,20 @@ class Project:
         self.backend()
 
     def shipped(self, suite: str) -> None:
-        """The suite as this repository ships it, and the embedded engine, which does not wait."""
+        """Copies a suite of this repository, and the embedded engine, which does not wait."""
         shutil.copytree(ROOT / "scenarios" / suite, self.root / "scenarios" / suite, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "backends" / "embedded.yaml", self.root / "backends")
         without_waits(self.root / "backends" / "embedded.yaml")
 
     def backend(self, rules: Sequence[Json] = FIND_THEN_ANSWER, name: str = "embedded", **keys: Any) -> None:
-        """backends/NAME.yaml: the embedded engine, answering from a script."""
+        """Writes backends/NAME.yaml: the embedded engine, answering from a script."""
         self.write(f"backends/{name}.script.yaml", json.dumps(list(rules)))
         self.write(f"backends/{name}.yaml", json.dumps({"kind": "embedded", "policy": "script", "script": f"{name}.script.yaml", **keys}))
 
     def suite(
         self, name: str = "shop", scenarios: int = 3, test: str = TEST_FILE, expected: Sequence[str] = ("find_item",), **keys: Any
     ) -> Path:
-        """scenarios/NAME with so many scenarios, `shop-0` and on; each expects the given tools."""
+        """Writes scenarios/NAME with scenarios `shop-0` and on, each of which expects the given tools. Returns the suite.yaml."""
         entries = [self.entry(f"{name}-{number}", expected) for number in range(scenarios)]
         spec = {
             "name": name,
@@ -136,7 +135,7 @@ class Project:
 
     @staticmethod
     def entry(id: str, expected: Sequence[str] = ("find_item",)) -> Json:
-        """One data entry in the agent-leaderboard format."""
+        """Returns one data entry in the agent-leaderboard format."""
         return {
             "id": id,
             "question": f"Customer {id}: is there a lamp?",
@@ -154,11 +153,11 @@ class Project:
         return path
 
     def run(self, *arguments: str) -> pytest.RunResult:
-        """Runs pytest in a process of its own; of the other plugins of this environment it has those that are named with -p."""
+        """Runs pytest in another process, without the other plugins of this environment, except for those named with -p."""
         return self.pytester.runpytest_subprocess(*ALONE, *arguments, timeout=300)
 
     def run_once(self, *arguments: str) -> None:
-        """Leaves reports/ as a run with these arguments leaves it; tests whose projects are equal by then share that run."""
+        """Fills reports/ like a run with these arguments. Tests with equal projects share that run."""
         kept = self.root.parent / f"kept-{self._digest(arguments)}"
         if not kept.exists():
             self.run(*arguments)
@@ -169,20 +168,20 @@ class Project:
         _rewrite(self.root / "reports", PLACE, str(self.root))
 
     def _digest(self, arguments: Sequence[str]) -> str:
-        """Of these arguments and all files of the project."""
+        """Returns a digest of these arguments and all files of the project."""
         files = sorted(path for path in self.root.rglob("*") if path.is_file())
         texts = (text for path in files for text in (str(path.relative_to(self.root)).encode(), path.read_bytes()))
         return hashlib.sha256(b"\0".join((repr(arguments).encode(), *texts))).hexdigest()[:16]
 
     def good_run(self, name: str) -> None:
-        """A run of the suite in which all is well, kept under this name."""
+        """Makes a run without failures, and keeps it under this name."""
         self.run_once("scenarios/shop")
         assert 0 == self.run_json["exit_status"]
         self.directory.rename(self.root / "reports" / name)
 
     @property
     def directory(self) -> Path:
-        """The newest run directory."""
+        """Returns the newest run directory."""
         return (self.root / "reports" / "latest").resolve()
 
     @property

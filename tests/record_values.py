@@ -1,4 +1,4 @@
-"""Values of records for Hypothesis, made from the types of their fields, and values that do not fit."""
+"""Values of records for Hypothesis, made from the types of their fields, and values of wrong types."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
 
 
 def open_entries(kind: type) -> st.SearchStrategy[Any]:
-    """Returns a strategy for the entries that stand among the keys of a record, none of which is one of its fields."""
+    """Returns a strategy for additional entries of a record, none of which is one of its fields."""
     (part,) = (each for each in parts_of(kind) if each.open)
     return st.dictionaries(st.sampled_from(["x", "y"]).map(lambda name: f"fresh_{name}"), values_of(typing.get_args(part.kind)[1]))
 
@@ -70,7 +70,7 @@ def shapes_of(kind: Any) -> set[type]:
 
 
 def damages(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yields a field of a record and a JSON value that does not fit it, for each field and each shape of JSON that is not its own."""
+    """Yields a field of a record and a JSON value of a wrong type, for each field and each wrong shape of JSON."""
     for part in parts_of(kind):
         if not part.open:
             yield from ((part.name, value) for shape, value in SHAPES.items() if shape not in shapes_of(part.kind))

@@ -1,4 +1,4 @@
-"""What a report.html holds, read back from its text."""
+"""Reads the data of a report.html from its text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_agentbench.reports.page.data import RunData
 
 
 def data_of(text: str) -> tuple[list[RunData], Sequence[Json]]:
-    """What is in a page: its runs, and the intervals of their differences."""
+    """Returns the runs of a page, and the intervals of their differences."""
     index = json.loads(_between(text, 'id="index">'))
     runs = [
         RunData(

@@ -1,4 +1,4 @@
-"""A router that is told of rollouts, as ThunderAgent and Dynamo's router are: it answers every chat itself, and remembers who asked."""
+"""A router that is told about rollouts, like ThunderAgent and Dynamo's router. It answers every chat itself, and records the requests."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ FIND: Json = {"id": "c1", "index": 0, "type": "function", "function": {"name": "
 
 
 class Router(ThreadingHTTPServer):
-    """What it was asked, and who it knows. Programs are listed by id, as ThunderAgent does it."""
+    """Records requests and known programs. Programs are listed by id, as in ThunderAgent."""
 
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, together: int = 1) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.chats: list[tuple[dict[str, str], Json]] = []  # headers with names in lower case, and body
-        self.programs: dict[str, int] = {}  # that are not released -> chats
-        self.releases: list[tuple[str, bool]] = []  # id, whether it was known
-        self.refusals: list[str] = []  # what releases get before they are answered well: `500`, `reset`, `silence`
-        self.faults: list[str] = []  # details of the 500s that chats get before they are answered
-        self.open: dict[str, list[Any]] = {}  # id -> connections of chats that are not answered
-        self.early: list[str] = []  # ids that were released while a chat of theirs was open
-        self.lists = True  # has GET /programs
-        self.together = Barrier(together, timeout=60)  # so many chats are answered at the same moment
-        self.knows_sessions = True  # answers a session's last call itself; one that does not is a plain engine
+        self.chats: list[tuple[dict[str, str], Json]] = []  # Headers with names in lower case, and body.
+        self.programs: dict[str, int] = {}  # Programs that are not released -> number of chats.
+        self.releases: list[tuple[str, bool]] = []  # Id, and whether it was known.
+        self.refusals: list[str] = []  # Answers to releases before they succeed: `500`, `reset`, `silence`.
+        self.faults: list[str] = []  # Details of the 500s that chats get before they are answered.
+        self.open: dict[str, list[Any]] = {}  # Id -> connections of chats that are not answered.
+        self.early: list[str] = []  # Ids that were released while one of their chats was open.
+        self.lists = True  # Whether GET /programs is supported.
+        self.together = Barrier(together, timeout=60)  # This number of chats is answered at the same moment.
+        self.knows_sessions = True  # Whether it answers a session's last call itself; otherwise it is a plain engine.
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/v1"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Agents that leave are no news."""
+        """Ignores connections that agents close."""
 
 
 class Handler(QuietHandler):
@@ -72,7 +72,7 @@ class Handler(QuietHandler):
             case "reset":
                 self.close_connection = True
             case "silence":
-                self.rfile.read(1)  # until whoever asks gives up
+                self.rfile.read(1)  # Waits until the client gives up.
                 self.close_connection = True
             case _:
                 if any(not select.select([connection], [], [], 0)[0] for connection in self.server.open.get(id, ())):
@@ -110,6 +110,6 @@ class Handler(QuietHandler):
 
 @contextmanager
 def routing(together: int = 1) -> Iterator[Router]:
-    """A router that serves while the block runs."""
+    """Yields a router that serves during the block."""
     with serving(Router(together)) as router:
         yield router

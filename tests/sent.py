@@ -1,4 +1,4 @@
-"""What another process receives of a record."""
+"""Sends a record to another process, as far as a test needs it."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ Record = TypeVar("Record")
 
 
 def sent(record: Record) -> Record:
-    """Returns the record after a way through JSON, as messages take it."""
+    """Returns the record after conversion to JSON and back, as in a message."""
     return codec.received(type(record), json_text.loads(json_text.dumps_any(codec.plain(record))))

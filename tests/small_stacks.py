@@ -1,4 +1,4 @@
-"""Stacks of one small service for sessions of the tests, and proof that nothing of them is left."""
+"""Stacks of one small service for tests of sessions, and checks that nothing of them is left."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pytest_agentbench.lib.process import child_environment
 from tests.project import Project
 from tests.waits import wait_for
 
-#: A suite's test that asks for no score.
+#: A suite's test that reads no score.
 PASSES = "def test_it(rollout): assert rollout.status == 'ok'\n"
 
 SERVICE = Path(__file__).parent / "backends" / "service.py"
 
 
 def stack(project: Project, *options: str, name: str = "small", service: Any = None, **keys: Any) -> None:
-    """backends/NAME.yaml: the small server with these options; `service` has further keys of it, `keys` further ones of the stack."""
+    """Writes backends/NAME.yaml with the small server and these options. `service` and `keys` are further keys of service and stack."""
     run = [sys.executable, str(SERVICE), "--port", "{port}", *options]
     services = {"engine": {"run": run, "ready": {"http": "/health"}, "grace": 5, **(service or {})}}
     project.write(f"backends/{name}.yaml", json.dumps({"model": "tiny", "services": services, "warm_up": 1, **keys}))
@@ -37,8 +37,8 @@ def stack(project: Project, *options: str, name: str = "small", service: Any = N
 
 @contextmanager
 def own_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of stacks and one of locks for the block; afterwards no process, folder, port or lock of a stack may be left."""
-    here = Path(tempfile.mkdtemp(prefix="s", dir="/tmp"))  # short, for sockets
+    """Yields a folder for stacks. Afterwards no process, folder, port or lock of a stack may be left."""
+    here = Path(tempfile.mkdtemp(prefix="s", dir="/tmp"))  # The path is short because of sockets.
     stacks = here / "s"
     monkeypatch.setenv("AGENTBENCH_STACKS", str(stacks))
     monkeypatch.setenv("AGENTBENCH_LOCKS", str(here / "l"))
@@ -57,17 +57,17 @@ def marked(stacks: Path) -> list[tuple[int, str]]:
 
 
 def left(stacks: Path) -> list[str]:
-    """Processes and folders of stacks."""
+    """Returns the processes and folders of stacks."""
     return [f"process {pid}" for pid, _ in marked(stacks)] + [str(home) for home in stacks.glob("*")]
 
 
 def is_gone(url: str) -> bool:
-    """Whether nobody listens at a base URL any more."""
+    """Returns whether no process listens at a base URL any more."""
     return is_free(int(url.rpartition(":")[2].removesuffix("/v1")))
 
 
 def agentbench(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command, in the project's folder."""
+    """Runs the command in the project's folder."""
     command = [sys.executable, "-m", "pytest_agentbench.cli", *arguments]
     return subprocess.run(
         command,
@@ -87,7 +87,7 @@ def until_gone(stacks: Path, seconds: float = 30) -> None:
 
 
 def daemon(stacks: Path) -> int:
-    """Process id of the only stack's daemon."""
+    """Returns the process id of the only stack's daemon."""
     (facts,) = stacks.glob("*/stack.json")
     pid: int = json.loads(facts.read_text())["pid"]
     assert pid != os.getpid()

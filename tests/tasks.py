@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-#: A task that is done when /root/hello says so.
+#: A task that is done when /root/hello contains `hello`.
 FILES: Mapping[str, str] = {
     "task.toml": "",
     "instruction.md": "Write hello into /root/hello.\n",
@@ -17,7 +17,10 @@ FILES: Mapping[str, str] = {
 
 
 def write_task(folder: Path, name: str = "hello", files: Mapping[str, str] = MappingProxyType({}), without: Sequence[str] = ()) -> Path:
-    """The directory of a task, with its usual `files` but for those that are given, path -> text, or left out."""
+    """Writes a task with its usual files.
+
+    `files` (path -> text) replace or add some, and `without` leaves some out. Returns the directory.
+    """
     for path, text in {**FILES, **files}.items():
         if path not in without:
             file = folder / name / path

@@ -1,4 +1,4 @@
-"""A terminal for tests: runs a command on a pseudo terminal, and knows what a reader sees on its screen."""
+"""A terminal for tests: runs a command on a pseudo terminal, and computes the screen that a reader sees."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEQUENCE = re.compile(r"\x1b\[(?P<number>\d*)[;\d]*(?P<letter>[A-Za-z])|\x1b(?P<
 
 
 def run_on_terminal(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> tuple[int, str]:
-    """Exit status, and all that the command wrote to its terminal."""
+    """Returns the exit status and the output of a command on a terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     with subprocess.Popen(command, cwd=cwd, env={**environment, "TERM": "xterm"}, stdin=theirs, stdout=theirs, stderr=theirs) as process:
@@ -27,17 +27,17 @@ def run_on_terminal(command: Sequence[str], cwd: Path, environment: Mapping[str,
             while part := os.read(ours, 65536):
                 written += part
         except OSError:
-            pass  # how Linux says that the other side is closed
+            pass  # Linux reports the closed other side like this.
         os.close(ours)
     return process.returncode, written.decode()
 
 
 class Screen:
-    """What a terminal shows after a text was written to it, what has scrolled away included."""
+    """The screen of a terminal after a text was written to it, including lines that have scrolled away."""
 
     def __init__(self, text: str) -> None:
         self.lines: list[list[str]] = [[] for _ in range(ROWS)]
-        self.top = self.row = self.column = 0  # `row` counts from the first line ever, `top` is the first visible one
+        self.top = self.row = self.column = 0  # `row` counts from the first line ever, and `top` is the first visible one.
         self._saved = (0, 0)
         for found in SEQUENCE.finditer(text):
             if found["text"]:
@@ -63,7 +63,7 @@ class Screen:
             self.column += 1
 
     def _down(self) -> None:
-        """One line down; the screen scrolls when this was its last one."""
+        """Moves one line down. The screen scrolls after its last line."""
         self.row += 1
         if self.row == self.top + ROWS:
             self.top += 1
@@ -88,4 +88,4 @@ class Screen:
                 for line in self.lines[self.row + 1 :]:
                     line.clear()
             case _:
-                pass  # colours
+                pass  # This is a colour.

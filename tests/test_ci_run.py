@@ -1,4 +1,4 @@
-"""`.ci/run` ends with the status of what it ran."""
+"""`.ci/run` ends with the status of the command that it ran."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SCRIPT = Path(__file__).parents[1] / ".ci" / "run"
 
 @pytest.mark.parametrize(("last", "status"), [("true", 0), ("exit 3", 3), ("false", 1)])
 @pytest.mark.parametrize("child", [":", "sleep 60 &"], ids=["nothing-left", "a-child-left"])
-def test_its_end_changes_no_status(tmp_path: Path, last: str, status: int, child: str) -> None:
-    """Where every child has ended there is nothing to kill, and that is no failure of the run."""
+def test_the_cleanup_changes_no_status(tmp_path: Path, last: str, status: int, child: str) -> None:
+    """The cleanup at the end kills remaining children, and does not change the status, even if no child is left."""
     (end,) = re.findall(r"^trap .*EXIT.*$", SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)
     work = tmp_path / "work"
     work.mkdir()
@@ -23,8 +23,8 @@ def test_its_end_changes_no_status(tmp_path: Path, last: str, status: int, child
     assert not work.exists()
 
 
-def test_an_option_that_there_is_not() -> None:
-    """It is refused before anything is installed."""
+def test_an_unknown_option() -> None:
+    """An unknown option is refused before anything is installed."""
     done = subprocess.run([SCRIPT, "--without-real"], capture_output=True, text=True, timeout=30, check=False)
 
     assert (2, "") == (done.returncode, done.stdout)

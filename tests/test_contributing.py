@@ -1,4 +1,4 @@
-"""CONTRIBUTING's table is true: what it says is one file and one line is added so to a copy of the package, and works."""
+"""The table in CONTRIBUTING is true: each addition of one file and one line works in a copy of the package."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ TABLE = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8").partiti
 
 
 class Addition(NamedTuple):
-    """One file and one line of a row; paths are in the package."""
+    """The file and the line of a row. Paths are relative to the package."""
 
     file: str
     text: str
-    registry: str  # `file:NAME`
+    registry: str  # File and name of the registry: `file:NAME`.
     line: str
 
 
-#: A tool whose files are read and written: one file for both.
+#: Reads and writes files of another tool in one file.
 BOTH_WAYS = """
 from pytest_agentbench.exports import Source
 
@@ -234,7 +234,7 @@ METRIC = """
 """
 OPTION = '    fresh: int | None = option("a fresh number", "N", read=number(1))\n'
 
-#: A project with a suite and a backend of its own, both of which are made of what was added.
+#: A project whose suite and backend use the additions.
 PROJECT = {
     "pytest.ini": "[pytest]\naddopts = --import-mode=importlib\nasyncio_default_fixture_loop_scope = function\n",
     "conftest.py": """
@@ -260,8 +260,8 @@ def test_fresh(rollout, thresholds):
 }
 
 
-class House(PackageCopy):
-    """A copy of the package to which one of each was added."""
+class ExtendedPackage(PackageCopy):
+    """A copy of the package with one addition of each kind."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -274,7 +274,7 @@ class House(PackageCopy):
         self.replace("runs/options.py", "    inline: bool", f"{OPTION}    inline: bool")
 
     def add(self, added: Addition) -> None:
-        """The file, and the line as the first one of its registry."""
+        """Writes the file, and adds the line as the first one of its registry."""
         (self.package / added.file).write_text(added.text)
         file, _, name = added.registry.partition(":")
         (opening,) = re.findall(rf"^{name}\b[^=\n]*= [{{(]", (self.package / file).read_text(), re.MULTILINE)
@@ -282,16 +282,16 @@ class House(PackageCopy):
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    return House(tmp_path_factory.mktemp("house"))
+def extended(tmp_path_factory: pytest.TempPathFactory) -> ExtendedPackage:
+    return ExtendedPackage(tmp_path_factory.mktemp("extended"))
 
 
 @pytest.fixture(scope="module")
-def session(house: House, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def session(extended: ExtendedPackage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project after a session with the copy."""
     project = tmp_path_factory.mktemp("project")
     write_project(project, PROJECT)
-    said = house.run(*PYTEST, "-m", "fresh", "--agentbench-backend=fresh", "--agentbench-fresh=3", folder=project)
+    said = extended.run(*PYTEST, "-m", "fresh", "--agentbench-backend=fresh", "--agentbench-fresh=3", folder=project)
     assert "2 passed" in said
     return project
 
@@ -302,15 +302,17 @@ def run_json(project: Path) -> Json:
 
 
 def test_every_row_is_tried() -> None:
-    """A row is added with its trial; folders, YAMLs, pins (tests/backends/machine), functions of a file and options have none."""
+    """Each row of the table has an addition here, except for folders, YAMLs, pins (tests/backends/machine), functions of a file and
+    options.
+    """
     rows = re.findall(r"^\| (an? [\w \'-]+|results [\w ]+|files [\w ]+|another [\w \']+) \|", TABLE, re.MULTILINE)
 
     assert {"a suite", "a backend", "an environment that engines run in", "a check of suites", "a metric", "an option", *ADDED} == set(rows)
     assert len(TABLE.strip().splitlines()) - 1 == len(rows)
 
 
-def test_rows_name_the_files_and_lines_of_their_trials() -> None:
-    """What is added here is what the table says: a file in that folder, a line in that registry."""
+def test_rows_name_the_files_and_lines_of_their_additions() -> None:
+    """Each addition is as the table says: a file in that folder, a line in that registry."""
     for row, added in ADDED.items():
         (line,) = (each for each in TABLE.splitlines() if each.startswith(f"| {row} |"))
 
@@ -318,9 +320,9 @@ def test_rows_name_the_files_and_lines_of_their_trials() -> None:
         assert f"in `{added.registry.partition(':')[2]}`" in line
 
 
-def test_a_check_of_suites(house: House) -> None:
-    """A function in the list is asked of each suite."""
-    said = house.python(
+def test_a_check_of_suites(extended: ExtendedPackage) -> None:
+    """A function in the list of checks is called for each suite."""
+    said = extended.python(
         "from pathlib import Path",
         "from pytest_agentbench.errors import ConfigError",
         "from pytest_agentbench.rollouts.compile import checked",
@@ -335,7 +337,7 @@ def test_a_check_of_suites(house: House) -> None:
 
 
 def test_a_suite_a_backend_and_an_option(session: Path) -> None:
-    """Folders and YAMLs are picked up; a field of RunOptions is an option, and run.json keeps it."""
+    """Folders and YAMLs are found without a registry. A field of RunOptions is an option, and run.json has its value."""
     run = run_json(session)
 
     assert ["fresh"] == [*run["suites"]]
@@ -345,13 +347,13 @@ def test_a_suite_a_backend_and_an_option(session: Path) -> None:
 
 
 def test_a_kind_of_backend_and_a_policy(session: Path) -> None:
-    """The YAML's own key became a note, and the answers are the policy's."""
+    """The key of the new backend's YAML is used, and the answers come from the new policy."""
     assert "a fresh kind" == run_json(session)["backend"]["note"]
     assert ["Hi A fresh lamp."] * 2 == [rollout.answer for rollout in read_journal(session / "reports/latest")]
 
 
 def test_an_agent_a_scorer_and_a_data_format(session: Path) -> None:
-    """Two scenarios of the format were worked on by the agent and scored by the scorer, which counts mistakes: the tests assert it."""
+    """The new agent works on the two scenarios of the new format. The new scorer counts mistakes, and the thresholds apply to it."""
     (suite,) = run_json(session)["suites"].values()
 
     assert ("fresh", "fresh") == (suite["dataset"]["format"], suite["agent"]["kind"])
@@ -360,9 +362,9 @@ def test_an_agent_a_scorer_and_a_data_format(session: Path) -> None:
     assert [("fresh.mean <= 1 of run", "PASS")] == [(rule["rule"], rule["verdict"]) for rule in run_json(session)["gate"]["rules"]]
 
 
-def test_a_tool_source(house: House) -> None:
-    """A suite that names it has its calls carried out by it."""
-    said = house.python(
+def test_a_tool_source(extended: ExtendedPackage) -> None:
+    """The calls of a suite with the new tool source are executed by it."""
+    said = extended.python(
         "import asyncio",
         "from pathlib import Path",
         "from pytest_agentbench.suites.suite import Scenario, Tool",
@@ -378,27 +380,27 @@ def test_a_tool_source(house: House) -> None:
 
 
 def test_a_metric(session: Path) -> None:
-    """Its percentiles stand in run.json; tests/metrics/test_registry.py has the other places."""
+    """The percentiles of the new metric are in run.json. tests/metrics/test_registry.py has the other places."""
     assert run_json(session)["performance"]["fresh_ms"]["n"] >= 2
 
 
 def test_a_report(session: Path) -> None:
-    """It is written beside report.md."""
+    """The new report is written next to report.md."""
     assert "a fresh report" == (session / "reports/latest/fresh.txt").read_text()
 
 
-def test_a_section_of_the_report(house: House, session: Path) -> None:
-    """It reaches the terminal, report.md and report.html."""
+def test_a_section_of_the_report(extended: ExtendedPackage, session: Path) -> None:
+    """The new section is on the terminal, in report.md and in report.html."""
     directory = session / "reports/latest"
 
-    assert "lamps       2 fresh lamps\n" in house.run(sys.executable, "-m", "pytest_agentbench.cli", "show", folder=session)
+    assert "lamps       2 fresh lamps\n" in extended.run(sys.executable, "-m", "pytest_agentbench.cli", "show", folder=session)
     assert "- **lamps**: 2 fresh lamps\n" in (directory / "report.md").read_text()
     assert "<dt>lamps</dt><dd>2 fresh lamps</dd>" in (directory / "report.html").read_text()
 
 
-def test_an_api_that_agents_speak(house: House) -> None:
-    """Its calls are relayed, salted and upgraded by its own file's rules, and its answers are read."""
-    said = house.python(
+def test_an_api_that_agents_speak(extended: ExtendedPackage) -> None:
+    """Calls of the new API are forwarded, salted and upgraded by the rules in its file, and its answers are parsed."""
+    said = extended.python(
         "from pytest_agentbench.tap import http_messages",
         "from pytest_agentbench.tap.dialects import DIALECTS",
         "from pytest_agentbench.tap.upgrade import BodyChanges, apply_changes",
@@ -413,28 +415,28 @@ def test_an_api_that_agents_speak(house: House) -> None:
     assert ("None", {"text": "S\nHello", "stream": True}, "Hi None") == (said[0], json.loads(said[1]), said[2])
 
 
-def test_results_and_tables_of_another_tool(house: House, session: Path) -> None:
-    """`agentbench import` and `agentbench show --as` list it; its reader is found, and a run is shown as it would have."""
+def test_results_and_tables_of_another_tool(extended: ExtendedPackage, session: Path) -> None:
+    """`agentbench import` lists the new tool and finds its reader, and `agentbench show --as` prints its table."""
     reader = "from pytest_agentbench.exports import load_reader; print(load_reader('fresh')(None).suite)"
     command = (sys.executable, "-m", "pytest_agentbench.cli")
 
-    assert ["fresh"] == house.python(reader)
-    assert "fresh" in house.run(*command, "import", "--help")
-    assert "Fresh" in house.run(*command, "show", "--as", "fresh", folder=session)
+    assert ["fresh"] == extended.python(reader)
+    assert "fresh" in extended.run(*command, "import", "--help")
+    assert "Fresh" in extended.run(*command, "show", "--as", "fresh", folder=session)
 
 
-def test_files_for_another_tool(house: House, session: Path) -> None:
-    """`agentbench export --as` lists it, and writes what it makes of a run."""
+def test_files_for_another_tool(extended: ExtendedPackage, session: Path) -> None:
+    """`agentbench export --as` lists the new format, and writes its files."""
     command = (sys.executable, "-m", "pytest_agentbench.cli")
-    house.run(*command, "export", "latest", "--as", "fresh", "--output", "fresh", folder=session)
+    extended.run(*command, "export", "latest", "--as", "fresh", "--output", "fresh", folder=session)
 
     assert "2 fresh rollouts" == (session / "fresh/fresh.txt").read_text()
-    assert "fresh" in house.run(*command, "export", "--help")
+    assert "fresh" in extended.run(*command, "export", "--help")
 
 
-def test_a_subcommand(house: House) -> None:
-    """It is there like all others."""
+def test_a_subcommand(extended: ExtendedPackage) -> None:
+    """The new subcommand runs, and the help lists it."""
     command = (sys.executable, "-m", "pytest_agentbench.cli")
 
-    assert "fresh from the command line\n" == house.run(*command, "fresh")
-    assert "a fresh command" in house.run(*command, "--help")
+    assert "fresh from the command line\n" == extended.run(*command, "fresh")
+    assert "a fresh command" in extended.run(*command, "--help")

@@ -1,14 +1,14 @@
-"""The documentation is a test: every snippet in README.md and docs/ runs, and every key and option stands on its page.
+"""The documentation is tested: every snippet in README.md and docs/ runs, and every key and option is on its page.
 
-A page is worked through from top to bottom in a project of its own, made by `agentbench init banking`.
+A page is worked through from top to bottom in a new project, made by `agentbench init banking`.
 
-- A block of code goes into the file that the line before it, or its first comment, names. YAML and JSON are then loaded; Python is
+- A block of code is written to the file that the line before it, or its first comment, names. YAML and JSON are then loaded. Python is
   type-checked, and run by the commands below it.
-- Commands (`console`, and indented ones) run one by one and have to succeed; `<!-- exit: 1 -->` above them says otherwise.
-  To stay short, runs take three scenarios, two workers and an engine that does not wait, and what ran in the same state of a
-  project does not run again. `<!-- collect: only -->` is for commands that only select tests.
-- A block of `text` below commands is what the last of them prints: these lines in this order, `...` standing for anything.
-- `<!-- needs: ... -->` above commands says what they need that a test has not. They are skipped, and say so.
+- Commands (`console`, and indented ones) run one by one and have to succeed, unless `<!-- exit: 1 -->` above them says otherwise.
+  To save time, runs take three scenarios, two workers and an engine that does not wait, and a command that already ran in the same state
+  of a project does not run again. `<!-- collect: only -->` is for commands that only select tests.
+- A block of `text` below commands is the output of the last of them: these lines in this order, with `...` for any text.
+- `<!-- needs: ... -->` above commands says what they need and a test lacks. They are skipped with that reason.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ from tests.router import routing
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])]
 
-#: Programs whose commands change the machine, or need a network: run by .ci/run and by people.
+#: Programs whose commands change the machine or need a network. They are run by .ci/run and by people.
 OTHERS = {"make": "what `.ci/run` runs", "pip": "the package index"}
 PROGRAMS = ("pytest", "agentbench", "python", "cat", "grep", *OTHERS)
 
-#: Keeps out what this environment has besides: plugins that no page names.
+#: Disables plugins of this environment that no page uses.
 UNUSED = " ".join(f"-p no:{name}" for name in OTHER_PLUGINS if name not in ("benchmark", "pytest_cov", "timeout"))
 
-#: Where documentation says that a server runs. A test has one elsewhere.
+#: The address of a server in the documentation. Tests use another one.
 SERVER = "127.0.0.1:8000"
 
 
@@ -99,10 +99,10 @@ class Block(NamedTuple):
     """A block of code or of commands."""
 
     page: Path
-    line: int  # of its first line, counted from 1
+    line: int  # Line number of its first line, counted from 1.
     language: str
     text: str
-    file: str | None  # that it is written to
+    file: str | None  # Name of the file to which the block is written.
     needs: str
     exit: int
     collect: bool
@@ -117,7 +117,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The blocks of a page, fenced and indented."""
+    """Yields the fenced and indented blocks of a page."""
     lines = page.read_text(encoding="utf-8").splitlines()
     at = 0
     while at < len(lines):
@@ -155,18 +155,18 @@ def language_of(content: list[str]) -> str:
 BLOCKS = [each for page in PAGES for each in blocks(page)]
 
 
-#: (code written so far, command) -> what it printed, of commands that ended as they should, for pages that only run tests.
+#: (code written so far, command) -> output, for successful commands of pages that only run tests.
 KNOWN: dict[tuple[str, str], str] = {}
 
 
 class Reader:
-    """Somebody who works through a page."""
+    """Works through a page like a user."""
 
     def __init__(self, project: Path, site: Path, server: str) -> None:
         self.project, self.site, self.server = project, site, server
-        self.written = ""  # all code so far: the state of the project
-        self.output: str | None = None  # of the command before, None after anything else
-        self.reads_runs = False  # the page has commands that may read what a run has left
+        self.written = ""  # All code so far, which is the state of the project.
+        self.output: str | None = None  # Output of the previous command, or None after anything else.
+        self.reads_runs = False  # Whether the page has commands that may read the results of a run.
 
     def work_through(self, page: Path) -> None:
         blocks = [each for each in BLOCKS if each.page == page]
@@ -187,7 +187,7 @@ class Reader:
             compare(block, self.output)
 
     def write(self, block: Block) -> None:
-        """Puts code into its file. A test without one is run as a test of the suite banking."""
+        """Writes code to its file. Code without a file is run as a test of the suite banking."""
         assert block.file or block.language == "python", f"{block.place}: no line above it and no comment in it names the file"
         path = self.project / (block.file or f"scenarios/banking/test_line_{block.line}.py")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,9 +207,10 @@ class Reader:
         self.output = KNOWN.get(state)
 
     def printed(self, block: Block, words: list[str]) -> str:
-        """Runs a command; returns what it printed."""
+        """Runs a command. Returns its output."""
         folder = self.project
-        if words[:2] == ["agentbench", "init"] and words[2:] in ([], ["banking"]):  # which the project has
+        # The project already has the suite.
+        if words[:2] == ["agentbench", "init"] and words[2:] in ([], ["banking"]):
             folder = self.project / "empty"
             folder.mkdir()
         done = subprocess.run(words, cwd=folder, env=self.environment(), capture_output=True, text=True, timeout=120, check=False)
@@ -218,7 +219,7 @@ class Reader:
         return done.stdout
 
     def environment(self) -> dict[str, str]:
-        """That of the tests, with the programs of their environment, the installed plugin, and a key."""
+        """Returns the environment of the tests, with the programs of their environment, the installed plugin, and a key."""
         here = child_environment()
         return {
             **here,
@@ -230,7 +231,7 @@ class Reader:
 
 
 def compare(block: Block, output: str) -> None:
-    """Whether a command printed the lines of a block, in their order and perhaps with others between them."""
+    """Asserts that a command printed the lines of a block in their order, possibly with others between them."""
     lines = iter(output.splitlines())
     for line in block.text.splitlines():
         pattern = re.escape(line.strip()).replace(r"\.\.\.", ".*")
@@ -239,7 +240,7 @@ def compare(block: Block, output: str) -> None:
 
 
 def load(path: Path) -> None:
-    """Reads a file as the program that it is for does."""
+    """Reads a file like the program that uses it."""
     text = path.read_text(encoding="utf-8")
     match path.suffix:
         case ".yaml" if path.name == "suite.yaml":
@@ -265,7 +266,7 @@ def load(path: Path) -> None:
 
 
 def shortened(block: Block, command: str) -> str:
-    """A run with three scenarios and two workers, or none at all."""
+    """Returns the command with three scenarios and two workers, or with --collect-only."""
     if not command.startswith("pytest"):
         return command
     short = command if "--agentbench-limit" in command else f"{command} --agentbench-limit 3"
@@ -273,13 +274,13 @@ def shortened(block: Block, command: str) -> str:
 
 
 def why_not(block: Block, command: str) -> str:
-    """What a command needs that a test has not."""
+    """Returns what a command needs that a test lacks."""
     words = command.split()
     return block.needs or ("" if words[:3] == ["pip", "install", "./teamkit"] else OTHERS.get(words[0], ""))
 
 
 def install(source: Path, site: Path) -> None:
-    """What pip makes of a project with one module: the module and its entry points, without asking an index for a build backend."""
+    """Installs a project with one module like pip: the module and its entry points, without downloading a build backend."""
     project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
     info = site / f"{project['name']}-{project['version']}.dist-info"
     info.mkdir(parents=True)
@@ -319,7 +320,7 @@ def reader(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> Read
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_snippets(reader: Reader, page: Path) -> None:
-    """Every snippet of a page works, in the order in which they stand there."""
+    """Every snippet of a page works, in the order of the page."""
     reader.work_through(page)
 
 
@@ -340,18 +341,18 @@ NOT_RUN = [(each, command, why) for each in BLOCKS for command in each.commands 
 
 @pytest.mark.parametrize(("block", "command", "why"), NOT_RUN, ids=[f"{each.place}-{command.split()[0]}" for each, command, _ in NOT_RUN])
 def test_not_run(block: Block, command: str, why: str) -> None:
-    """Commands that need what a test has not are counted as skipped."""
+    """Commands that need something that a test lacks are counted as skipped."""
     pytest.skip(f"NOT RUN: {block.place}: `{command}` needs {why}")
 
 
-#: Of these, those that a program of ours takes; what takes the package `harbor` is not understood without it.
+#: Those commands that are ours. Commands that need the package `harbor` cannot be parsed without it.
 TAKEN = [(each, command) for each, command, _ in NOT_RUN if command.startswith(("pytest ", "agentbench ")) and "`harbor`" not in each.needs]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", sorted({each.page for each, _ in TAKEN}), ids=lambda page: page.name)
-def test_what_is_not_run_is_understood(reader: Reader, page: Path) -> None:
-    """Its tests are collected, where pytest runs it, and agentbench knows its words, in a project that has all suites."""
+def test_commands_that_are_not_run_are_valid(reader: Reader, page: Path) -> None:
+    """A pytest command collects tests, and the arguments of an agentbench command can be parsed, in a project that has all suites."""
     for suite in ("bfcl", "hle", "openthoughts"):
         main(["init", suite])
     shutil.copytree("scenarios/openthoughts/tasks", "scenarios/openthoughts/tb-dev")  # a download
@@ -365,7 +366,7 @@ def test_what_is_not_run_is_understood(reader: Reader, page: Path) -> None:
 
 
 def skip_without_environment(block: Block, command: str) -> None:
-    """Skips the test if the agent of a command runs in an environment that is not installed: its suite cannot be collected then."""
+    """Skips the test if a command's agent needs an environment that is not installed, because its suite cannot be collected then."""
     if (named := re.search(r"agent\.python=(\w+)", command)) and named[1] in environments():
         try:
             resolve_python(named[1], ROOT)
@@ -386,7 +387,7 @@ def understand(reader: Reader, block: Block, command: str) -> None:
 
 @pytest.mark.slow
 def test_python_is_typed(tmp_path: Path) -> None:
-    """Python that the documentation puts into files passes the type checker, as strict as this project has it."""
+    """Python code that the documentation puts into files passes the type checker with this project's settings."""
     for each in BLOCKS:
         if each.language == "python" and each.file:
             (tmp_path / f"{each.page.stem.replace('-', '_')}_{each.line}.py".lower()).write_text(each.text)
@@ -408,15 +409,15 @@ def test_python_is_typed(tmp_path: Path) -> None:
     ids=lambda page: page.name,
 )
 def test_links(page: Path) -> None:
-    """Links within the documentation lead to a file and, where they name one, to a heading."""
+    """Links within the documentation lead to an existing file and, if they have an anchor, to a heading."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     dead = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("http") and not leads_somewhere(page, link)]
 
     assert [] == dead
 
 
-def test_pages_that_code_names_are_there() -> None:
-    """Whoever follows a sentence in the code to a page of the documentation finds it."""
+def test_pages_that_code_names_exist() -> None:
+    """Each page of the documentation that code mentions exists."""
     code = [file for folder in ("pytest_agentbench", "tests", "scenarios", "backends") for file in (ROOT / folder).rglob("*")]
     files = [file for file in code if file.suffix in {".py", ".yaml"} and "shipped" not in file.parts]
     named = {(page, file.name) for file in files for page in re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text(encoding="utf-8"))}
@@ -436,7 +437,7 @@ def leads_somewhere(page: Path, link: str) -> bool:
 
 
 def slug(heading: str) -> str:
-    """The anchor that a heading gets."""
+    """Returns the anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -444,7 +445,7 @@ def keys(model: type[BaseModel], prefix: str = "") -> list[str]:
     return [f"{prefix}{name}" for name in model.model_fields]
 
 
-#: Page -> words that have to stand on it as code.
+#: Maps a page to words that have to be on it as code.
 WORDS: Mapping[str, list[str]] = {
     "options.md": [word for option in OPTIONS for word in (f"--agentbench-{option.name}", f"agentbench_{option.name.replace('-', '_')}")],
     "suites.md": [
@@ -514,7 +515,7 @@ WORDS: Mapping[str, list[str]] = {
 
 @pytest.mark.parametrize("name", WORDS)
 def test_page_is_complete(name: str) -> None:
-    """Every option, key, scorer, status, fixture and hook stands on its page, as code."""
+    """Every option, key, scorer, status, fixture and hook is on its page, as code."""
     text = (ROOT / "docs" / name).read_text(encoding="utf-8")
     code = {word for span in re.findall(r"`([^`\n]+)`", text) for word in [span, *re.split(r"[\s,=]+", span)]}
 
@@ -522,7 +523,7 @@ def test_page_is_complete(name: str) -> None:
 
 
 def test_promises_have_tests() -> None:
-    """Every promise of the page on security names tests, and there are tests of these names."""
+    """Every promise of the page on security names tests, and these tests exist."""
     promises = (ROOT / "docs" / "security.md").read_text(encoding="utf-8").partition("## What is promised")[2].partition("\n## ")[0]
     rows = [row for row in promises.splitlines() if row.startswith("| ")][2:]
     named = [re.findall(r"`(tests/[^`]+)::(test_\w+)`", row) for row in rows]
@@ -533,7 +534,7 @@ def test_promises_have_tests() -> None:
 
 
 def functions(file: Path) -> set[str]:
-    """Names of the functions at the top of a Python file; none where there is no file."""
+    """Returns the names of the functions at the top of a Python file, or none if there is no file."""
     tree = ast.parse(file.read_text(encoding="utf-8")) if file.is_file() else ast.Module([], [])
     return {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
 
@@ -561,7 +562,7 @@ VERDICT: Json = {"reasoning": "", "missing_steps": ["wait"], "suggestions": "", 
 
 
 def eventful_run(project: Project) -> None:
-    """A run in which everything happens that leaves a trace in its files."""
+    """Makes a run that contains everything that leaves a trace in its files."""
     project.backend(
         [
             {"match": {"contains": "Then give your verdict"}, "text": json.dumps(VERDICT)},
@@ -600,14 +601,14 @@ def eventful_run(project: Project) -> None:
 
 
 def labelled_run(project: Project) -> None:
-    """A run on a backend that is told of rollouts, and tells of calls."""
+    """Makes a run on a backend that is told about rollouts and reports about calls."""
     with routing() as router:
         project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "dynamo"}))
         project.run("scenarios/shop", "--agentbench-backend=router", "--agentbench-limit=1")
 
 
 def gated_run(project: Project) -> None:
-    """A run that is worse than its baseline."""
+    """Makes a run that is worse than its baseline."""
     project.backend()
     project.suite(scenarios=3)
     project.run("scenarios/shop", "--agentbench-trials=4")
@@ -617,7 +618,7 @@ def gated_run(project: Project) -> None:
 
 
 def compared_run(project: Project) -> None:
-    """An A/B run whose arms differ in the state of their caches, one of them without a reset."""
+    """Makes an A/B run whose arms have different cache states, one of them without a reset."""
     with routing() as router:
         project.run(f"--agentbench-ab=embedded,other={router.url}", "--agentbench-cache=cold", "--agentbench-limit=2", "scenarios/judged")
 
@@ -627,14 +628,16 @@ def primed_run(project: Project) -> None:
 
 
 def repeated_run(project: Project) -> None:
-    """The second one of a setup that is no better than before, with as many rounds of trials as its rule takes."""
+    """Makes two runs of a setup that is not better than before, with as many trial rounds as its rule needs."""
     for _ in range(2):
         project.run("scenarios/shop", "--agentbench-trials=auto", "--agentbench-gate=tsq.mean >= 0.5")
 
 
 @pytest.mark.slow
-def test_files_are_as_their_schemas_say(project: Project) -> None:
-    """All keys of run.json, rollouts.jsonl and samples.jsonl are in the schemas, with these types, and no others; a Run is read of it."""
+def test_files_match_their_schemas(project: Project) -> None:
+    """All keys of run.json, rollouts.jsonl and samples.jsonl are in the schemas with these types, and no others. run.json can be read as a
+    Run.
+    """
     records = checked_files(project, eventful_run, labelled_run, gated_run, compared_run, primed_run, repeated_run)
 
     assert {"ok", "limit", "agent_error", "infra_error"} == {record["status"] for record in records}
@@ -642,7 +645,7 @@ def test_files_are_as_their_schemas_say(project: Project) -> None:
 
 
 def checked_files(project: Project, *runs: Callable[[Project], None]) -> list[Json]:
-    """Rollouts of these runs, after all their files were held against the schemas."""
+    """Validates all files of these runs against the schemas. Returns their rollouts."""
     valid = {name: fastjsonschema.compile(schema(name)) for name in ("run", "rollout", "sample")}
     records: list[Json] = []
     for run in runs:

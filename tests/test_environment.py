@@ -18,7 +18,7 @@ from pytest_agentbench.retriever.config import NAMED, RetrieverConfig, TavilySpe
 PACKAGE = Path(pytest_agentbench.__file__).parent
 ROOT = PACKAGE.parent
 
-#: Variables that nobody sets for us: of the system, of Python, of a CI, of our own processes, and an old name of HF_HUB_CACHE.
+#: Variables of the system, of Python, of a CI, of our own processes, and an old name of HF_HUB_CACHE. Users do not set them for us.
 OTHERS = frozenset(
     [
         *("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "HUGGINGFACE_HUB_CACHE"),
@@ -26,7 +26,7 @@ OTHERS = frozenset(
     ]
 )
 
-#: Variables on the pages that are somebody else's: names as examples, settings of other programs, and what programs and CI are told.
+#: Variables on pages that we do not read: names in examples, settings of other programs, and variables that programs and CI get.
 ELSEWHERE = frozenset(
     [
         *("NAME", "MY_API_KEY", "EXPERTS_KEY", "JUDGE_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"),
@@ -43,15 +43,15 @@ ELSEWHERE = frozenset(
     ]
 )
 
-#: What a page calls a variable of the environment: one that it sets, and one of ours, of the hub or of a key.
+#: Matches a variable of the environment on a page: one that is exported, and one of ours, of the hub or of a key.
 ON_A_PAGE = re.compile(r"\bexport ([A-Z][A-Z0-9_]*)=|\b((?:AGENTBENCH|HF)_[A-Z_]+|[A-Z]+(?:_API)?_KEY|[A-Z]+_TOKEN)\b")
 
 NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
-MAPPINGS = re.compile(r"environ|environment|inherited|own|above|env")  # what the code calls an environment
+MAPPINGS = re.compile(r"environ|environment|inherited|own|above|env")  # Names of environments in the code.
 
 
 def names(node: ast.AST, constants: dict[str, str]) -> Iterator[str]:
-    """Variables that an expression looks up in an environment."""
+    """Yields variables that an expression looks up in an environment."""
     match node:
         case ast.Call(func=ast.Attribute(value=mapping, attr="get"), args=[key, *_]) | ast.Subscript(value=mapping, slice=key):
             pass
@@ -87,14 +87,14 @@ def read_by_backends() -> set[str]:
 
 
 def read_by_roles() -> set[str]:
-    """Of the files of roles that come with suites."""
+    """Returns the variables in the role files of suites."""
     files = [load_yaml(file) for file in (ROOT / "scenarios").glob("*/*_roles.yaml")]
     players = [player for said in files for player in (*said["roles"].values(), said.get("judge") or {})]
     return {player["api_key"] for player in players if "api_key" in player}
 
 
 def read_by_the_retriever() -> set[str]:
-    """Without settings of its own: another name is the user's."""
+    """Returns the variables in the retriever's defaults. Other names are the user's choice."""
     return {TavilySpec().api_key, *(found[1] for found in NAMED.finditer(RetrieverConfig.model_fields["index_dir"].default))}
 
 
@@ -103,18 +103,18 @@ def listed() -> list[str]:
 
 
 def test_every_variable_is_listed() -> None:
-    """Each variable that is read is in the file, and each in the file is read."""
+    """.env.example lists each variable that is read, and no other."""
     assert sorted((read_by_code() | read_by_backends() | read_by_roles() | read_by_the_retriever()) - OTHERS) == sorted(listed())
 
 
-def test_pages_name_no_other() -> None:
-    """What a page tells to set is in the file, or is known to be somebody else's."""
+def test_variables_on_pages_are_known() -> None:
+    """A variable that a page tells to set is in the file, or known to belong to another program."""
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "scenarios").glob("*/README.md")]
     named = {name for page in pages for pair in ON_A_PAGE.findall(page.read_text(encoding="utf-8")) for name in pair if name}
 
     assert set() == named - {*listed()} - ELSEWHERE
 
 
-def test_the_others_are_read() -> None:
-    """What the file leaves out on purpose is still something that the code reads."""
+def test_unlisted_variables_are_read() -> None:
+    """The variables that the file leaves out on purpose are read by the code."""
     assert set() == OTHERS - read_by_code() - {*DETECTED, "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}

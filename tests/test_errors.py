@@ -1,4 +1,4 @@
-"""The sentence for a misspelt name."""
+"""Messages about misspelt names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_agentbench.errors import did_you_mean, unknown_key, unknown_name
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
-    """Known names are listed in order, whatever holds them; none is said too."""
+    """Known names are listed in order, for any kind of collection. If there are no known names, the message says so."""
     assert "no scorer 'tqs' (did you mean 'tsq'?); known: nat_compat, tsq" == unknown_name("scorer", "tqs", {"tsq": 1, "nat_compat": 2})
     assert "no tool ''; known: a, b" == unknown_name("tool", "", {"b", "a"})
     assert "no policy 'x'; known: none" == unknown_name("policy", "x", ())
@@ -25,7 +25,7 @@ def test_unknown_name_lists_the_known_ones() -> None:
     ],
 )
 def test_a_suggestion(name: str, known: list[str], message: str) -> None:
-    """The known name that resembles a misspelt one is suggested, and none if no name does."""
+    """The known name that is most similar to a misspelt one is suggested, or none if no name is similar."""
     assert message == did_you_mean(name, known)
 
 

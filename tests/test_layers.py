@@ -20,7 +20,7 @@ TEXT = (PACKAGE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 
 def module_name(file: Path) -> str:
-    """`tap.relay` for tap/relay.py, `tap` for tap/__init__.py, `__init__` for the package's own."""
+    """Returns `tap.relay` for tap/relay.py, `tap` for tap/__init__.py, `__init__` for the package's own."""
     parts = file.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and parts[1:] else parts)
 
@@ -33,13 +33,13 @@ def tree_of(module: str) -> ast.Module:
     return ast.parse(FILES[module].read_text(encoding="utf-8"))
 
 
-#: The layers, read bottom up: each row of the table is one, a folder or some files.
+#: The layers from bottom to top. Each row of the table is a layer: a folder or some files.
 LAYERS = [
     re.findall(r"`([^`]+)`", cell)
     for cell in re.findall(r"^\| ((?:`\w+/?` ?)+) \|", TEXT.partition("| layer | is |")[2].partition("\n\n")[0], re.MULTILINE)
 ]
 
-#: Layers that know pytest.
+#: Layers that import pytest.
 TOP = ("session/", "plugin", "cli/")
 
 
@@ -48,12 +48,14 @@ def covers(entry: str, module: str) -> bool:
 
 
 def level_of(module: str) -> int:
-    """The number of its layer, counted from the bottom."""
+    """Returns the number of a module's layer, counted from the bottom."""
     return next(level for level, layer in enumerate(LAYERS) if any(covers(entry, module) for entry in layer))
 
 
 def imports(module: str) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of everything a module imports at run time, inside functions and by the import paths of registries too."""
+    """Yields (line, dotted name) of everything that a module imports at run time, including imports in functions and paths in
+    registries.
+    """
     for node in running(tree_of(module)):
         match node:
             case ast.Import():
@@ -66,7 +68,7 @@ def imports(module: str) -> Iterator[tuple[int, str]]:
 
 
 def statements(tree: ast.AST) -> Iterator[str]:
-    """Dotted names in all import statements, inside functions and for type checkers too."""
+    """Yields dotted names in all import statements, including those in functions and for type checkers."""
     for node in ast.walk(tree):
         match node:
             case ast.Import():
@@ -76,7 +78,7 @@ def statements(tree: ast.AST) -> Iterator[str]:
 
 
 def circle(trees: Mapping[str, ast.AST]) -> list[str]:
-    """Modules each of which imports the next, the first one again last; none where there is no such circle."""
+    """Returns modules each of which imports the next, the first one again at the end. Returns none if there is no such circle."""
     known = {name: {own_module(each) for each in statements(tree)} - {None, name} for name, tree in trees.items()}
     try:
         TopologicalSorter(known).prepare()
@@ -86,7 +88,7 @@ def circle(trees: Mapping[str, ast.AST]) -> list[str]:
 
 
 def running(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below, without blocks that only type checkers see."""
+    """Yields the nodes below a node, without blocks that only type checkers see."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
             continue
@@ -95,7 +97,7 @@ def running(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def own_module(name: str) -> str | None:
-    """Which of our modules an imported name lies in; None for those of others."""
+    """Returns the module of ours that contains an imported name, or None if the name belongs to another package."""
     parts = name.split(".")
     if parts[0] != "pytest_agentbench":
         return None
@@ -103,7 +105,7 @@ def own_module(name: str) -> str | None:
 
 
 def test_every_module_has_a_layer() -> None:
-    """No file stands outside of the layers, and no layer is empty."""
+    """Every file belongs to a layer, and no layer is empty."""
     listed = [entry for layer in LAYERS for entry in layer]
 
     assert dict.fromkeys(FILES, 1) == {name: sum(covers(entry, name) for entry in listed) for name in FILES}
@@ -112,7 +114,7 @@ def test_every_module_has_a_layer() -> None:
 
 @pytest.mark.parametrize("module", FILES)
 def test_imports_go_down(module: str) -> None:
-    """A file imports only from its own layer or from those below, for type checkers too. The public names come from everywhere."""
+    """A file imports only from its own layer or from those below, also for type checkers. The public names come from everywhere."""
     level = level_of(module)
     names = {name for _, name in imports(module)} | ({*statements(tree_of(module))} if module != "__init__" else set())
 
@@ -120,15 +122,15 @@ def test_imports_go_down(module: str) -> None:
 
 
 def test_no_circles() -> None:
-    """No modules know each other in a circle, by an import inside a function or for type checkers neither.
+    """No modules import each other in a circle, not even inside a function or for type checkers.
 
-    What a registry names as text is no import: its entries are loaded by name, as a user's own code is.
+    A path in a registry is not an import: its entries are loaded by name, like a user's own code.
     """
     assert [] == circle({name: tree_of(name) for name in FILES})
 
 
 def test_a_circle_is_named() -> None:
-    """One import inside a function and one for type checkers make a circle, which is told by its names."""
+    """An import inside a function and one for type checkers form a circle, and its modules are named."""
     names = dict(zip(("lib.redact", "lib.foreign", "lib.wire"), ("foreign", "wire", "redact"), strict=True))
     shapes = (
         "import pytest_agentbench.lib.{}",
@@ -146,13 +148,13 @@ def test_a_circle_is_named() -> None:
 
 
 @pytest.mark.parametrize("module", [name for name in FILES if not any(covers(entry, name) for entry in TOP)])
-def test_only_the_top_knows_pytest(module: str) -> None:
-    """Everything below runs without pytest."""
+def test_only_the_top_layers_import_pytest(module: str) -> None:
+    """All layers below the top ones run without pytest."""
     assert set() == {(line, name) for line, name in imports(module) if name.split(".")[0] in ("pytest", "_pytest", "pluggy", "xdist")}
 
 
 def test_registries_lead_somewhere() -> None:
-    """The import paths that registries name exist."""
+    """The import paths in registries exist."""
     paths = [
         node.value
         for tree in map(tree_of, FILES)
@@ -167,7 +169,7 @@ def test_registries_lead_somewhere() -> None:
 
 
 def test_the_walk_sees_everything() -> None:
-    """Imports inside functions, of modules and of names, by registries too, are seen; those for type checkers are not."""
+    """The import walk finds imports inside functions, of modules and of names, also in registries, but not those for type checkers."""
     assert {"pytest_agentbench.session.settings.add_options", "pytest_agentbench.session.hookspecs"} <= {
         name for _, name in imports("plugin")
     }
@@ -184,20 +186,20 @@ def test_the_walk_sees_everything() -> None:
     )
 
 
-def test_a_session_knows_no_kind_of_backend() -> None:
-    """It asks all of them the same; only where several are put under one roof, and where YAMLs are read, is one named."""
+def test_a_session_imports_no_kind_of_backend() -> None:
+    """A session uses all backends in the same way. Only setup imports the class for arms."""
     kinds = re.compile(r"pytest_agentbench\.backends\.(embedded|url|stack|ab)\b")
     named = {(module, name) for module in FILES if module.startswith("session.") for _, name in imports(module) if kinds.match(name)}
 
     assert {("session.setup", "pytest_agentbench.backends.ab.Arms")} == named
 
 
-#: The words of Harbor, which loads these two by name.
+#: Names that Harbor prescribes, because it loads these two by name.
 OF_HARBOR = {"harbor.agent", "harbor.environment"}
 
 
 def nouns(tree: ast.Module) -> Iterator[str]:
-    """The names of a module's classes and of its types: not of its type variables, which nobody imports."""
+    """Yields the names of a module's classes and types, except for type variables, which are not imported."""
     for node in tree.body:
         match node:
             case ast.ClassDef():
@@ -208,7 +210,7 @@ def nouns(tree: ast.Module) -> Iterator[str]:
 
 
 def test_one_noun_is_one_class() -> None:
-    """A class or type says what it is without its file: no two of them have one name."""
+    """No two classes or types have the same name, so that a name is clear without its file."""
     places = defaultdict(list)
     for name in FILES.keys() - OF_HARBOR:
         for noun in nouns(tree_of(name)):

@@ -1,4 +1,4 @@
-"""Tests mirror the source: where the tests of a module are is known without a search."""
+"""Tests mirror the source, so that the tests of a module can be found without a search."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import pytest_agentbench
 TESTS = Path(__file__).parent
 PACKAGE = Path(pytest_agentbench.__file__).parent
 
-#: The layers that have tests, and the benchmarks, whose source lies beside tests/.
+#: The layers that have tests, and the benchmarks, whose source is next to tests/.
 LAYERS = {path.name: path for path in PACKAGE.iterdir() if path.name.isidentifier() and (TESTS / path.name).is_dir()}
 SOURCES = {**LAYERS, "benchmarks": TESTS.parent / "benchmarks"}
 
-#: Programs of tests/ that write what one layer has: their tests stand in that layer.
+#: Programs in tests/ that write files of one layer. Their tests are in that layer.
 PROGRAMS = {"reports": {"example"}, "runs": {"generated"}}
 
 
 def modules(folder: Path) -> set[str]:
-    """What a test file of a folder may be named after: its modules, its folders, and itself for `__init__`."""
+    """Returns the names that test files of a folder may have: its modules, its folders, and itself for `__init__`."""
     files = {path.stem.strip("_") for path in folder.glob("*.py") if path.stem != "__init__" and not path.stem.startswith("test_")}
     return files | {path.name for path in folder.glob("[a-z]*/")} | {folder.name}
 
 
 def faults(file: Path) -> Iterator[str]:
-    """A sentence, if no module has the name of a test file; `file` is relative to tests/."""
+    """Yields a sentence if no module has the name of a test file. `file` is relative to tests/."""
     layer = file.parts[0]
     folder = SOURCES[layer].joinpath(*file.parts[1:-1])
     known = (modules(folder) | PROGRAMS.get(file.parent.as_posix(), set())) if folder.is_dir() else set()
@@ -45,8 +45,8 @@ def test_each_test_file_is_named_after_its_module() -> None:
     assert [] == [fault for file in files for fault in faults(file)]
 
 
-def test_another_name_is_a_sentence() -> None:
-    """It says what the name should be; a module's own file, a topic of it, a folder and `__init__` are right as they are."""
+def test_a_wrong_name_is_a_sentence() -> None:
+    """A wrong name yields a sentence about the right one. A module's own file, a topic of it, a folder and `__init__` are valid names."""
     wrong = ("scorers/test_weaknesses.py", "scorers/test_regexes.py", "scorers/nat/test_tsq.py", "tap/test_chat.py")
     right = ("scorers/test_regex.py", "scorers/test_regex_flags.py", "suites/test_datasets.py", "tap/test_tap.py", "tap/test_main.py")
 

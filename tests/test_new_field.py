@@ -1,4 +1,4 @@
-"""A field that is added to a record or a message arrives in all processes, and nothing else has to be changed for it."""
+"""A field that is added to a record or a message arrives in all processes without another change."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from tests.package_copy import PackageCopy, write_project
 from tests.project import PYTEST
 
-#: The scenario's field has what the suite's format gives it. The message's has the process that made it, so it cannot be a default.
+#: The scenario's field gets its value from the suite's format. The message's field gets its sender's process id, so it is not constant.
 SCENARIO_FIELD = '    fresh: str = ""\n'
 MESSAGE_FIELD = '    fresh: int = field(default_factory=__import__("os").getpid)\n'
 
-#: Runs in the pool, or in a process of its own; answers with the scenario's field, and with those of the messages of its process.
+#: Answers with the scenario's field, and with those of the messages of its process, with and without isolation.
 AGENT = """
 import gc, os
 from pytest_agentbench.lib.messages import Hello
@@ -51,7 +51,7 @@ PROJECT = {
 
 @pytest.mark.slow
 def test_a_field_arrives(tmp_path: Path) -> None:
-    """A field of `Scenario` arrives in tests, in the pool and in the process of a rollout; one of `Hello` in the pool."""
+    """A field of `Scenario` arrives in tests, in the pool and in the process of a rollout. A field of `Hello` arrives in the pool."""
     copy = PackageCopy(tmp_path / "copy")
     copy.replace("suites/suite.py", "    final_state: Json | None = None", f"{SCENARIO_FIELD}    final_state: Json | None = None")
     copy.replace("lib/messages.py", "    protocol: int = PROTOCOL\n", f"    protocol: int = PROTOCOL\n{MESSAGE_FIELD}")

@@ -1,4 +1,4 @@
-"""The wheel: what it carries, and a newcomer's first minutes with it, in an empty directory."""
+"""The wheel: its contents, and first steps with it in an empty directory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(*command: str | Path, folder: Path, path: str = "") -> subprocess.Comple
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout; pip fetches the build backend, so it needs the package index."""
+    """The wheel of this checkout. pip downloads the build backend, so the package index is needed."""
     folder = tmp_path_factory.mktemp("dist")
     done = run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder, ROOT, folder=folder)
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -44,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Newcomer:
-    """Somebody with the wheel installed: an environment of its own, where only the dependencies are those of this one."""
+    """An environment with the installed wheel, which uses only the dependencies of this environment."""
 
     def __init__(self, folder: Path, wheel: Path) -> None:
         self.home = folder
@@ -69,7 +69,7 @@ def newcomer(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Newcomer:
 
 @pytest.fixture(scope="module")
 def project(newcomer: Newcomer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `agentbench init banking` makes of an empty directory."""
+    """A project that `agentbench init banking` created in an empty directory."""
     folder = tmp_path_factory.mktemp("empty")
     done = newcomer(folder, "agentbench", "init", "banking")
     assert 0 == done.returncode, done.stderr
@@ -77,7 +77,9 @@ def project(newcomer: Newcomer, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_contents(wheel: Path) -> None:
-    """The wheel carries the package, its types, the licence, shipped suites, backends and .env.example; nothing else of the checkout."""
+    """The wheel contains the package, its types, the licence, shipped suites, backends and .env.example, and nothing else of the
+    checkout.
+    """
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         info = next(name.partition("/")[0] for name in names if ".dist-info/" in name)
@@ -103,7 +105,7 @@ def test_contents(wheel: Path) -> None:
 
 @pytest.mark.slow
 def test_the_checkout_is_out_of_reach(newcomer: Newcomer, tmp_path: Path) -> None:
-    """What a newcomer imports is what the wheel installed, so that the tests below say something about the wheel."""
+    """In the new environment, the package is imported from the wheel and not from the checkout, so that the tests below test the wheel."""
     (tmp_path / "where.py").write_text("import pytest_agentbench, sys\nprint(pytest_agentbench.__file__)\nprint(*sys.path)\n")
 
     place, path = newcomer(tmp_path, "where").stdout.splitlines()
@@ -114,7 +116,7 @@ def test_the_checkout_is_out_of_reach(newcomer: Newcomer, tmp_path: Path) -> Non
 
 @WAYS
 def test_the_suite_runs(newcomer: Newcomer, project: Path, way: tuple[str, ...]) -> None:
-    """After `agentbench init banking` in an empty directory `pytest scenarios/banking` works there, with and without workers."""
+    """After `agentbench init banking` in an empty directory, `pytest scenarios/banking` works there, with and without workers."""
     done = newcomer(project, "pytest", "scenarios/banking", "--agentbench-limit", "3", *way)
 
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -125,7 +127,7 @@ def test_the_suite_runs(newcomer: Newcomer, project: Path, way: tuple[str, ...])
 
 
 def test_init_again(newcomer: Newcomer, project: Path) -> None:
-    """A second `init` overwrites nothing and says that all is there."""
+    """A second `init` overwrites nothing and says that all files exist."""
     before = {file: file.stat().st_mtime_ns for file in (project / "scenarios").rglob("*.*")}
 
     done = newcomer(project, "agentbench", "init", "banking")
@@ -137,7 +139,7 @@ def test_init_again(newcomer: Newcomer, project: Path) -> None:
 
 @pytest.mark.slow
 def test_an_existing_configuration(newcomer: Newcomer, tmp_path: Path) -> None:
-    """In a project with a strict pytest configuration `init` leaves it alone, and the suite runs under it."""
+    """In a project with a strict pytest configuration `init` does not change it, and the suite runs under it."""
     (tmp_path / "pyproject.toml").write_text(STRICT)
 
     made = newcomer(tmp_path, "agentbench", "init", "banking")
@@ -150,7 +152,7 @@ def test_an_existing_configuration(newcomer: Newcomer, tmp_path: Path) -> None:
 
 
 def test_an_unknown_suite(newcomer: Newcomer, tmp_path: Path) -> None:
-    """The installed `init` lists the suites that came with the wheel."""
+    """The installed `init` lists the suites in the wheel."""
     done = newcomer(tmp_path, "agentbench", "init", "insurance")
 
     assert 4 == done.returncode
@@ -160,7 +162,7 @@ def test_an_unknown_suite(newcomer: Newcomer, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_link_to_an_installed_wheel(newcomer: Newcomer, tmp_path: Path) -> None:
-    """An environment with this package among its pins has a link to what the wheel installed: modules, shipped data and metadata."""
+    """An environment with this package among its pins links to the installed wheel: modules, shipped data and metadata."""
     link = "from pathlib import Path\nfrom pytest_agentbench.backends.machine.own_package import link_into\nlink_into(Path())\n"
     (tmp_path / "link.py").write_text(link)
 

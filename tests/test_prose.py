@@ -1,4 +1,4 @@
-"""The prose of the project keeps the rules that `tests/prose.py` can check without false alarms."""
+"""The prose of the project follows the rules that `tests/prose.py` can check without false alarms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_rules_hold() -> None:
 
 
 def test_waivers_are_few_and_needed() -> None:
-    """There are at most twenty exceptions, each with a reason, and each of them is still used."""
+    """There are at most twenty exceptions, each has a reason, and each is still used."""
     texts = [hit.text for hit in hits(PROVEN)]
 
     assert len(WAIVERS) <= 20
@@ -32,5 +32,5 @@ def test_waivers_are_few_and_needed() -> None:
 
 @pytest.mark.parametrize(("rule", "kind"), [("R5", "docstring"), ("R2", "docstring"), ("R2", "message")])
 def test_suspicious_sentences_are_found(rule: str, kind: str) -> None:
-    """The check sees docstrings and messages."""
+    """The check finds suspicious docstrings and messages."""
     assert (rule, kind) in {(hit.rule, hit.kind) for hit in python_hits("example.py", SUSPICIOUS) if isinstance(hit, Hit)}

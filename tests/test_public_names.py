@@ -1,4 +1,4 @@
-"""What the package offers, and what importing it costs."""
+"""The public names of the package, and the cost of importing it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from pytest_agentbench.reports.sections import ENTRY_POINTS as SECTIONS
 from pytest_agentbench.rollouts.checks import ENTRY_POINTS as CHECKS
 from tests.project import ALONE
 
-#: What no session may pay for before it needs it: libraries, and the records of a whole run.
+#: Libraries, and the records of a whole run, that no session may load before it needs them.
 HEAVY = "httpx aiohttp pydantic pandas matplotlib docker openai yaml asyncio psutil numpy mcp pytest_agentbench.runs.run_file"
 
 DOCS = [*Path(__file__).parents[1].glob("docs/**/*.md"), Path(__file__).parents[1] / "README.md"]
 
 
 def loaded(*statements: str) -> set[str]:
-    """The heavy libraries that are loaded after statements in a fresh process."""
+    """Returns the heavy libraries that are loaded after these statements in a new process."""
     code = "; ".join(["import sys", *statements, f"print(*sys.modules.keys() & set({HEAVY.split()}))"])
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(run.stdout.splitlines()[-1].split())
 
 
-def test_public_names() -> None:
-    """Each of them is there."""
+def test_public_names_exist() -> None:
+    """Each public name exists."""
     for name in pytest_agentbench.__all__:
         assert getattr(pytest_agentbench, name) is not None
 
 
-def test_what_pages_import_is_public() -> None:
-    """Pages import from the package itself, and only names that it offers; so all else may move."""
+def test_names_on_pages_are_public() -> None:
+    """Pages import only public names from the package itself, so that everything else may move."""
     lines = [line.strip() for page in DOCS for line in page.read_text(encoding="utf-8").splitlines()]
     imports = [line for line in lines if re.match(r"(from|import) pytest_agentbench\b", line)]
     shown = {name.strip() for line in imports for name in line.removeprefix("from pytest_agentbench import ").split(",")}
@@ -48,7 +48,7 @@ def test_what_pages_import_is_public() -> None:
 
 @pytest.mark.parametrize("module", ["plugin", "session.worker", "session.fixtures", "session.hookspecs", "session.settings"])
 def test_imports_are_light(module: str) -> None:
-    """The plugin, and all that a worker needs, imports no heavy library that pytest itself does not import."""
+    """The plugin and the modules of a worker import no heavy library that pytest itself does not import."""
     assert set() == loaded("import pytest", f"import pytest_agentbench.{module}") - loaded("import pytest")
 
 
@@ -62,12 +62,12 @@ def test_imports_are_light(module: str) -> None:
     ],
 )
 def test_processes_are_light(module: str, libraries: set[str]) -> None:
-    """Each process that a session starts imports only what it works with."""
+    """Each process that a session starts imports only the libraries that it needs."""
     assert libraries == loaded(f"import pytest_agentbench.{module}.__main__")
 
 
 def test_a_project_without_suites_is_light(tmp_path: Path) -> None:
-    """Where the plugin is installed and no suite is there, a session loads no heavy library, and nothing of what a run consists of."""
+    """In a project without suites, a session loads no heavy library and no module of a run."""
     (tmp_path / "test_it.py").write_text("def test_it(): pass\n")
 
     def session(*words: str) -> set[str]:
@@ -77,7 +77,7 @@ def test_a_project_without_suites_is_light(tmp_path: Path) -> None:
 
 
 def test_the_package_is_light() -> None:
-    """Names of heavier modules are imported when they are asked for, and even then without a library that is heavy."""
+    """Names of heavier modules are imported on first use, and then without a heavy library."""
     assert set() == loaded("import pytest_agentbench")
     assert set() == loaded("from pytest_agentbench import LLM, Scenario, Toolbox")
     with pytest.raises(AttributeError, match="module 'pytest_agentbench' has no attribute 'Tolbox'"):
@@ -85,14 +85,14 @@ def test_the_package_is_light() -> None:
 
 
 def test_the_package_needs_no_pytest() -> None:
-    """Its public names are plain records."""
+    """The public names can be imported without pytest."""
     run = [sys.executable, "-c", "import pytest_agentbench, sys; sys.exit('pytest' in sys.modules)"]
 
     assert 0 == subprocess.run(run, check=False).returncode
 
 
 def test_pandas_is_imported_in_one_place() -> None:
-    """Data frames are made by `load`, and everything else does with numpy's arrays."""
+    """Data frames are made by `load`. All other code uses numpy's arrays."""
     package = Path(pytest_agentbench.__file__).parent
     users = [
         str(file.relative_to(package))
@@ -106,6 +106,6 @@ def test_pandas_is_imported_in_one_place() -> None:
     assert "pandas" in loaded(*imports, "frames._frame(columns.Growth('t', ()).table())")
 
 
-def test_heavy_libraries_would_be_seen() -> None:
-    """The measurement above sees a library that is loaded."""
+def test_heavy_libraries_are_detected() -> None:
+    """The measurement above detects a loaded library."""
     assert {"pydantic", "yaml"} <= loaded("import pydantic, yaml")

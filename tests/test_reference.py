@@ -1,4 +1,4 @@
-"""The reference runs in benchmarks/reference: what the code makes of stored files is what is stored, and a change is seen."""
+"""The reference runs in benchmarks/reference: the code makes the stored results from stored files, and a change is detected."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ SMALL = ("banking", "resumed")
 
 
 def compare(*names: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Compares runs by the packages in a folder."""
+    """Compares runs, using the packages in a folder."""
     command = [sys.executable, "-m", "benchmarks.reference", "compare", *names]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_every_run_is_stored() -> None:
-    """Each run that can be made is stored, and no other; together they take less than a megabyte."""
+    """Each reference run is stored, and no other. Together they take less than a megabyte."""
     assert sorted(MADE) == stored()
     assert sum(archive_of(name).stat().st_size for name in stored()) < 1_000_000
 
 
 def test_small_runs_are_equal() -> None:
-    """The code makes of the stored journals, samples and facts what is stored of them."""
+    """The code makes the stored results from the stored journals, samples and facts."""
     done = compare(*SMALL)
 
     assert (0, "2 runs, equal\n") == (done.returncode, done.stdout), done.stdout + done.stderr
@@ -42,14 +42,14 @@ def test_small_runs_are_equal() -> None:
 
 @pytest.mark.slow
 def test_all_runs_are_equal() -> None:
-    """The same is true of all runs, whatever the seed of hashes is."""
+    """All reference runs are equal to the stored results, whatever the hash seed is."""
     done = compare()
 
     assert (0, f"{len(stored())} runs, equal\n") == (done.returncode, done.stdout), done.stdout + done.stderr
 
 
 def test_a_change_is_seen(tmp_path: Path) -> None:
-    """A stored file that is another one, and a word of a report that the code changes, are lines of a difference, and status 1."""
+    """A changed stored file, and a changed word in a report, are lines of a difference, and the status is 1."""
     for package in ("benchmarks", "pytest_agentbench"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "shipped"))
     archive = tmp_path / "benchmarks/reference/runs/resumed.tar.xz"
@@ -63,7 +63,7 @@ def test_a_change_is_seen(tmp_path: Path) -> None:
 
     assert 1 == done.returncode
     lines = done.stdout.splitlines()
-    changed = ("comment.md", "report.html", "report.md", "run.json", "terminal.txt")  # one phrase reaches every reader
+    changed = ("comment.md", "report.html", "report.md", "run.json", "terminal.txt")  # One phrase is in all these reports.
     assert [f"--- stored/resumed/{name}" for name in changed] == [line for line in lines if line.startswith("--- ")]
     assert any(line.startswith('-    "not_run": 7') for line in lines)
     assert any(line.startswith("-throughput ") and " peak, " in line for line in lines)
@@ -71,8 +71,8 @@ def test_a_change_is_seen(tmp_path: Path) -> None:
     assert "1 run, 1 differ" == lines[-1]
 
 
-def test_what_running_again_compares() -> None:
-    """Times may be others; an answer of an agent may not."""
+def test_differences_between_two_executions() -> None:
+    """Between two executions of a run, times may differ, but answers of an agent may not."""
     archive = read_archive(archive_of("black_box"))
     name = f"{INPUTS}rollouts.jsonl"
     line, *others = archive[name].splitlines()
@@ -87,7 +87,7 @@ def test_what_running_again_compares() -> None:
 
 
 def test_an_unknown_name() -> None:
-    """It is refused with the nearest one that is known."""
+    """An unknown run is refused with the most similar known one."""
     done = compare("bankng")
 
     assert 2 == done.returncode

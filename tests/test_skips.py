@@ -1,4 +1,4 @@
-"""What cannot be tried on a machine is told in a line by whatever runs the tests, `make test-slow` and `.ci/run` among it."""
+"""Whatever runs the tests, also `make test-slow` and `.ci/run`, prints a line about each thing that cannot be tested on a machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_an_engine_that_does_not_start(tmp_path: Path, workers: str) -> None:
-    """Where dockerd is installed and cannot run the tests of sandboxes are skipped, and their last lines say why, once."""
+    """If dockerd is installed but does not start, the tests of sandboxes are skipped, and one line at the end says why."""
     fails = tmp_path / "dockerd"
     fails.write_text("#!/bin/sh\necho 'no cgroups are mounted' >&2; exit 1\n")
     fails.chmod(0o755)

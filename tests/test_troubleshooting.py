@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes messages that the code has, and has those that do not say themselves what would work."""
+"""docs/troubleshooting.md quotes messages of the code, and explains those that do not say themselves what to do."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ import pytest_agentbench
 PACKAGE = Path(pytest_agentbench.__file__).parent
 PAGE = (PACKAGE.parent / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 
-#: Errors that end a test, a rollout or a session. ConfigError is none of them: its sentences name a file and what would work there.
+#: Errors that end a test, a rollout or a session. ConfigError is not included, because its messages name a file and a valid value.
 ERRORS = frozenset(
     ["UsageError", "BackendError", "NeverReady", "MissingError", "MissingData", "InfraError", "JudgeError", "LimitReached", "AgentError"]
 )
 
-#: A sentence with one of these goes on with what would work, or asks whether that is so.
+#: A message that matches says what would work, or asks whether something is the case.
 ADVICE = re.compile(r"[;?]|\bmust (be|have|start|begin|not)\b")
 
-GAP = "\0"  # in a message of the code, what differs from case to case
-LETTERS = 8  # that a message has to have of its own; another one is somebody else's sentence
+GAP = "\0"  # The variable parts in a message of the code.
+LETTERS = 8  # Letters that a message must have; a shorter one only passes on another program's message.
 
 
 class Message(NamedTuple):
-    """The sentence of an error, and where it is raised."""
+    """The message of an error, and the place where it is raised."""
 
     place: str
     text: str
 
 
 def text_of(node: ast.expr) -> str:
-    """The fixed words of an expression that makes a text, with gaps between them; empty for any other."""
+    """Returns the fixed words of an expression that makes a text, with gaps between them. Returns "" for any other expression."""
     match node:
         case ast.Constant(value=str(text)):
             return text
@@ -46,14 +46,14 @@ def text_of(node: ast.expr) -> str:
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """All texts in the code."""
+    """Yields all texts in the code."""
     for node in ast.walk(tree):
         if isinstance(node, ast.expr) and (text := text_of(node)):
             yield text
 
 
 def raised(tree: ast.AST, place: str) -> Iterator[Message]:
-    """The sentences of errors that are raised."""
+    """Yields the messages of errors that are raised."""
     for node in ast.walk(tree):
         match node:
             case ast.Raise(exc=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[argument, *_])) if name in ERRORS:
@@ -62,7 +62,7 @@ def raised(tree: ast.AST, place: str) -> Iterator[Message]:
 
 @functools.cache
 def trees() -> dict[str, ast.Module]:
-    """File -> what is in it."""
+    """Maps each file to its tree."""
     files = sorted(PACKAGE.rglob("*.py"))
     return {file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text(encoding="utf-8")) for file in files}
 
@@ -73,7 +73,7 @@ QUOTES = [quote for entry in ENTRIES for quote in entry]
 
 
 def pattern(quote: str) -> re.Pattern[str]:
-    """What finds a quoted message among those of the code, where a number may be a gap."""
+    """Returns a pattern that finds a quoted message among those of the code, in which a number may be a gap."""
     parts = (re.sub(r"\d+", r"(?:\\d+|\0)", re.escape(part.strip())) for part in quote.split("..."))
     return re.compile(".*".join(parts), re.DOTALL)
 
@@ -84,14 +84,14 @@ def test_every_entry_is_read() -> None:
 
 
 def test_quoted_messages_are_in_the_code() -> None:
-    """Whoever looks for the words of a message finds it as it is said today."""
+    """Each quoted message is in the code, so that a search for its words finds it."""
     said = {text for tree in trees().values() for text in texts(tree)}
 
     assert [] == [quote for quote in QUOTES if not any(map(pattern(quote).search, said))]
 
 
-def test_what_says_no_way_out_has_an_entry() -> None:
-    """An error about something else than a file, whose sentence has no advice in it, is explained on the page."""
+def test_messages_without_advice_have_an_entry() -> None:
+    """An error message without advice, except for those about files, is explained on the page."""
     unadvised = [
         message
         for place, tree in trees().items()

@@ -1,4 +1,4 @@
-"""The workflow files of docs/ci: what they call exists, and they do what a machine with a GPU needs of them."""
+"""The workflow files of docs/ci: their commands exist, and they protect a machine with a GPU."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Node = dict[Any, Any]
 
 
 def loaded(file: Path) -> Node:
-    """A file as YAML; the key `on` of workflows is a truth value there."""
+    """Reads a file as YAML, in which the key `on` of workflows becomes True."""
     content: Node = yaml.safe_load(file.read_text(encoding="utf-8"))
     return content
 
 
 def scripts(node: Any) -> Iterator[str]:
-    """Everything that a shell runs, wherever it stands."""
+    """Yields everything that a shell runs, at any place in a file."""
     if isinstance(node, dict):
         for key, value in node.items():
             if key in ("run", "script", "before_script", "after_script"):
@@ -46,14 +46,14 @@ def scripts(node: Any) -> Iterator[str]:
 
 
 def commands(file: Path, program: str) -> list[list[str]]:
-    """The words behind a program of the environment, of every line that calls it."""
+    """Returns the arguments of each call of a program of the environment."""
     lines = [line.strip() for script in scripts(loaded(file)) for line in script.replace("\\\n", " ").splitlines()]
     return [shlex.split(found[1]) for line in lines if (found := re.match(rf"(?:exec )?\.venv/bin/{program}\s+(.*)", line))]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_commands_exist(file: Path) -> None:
-    """Every `agentbench` command of a workflow is one that the program knows, with arguments that it takes."""
+    """Every `agentbench` command of a workflow exists and accepts its arguments."""
     found = commands(file, "agentbench")
 
     for words in found:
@@ -67,7 +67,10 @@ def test_commands_exist(file: Path) -> None:
 
 @pytest.mark.parametrize("file", [pytest.param(each, marks=pytest.mark.slow if each in GITHUB else (), id=each.name) for each in FILES])
 def test_options_exist(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every pytest of a workflow starts with its options, as a real one that only collects shows; the baseline is made here."""
+    """Every pytest command of a workflow starts with its options, which a real pytest with --collect-only shows.
+
+    The baseline is made here.
+    """
     monkeypatch.chdir(tmp_path)
     main(["init", "banking"])
     (tmp_path / "backends" / "vllm.yaml").write_text((ROOT / "backends" / "vllm.yaml").read_text())
@@ -86,7 +89,7 @@ def test_options_exist(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def jobs(file: Path) -> list[Node]:
-    """The jobs of a workflow that run on a machine of our own."""
+    """Returns the jobs of a workflow that run on a self-hosted machine."""
     every = loaded(file)["jobs"].values()
     assert all("timeout-minutes" in job for job in every)
     return [job for job in every if "self-hosted" in job["runs-on"]]
@@ -94,9 +97,12 @@ def jobs(file: Path) -> list[Node]:
 
 @pytest.mark.parametrize("file", GITHUB, ids=lambda file: file.name)
 def test_github(file: Path) -> None:
-    """A job on the GPU: no fork, no right to write, pytest in the shell's place, and whatever happens cleanup, scrub and upload."""
+    """A job on the GPU runs for no fork, has no write permission, and replaces the shell by pytest.
+
+    It always ends with cleanup, scrub and upload.
+    """
     workflow = loaded(file)
-    events = workflow[True]  # `on`
+    events = workflow[True]  # The key is `on` in the file.
 
     assert {"contents": "read"} == workflow["permissions"]
     assert {"group", "cancel-in-progress"} == set(workflow["concurrency"])
@@ -125,7 +131,7 @@ def test_github(file: Path) -> None:
 
 
 def test_gitlab() -> None:
-    """The twin: no fork, one job at a time on the GPU, whatever happens cleanup and scrub, and reports that GitLab shows."""
+    """The pipeline of GitLab: no fork, one job at a time on the GPU, always cleanup and scrub, and reports that GitLab shows."""
     pipeline = loaded(ROOT / "docs" / "ci" / "gitlab.yml")
     base = pipeline[".agentbench"]
 
@@ -142,8 +148,8 @@ def test_gitlab() -> None:
     assert [6] == running["agentbench gate"]["retry"]["exit_codes"]
 
 
-def test_what_a_runner_sends_reaches_pytest(tmp_path: Path) -> None:
-    """A step is a script that `bash -e` runs, and only that process is told of a cancelled job: with `exec` it is the program itself."""
+def test_signals_of_a_runner_reach_pytest(tmp_path: Path) -> None:
+    """With `exec`, the program replaces the script that `bash -e` runs, so that it gets the signal of a cancelled job."""
     program = "import signal, sys\nsignal.signal(signal.SIGINT, lambda *_: sys.exit(42))\nprint('ready', flush=True)\nsignal.pause()\n"
     (tmp_path / "program.py").write_text(program)
     script = tmp_path / "step.sh"
@@ -157,7 +163,7 @@ def test_what_a_runner_sends_reaches_pytest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "place"), [("github-trend.yml", "page"), ("gitlab.yml", "public")])
 def test_history_is_published(name: str, place: str) -> None:
-    """A night's run becomes a file of the history, of which the page is made that is published, whether the night was good or bad."""
+    """A nightly run becomes a file of the history, from which the published page is made, whether the run was good or bad."""
     words = commands(ROOT / "docs" / "ci" / name, "agentbench")
 
     (promoted,) = (each for each in words if each[0] == "baseline")
@@ -165,8 +171,8 @@ def test_history_is_published(name: str, place: str) -> None:
     assert ["trend", "$HISTORY", "--output", place] in words
 
 
-def test_a_bad_night_is_published_too() -> None:
-    """Steps behind a failed pytest run unless the job was cancelled, and only the job on a hosted machine may write pages."""
+def test_a_bad_night_is_published() -> None:
+    """Steps after a failed pytest run unless the job was cancelled. Only the job on a hosted machine may write pages."""
     every = loaded(ROOT / "docs" / "ci" / "github-trend.yml")["jobs"]
     steps = every["measure"]["steps"]
     first = next(place for place, step in enumerate(steps) if "pytest scenarios" in step.get("run", ""))

@@ -1,7 +1,7 @@
 """Runs the tests whose outcome depends on a time many times over, while two endless loops keep the processors busy.
 
 `python -m tests.under_load --list` prints these tests; `python -m tests.under_load --times 20 tests/lib` runs those of a folder, and prints
-which failed and how often. A test that fails only here waits too briefly or for the wrong event, and has to be mended.
+which failed and how often. A test that fails only here waits too briefly or for the wrong event, and has to be repaired.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 LOOPS = 2
 ENDLESS = "while True: pass"
 
-#: What a test contains that waits for an event, or that gives a session, a process or a call so many seconds.
+#: Matches the code of tests that wait for an event, or that limit the seconds of a session, a process or a call.
 TIMED = re.compile(
     r"\b(wait_for|ended|sleep|timeout|budget|patience|deadline|monotonic|kill|SIG(?:KILL|STOP|INT|TERM))\b|time-limit|--agentbench-budget"
 )
@@ -40,7 +40,7 @@ def timed_tests(paths: list[Path]) -> Iterator[str]:
 
 
 def failures(report: Path) -> tuple[Counter[str], Counter[str]]:
-    """Reads a JUnit file of pytest, in which each repetition is a test; returns how often each test ran, and how often it failed."""
+    """Reads a JUnit file of pytest, in which each repetition is a test. Returns how often each test ran, and how often it failed."""
     ran: Counter[str] = Counter()
     failed: Counter[str] = Counter()
     for case in ET.parse(report).iter("testcase"):
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.under_load", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path, help="test files and folders (default: tests)")
     parser.add_argument("--times", type=int, default=20, metavar="N", help="how often each test runs (default: 20)")
-    parser.add_argument("--marks", default="not slow", metavar="EXPRESSION", help="as pytest's -m (default: not slow)")
+    parser.add_argument("--marks", default="not slow", metavar="EXPRESSION", help="tests to run, like pytest's -m (default: not slow)")
     parser.add_argument("--list", action="store_true", help="print the tests and run none")
     given = parser.parse_args(arguments)
     tests = [*timed_tests(given.paths or [ROOT / "tests"])]

@@ -1,4 +1,4 @@
-"""Waiting in tests: for a fact, and never longer than it should take on a busy machine."""
+"""Waiting in tests: for a condition, and not longer than it should take on a busy machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def wait_for(condition: Callable[[], T | None], what: str, seconds: float = 30) -> T:
-    """What `condition` returns once that is true; fails with `what` when it does not become so in time."""
+    """Returns the first true value of `condition`. Fails with `what` if there is none in time."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"after {seconds:g} s still waiting for {what}"

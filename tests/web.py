@@ -1,4 +1,4 @@
-"""Small web servers of tests: what they answer is a test's own, how they are run and stopped is here."""
+"""Starting and stopping small web servers of tests. Their answers are up to each test."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Server = TypeVar("Server", bound=ThreadingHTTPServer)
 
 
 class QuietHandler(BaseHTTPRequestHandler):
-    """A request to a server of a test, which writes nothing on the terminal."""
+    """A request to a server of a test, which prints nothing on the terminal."""
 
     def answer(self, status: int, body: bytes, content_type: str = "application/json") -> None:
-        """A whole answer; one to HEAD has the length of the body, and no body."""
+        """Sends a complete answer. A HEAD request gets the length of the body without the body."""
         self.send_response(status)
         self.send_header("content-type", content_type)
         self.send_header("content-length", str(len(body)))
@@ -26,12 +26,12 @@ class QuietHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is logged."""
+        """Logs nothing."""
 
 
 @contextmanager
 def serving(server: Server) -> Iterator[Server]:
-    """The server answers until the block ends; then its socket is closed, and its thread has ended."""
+    """Serves during the block. Afterwards the socket is closed and the thread has ended."""
     with server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -44,7 +44,7 @@ def serving(server: Server) -> Iterator[Server]:
 
 @asynccontextmanager
 async def listening(application: web.Application) -> AsyncIterator[str]:
-    """Serves an application in this event loop on a free port of 127.0.0.1; yields its URL, without a path."""
+    """Serves an application in this event loop on a free port of 127.0.0.1. Yields its URL without a path."""
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     try:

@@ -30,14 +30,14 @@ from pytest_agentbench.tools.mcp import McpTools
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
-#: Key -> model whose keys stand in the same table, as `dataset.file`.
+#: Maps a key to the model whose keys are in the same table, such as `dataset.file`.
 FLAT: Mapping[str, type] = {"dataset": DatasetSpec, "truncation_retry": TruncationRetry}
 
-LONG = 40  # characters of a default that a table shows at most
+LONG = 40  # Characters of a default that a table shows at most.
 
 
 def keys_of(kind: type) -> Iterator[tuple[str, str, str]]:
-    """(name, default, description) of each key of a model or of a dataclass; keys that every backend has come last."""
+    """Yields (name, default, description) of each key of a model or of a dataclass. Keys of every backend are last."""
     if dataclasses.is_dataclass(kind):
         yield from ((each.name, _default_text(each.default), each.doc) for each in options_of(kind))
     else:
@@ -48,21 +48,22 @@ def keys_of(kind: type) -> Iterator[tuple[str, str, str]]:
 
 
 def common_keys(kind: type[BaseModel]) -> list[str]:
-    """The keys of a kind of backend that mean the same for every kind."""
+    """Returns the keys of a kind of backend that mean the same for every kind."""
     if not issubclass(kind, BackendKeys):
         return []
     return [name for name, field in BackendKeys.model_fields.items() if kind.model_fields[name].description == field.description]
 
 
 def _fields_of(model: type[BaseModel]) -> Iterator[tuple[str, str, str]]:
-    written = model.model_json_schema()["properties"]  # without what is filled in when a YAML is read
+    # Keys that are filled in when a YAML is read are left out.
+    written = model.model_json_schema()["properties"]
     for name, field in ((name, field) for name, field in model.model_fields.items() if name in written):
         default = "" if field.is_required() else _default_text(field.default)
         yield name, FILLED_IN.get(name, default) if issubclass(model, BackendKeys) else default, field.description or ""
 
 
 def _default_text(default: Any) -> str:
-    """`600`, `[tsq]`, none, or nothing where there is no default."""
+    """Returns the text of a default, such as `600`, `[tsq]` or none, or "" if there is no default."""
     if default is dataclasses.MISSING:
         return ""
     if isinstance(default, BaseModel):
@@ -77,14 +78,14 @@ def _default_text(default: Any) -> str:
 
 
 def _flow(value: Any) -> str:
-    """A value as it stands in a YAML, on one line."""
+    """Returns a value as in a YAML, on one line."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{name}: {_flow(each)}' for name, each in value.items())}}}"
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def table_of(*kinds: type, without: Sequence[str] = ()) -> Iterator[str]:
-    """The table of a model's keys; of several, which have the same ones, with a column of defaults for each."""
+    """Yields the table of a model's keys. For several models with the same keys, each has a column of defaults."""
     names = [f"`{name}`" for kind in kinds for name, each in agents().items() if each is kind] if len(kinds) > 1 else ["default"]
     yield from (f"| key | {' | '.join(names)} | is |", f"|---|{'---|' * len(names)}---|")
     for keys in zip(*map(keys_of, kinds), strict=True):
@@ -101,7 +102,7 @@ def _row(name: str, defaults: Sequence[str], doc: str) -> str:
 
 
 def _backend_table(kind: type[BaseModel]) -> Iterator[str]:
-    """The keys of a kind of backend, and that it has those of every backend."""
+    """Yields the keys of a kind of backend, and a line that it has those of every backend."""
     common = common_keys(kind)
     yield from table_of(kind, without=common)
     yield f"| {', '.join(f'`{name}`' for name in common)} | | [as for every backend](backends.md#a-server-in-a-file) |"

@@ -1,4 +1,4 @@
-"""An agent on smolagents (`pip install "smolagents[openai]"`) for `kind: command`; its own tool is `own_tools: [final_answer]`."""
+"""An agent on smolagents (`pip install "smolagents[openai]"`) for `kind: command`, which needs `own_tools: [final_answer]`."""
 
 import json
 import os

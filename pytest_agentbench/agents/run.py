@@ -61,7 +61,7 @@ async def work_once(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) 
     if invalid := [message for message in llm.transcript if not isinstance(message, dict)]:
         llm.transcript[:] = [message for message in llm.transcript if isinstance(message, dict)]
         shown = f"{beginning(str(invalid[0]), 80)!r} ({type(invalid[0]).__name__})"
-        raise AgentError(f"the agent left {shown} in llm.transcript, which must contain only messages, each a dict")
+        raise AgentError(f"the agent left {shown} in llm.transcript, which must be a list of messages, each a dict")
     return answer
 
 

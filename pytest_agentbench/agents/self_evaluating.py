@@ -101,7 +101,7 @@ Evaluation = Annotated[
 class SelfEvaluating:
     """The agent `self_evaluating`: has another agent write drafts until a judge accepts one. Options: docs/judges.md."""
 
-    # The agent that works: its kind, or its settings with `kind`. Sampling parameters such as `temperature` stand beside `wraps`,
+    # The agent that works: its kind, or its settings with `kind`. Sampling parameters such as `temperature` are written next to `wraps`,
     # because they apply to all requests.
     wraps: Agent = field(default=ToolCalling(), metadata=AN_AGENT)
     # The judge, `{url, model, api_key}`. The default is the suite's `judge`, else the backend under test.

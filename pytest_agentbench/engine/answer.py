@@ -217,7 +217,7 @@ def _whole_call(answer: EngineAnswer, index: int, pieces: Sequence[Piece]) -> Js
 
 
 def _chunks(pieces: Sequence[Piece], size: int) -> list[Piece]:
-    """Joins adjacent pieces of the same kind, up to `size` tokens. The name of a call is not joined."""
+    """Joins adjacent pieces of the same kind, up to `size` tokens. The name of a tool call stays a piece of its own."""
     if size == 1:
         return list(pieces)
     chunks: list[Piece] = []
@@ -270,7 +270,7 @@ def add_stream_faults(events: Sequence[TimedBytes], delivery: Delivery) -> list[
 
 
 def add_body_faults(body: bytes, delivery: Delivery) -> bytes:
-    """Returns the body of an answer without streaming with the faults of `delivery`. Their token numbers do not matter here."""
+    """Returns the body of an answer without streaming with the faults of `delivery`. Token numbers of the faults are ignored."""
     if delivery.empty:
         return b""
     if delivery.error_event_after is not None:

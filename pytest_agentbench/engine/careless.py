@@ -1,4 +1,4 @@
-"""The policy `careless`: the policy `lexical` with wrong tools at a given rate, for regressions and A/A runs of a known size."""
+"""The policy `careless`: `lexical`, but with wrong tools at a given rate. It makes regressions of a known size, to try gates with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from pytest_agentbench.engine.lexical.policy import Lexical
 
 
 class Careless:
-    """Counts how often each request has come, so that trials differ but a run with the same seed has the same mistakes."""
+    """The policy `careless`: answers as `lexical` does, but a share of the tool calls (`error_rate`) names a wrong tool.
+
+    The mistakes depend on the seed, the request and how often that request came before. So trials differ, and runs can be repeated.
+    """
 
     def __init__(self, error_rate: float, seed: int) -> None:
         self._error_rate, self._seed = error_rate, seed

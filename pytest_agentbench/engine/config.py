@@ -75,9 +75,9 @@ class EngineConfig(EngineSettings):
     @model_validator(mode="after")
     def _script_has_a_file(self) -> EngineConfig:
         if (self.policy == "script") != (self.script is not None):
-            raise ValueError("script must name a file when, and only when, policy is 'script'")
+            raise ValueError("script must name a file if policy is 'script', and must be absent otherwise")
         if self.error_rate and self.policy != "careless":
-            raise ValueError("only policy 'careless' has an error_rate")
+            raise ValueError("error_rate is only allowed if policy is 'careless'")
         return self
 
 

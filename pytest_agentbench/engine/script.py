@@ -89,7 +89,7 @@ class ScriptEntry(Delivery):
     @model_validator(mode="after")
     def _error_has_a_status(self) -> ScriptEntry:
         if self.status is None and {"message", "retry_after"} & self.model_fields_set:
-            raise ValueError("message and retry_after require status")
+            raise ValueError("message and retry_after are only allowed together with status")
         return self
 
     def reply(self) -> PolicyReply:
@@ -97,7 +97,7 @@ class ScriptEntry(Delivery):
 
 
 class Script:
-    """Answers by the rules of a file. Its only state is how often each rule's conditions other than `call` held."""
+    """The policy `script`: answers each request by the first matching rule of a file. Its only state is the count for `call`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

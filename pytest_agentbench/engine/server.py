@@ -62,8 +62,10 @@ class Metrics:
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         self.cache_queries = self._counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
         self.cache_hits = self._counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
-        self.first_token = self._histogram("time_to_first_token_seconds", "Arrival of a request to its first token.", TTFT_BUCKETS)
-        self.next_token = self._histogram("inter_token_latency_seconds", "One token to the next.", ITL_BUCKETS)
+        self.first_token = self._histogram(
+            "time_to_first_token_seconds", "Seconds from the arrival of a request to its first token.", TTFT_BUCKETS
+        )
+        self.next_token = self._histogram("inter_token_latency_seconds", "Seconds from one token to the next.", ITL_BUCKETS)
         success = Counter("vllm:request_success", "Requests that ended.", ("model_name", "finished_reason"), registry=self._registry)
         self._finished = {reason: success.labels(model, reason) for reason in FINISHED_REASONS}
 
@@ -292,7 +294,7 @@ class Engine:
         return await send_whole(http, delivery, whole_body(answer, usage), _timed(events, exchange.started, clock))
 
     def _cache_usage(self) -> float:
-        """Returns the share rounded up to four digits, because some routers read 6.1e-05 as 6.1."""
+        """Returns the share of the KV cache that running requests hold, rounded up to four digits: some routers read 6.1e-05 as 6.1."""
         return math.ceil(self._blocks.used / self._blocks.capacity * 10_000) / 10_000
 
     def _log(self, body: bytes) -> None:

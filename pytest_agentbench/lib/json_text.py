@@ -17,7 +17,10 @@ def whole_characters(text: str) -> str:
 
 
 def loads(text: bytes) -> Any:
-    """Parses JSON, which may contain NaN and lone surrogates (from texts truncated in UTF-16). Raises ValueError."""
+    """Parses JSON, which may contain NaN and lone surrogates (from texts truncated in UTF-16). Raises ValueError.
+
+    Integers beyond 64 bits become floats.
+    """
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

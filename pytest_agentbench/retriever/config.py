@@ -26,7 +26,7 @@ class EmbeddingsSpec(Spec):
     model: str  # model of the server, or name or folder of a model of sentence-transformers
     query_prefix: str = ""  # text before each query, but not before documents, if the model was trained with one
     api_key: Variable | None = None  # name of an environment variable
-    timeout: PositiveSeconds = 60.0  # of a request to the server
+    timeout: PositiveSeconds = 60.0  # time limit of a request to the server, seconds
 
 
 class TavilySpec(Spec):
@@ -36,7 +36,7 @@ class TavilySpec(Spec):
     api_key: Variable = "TAVILY_API_KEY"  # name of an environment variable
     results: int = Field(default=20, ge=1, le=20)
     below: int = Field(default=3, ge=1)  # the search is used if fewer documents than this are near enough
-    timeout: PositiveSeconds = 60.0  # of a request
+    timeout: PositiveSeconds = 60.0  # time limit of a request, seconds
 
 
 class RetrieverConfig(Spec):
@@ -55,7 +55,7 @@ class RetrieverConfig(Spec):
     @model_validator(mode="after")
     def _a_key_is_a_servers(self) -> RetrieverConfig:
         if self.embeddings.api_key and not self.embeddings.url:
-            raise ValueError("embeddings.api_key only goes with embeddings.url")
+            raise ValueError("embeddings.api_key is only allowed together with embeddings.url")
         return self
 
     @model_validator(mode="after")
@@ -107,7 +107,7 @@ def expand_variables(text: str, key: str) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         if not os.environ.get(name):
-            raise ConfigError(f"{WHERE}: {key} is {text}, and {name} is not set: export {name}=...")
+            raise ConfigError(f"{WHERE}: {key} is {text}, but the environment variable {name} is not set: export {name}=...")
         return os.environ[name]
 
     return NAMED.sub(value, text)

@@ -33,11 +33,11 @@ def read_corpus(file: Path) -> list[Json]:
         if line.strip():
             document = _document(json_in(file, line, number), f"{file}:{number}")
             if (id := str(document["id"])) in seen:
-                raise ConfigError(f"{file}:{number}: the id {id!r} is there twice; ids must be unique")
+                raise ConfigError(f"{file}:{number}: the id {id!r} occurs twice; ids must be unique")
             seen.add(id)
             documents.append(document)
     if not documents:
-        raise ConfigError(f"{file}: no documents in it; it should hold one JSON object per line")
+        raise ConfigError(f"{file}: the file contains no documents; it must have one JSON object per line")
     return documents
 
 
@@ -47,19 +47,19 @@ def text_of(document: Json) -> str:
 
 
 def read_allowed(file: Path) -> dict[str, frozenset[str]]:
-    """Reads question id -> ids of the documents that it may get. Raises ConfigError if the file is invalid."""
+    """Reads which documents each question may get: question id -> document ids. Raises ConfigError if the file is invalid."""
     data = read_json_file(file)
     if not isinstance(data, dict) or not all(isinstance(ids, list) for ids in data.values()):
-        raise ConfigError(f"{file}: should hold an object, question id -> list of document ids")
+        raise ConfigError(f"{file}: must contain an object, question id -> list of document ids")
     return {question: frozenset(map(str, ids)) for question, ids in data.items()}
 
 
 def _document(document: Any, where: str) -> Json:
-    """Returns the value of a line if it is a document. Raises ConfigError if it is not."""
+    """Checks a document, the JSON value of one line, and returns it. Raises ConfigError if it is invalid."""
     if not isinstance(document, dict) or not isinstance(document.get("id"), str | int):
         raise ConfigError(f"{where}: a document must be an object with an `id`")
     if not any(isinstance(document.get(key), str) for key in TEXTS):
-        raise ConfigError(f"{where}: a document must have its text as {' or '.join(map(repr, TEXTS))}")
+        raise ConfigError(f"{where}: a document must have a text under the key {' or '.join(map(repr, TEXTS))}")
     return document
 
 
@@ -67,7 +67,7 @@ BATCH = 256  # texts in a request
 
 
 class Embedder(Protocol):
-    """Computes the vectors of texts."""
+    """Computes the vectors of texts: `Server` by HTTP, or `InProcess` with a model in this process."""
 
     async def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Returns one row of length 1 for each text. Raises BackendError if that fails."""
@@ -79,14 +79,14 @@ def embedder(spec: EmbeddingsSpec) -> Embedder:
 
 
 class Server:
-    """An OpenAI-compatible server with /embeddings."""
+    """An embedder that uses the /embeddings of an OpenAI-compatible server."""
 
     def __init__(self, spec: EmbeddingsSpec) -> None:
         self._spec, self._url = spec, f"{(spec.url or '').rstrip('/')}/embeddings"
         self._headers: dict[str, str] = {}
         if spec.api_key:
             if not (key := os.environ.get(spec.api_key)):
-                raise ConfigError(f"the retriever's embeddings need a key: set {spec.api_key}")
+                raise ConfigError(f"the retriever's embeddings need an API key: export {spec.api_key}=...")
             self._headers = {"Authorization": f"Bearer {key}"}
 
     async def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -111,14 +111,16 @@ class Server:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise BackendError(f"{self._url}: no embeddings: {error!r}; is the server up?") from error
         except (KeyError, TypeError, ValueError) as error:
-            raise BackendError(f"{self._url}: what it answers holds no embeddings: {error!r}; does the URL end in /v1?") from error
+            raise BackendError(f"{self._url}: the answer contains no embeddings: {error!r}; does embeddings.url end in /v1?") from error
         if len(rows) != len(texts):
-            raise BackendError(f"{self._url}: {len(rows)} embeddings for {len(texts)} texts; there must be one each")
+            raise BackendError(
+                f"{self._url}: the server returned {len(rows)} embeddings for {len(texts)} texts; it must return one for each"
+            )
         return rows
 
 
 class InProcess:
-    """A model of sentence-transformers in this process."""
+    """An embedder that runs a model of sentence-transformers in this process."""
 
     def __init__(self, model: str) -> None:
         try:
@@ -139,9 +141,9 @@ def _unit(rows: Any) -> NDArray[np.float32]:
     try:
         matrix = np.asarray(rows, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        raise BackendError(f"embeddings must be lists of numbers of one length: {error}") from error
+        raise BackendError(f"the embeddings must be lists of numbers, all of the same length: {error}") from error
     if matrix.ndim != 2 or not np.isfinite(matrix).all():
-        raise BackendError("embeddings must be lists of finite numbers of one length")
+        raise BackendError("the embeddings must be lists of finite numbers, all of the same length")
     lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
     return np.ascontiguousarray(matrix / np.where(lengths > 0, lengths, 1), dtype=np.float32)
 
@@ -169,14 +171,18 @@ class Index:
         """Loads an index. Raises ConfigError if its files are missing or invalid, or do not belong together."""
         library, documents = faiss(), read_corpus(folder / DOCUMENTS)
         if not (folder / INDEX).is_file():
-            raise ConfigError(f"{folder / INDEX} is not there: `agentbench retriever build CORPUS.jsonl --output {folder}` makes it")
+            raise ConfigError(
+                f"{folder / INDEX} does not exist: create it with `agentbench retriever build CORPUS.jsonl --output {folder}`"
+            )
         try:
             index = library.read_index(str(folder / INDEX))
         except RuntimeError as error:
-            raise ConfigError(f"{folder / INDEX}: FAISS cannot read it: {str(error).splitlines()[-1][:200]}") from error
+            raise ConfigError(
+                f"{folder / INDEX}: FAISS cannot read the index; build it again: {str(error).splitlines()[-1][:200]}"
+            ) from error
         if index.ntotal != len(documents):
             raise ConfigError(
-                f"{folder}: {INDEX} has {index.ntotal} vectors and {DOCUMENTS} {len(documents)} documents: they must be of one corpus"
+                f"{folder}: {INDEX} has {index.ntotal} vectors and {DOCUMENTS} {len(documents)} documents: build both together"
             )
         return cls(_on_gpus(library, index) if gpu else index, documents)
 
@@ -192,7 +198,8 @@ class Index:
         """
         if vectors.shape[1] != self.dimensions:
             raise ConfigError(
-                f"the index has vectors of {self.dimensions} numbers, and the embeddings {vectors.shape[1]}: name the model that made it"
+                f"the index has vectors of {self.dimensions} numbers, and the embeddings have {vectors.shape[1]}: "
+                "use the model with which the index was built"
             )
         with self._free:  # On a GPU, FAISS is not thread-safe. On the CPU, one search already uses all cores.
             scores, places = self._index.search(vectors, min(most, len(self.documents)))
@@ -206,8 +213,8 @@ def _on_gpus(library: Any, index: Any) -> Any:
     """Distributes an index over all visible GPUs, in half precision. Raises ConfigError if FAISS sees no GPU."""
     if not library.get_num_gpus():
         raise ConfigError(
-            "gpu: FAISS sees no GPU; its build for GPUs is in the environment `retriever` (agentbench env create retriever), "
-            "and CUDA_VISIBLE_DEVICES says which GPUs it may see"
+            "gpu: FAISS sees no GPU; use the environment `retriever`, which has FAISS for GPUs (agentbench env create retriever), "
+            "and check CUDA_VISIBLE_DEVICES"
         )
     options = library.GpuMultipleClonerOptions()
     options.useFloat16 = options.shard = True

@@ -79,7 +79,7 @@ class Tavily:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise BackendError(f"{url}: no answer: {error!r}; is tavily.url right?") from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BackendError(f"{url}: what it answers holds no results: {error!r}; is tavily.url right?") from error
+            raise BackendError(f"{url}: the answer contains no results: {error!r}; is tavily.url right?") from error
         return [{"document": {"content": text}, "score": -rank, "source": "tavily"} for rank, text in enumerate(filter(None, texts), 1)]
 
 
@@ -97,7 +97,7 @@ class RetrievalRequest(Spec):
 
 
 class Retriever:
-    """Answers requests with an index, an embedder for queries, and the lists of documents that questions may get."""
+    """The retriever: finds documents for queries with an index, an embedder, and the lists of documents that questions may get."""
 
     def __init__(self, config: RetrieverConfig, index: Index, embedder: Embedder, allowed: Mapping[str, frozenset[str]] | None) -> None:
         self._config, self._index, self._embedder, self._allowed = config, index, embedder, allowed
@@ -150,7 +150,7 @@ class Retriever:
 
 
 def _refusal(error: Exception, status: int, facts: Json) -> web.Response:
-    """Returns the error as response for the client, and adds it to the facts for the log."""
+    """Returns an HTTP response with the error, and adds the error to `facts`, which go to the log."""
     facts |= {"status": status, "error": str(error)}
     return _json({"detail": str(error)}, status)
 

@@ -22,7 +22,7 @@ from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import Git, ModelUse, RunIdentity
 from pytest_agentbench.runs.results import ArmResult, ArmsCompared, Cache, EarlierRuns, GateResult, RoundsResult, SuiteResult
 
-SCHEMA = "agentbench-run/7"  # docs/run-json.md describes it
+SCHEMA = "agentbench-run/8"  # docs/run-json.md describes it
 
 
 @dataclass(frozen=True)

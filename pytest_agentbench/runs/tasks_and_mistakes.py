@@ -50,7 +50,7 @@ class TasksSummary:
 
     tasks: tuple[TaskResult, ...]  # results of each task, by scenario
     failures: tuple[TaskFailure, ...]  # kinds of failures, the most frequent first
-    sandboxes: tuple[str, ...] = ()  # [kinds of sandboxes](sandboxes.md#what-a-sandbox-may) in which the tasks ran
+    sandboxes: tuple[str, ...] = ()  # [kinds of sandboxes](sandboxes.md#what-a-sandbox-may-use) in which the tasks ran
 
 
 @dataclass

@@ -57,7 +57,7 @@ class Bubblewrap:
             self._on_end()
             raise InfraError(
                 f"{self._what} cannot run Python: {_last_line(done.output) or 'it took too long'}; "
-                "bubblewrap has the python3 of /usr, so install one there, or choose `code_sandbox: docker`"
+                "install a python3 in /usr, which bubblewrap uses, or choose `code_sandbox: docker`"
             )
 
     async def exec(
@@ -88,7 +88,7 @@ class Bubblewrap:
         finally:
             report.close()
         if ended and code is None:
-            raise InfraError(f"{self._what} cannot be made: {_last_line(clip.text) or 'bubblewrap was killed'}; {_ADVICE}")
+            raise InfraError(f"{self._what} cannot be created: {_last_line(clip.text) or 'bubblewrap was killed'}; {_ADVICE}")
         return CommandResult(code, clip.text, clip.omitted, time.monotonic() - began)
 
     async def _start_process(self, words: list[str], report_fd: int) -> Process:
@@ -98,7 +98,7 @@ class Bubblewrap:
                 *words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env={}, cwd="/", pass_fds=[report_fd], start_new_session=True, **identity
             )
         except OSError as error:
-            raise InfraError(f"{self._what} cannot be made: {error}") from error
+            raise InfraError(f"{self._what} cannot be created: {error}; {_ADVICE}") from error
 
     async def end(self) -> None:
         for process in self._running:
@@ -107,14 +107,17 @@ class Bubblewrap:
         self._on_end()
 
 
-_ADVICE = "bubblewrap 0.8 or later and a kernel that lets users make namespaces are needed; or choose `code_sandbox: docker`"
+_ADVICE = (
+    "install bubblewrap 0.8 or later and let users create namespaces (sysctl kernel.unprivileged_userns_clone=1, "
+    "or on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0), or choose `code_sandbox: docker`"
+)
 
 
 def _command_line(place: CodePlace, report_fd: int, seconds: float, workdir: str, env: Mapping[str, str]) -> list[str]:
     """Returns the bubblewrap command line, without the command to run inside. bubblewrap writes its report to `report_fd`."""
     program = shutil.which("bwrap")
     if program is None:
-        raise InfraError("there is no program `bwrap` on the PATH; install bubblewrap 0.8 or later, or choose `code_sandbox: docker`")
+        raise InfraError("the program `bwrap` is not on the PATH; install bubblewrap 0.8 or later, or choose `code_sandbox: docker`")
     variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": HOME, "LANG": "C.UTF-8", **env}
     limits = {
         "memory": place.memory_mb << 10,

@@ -113,7 +113,7 @@ class Execution:
         if not ended:
             self._run(KILL_MARKED + KILL_ALL, f"{VARIABLE}={self._mark}")
         elif code in (None, _SIGKILL) and self._run(":") != 0 and not self._is_running():
-            raise InfraError("the sandbox ended while a command ran")
+            raise InfraError("the sandbox ended while a command ran; its container was removed or its deadline has passed")
         return CommandResult(code, clip.text, clip.omitted, time.monotonic() - began)
 
     def abandon(self) -> None:
@@ -165,7 +165,7 @@ class Execution:
     def _run(self, script: str, *arguments: str) -> int | None:
         """Runs a script of this package and returns its exit code.
 
-        It runs as the user of the command, because it can only read the environment of processes of the same user.
+        The script runs as the command's user, because only that user may read the environment of the command's processes.
         """
         execution = self._create([*self._shell, "-c", script, "bash", *arguments], self._user, {})
         self._read(execution, Clip(), time.monotonic() + KILL)

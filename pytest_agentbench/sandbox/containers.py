@@ -57,9 +57,9 @@ def make_filter_image(on_progress: Callable[[str], None]) -> bool:
         return _ensure_image(FILTER_IMAGE, f"the image {FILTER_IMAGE}", source, FILTER_BUILD_S, on_progress)
     except InfraError as error:
         raise InfraError(
-            f"private addresses cannot be closed to sandboxes with the network `public`: {error}; build it where there is internet access "
-            f"(`printf '{FILTER_DOCKERFILE.encode('unicode_escape').decode()}' | docker build -t {FILTER_IMAGE} -`) and copy it with "
-            f"`docker save` and `docker load`, or {WITHOUT_A_FILTER}"
+            f"private addresses cannot be closed to sandboxes with the network `public`: {error}; build the image on a machine with "
+            f"internet access (`printf '{FILTER_DOCKERFILE.encode('unicode_escape').decode()}' | docker build -t {FILTER_IMAGE} -`), copy "
+            f"it with `docker save` and `docker load`, or {WITHOUT_A_FILTER}"
         ) from error
 
 
@@ -210,7 +210,7 @@ KIND, UNLIMITED_KIND = "docker", "docker, where Docker's storage driver has no q
 def first_process(programs: OwnPrograms, seconds: float) -> list[str]:
     """Returns the command of a container's first process, which sleeps for `seconds`. When it ends, all processes inside end.
 
-    The kernel reaps orphans for it, and signals from inside do not reach it.
+    The process ignores SIGCHLD, so the kernel removes ended orphans. Signals from inside do not reach it.
     """
     return [*programs.words("bash"), "-c", f"trap '' CHLD; exec {shlex.join(programs.words('sleep'))} {max(seconds, 1):.0f}"]
 
@@ -245,7 +245,7 @@ def options(task: Task, labels: Mapping[str, str], first: Sequence[str]) -> dict
 
 
 def create(engine: Any, image: Any, task: Task, labels: Mapping[str, str], first: Sequence[str]) -> tuple[Any, str]:
-    """Creates a container without starting it. Returns it and its kind, which says whether quotas work; that is found out by trying."""
+    """Creates a container without starting it, with a disk quota if the engine accepts one. Returns the container and its kind."""
     from docker.errors import APIError
 
     settings = options(task, labels, first)
@@ -261,7 +261,7 @@ def create(engine: Any, image: Any, task: Task, labels: Mapping[str, str], first
 
 
 def unenforced(engine: Any, image: Any, task: Task) -> Iterator[str]:
-    """Yields a sentence for each limit of a task that this engine does not enforce. Finds out with a container that it does not start."""
+    """Yields a sentence for each limit of a task that this engine does not enforce. Creates a container for that, and removes it."""
     container, kind = create(engine, image, task, {}, ["true"])
     container.remove(force=True, v=True)
     if kind == UNLIMITED_KIND:

@@ -299,7 +299,7 @@ class DockerSandbox:
             return int(name)
         if name not in self._users:
             raise InfraError(
-                f"{self._what}: its image has no user {name!r}, which the task names for its verifier; name one of its /etc/passwd"
+                f"{self._what}: the verifier's user {name!r} is not in the image; set a user from its /etc/passwd in task.toml"
             )
         return self._users[name]
 

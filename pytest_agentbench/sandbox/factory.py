@@ -61,8 +61,8 @@ class Slots:
                 if time.monotonic() - began > _NOTICE_AFTER and not self._notified:
                     self._notified = True
                     self._notify_user(
-                        f"{self._count} sandbox{'es run' if self._count > 1 else ' runs'} on this machine at once, and others wait; "
-                        "--agentbench-sandboxes=N allows N"
+                        f"a rollout waits, because at most {self._count} sandbox{'es run' if self._count > 1 else ' runs'} at once on this "
+                        "machine; --agentbench-sandboxes=N changes this"
                     )
                 await asyncio.sleep(_POLL)
             return slot
@@ -127,7 +127,7 @@ class UnlimitedSandboxes:
 
 @asynccontextmanager
 async def sandbox_for(key: RolloutKey, task: Task | None, seconds: float | None, opening: SandboxFactory) -> AsyncIterator[Sandbox | None]:
-    """Opens the sandbox of a task until the block ends. Yields None if there is no task, and raises InfraError if it is broken."""
+    """Opens the sandbox of a task until the block ends. Yields None without a task. Raises InfraError if the task is broken."""
     if task is None:
         yield None
         return
@@ -201,4 +201,4 @@ class Sandboxes:
             self._notify_user(str(error))
             return
         if removed:
-            self._notify_user(f"removed what was left of a session that was killed: {'; '.join(removed)}")
+            self._notify_user(f"removed what a killed session had left: {'; '.join(removed)}")

@@ -40,7 +40,7 @@ def check_harbor(what: str) -> None:
     python = ".".join(map(str, OLDEST))
     here = f"; this is Python {sys.version_info.major}.{sys.version_info.minor}" if sys.version_info < OLDEST else ""
     raise ConfigError(
-        f"{what} takes the package `harbor`, which is not installed here: pip install 'pytest-agentbench[harbor]', "
+        f"{what} needs the package `harbor`, which is not installed here: pip install 'pytest-agentbench[harbor]', "
         f"under Python {python} or newer{here}"
     )
 
@@ -115,10 +115,10 @@ def compose_problem() -> str:
     try:
         done = subprocess.run(["docker", "compose", "version", "--short"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"`docker compose version` cannot be run: {error}"
+        return f"`docker compose version` cannot be run: {error}; install Docker Compose version 2"
     if done.returncode == 0 and (version := re.match(r"v?(\d+)\.", done.stdout)) and int(version[1]) >= 2:
         return ""
-    return "Harbor's `docker` needs Docker Compose version 2 (`docker compose`), which is not installed; Debian has it from trixie on"
+    return "Harbor's `docker` needs Docker Compose version 2 (`docker compose`), which is not installed; Debian trixie has a package"
 
 
 def _environment_type(name: str) -> tuple[Any, str | None]:

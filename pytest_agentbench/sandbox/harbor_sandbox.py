@@ -98,13 +98,16 @@ class HarborSandbox:
         self._ended = False
 
     async def settle(self) -> None:
-        """Stores which processes belong to the environment itself. Call it before the sandbox is used.
+        """Stores which processes belong to the environment itself, so that they are never killed. Call it before the sandbox is used.
 
         Raises InfraError if the environment shares its process ids with this machine.
         """
         namespace = (await self._run_checked(NAMESPACE)).split()
         if namespace == await _own_namespace():
-            raise InfraError(f"{self._what} shares its processes with this machine, so those of an agent could not be ended")
+            raise InfraError(
+                f"{self._what} shares its process ids with this machine, so an agent's processes could not be killed; "
+                "choose an environment with a PID namespace of its own"
+            )
         self._kept = " ".join((await self._run_checked(PROCESSES)).split())
 
     async def exec(
@@ -132,7 +135,9 @@ class HarborSandbox:
             async with asyncio.timeout(seconds + 2 * GRACE):
                 done = await self._call_harbor("a command", execution)
         except TimeoutError:
-            raise InfraError(f"{self._what} does not say that a command has ended, {2 * GRACE:g} s after its time was over") from None
+            raise InfraError(
+                f"{self._what} did not report the end of a command {2 * GRACE:g} s after its time limit; try `sandbox: docker`"
+            ) from None
         took, clip = time.monotonic() - began, Clip()
         clip.add(f"{done.stdout or ''}{done.stderr or ''}".encode())
         if done.return_code == _KILLED and took >= seconds:
@@ -167,7 +172,7 @@ class HarborSandbox:
     async def end_processes(self) -> None:
         code, output = await self._run(_KILL_OTHERS, self._kept)
         if code != 0:
-            raise InfraError(f"{self._what}: what runs in it cannot be ended: {ending(output.strip(), 300)}")
+            raise InfraError(f"{self._what}: its processes cannot be killed: {ending(output.strip(), 300)}")
 
     async def halt(self) -> None:
         await self.end_processes()
@@ -183,7 +188,7 @@ class HarborSandbox:
 
     async def fresh(self) -> HarborSandbox:
         if self._another is None:
-            raise InfraError(f"{self._what}: there is no other one for this task")
+            raise InfraError(f"{self._what}: a second sandbox cannot be opened for this task")
         return await self._another()
 
     async def end(self) -> None:
@@ -221,7 +226,7 @@ class HarborSandbox:
 
 
 async def _own_namespace() -> list[str]:
-    """Returns the output of NAMESPACE for this process. It is empty if the system does not provide it."""
+    """Returns the words that identify the PID namespace of this process (output of NAMESPACE). Empty if the system does not show them."""
     process = await asyncio.create_subprocess_exec("sh", "-c", NAMESPACE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
     output, _ = await process.communicate()
     return output.decode().split()

@@ -112,7 +112,7 @@ class CodePlace:
 
     @property
     def container(self) -> Task:
-        """The task from which a container with these settings is made."""
+        """A task with these settings, because containers are created from tasks."""
         about = {"image": self.image, "memory_mb": self.memory_mb, "storage_mb": self.storage_mb}
         return Task(folder="", digest="", network="no-network", **about)  # type: ignore[arg-type]  # mypy joins the values' types
 
@@ -201,7 +201,7 @@ async def copy_artifacts(source: Sandbox, target: Sandbox, paths: Sequence[str])
     names = [path.strip("/") for path in dict.fromkeys((*paths, ARTIFACTS))]
     done = await source.exec(_pack(names), seconds=PACK, user="root", workdir="/")
     if done.exit_code == _NO_PROGRAM:
-        raise InfraError("artifacts are copied with tar, which this image does not have")
+        raise InfraError("artifacts are copied with tar, which this image does not have; install tar in it")
     if done.exit_code != 0:
         raise AgentError(f"the agent left artifacts that cannot be copied: {ending(done.output.strip(), 300) or 'it takes too long'}")
     try:
@@ -219,10 +219,10 @@ async def copy_artifacts(source: Sandbox, target: Sandbox, paths: Sequence[str])
 
 
 async def _remove(sandbox: Sandbox, name: str) -> None:
-    """Removes a path of the image, because the agent may have deleted parts of it."""
+    """Removes a path from the verifier's sandbox before the agent's copy replaces it. Otherwise files that the agent deleted would stay."""
     done = await sandbox.exec(f"rm -rf -- {shlex.quote(name)}", seconds=PACK, user="root", workdir="/")
     if done.exit_code != 0:
-        raise InfraError(f"/{name} cannot be replaced by the agent's: {ending(done.output.strip(), 300) or 'it takes too long'}")
+        raise InfraError(f"/{name} cannot be replaced by the agent's artifact: {ending(done.output.strip(), 300) or 'it takes too long'}")
 
 
 def _pack(names: Sequence[str]) -> str:
@@ -291,4 +291,4 @@ async def _run_as_root(sandbox: Sandbox, command: str) -> None:
 
 def _not_ready(command: CommandResult) -> InfraError:
     why = ending(command.output.strip(), 300) or f"exit code {command.exit_code}"
-    return InfraError(f"the sandbox is left in a state in which the verifier cannot be started: {why}")
+    return InfraError(f"the verifier cannot be started in the sandbox: {why}")

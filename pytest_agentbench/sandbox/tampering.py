@@ -58,7 +58,7 @@ class OwnPrograms:
 
 
 def empty_preload(container: Any) -> None:
-    """Empties PRELOAD in a stopped container."""
+    """Empties /etc/ld.so.preload (PRELOAD) in a stopped container, so that no program loads an agent's library."""
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w") as archive:
         archive.addfile(tarfile.TarInfo(PRELOAD.strip("/")))

@@ -83,10 +83,10 @@ def read_rewards(files: Mapping[str, bytes]) -> dict[str, float]:
     """Returns name -> reward from `reward.json`, or else from `reward.txt`. Raises InfraError with the reason if neither is valid."""
     name = next((each for each in (JSON, TEXT) if each in files), None)
     if name is None:
-        raise InfraError(f"the verifier wrote neither {JSON} nor {TEXT} to /logs/verifier, so nothing was measured")
+        raise InfraError(f"the verifier wrote neither {JSON} nor {TEXT} to /logs/verifier; test.sh must write one of them")
     content = files[name].strip()
     if not content:
-        raise InfraError(f"the verifier's {name} is empty, so nothing was measured")
+        raise InfraError(f"the verifier's {name} is empty; test.sh must write a reward to it")
     return _from_json(content) if name == JSON else {MAIN: _from_text(content)}
 
 
@@ -96,7 +96,7 @@ def main_reward(rewards: Mapping[str, float]) -> float:
         return rewards[MAIN]
     if len(rewards) == 1:
         return next(iter(rewards.values()))
-    raise InfraError(f"the verifier's {JSON} has no {MAIN!r} but {', '.join(map(repr, rewards))}, so the main one is not known")
+    raise InfraError(f"the verifier's {JSON} has several rewards ({', '.join(map(repr, rewards))}); call the main one {MAIN!r}")
 
 
 def _from_text(content: bytes) -> float:
@@ -112,7 +112,7 @@ def _from_json(content: bytes) -> dict[str, float]:
     except orjson.JSONDecodeError:  # Also for NaN and Infinity.
         raise InfraError(f"the verifier's {JSON} is not JSON: {_text(content)}") from None
     if not isinstance(rewards, dict) or not rewards:
-        raise InfraError(f"the verifier's {JSON} must be names with numbers, not {_text(content)}")
+        raise InfraError(f"the verifier's {JSON} must be an object of names and numbers, not {_text(content)}")
     return {name: _number(value, f"{JSON}: {name!r}", value) for name, value in rewards.items()}
 
 
@@ -144,7 +144,7 @@ _SHELL = re.compile(rb"#! *(?:/usr)?/bin/(?:env +)?(bash|sh)\b")
 
 
 class TamperedOutput(InfraError):
-    """An agent has made the verification impossible after the verifier was started."""
+    """Raised if a file of the verifier's output was replaced by the agent while the verifier ran. See `_read_output`."""
 
 
 async def verify(sandbox: Sandbox, task: Task) -> Verification:
@@ -191,9 +191,9 @@ async def _has_space(sandbox: Sandbox, task: Task) -> bool:
 
 
 async def _tampered_or_raise(sandbox: Sandbox, task: Task, error: InfraError) -> Verification:
-    """Decides about a sandbox in which the verifier cannot start. If it can start in a new one, the agent gets a reward of 0.
+    """Tries a new sandbox, because the verifier cannot be started in the agent's. If it could start there, the agent is responsible.
 
-    Otherwise raises `error`.
+    Returns a reward of 0 in that case, and raises `error` otherwise.
     """
     began = time.monotonic_ns()
     try:
@@ -204,7 +204,7 @@ async def _tampered_or_raise(sandbox: Sandbox, task: Task, error: InfraError) ->
             await other.end()
     except InfraError:
         raise error from None
-    why = f"the agent left a sandbox in which no verifier can be started, and in a new one it can: {error}"
+    why = f"the verifier cannot be started in the sandbox that the agent left, but in a new one it can: {error}"
     verification = Verification(0.0, tampered=why, started_ns=began, ended_ns=time.monotonic_ns(), sandbox=sandbox.kind)
     return dataclasses.replace(verification, mode=SEPARATE) if task.separate_verifier else verification
 
@@ -233,12 +233,14 @@ async def _run_verifier(sandbox: Sandbox, task: Task, user: int, state: _Sandbox
     )
     try:
         if command.exit_code is None:
-            raise InfraError(f"the verifier took longer than its {task.verifier_timeout_s:g} s and was killed, so nothing was measured")
+            raise InfraError(
+                f"the verifier took longer than its {task.verifier_timeout_s:g} s and was killed (timeout_sec of [verifier] in task.toml)"
+            )
         files = {name: content for name in (JSON, TEXT, CTRF) if (content := await _read_output(sandbox, name, user)) is not None}
         verification = dataclasses.replace(verification, rewards=read_rewards(files))
         return _with_reward(verification, task, read_checks(files.get(CTRF), command.output))
     except InfraError as error:
-        why = f"{error}; its output ends with: {ending(command.output.strip(), TAIL) or '(it printed nothing)'}"
+        why = f"{error}; the verifier's output ends with: {ending(command.output.strip(), TAIL) or '(it printed nothing)'}"
         if tampering := _tampering(error, command, state):
             return dataclasses.replace(verification, tampered=f"{tampering}: {why}")
         raise InfraError(why) from error
@@ -255,7 +257,7 @@ def _with_reward(verification: Verification, task: Task, checks: Checks) -> Veri
     return dataclasses.replace(
         verification,
         reward=0.0 if fails or forged else reward,
-        tampered=f"{forged}, which its suite does not allow" if forged else "",
+        tampered=f"{forged}, which the suite does not allow" if forged else "",
         first_failure=checks.failed or (f"skipped: {checks.skipped}" if fails else ""),
         skipped=checks.skipped,
     )
@@ -264,19 +266,19 @@ def _with_reward(verification: Verification, task: Task, checks: Checks) -> Veri
 def _tampering(error: InfraError, command: CommandResult, state: _SandboxState) -> str:
     """Returns why the verifier gave no reward if the agent is responsible, otherwise an empty text."""
     if isinstance(error, TamperedOutput):
-        return "something else is in the place of the verifier's reward"
+        return "the agent replaced a file of the verifier's output"
     if command.exit_code is not None and command.exit_code > SIGNAL:
         return f"the verifier was killed (exit code {command.exit_code})"
     if not state.space:
         return "the agent left no space on the disk"
     changes = _changes(state.changed)
-    return f"{changes}, and it gave no reward" if changes else ""
+    return f"{changes}, and the verifier gave no reward" if changes else ""
 
 
 def _changes(changed: tuple[str, ...] | None) -> str:
     """Returns a clause with the first changed files that the verifier uses, or an empty text if there are none."""
     used = [each for each in changed or () if each != CACHE]
-    return f"the agent changed what the verifier uses ({', '.join(used[:3])})" if used else ""
+    return f"the agent changed files that the verifier uses ({', '.join(used[:3])})" if used else ""
 
 
 #: Makes Python read compiled modules from this folder instead of those next to its modules, which an agent may have replaced.
@@ -314,5 +316,5 @@ async def _read_output(sandbox: Sandbox, name: str, user: int) -> bytes | None:
     except OSError as error:
         raise TamperedOutput(f"the verifier's {name} is not read: {error}") from error
     if file.owner not in (0, user):
-        raise TamperedOutput(f"the verifier's {name} is not read: it belongs to user {file.owner}, not to the verifier's")
+        raise TamperedOutput(f"the verifier's {name} is not read: the file belongs to user {file.owner}, not to the verifier's user")
     return file.content

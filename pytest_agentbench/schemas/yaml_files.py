@@ -43,7 +43,7 @@ BESIDE: Mapping[type, Mapping[str, tuple[Json, str]]] = {
         "config": (
             {"type": "string"},
             (
-                "An [agent_config.json or config.yaml](terminal-agent.md#agent_configjson-and-configyaml) beside `suite.yaml`, "
+                "An [agent_config.json or config.yaml](terminal-agent.md#agent_configjson-and-configyaml) next to `suite.yaml`, "
                 "or in the working directory."
             ),
         )

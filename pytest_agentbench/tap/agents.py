@@ -39,11 +39,11 @@ class Refusal(NamedTuple):
 
 #: Answer to requests whose path is not the address of a rollout.
 UNKNOWN_ADDRESS = Refusal(404, "no rollout has this address; send requests to the address in OPENAI_BASE_URL")
-TOO_LONG = Refusal(431, f"the head of the request is larger than {LARGEST_UNIDENTIFIED} bytes")
+TOO_LONG = Refusal(431, f"the head of the request is larger than {LARGEST_UNIDENTIFIED} bytes; send a shorter URL and fewer headers")
 
 
 class RolloutRegister(Protocol):
-    """The part of the `Relay` that connections use: it knows the addresses, refuses requests and starts exchanges."""
+    """The methods of the `Relay` that agents' connections use: whether an address exists, refusing a request, and starting an exchange."""
 
     work_queue: FairQueue
     unidentified: dict[AgentConnection, None]  # connections that have not yet named the address of a rollout, oldest first
@@ -225,7 +225,7 @@ class AgentConnection(asyncio.Protocol):
                 data = self._declined() + data[offer.args[0] :]
 
     def _declined(self) -> bytes:
-        """Returns the head of the request that was just parsed without its Upgrade header, so that it is parsed as HTTP/1.1."""
+        """Returns the head of the last request without its Upgrade header. Parsing it again treats the request as ordinary HTTP/1.1."""
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         if method == b"CONNECT":
             self._refuse(Refusal(405, "CONNECT is not supported; send requests to the address in OPENAI_BASE_URL"))

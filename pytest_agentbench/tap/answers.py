@@ -14,10 +14,10 @@ BATCH = 32  # reads that are parsed together, after the first event
 
 
 class BackendAnswer:
-    """One answer to an LLM call. `take` adds data, `end` finishes it, and `reader` then has the result or the fault.
+    """The backend's answer to one LLM call. `take` adds data, `end` finishes parsing, and `reader` then has the result or the fault.
 
-    For a stream, `take` parses every read until the first event, and then once in BATCH reads, so that forwarding is not delayed. After a
-    fault, or beyond a limit (`excess`), data is no longer parsed.
+    Until the first event of a stream, each `take` parses its data. Afterwards BATCH reads are parsed together, so that forwarding is not
+    delayed. After a fault, or if the answer is too large (`excess`), data is no longer parsed.
     """
 
     def __init__(self, dialect: Dialect, status: int, headers: Headers) -> None:
@@ -43,7 +43,7 @@ class BackendAnswer:
             self.parse_pending()
 
     def parse_pending(self) -> None:
-        """Parses the stored data of a stream, at most a slice if it is compressed."""
+        """Parses the data of a stream that `take` has stored. If it is compressed, at most SLICE decompressed bytes are parsed."""
         if self._events is None or not (self._reads or self._has_more()):
             return
         if self.reader.error_kind or self.excess:  # Data after a fault is forwarded, but not parsed.
@@ -57,7 +57,7 @@ class BackendAnswer:
             self._stop(f"the answer has more than {MOST_EVENTS} events")
 
     def decompress(self) -> bool:
-        """Decompresses the next slice of a complete answer. Returns whether any compressed data is left."""
+        """Decompresses at most SLICE more bytes of a complete answer. Returns whether any compressed data is left."""
         if not self._encoding or self.reader.error_kind or self.excess:
             return False
         if self._events is not None:
@@ -76,12 +76,14 @@ class BackendAnswer:
         return self._decoder is not None and self._decoder.has_more
 
     def _decoded(self) -> list[NetworkRead]:
-        """Returns the data that was not parsed yet; of a compressed answer only the next slice, decompressed."""
+        """Returns the stored data that was not parsed yet. If the answer is compressed, returns at most SLICE decompressed bytes."""
         if not self._encoding:
             reads, self._reads = self._reads, []
             return reads
         if self._decoder is None:
-            raise ValueError(f"the tap cannot read the content-encoding {self._encoding.decode('latin-1')!r}")
+            raise ValueError(
+                f"the tap cannot read the content-encoding {self._encoding.decode('latin-1')!r}; make the server send uncompressed answers"
+            )
         left, plain = SLICE, []
         while left > 0 and (self._reads or self._decoder.has_more):
             data = b""
@@ -105,7 +107,7 @@ class BackendAnswer:
             reads = reads[length + 1 :]
 
     def end(self, is_complete: bool) -> None:
-        """Finishes parsing after the last read. A complete answer is decompressed to its end, a truncated one by at most one more slice."""
+        """Parses the rest of the data. A complete answer is decompressed to its end, a truncated one by at most SLICE more bytes."""
         while is_complete and self.decompress():
             pass
         if self._events is not None:

@@ -33,8 +33,8 @@ class BudgetedExchange(Protocol):
 class BudgetTimer:
     """Ends an exchange that has exceeded one of its time limits.
 
-    Events of a stream do not touch the timers, which would cost time for each of them. A timer that expires checks when the last token
-    came, and is set again if that was in time.
+    The events of a stream do not restart the timer, because that would cost time for each event. A timer that expires checks when the
+    last token came, and starts again if that was recent enough.
     """
 
     def __init__(self, exchange: BudgetedExchange, budgets: Budgets) -> None:
@@ -50,7 +50,7 @@ class BudgetTimer:
             self._call = self._loop.call_later(self._budgets.call, self._call_timed_out)
 
     def expect_token(self, since_ns: int) -> None:
-        """Starts the wait for the first token: the backend has the request, or has begun to answer before it had all of it."""
+        """Starts the time limit of the first token. Called when the request is sent, or when the backend answers before that."""
         self._since_ns = since_ns
         if self._tokens is None and self._exchange.streams:
             self._check()
@@ -64,10 +64,9 @@ class BudgetTimer:
         self._exchange.failed("timeout_call", f"the call took longer than {self._budgets.call:g} s")
 
     def _check(self) -> None:
-        """Ends the exchange if a token is overdue, or else sets the timer to the time of the next check.
+        """Ends the exchange if the next token is overdue, or else schedules another check for the time at which it would be.
 
-        The next check is when the token would be too late. It comes after `idle` seconds at most, because `idle` applies as soon as
-        the first token has arrived.
+        While the first token is awaited, the next check is at most `idle` seconds away: if that token arrives, the limit `idle` applies.
         """
         last, idle = self._exchange.last_output_ns(), self._budgets.idle
         budget = self._budgets.first_token if last is None else idle
@@ -92,7 +91,7 @@ class Account:
     entries: list[tuple[Callable[[], LLMCall | None], TokenPrices | None]] = field(default_factory=list)
 
     def refusal(self) -> str:
-        """Returns the reason why no further call is forwarded, or an empty string if it is."""
+        """Returns the reason why no further call is forwarded, or an empty string if the limits permit one."""
         limits = self.limits
         spendings = ("calls", limits.calls, len(self.entries)), ("tokens", limits.tokens, self._tokens), ("cost", limits.cost, self._cost)
         for name, limit, spent in spendings:

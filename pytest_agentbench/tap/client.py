@@ -33,7 +33,7 @@ Answer = TypeVar("Answer", bound=FromTap)
 class TapControl:
     """A connection to one tap. Messages are frames; the tap answers them in order.
 
-    When the connection is lost, `is_lost` is True, and all pending and later questions raise InfraError.
+    When the connection is lost, `is_lost` is True, and all pending and later calls of `ask` raise InfraError.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -49,7 +49,7 @@ class TapControl:
         return cls(reader, writer)
 
     async def ask(self, question: ToTap, kind: type[Answer]) -> Answer:
-        """Sends a question and returns the tap's answer, which is a `kind`. Raises InfraError if the tap refuses or is lost."""
+        """Sends a message and returns the tap's answer, of type `kind`. Raises InfraError if the tap refuses or the connection is lost."""
         return (await self.ask_for_body(question, kind))[0]
 
     async def ask_for_body(self, question: ToTap, kind: type[Answer]) -> tuple[Answer, bytes]:
@@ -96,7 +96,7 @@ class TapControl:
 
 
 def _read(header: Any) -> FromTap:
-    """Returns the answer in a frame. An answer that cannot be read becomes a `TapRefusal`, so that only its own question fails."""
+    """Returns the tap's answer. One that cannot be read becomes a `TapRefusal`, so that only the `ask` that waits for it fails."""
     try:
         return FROM_TAP.read(header)
     except ValueError as error:
@@ -123,7 +123,7 @@ class Taps:
         await self._ask(PointAt(self.upstream(endpoint)), TapDone)
 
     async def open(self, address: OpenAddress) -> None:
-        """Opens an address, under which a rollout can call. Raises InfraError if it has spending limits and there are several taps."""
+        """Opens an address for the calls of a rollout. Raises InfraError if it has spending limits and there are several taps."""
         if len(self._controls) > 1 and (address.limits != NO_LIMITS or address.account):
             raise InfraError("limits of calls, tokens and cost need a single tap; remove --agentbench-taps")
         await self._ask(address, TapDone)

@@ -66,11 +66,11 @@ class IdleConnections(Generic[C]):
         self._waiting.append((time.monotonic(), connection))
 
     def remove(self, connection: C) -> None:
-        """Removes a connection that has ended, if it is here."""
+        """Removes a connection that has ended, if it was idle."""
         self._waiting = deque(each for each in self._waiting if each[1] is not connection)
 
     def take(self) -> tuple[C | None, int]:
-        """Returns a connection that the backend is not known to have closed, or None, and the number of closed ones that were skipped."""
+        """Returns a pair: an idle connection (None if there is none), and how many were skipped because the backend had closed them."""
         self._drop_old()
         closed_count = 0
         while self._waiting:
@@ -108,7 +108,7 @@ class RateLimiter:
         self._free_at = self._loop.time()  # time at which the next call may be sent, seconds of the loop's clock
 
     def take(self, is_over: Callable[[], bool], send: Callable[[int], None]) -> None:
-        """Calls `send`, now or later, with the nanoseconds that the call waited, unless `is_over` returns True by then."""
+        """Calls `send` when the rate permits it, with the nanoseconds that the LLM call waited. Drops it if `is_over()` by then."""
         self._waiting.append((is_over, send, time.monotonic_ns()))
         if len(self._waiting) == 1:
             self._go()

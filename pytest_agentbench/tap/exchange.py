@@ -138,7 +138,7 @@ class Exchange:
         return self.answer.last_output_ns() if self.answer else None
 
     def begins(self) -> None:
-        """Starts the time limit of the call. Any delay by the rate limit is over; a connection to the backend may still be missing."""
+        """Starts the time limit of the call, after any delay by the rate limit and before the request has a backend connection."""
         self._timer.start()
 
     def sent(self, at_ns: int) -> None:
@@ -151,7 +151,10 @@ class Exchange:
         self.status, self.headers = status, headers
         if 300 <= status < 400 and status != 304:
             target = header(headers, b"location").decode("latin-1") or "another address"
-            self.failed("redirect", f"HTTP {status}: the backend redirects to {target}, where calls would not be measured")
+            self.failed(
+                "redirect",
+                f"HTTP {status}: the backend redirects to {target}, which the tap does not follow; set that address as the backend's",
+            )
             return
         if self.request.dialect is not None:
             self.answer = BackendAnswer(self.request.dialect, status, headers)
@@ -174,7 +177,7 @@ class Exchange:
                 self.failed("too_large", self.answer.excess)
 
     def completed(self) -> None:
-        """Notes that the answer is complete, so that later failures do not matter. The rest of the work is queued."""
+        """Records that the answer is complete, so that later failures are ignored. Then `work_queue` ends the exchange."""
         self.completed_ns = time.monotonic_ns()
         self._timer.stop()
         self.agent.work_queue.take(self._completed)
@@ -233,10 +236,10 @@ class Exchange:
         return self.answer.reader.error_kind is not None
 
     def _is_complete(self, reader: AnswerReader, broken: str | None) -> bool:
-        """Returns whether an interrupted answer had everything that matters.
+        """Returns whether an interrupted answer counts as complete.
 
-        That is the case if a backend closes its connection right after [DONE]. An agent has not disconnected early either if it closes
-        its connection at [DONE], after the finish reason, or after a status other than 200.
+        It does if [DONE] has arrived and no fault was found. If the agent closed the connection, a finish reason is enough, and so is a
+        status other than 200.
         """
         if broken == "client_gone" and self.status not in (None, 200):
             return True

@@ -112,12 +112,12 @@ class Request:
 
     @property
     def called_ns(self) -> int | None:
-        """When the agent made the call, if it sent a plausible time. Monotonic nanoseconds."""
+        """The time at which the agent made the call, in monotonic nanoseconds, or None if it sent no plausible time."""
         called = header(self.headers, CALLED)
         return int(called) if called.isdigit() and len(called) < 20 and int(called) <= self.received_ns else None
 
     def wants_upgrade(self, of_token: bool | None) -> bool:
-        """Returns whether a call without streaming may be streamed from the backend. The token's setting overrides the header."""
+        """Returns whether a call without streaming may be streamed from the backend. `of_token`, if not None, overrides the header."""
         return header(self.headers, UPGRADE) == b"yes" if of_token is None else of_token
 
 

@@ -55,7 +55,7 @@ class TapPorts:
 
 @dataclass(frozen=True)
 class UpstreamFacts:
-    """A server that calls go to: its address, and what every request to it gets."""
+    """A server that LLM calls are sent to: its address, the API key and headers of each request, and a rate limit."""
 
     url: str  # OpenAI base URL, http:// or https://
     api_key: str | None = field(default=None, repr=False)  # sent as a bearer token

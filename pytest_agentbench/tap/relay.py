@@ -105,7 +105,7 @@ class Relay:
             return Refusal(*refusal)
         if request.dialect is not None and (exceeded := _further_call_refusal(caller, request)) is not None:
             return exceeded
-        return None if self.upstream or caller.upstream else Refusal(503, "the backend is not ready")
+        return None if self.upstream or caller.upstream else Refusal(503, "the backend is not ready; repeat the request later")
 
     def begin(self, id: str, agent: AgentConnection, request: Request) -> Exchange:
         """Starts the exchange of a request for which `refusal` returned None."""

@@ -50,7 +50,7 @@ class Release:
 
 
 class Labels:
-    """The labels of a kind of stack. This class is for stacks without labels; subclasses override its methods."""
+    """The labels and releases of one kind of stack. This class is for stacks without labels; subclasses override its methods."""
 
     def label(self, id: str) -> Label:
         """Returns the label for calls of the rollout with this id."""
@@ -195,7 +195,7 @@ def run_prefix(run: str) -> str:
 
 
 def new_id(prefix: str, key: RolloutKey, role: str = "") -> str:
-    """Returns the id of one attempt, `<run>:<suite>.<scenario>.<trial>:<8 hex>`, with `-<role>` at the end for a role in it.
+    """Returns the id of one attempt, `<run>:<suite>.<scenario>.<trial>:<8 hex>`, followed by `-<role>` if a role makes the calls.
 
     Characters that a stack might not accept become `_`.
     """

@@ -68,7 +68,7 @@ def apply_changes(route: str, body: bytes, changes: BodyChanges) -> BackendBody:
 
 
 async def apply_in_subprocess(route: str, body: bytes, changes: BodyChanges) -> BackendBody:
-    """Does what `apply_changes` does in another process, for a large body. If that process fails, the body is changed in this one."""
+    """Runs `apply_changes` in another process, because the body is large. If that process fails, runs it in this one."""
     head = json_text.dumps({"route": route, "changes": changes}) + b"\n"
     try:
         async with _slots:

@@ -39,9 +39,9 @@ class Upstream:
         self.facts = facts
         parts = urlsplit(facts.url)
         if not ADDRESS.fullmatch(facts.url) or not parts.hostname:
-            raise ValueError("it is not an http:// or https:// address")
+            raise ValueError("the address must be an http:// or https:// URL")
         if not KEY.fullmatch(facts.api_key or ""):
-            raise ValueError("its API key is not printable ASCII without spaces")
+            raise ValueError("the API key must be printable ASCII without spaces")
         self.host, self.port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
         self.base, self.query = parts.path.rstrip("/"), parts.query
         self.authority = parts.netloc.rpartition("@")[2]
@@ -101,7 +101,7 @@ class Upstream:
             connection.start(exchange)
 
     async def _connected(self) -> UpstreamConnection:
-        """Returns a new connection. It has kernel timestamps unless it uses TLS, where they do not belong to decrypted bytes."""
+        """Opens a connection. It has kernel timestamps, except with TLS, because decrypted bytes cannot be assigned to packets."""
         loop = asyncio.get_running_loop()
         sock = await start_connection(await self.addresses.get(), happy_eyeballs_delay=0.25, loop=loop)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -157,7 +157,7 @@ class UpstreamConnection(asyncio.Protocol):
             exchange.sent(time.monotonic_ns())
 
     def pause(self) -> None:
-        """Stops reading until `resume`. An idle connection keeps reading, so that it stays usable for the next call."""
+        """Stops reading until `resume`. Does nothing if the connection is idle, so that it stays usable for the next call."""
         if self.exchange is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 

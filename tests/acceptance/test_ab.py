@@ -1,4 +1,4 @@
-"""A/B sessions on real engines: a known difference is found, none is none, and an arm that fails is not taken for a bad one."""
+"""A/B sessions on real engines: they find a real difference, claim none between equal arms, and do not count a failed arm as worse."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AB_BA = ["a", "b", "b", "a"]
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
-    """The base URL of an embedded engine that is nobody's backend."""
+    """Returns the base URL of an embedded engine that is not the backend of the session."""
     with engine(tmp_path, model="m") as url:
         yield f"{url}/v1"
 
@@ -36,28 +36,31 @@ def comparison(project: Project, metric: str) -> Json:
 
 
 def compared_arms(report: Document) -> list[tuple[list[tuple[str, str]], str]]:
-    """Returns which arms a report says it compares: their names and values, the base first, and how they took turns."""
+    """Returns the arms that a report compares (names and values, the base first) and the order of their blocks."""
     return [([(arm.name, arm.value) for arm in ab.arms], ab.order) for (ab,) in said(report, gate_phrases.arms)]
 
 
 def shown(project: Project, metric: str, level: Level) -> list[tuple[str, float, float, str]]:
-    """Returns what a reader of a level is told of a metric: the arm, the value of its base, its own, and the finding."""
+    """Returns the comparisons of a metric at a report level: the arm, the base's value, the arm's value, and the finding."""
     found = [each for _, each in said(report_of(project.directory, level), gate_phrases.comparison) if each.metric == metric]
     return [(each.new_arm, each.base, each.new, each.finding) for each in found]
 
 
 def arms(project: Project) -> list[str]:
-    """Whose blocks there were, in their order."""
+    """Returns the arms of the blocks in the order in which they ran."""
     return [block["arm"] for block in project.run_json["cache"]["blocks"]]
 
 
 def spans(project: Project, arm: str) -> tuple[tuple[int, int], ...]:
-    """When the rollouts of an arm ran."""
+    """Returns the start and end times of an arm's rollouts."""
     return tuple((each.started_ns, each.ended_ns) for each in project.rollouts if each.variant == arm)
 
 
 def test_a_slower_backend_is_found(project: Project) -> None:
-    """Both run the same scenarios, never at a time, as AB BA BA AB; the slower one is found, of the same scores nothing is claimed."""
+    """Two backends run the same scenarios as AB BA BA AB, never at the same time.
+
+    The slower backend is found, and no difference of scores is claimed.
+    """
     project.suite(scenarios=24)
     project.backend(name="quick")
     project.backend(name="slow", ttft_ms=150)
@@ -81,7 +84,7 @@ def test_a_slower_backend_is_found(project: Project) -> None:
 
 
 def test_worse_answers_are_found(project: Project) -> None:
-    """A backend that calls the wrong tool is worse; its tests fail, those of the other arm pass, and -k chooses an arm."""
+    """A backend that calls the wrong tool is worse. Its tests fail, those of the other arm pass, and -k chooses an arm."""
     project.suite(scenarios=12)
     project.backend(name="good")
     wrong: list[Json] = [
@@ -100,7 +103,10 @@ def test_worse_answers_are_found(project: Project) -> None:
 
 
 def test_the_same_twice(project: Project) -> None:
-    """A backend against itself: no difference of scores, nothing to tell of latencies, and a process for each arm."""
+    """A backend compared with itself shows no difference of scores.
+
+    The latencies have an interval, and each arm has a backend process of its own.
+    """
     project.suite(scenarios=24)
     project.backend(ttft_ms=30)
 
@@ -114,7 +120,7 @@ def test_the_same_twice(project: Project) -> None:
 
 
 def test_two_agents(project: Project) -> None:
-    """Agents are compared on one backend, each with the suite's sampling; the suite's own variant does not run."""
+    """Agents are compared on one backend, each with the suite's sampling settings. The suite's own variant does not run."""
     project.suite(scenarios=4, test=PASSES, agent={"kind": "tool_calling", "temperature": 0.5})
     project.write("backends/embedded.yaml", json.dumps({"kind": "embedded"}))
 
@@ -127,8 +133,8 @@ def test_two_agents(project: Project) -> None:
     assert "inconclusive" != comparison(project, "tsq")["finding"]
 
 
-def test_a_stack_and_a_url(project: Project, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arms may be of any kind; each is asked for its own model, and nothing of the stack is left."""
+def test_a_stack_and_a_url_are_arms(project: Project, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stack and a URL can be compared. Each arm requests the model of its own backend."""
     project.suite(scenarios=4, test=PASSES)
     stack(project)
     with own_folder(monkeypatch):
@@ -139,7 +145,7 @@ def test_a_stack_and_a_url(project: Project, endpoint: str, monkeypatch: pytest.
 
 
 def test_stacks_that_do_not_fit_together(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is one GPU for two stacks, one runs after the other with one swap; load times and a warning are told."""
+    """If only one GPU is available for two stacks, one arm runs completely before the other. Load times and a warning are reported."""
     project.suite(scenarios=4, test=PASSES)
     for name in ("one", "two"):
         stack(project, name=name, service={"gpus": 1})
@@ -157,8 +163,11 @@ def test_stacks_that_do_not_fit_together(project: Project, monkeypatch: pytest.M
 
 @WAYS
 @pytest.mark.parametrize("dead", [0, 1], ids=["first", "second"])
-def test_an_arm_that_does_not_boot(project: Project, way: tuple[str, ...], dead: int) -> None:
-    """An ERROR has the reason, the tests of the other arm run; nothing is concluded, and the run fails."""
+def test_an_arm_that_does_not_start(project: Project, way: tuple[str, ...], dead: int) -> None:
+    """If an arm does not start, its tests are errors with the reason, and the tests of the other arm run.
+
+    Comparisons are inconclusive, and the run fails.
+    """
     project.suite(scenarios=3)
     project.backend(name="good")
     both = ["x=good", "x=good"]
@@ -168,7 +177,8 @@ def test_an_arm_that_does_not_boot(project: Project, way: tuple[str, ...], dead:
 
     assert 3 == result.parseoutcomes()["passed"]
     of_pytest = result.stdout.str().partition("= agentbench =")[0]
-    assert 1 == of_pytest.count(": infra_error: arm gone: the backend 'url' is not available: ")  # others say that it is the same
+    # The other errors refer to the first one.
+    assert 1 == of_pytest.count(": infra_error: arm gone: the backend 'url' is not available: ")
     run = project.run_json
     assert "NOT MEASURED" == run["verdict"]
     assert run["ab"]["arms"][dead]["failure"].startswith("arm gone: the backend 'url' is not available: ")
@@ -181,7 +191,7 @@ def test_an_arm_that_does_not_boot(project: Project, way: tuple[str, ...], dead:
 
 
 def test_an_arm_that_dies(project: Project) -> None:
-    """That an arm dies again and again is an ERROR of the first test that it has left, and the other arm runs to its end."""
+    """If an arm's backend dies repeatedly, the remaining tests of that arm are errors, and the other arm runs to its end."""
     project.suite(scenarios=6)
     project.backend(name="good")
     deadly = [{"match": {"contains": f"Customer shop-{number}:"}, "exit": True} for number in range(1, 6)]
@@ -190,14 +200,14 @@ def test_an_arm_that_dies(project: Project) -> None:
     project.run("--agentbench-ab=good,mortal", "--agentbench-concurrency=1")
 
     arm = project.run_json["ab"]["arms"][1]
-    assert (1, 3) == (arm["rollouts"]["ok"], arm["rollouts"]["infra_error"])  # those after it were not tried in vain
+    assert (1, 3) == (arm["rollouts"]["ok"], arm["rollouts"]["infra_error"])  # The rollouts after these were not attempted.
     assert arm["failure"].startswith("arm mortal: the backend 'mortal' is gone: ")
     assert 6 == project.run_json["ab"]["arms"][0]["rollouts"]["ok"]
     assert "NOT MEASURED" == project.run_json["verdict"]
 
 
 def test_no_arm_at_all(project: Project) -> None:
-    """Where neither arm boots the session says both reasons."""
+    """If neither arm starts, the session reports the reasons of both."""
     project.suite(scenarios=1)
 
     result = project.run("--agentbench-ab=a=http://127.0.0.1:9/v1,b=http://127.0.0.1:9/v1")
@@ -206,8 +216,11 @@ def test_no_arm_at_all(project: Project) -> None:
     assert all(f"arm {arm}: the backend 'url' is not available" in project.run_json["backend"]["failure"] for arm in "ab")
 
 
-def test_it_goes_on(project: Project) -> None:
-    """A session that ran a part of an A/B is gone on with: what is there is compared with what comes; another arm is another setup."""
+def test_resuming_an_ab_session(project: Project) -> None:
+    """A session that ran a part of an A/B comparison can be resumed, and old and new rollouts are compared together.
+
+    With a different arm it is refused.
+    """
     project.suite(scenarios=6)
     project.backend(name="good")
     project.backend(name="late", ttft_ms=1)
@@ -222,7 +235,7 @@ def test_it_goes_on(project: Project) -> None:
 
 
 def test_three_backends(project: Project) -> None:
-    """They take turns in a balanced order, each is compared with the first, and only the slow one is said to be slower."""
+    """Three backends take turns in a balanced order. Each is compared with the first, and only the slow one is reported as slower."""
     project.suite(scenarios=24)
     for name, waits_ms in (("first", 0), ("alike", 0), ("slow", 200)):
         project.backend(name=name, ttft_ms=waits_ms)
@@ -243,8 +256,8 @@ def test_three_backends(project: Project) -> None:
 
 
 @WAYS
-def test_one_of_three_does_not_boot(project: Project, way: tuple[str, ...]) -> None:
-    """The others are compared with each other as if it had never been there; its tests are errors, and the run fails."""
+def test_one_of_three_does_not_start(project: Project, way: tuple[str, ...]) -> None:
+    """If one of three arms does not start, the other two are compared as usual. Its tests are errors, and the run fails."""
     project.suite(scenarios=8)
     project.backend(name="good")
 
@@ -262,7 +275,10 @@ def test_one_of_three_does_not_boot(project: Project, way: tuple[str, ...]) -> N
 
 
 def test_one_of_three_dies(project: Project) -> None:
-    """What it has left is an error, the others run to their end and are compared with each other; of it nothing is concluded."""
+    """If one of three arms dies, its remaining tests are errors and its comparison is inconclusive.
+
+    The other two run to their end and are compared.
+    """
     project.suite(scenarios=6)
     project.backend(name="good")
     deadly = [{"match": {"contains": f"Customer shop-{number}:"}, "exit": True} for number in range(1, 6)]
@@ -278,7 +294,10 @@ def test_one_of_three_dies(project: Project) -> None:
 
 
 def test_arms_that_cannot_run_here(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a machine lacks is said before anything boots: other arms run without such an arm, and with nothing to compare none does."""
+    """An arm that this machine cannot run is reported before anything starts.
+
+    The others run without it; if nothing is left to compare, nothing starts.
+    """
     project.suite(scenarios=4)
     project.backend(name="good")
     services = {"engine": {"python": "vllm-continuum", "run": ["vllm", "serve", "m"], "ready": {"http": "/health"}}}
@@ -302,13 +321,13 @@ def test_arms_that_cannot_run_here(project: Project, monkeypatch: pytest.MonkeyP
 
 
 def in_flight(project: Project, arm: str) -> int:
-    """The most rollouts of an arm that ran at a time."""
+    """Returns the greatest number of an arm's rollouts that ran at the same time."""
     ends = [(at, change) for began, ended in spans(project, arm) for at, change in ((began, 1), (ended, -1))]
     return max(itertools.accumulate(change for _, change in sorted(ends)))
 
 
 def test_arms_of_a_concurrency(project: Project) -> None:
-    """Each block runs at its arm's own; the run's number is the greatest, and one that is given beside it is refused."""
+    """Each block runs at the concurrency of its arm, and the run's concurrency is the greatest of them."""
     project.suite(scenarios=24)
     project.backend(ttft_ms=50)
 
@@ -323,7 +342,7 @@ def test_arms_of_a_concurrency(project: Project) -> None:
 
 
 def test_another_concurrency_is_another_setup(project: Project) -> None:
-    """A run is gone on with under the same numbers of its arms, and under no others, whatever the arms are called."""
+    """A run can be resumed with the same concurrency of each arm, and not with another one, whatever the arms are called."""
     project.suite(scenarios=2, test=PASSES)
     project.run("--agentbench-ab=low=set:concurrency=1,high=set:concurrency=2", "-k", "shop-0").assert_outcomes(passed=2)
 
@@ -335,7 +354,7 @@ def test_another_concurrency_is_another_setup(project: Project) -> None:
     same.assert_outcomes(passed=4)
 
 
-#: Writes down what it is asked for, and leaves it to the built-in kinds.
+#: Writes the arguments of each call to a file, and leaves the work to the built-in kinds.
 CURIOUS = """
 from pathlib import Path
 
@@ -347,7 +366,7 @@ def pytest_agentbench_make_backend(name, changes):
 
 
 def test_a_hook_gets_what_arms_change(project: Project) -> None:
-    """A plugin that makes backends is told what --agentbench-set and the arm change of it."""
+    """The hook that makes backends gets the changes by --agentbench-set and by the arm."""
     project.suite(scenarios=1, test=PASSES)
     project.write("conftest.py", CURIOUS)
 
@@ -358,7 +377,10 @@ def test_a_hook_gets_what_arms_change(project: Project) -> None:
 
 
 def test_arms_of_a_setting(project: Project) -> None:
-    """Of agents each value is a variant of the suite, of the backend each is a backend with that change."""
+    """For a setting of the agent, each value is a variant of the suite.
+
+    For a setting of the backend, each value is a backend with that change.
+    """
     project.suite(scenarios=2, test=PASSES)
     project.backend(model="m")
 
@@ -372,7 +394,10 @@ def test_arms_of_a_setting(project: Project) -> None:
 
 
 def test_arms_that_are_variants(project: Project) -> None:
-    """Each is the suite's own variant by its own name; a suite that has no such variant is an error that names those it has."""
+    """Each arm runs a variant of the suite under the variant's name.
+
+    If a suite lacks the variant, the error names the variants that it has.
+    """
     project.suite(scenarios=2, test=PASSES, variants={"warm": {"agent": {"temperature": 1}}, "odd": {}})
     project.suite("other", scenarios=1, test=PASSES)
 
@@ -425,8 +450,8 @@ def test_arms_that_are_variants(project: Project) -> None:
         (["--agentbench-ab=embedded,nothing"], "*no backend 'nothing'; known: *"),
     ],
 )
-def test_what_does_not_go_together(project: Project, options: list[str], sentence: str) -> None:
-    """It is a usage error that says what to leave out."""
+def test_options_that_exclude_each_other(project: Project, options: list[str], sentence: str) -> None:
+    """Options that cannot be combined with an A/B session are a usage error that says what to leave out."""
     project.suite(scenarios=1)
 
     result = project.run(*options)
@@ -436,7 +461,7 @@ def test_what_does_not_go_together(project: Project, options: list[str], sentenc
 
 
 def cached(project: Project) -> dict[str, list[int]]:
-    """Scenario (and trial) -> cached prompt tokens of its calls."""
+    """Maps each scenario (and trial) to the cached prompt tokens of its calls."""
     found: dict[str, list[int]] = {}
     for each in project.rollouts:
         if each.kind == "scenario":
@@ -445,12 +470,16 @@ def cached(project: Project) -> dict[str, list[int]]:
 
 
 def test_cold(project: Project) -> None:
-    """Each trial begins with an empty cache, as the engine's own counters show; otherwise the second one finds all of the first."""
+    """With the policy cold, each trial begins with an empty cache, as the engine's counters show.
+
+    Without it, the second trial finds the first one's prefix.
+    """
     project.suite(scenarios=1, trials=2)
     options = ("--agentbench-concurrency=1",)
 
     project.run(*options).assert_outcomes(passed=2)
-    first, second = sorted(cached(project).values())  # with two workers either trial may be the first
+    # With two workers either trial may be the first.
+    first, second = sorted(cached(project).values())
     project.run(*options, "--agentbench-cache=cold").assert_outcomes(passed=2)
     cold = cached(project)
 
@@ -464,7 +493,7 @@ def test_cold(project: Project) -> None:
 
 
 def test_salted(project: Project) -> None:
-    """Where no cache can be reset each trial's prompts begin with a salt of their own, so that none finds those of another one."""
+    """If no cache can be reset, the prompts of each trial begin with its own salt, so that no trial finds another one's prefix."""
     project.suite(scenarios=1, trials=2)
     project.backend(request_log="requests.jsonl")
     project.write("conftest.py", NO_RESET)
@@ -483,7 +512,7 @@ def test_salted(project: Project) -> None:
     assert 1 == len(said(report_of(project.directory, Level.FULL), gate_phrases.cache))
 
 
-#: As if the engine had no such path, which most servers have not.
+#: Makes the engine appear to have no such path, as is the case for most servers.
 NO_RESET = """
 from pytest_agentbench.backends import cache_state
 
@@ -492,7 +521,10 @@ cache_state.OF_ENGINES = ("/no_such_path",)
 
 
 def test_primed(project: Project) -> None:
-    """The first call of every scenario is made before measuring; it is in the journal, and in no score, count or timing."""
+    """With the policy primed, the first call of every scenario is made before measuring.
+
+    It is in the journal, but in no score, count or timing.
+    """
     project.suite(scenarios=4)
 
     project.run("--agentbench-cache=primed", "--agentbench-concurrency=1").assert_outcomes(passed=4)
@@ -505,7 +537,7 @@ def test_primed(project: Project) -> None:
     assert 1 == len(said(report_of(project.directory, Level.FULL), gate_phrases.cache))
 
 
-#: Asks for models before its first call, as some SDKs do, and is content with one answer.
+#: Lists the models before its first call, as some SDKs do, and returns the first answer.
 LOOKING_FIRST = """
 async def run(scenario, client, llm):
     await client.models.list()
@@ -514,8 +546,8 @@ async def run(scenario, client, llm):
 """
 
 
-def test_an_agent_that_looks_at_models_first(project: Project) -> None:
-    """That is not the call that fills the prefix cache."""
+def test_an_agent_that_lists_models_first(project: Project) -> None:
+    """A request for the list of models does not count as the call that fills the prefix cache."""
     project.suite(scenarios=2, agent={"kind": "./agent.py:run"}, test="def test_tools(rollout): pass\n")
     project.write("scenarios/shop/agent.py", LOOKING_FIRST)
 
@@ -525,8 +557,8 @@ def test_an_agent_that_looks_at_models_first(project: Project) -> None:
     assert ("primed", [(2, 2)]) == (cache["policy"], [(block["primed"], block["rollouts"]) for block in cache["blocks"]])
 
 
-def test_a_policy_is_part_of_the_setup(project: Project) -> None:
-    """A run is not gone on with under another policy."""
+def test_the_cache_policy_is_part_of_the_setup(project: Project) -> None:
+    """A run cannot be resumed under another cache policy."""
     project.suite(scenarios=2)
     project.run("-k", "shop-0").assert_outcomes(passed=1)
 

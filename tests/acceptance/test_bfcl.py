@@ -1,4 +1,4 @@
-"""The suite bfcl, run by a real pytest: what is selected, what is skipped, and conversations of several turns."""
+"""The suite bfcl, run by a real pytest: selecting, skipping, and conversations of several turns."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ BFCL = Path(__file__).parents[2] / "scenarios" / "bfcl"
 
 @pytest.fixture
 def bfcl(project: Project) -> Project:
-    """A project with the suite, beside a small one."""
+    """A project with the suite bfcl and a small suite."""
     project.suite(scenarios=2)
     shutil.copytree(BFCL, project.root / "scenarios/bfcl", ignore=shutil.ignore_patterns("__pycache__"))
     return project
 
 
 def without_data(project: Project) -> Project:
-    """The same, where another version of the package stands before the right one."""
+    """Makes a wrong version of the data package be found before the right one."""
     project.write("bfcl_eval-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: bfcl-eval\nVersion: 1.0\n")
     return project
 
 
 @WAYS
-def test_a_path_above_passes_it_over(bfcl: Project, way: tuple[str, ...]) -> None:
-    """`pytest` and `pytest scenarios` run the other suites, and say in one SKIP how this one is run; its data is not even looked for."""
+def test_a_path_above_skips_the_suite(bfcl: Project, way: tuple[str, ...]) -> None:
+    """`pytest` and `pytest scenarios` run the other suites, and skip this one with a hint how to run it. Its data is not searched for."""
     for paths in ((), ("scenarios",)):
         result = without_data(bfcl).run(*way, "-rs", *paths)
 
@@ -44,8 +44,8 @@ def test_a_path_above_passes_it_over(bfcl: Project, way: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize("named", [("-m", "bfcl"), ("scenarios/bfcl",), ("scenarios/bfcl/test_bfcl.py",)], ids=["mark", "folder", "file"])
-def test_without_the_data_it_is_skipped(bfcl: Project, named: tuple[str, ...]) -> None:
-    """Where it is named and its data is missing there is one SKIP, and the sentence with the command that brings it."""
+def test_missing_data_is_a_skip(bfcl: Project, named: tuple[str, ...]) -> None:
+    """If the suite is selected but its data is missing, there is one SKIP with the command that installs the data."""
     result = without_data(bfcl).run(*TWO_WORKERS, *named)
 
     assert {"skipped": 1} == {
@@ -57,8 +57,8 @@ def test_without_the_data_it_is_skipped(bfcl: Project, named: tuple[str, ...]) -
     assert 0 == result.ret
 
 
-def test_without_the_data_there_is_no_verdict(bfcl: Project) -> None:
-    """Under a threshold on the command line the missing data set is an ERROR."""
+def test_missing_data_with_a_threshold_is_an_error(bfcl: Project) -> None:
+    """If a threshold is given on the command line, a missing data set is an ERROR."""
     result = without_data(bfcl).run(*TWO_WORKERS, "scenarios/bfcl", "--agentbench-threshold=tsq.mean=0.1")
 
     assert result.ret not in (0, 5)
@@ -75,13 +75,13 @@ def test_without_the_data_there_is_no_verdict(bfcl: Project) -> None:
     ],
 )
 def test_a_category_is_selected_by_its_name(bfcl: Project, expression: str, count: int) -> None:
-    """Ids begin with the category, so that -k picks one; a bracket in front keeps `multiple` from finding `live_multiple`."""
+    """Ids begin with the category, so that -k can select it. A bracket before the name keeps `multiple` from matching `live_multiple`."""
     result = bfcl.run("-m", "bfcl", "--collect-only", "-q", "-k", expression)
 
     result.stdout.fnmatch_lines([f"{count}/*tests collected*"])
 
 
-#: What the engine does in `multi_turn_base_0`: two calls, an answer, a call, an answer, and then only answers.
+#: The engine's answers in `multi_turn_base_0`: two calls, an answer, a call, an answer, and then only answers.
 TALK: list[Json] = [
     {"match": {"turn": 0}, "tool_calls": [{"name": "cd", "arguments": {"folder": "document"}}]},
     {"match": {"turn": 1}, "tool_calls": [{"name": "mkdir", "arguments": {"dir_name": "temp"}}]},
@@ -92,8 +92,11 @@ TALK: list[Json] = [
 
 
 @needs_data
-def test_a_conversation_goes_on(bfcl: Project) -> None:
-    """The user's messages come one after the other, each behind all that was said and done before; calls know which one they answer."""
+def test_a_conversation_of_several_turns(bfcl: Project) -> None:
+    """The user's messages are sent one after the other, each after the messages and calls so far.
+
+    Each call records the user turn that it answers.
+    """
     bfcl.backend(TALK)
     questions = [message["content"] for scenario in load().scenarios if scenario.id == "multi_turn_base_0" for message in _said(scenario)]
 
@@ -109,10 +112,10 @@ def test_a_conversation_goes_on(bfcl: Project) -> None:
     assert 1 == roles.count("system")
     score = rollout.score("tsq_arguments")
     assert 2 == score.parts["matched"]
-    assert "unexpected: sort;" in score.explanation  # it was expected of the third turn
+    assert "unexpected: sort;" in score.explanation  # The label expects `sort` in the third turn.
 
 
-#: The same by text: a call, what comes of it, and then only answers.
+#: The engine's answers as ReAct text: a call, the answer to its observation, and then only answers.
 TEXT_TALK: list[Json] = [
     {"match": {"contains": "Observation"}, "text": "Thought: It worked.\nFinal Answer: You are there."},
     {"match": {"contains": "user: Move"}, "text": "Thought: That is easy.\nFinal Answer: Done."},
@@ -121,8 +124,8 @@ TEXT_TALK: list[Json] = [
 
 
 @needs_data
-def test_a_conversation_by_text_goes_on(bfcl: Project) -> None:
-    """For `react`, earlier turns are questions and answers: no thought, no call and no observation of them is shown again."""
+def test_a_react_conversation_of_several_turns(bfcl: Project) -> None:
+    """For the agent `react`, earlier turns are shown as questions and answers, without their thoughts, calls and observations."""
     bfcl.backend(TEXT_TALK)
     questions = [message["content"] for scenario in load().scenarios if scenario.id == "multi_turn_base_0" for message in _said(scenario)]
 
@@ -138,13 +141,13 @@ def test_a_conversation_by_text_goes_on(bfcl: Project) -> None:
 
 
 def _said(scenario: Scenario) -> list[Json]:
-    """All that the user says."""
+    """Returns all messages of the user."""
     return [*scenario.messages, *(message for turn in scenario.turns for message in turn)]
 
 
 @needs_data
 def test_labels_never_reach_a_request(bfcl: Project) -> None:
-    """Nothing of what the data set expects is in a request: no label, no id, no category, only messages and tools."""
+    """No request contains anything that the data set expects: no label, no id and no category, only messages and tools."""
     log = bfcl.root / "requests.jsonl"
     bfcl.write("backends/quick.yaml", json.dumps({"kind": "embedded", "request_log": str(log), "ttft_ms": 0, "itl_ms": 0}))
     chosen = {scenario.id: scenario for scenario in load().scenarios if scenario.id.endswith(("7-0", "_7", "_17"))}
@@ -163,7 +166,7 @@ def test_labels_never_reach_a_request(bfcl: Project) -> None:
 
 
 def _without_answers(request: Json) -> str:
-    """A request as text, without what the model itself said before."""
+    """Returns a request as text, without the earlier messages of the model."""
     messages = [message for message in request["messages"] if message["role"] != "assistant"]
     return json.dumps({**request, "messages": messages}, ensure_ascii=False)
 

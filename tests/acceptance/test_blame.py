@@ -1,4 +1,4 @@
-"""Whose fault a rollout was, end to end: an agent that makes nothing of a failed call, and a backend that does not answer in time."""
+"""Whether the agent or the backend is responsible for a failed rollout, from the suite to the record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.project import FIND_THEN_ANSWER, Project
 
-#: Asks once or twice; what goes wrong it does not mind.
+#: Calls the model once or twice and ignores errors.
 CARELESS = """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LONG = {"text": " ".join(["word"] * 10_000)}
 
 
 def test_a_failed_call_that_the_agent_ignores(project: Project) -> None:
-    """An agent that answers without a call that failed measured nothing; one whose next call went well did."""
+    """If the agent answers without a call that failed, the rollout is an infra_error. If a later call succeeds, the rollout is ok."""
     project.backend([{"match": {"contains": "A lamp?"}, **BOOM}, {"text": "here"}])
     project.suite(scenarios=1, test=TEST, agent={"kind": "./agent.py:Careless"}, variants={"patient": {"agent": {"again": True}}})
     project.write("scenarios/shop/agent.py", CARELESS)
@@ -62,7 +62,9 @@ def test_a_failed_call_that_the_agent_ignores(project: Project) -> None:
     ],
 )
 def test_a_backend_that_hangs_until_time_is_up(project: Project, rule: dict[str, object]) -> None:
-    """A rollout whose time is over while a call waits for its first or its next token is the backend's, and has no score."""
+    """If a rollout's time runs out while a call waits for its first or next token, the backend is responsible, and the rollout has no
+    score.
+    """
     project.backend([FIND_THEN_ANSWER[0], rule])
     project.suite(scenarios=1, test=TEST, timeout=3)
 
@@ -76,7 +78,7 @@ def test_a_backend_that_hangs_until_time_is_up(project: Project, rule: dict[str,
 
 @pytest.mark.slow
 def test_an_answer_that_streams_on_until_time_is_up(project: Project) -> None:
-    """One that is only long is the limit of the rollout: it is scored as it stands."""
+    """If a rollout's time runs out during an answer that is only long, the rollout ends at its limit and is scored as it is."""
     project.backend([FIND_THEN_ANSWER[0], {**LONG, "ttft_ms": 2500, "itl_ms": 5}])
     project.suite(scenarios=1, test=TEST, timeout=4)
 

@@ -1,4 +1,4 @@
-"""Agents and scorers that block: they hold up nobody, and end nobody's session but their own wait."""
+"""Agents and scorers that block do not delay other rollouts, and do not keep the session from ending."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_agentbench.lib.bounded import THREAD_LEFT
 from pytest_agentbench.records import Rollout
 from tests.project import WAYS, Project
 
-#: Waits for a file as code that blocks does; fails when nobody writes it.
+#: Waits for a file without yielding to the event loop. Fails if the file is not written.
 WAITING = """
 import asyncio, time
 from pathlib import Path
@@ -30,7 +30,7 @@ async def wait_for_async(name):
     raise RuntimeError(f"nobody wrote {name}")
 """
 
-#: Agents of three suites: each needs what another one does.
+#: Agents of three suites, each of which needs something that another one does.
 MEETING = {
     "first": """
 def run(client, llm):
@@ -65,8 +65,8 @@ def by_suite(project: Project) -> dict[str, Rollout]:
 
 
 @WAYS
-def test_a_blocking_agent_holds_up_nobody(project: Project, way: tuple[str, ...]) -> None:
-    """Each of two blocking agents and an async one waits for another one: they all run at the same time. What they print stays apart."""
+def test_a_blocking_agent_delays_no_other(project: Project, way: tuple[str, ...]) -> None:
+    """Two blocking agents and an async one wait for each other, so all three have to run at the same time. Their output is kept apart."""
     for name, code in MEETING.items():
         project.suite(name, scenarios=1, agent={"kind": "./agent.py:run"}, test=ANY, thresholds={})
         project.write(f"scenarios/{name}/agent.py", f"from pytest_agentbench import Answer\n{WAITING}{code}")
@@ -83,7 +83,10 @@ def test_a_blocking_agent_holds_up_nobody(project: Project, way: tuple[str, ...]
 
 @pytest.mark.slow
 def test_a_blocking_agent_that_never_ends(project: Project) -> None:
-    """It is `limit` at its budget, with what it did so far; a thread that goes on cannot call the model, and the session ends."""
+    """A blocking agent ends as `limit` after its time budget, with its calls so far.
+
+    Its thread cannot call the model any more, and the session ends.
+    """
     project.suite("slow", scenarios=1, agent={"kind": "./agent.py:run"}, timeout=1, test=ANY, scorers=["tsq", "./scorer.py:ends"])
     project.write(
         "scenarios/slow/agent.py",
@@ -119,7 +122,7 @@ def run(llm, tools):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["def", pytest.param("async def", marks=pytest.mark.slow)])
 def test_a_scorer_that_never_ends(project: Project, kind: str) -> None:
-    """A scorer has as much time as its rollout: then its score is missing, and the others stand."""
+    """A scorer has as much time as its rollout. After that its score is missing, and the other scores remain."""
     asking = "def test_it(rollout): rollout.score('slow')\n"
     project.suite(scenarios=1, scorers=["./scorer.py:slow", "tsq"], thresholds={}, timeout=1, test=asking)
     body = "while True: time.sleep(60)" if kind == "def" else "await asyncio.Event().wait()"
@@ -134,8 +137,8 @@ def test_a_scorer_that_never_ends(project: Project, kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_blocking_scorer_holds_up_nobody(project: Project) -> None:
-    """A suite's own scorer may block: the rollout that it waits for runs on."""
+def test_a_blocking_scorer_delays_no_rollout(project: Project) -> None:
+    """While a suite's own scorer blocks, other rollouts run on."""
     project.suite("scored", scenarios=1, scorers=["./scorer.py:patient"], thresholds={}, test=ANY)
     project.write(
         "scenarios/scored/scorer.py",

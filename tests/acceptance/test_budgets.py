@@ -1,4 +1,4 @@
-"""Budgets of calls and rollouts, and several taps, from the command line to the report."""
+"""Time budgets of calls and rollouts, and several taps, from the command line to the report."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ SLOW = {"text": "one two three four five six", "tokens_per_chunk": 1}
         pytest.param({**SLOW, "itl_ms": 100}, "call=300ms", "timeout_call", marks=pytest.mark.slow),
     ],
 )
-def test_the_budget_that_fired_is_named(project: Project, rule: dict[str, object], option: str, kind: str) -> None:
-    """A call that takes too long is an infra_error with the budget's name, tried again by the rollout only, and never a score."""
+def test_a_call_over_its_budget(project: Project, rule: dict[str, object], option: str, kind: str) -> None:
+    """A call over its time budget makes the rollout an infra_error that names the budget.
+
+    The rollout, not the call, is attempted again, and has no score.
+    """
     project.backend([rule])
     project.suite(scenarios=1)
     result = project.run("scenarios/shop", f"--agentbench-budget-{option}", "--agentbench-retries=1")
@@ -37,13 +40,16 @@ def test_the_budget_that_fired_is_named(project: Project, rule: dict[str, object
     result.assert_outcomes(errors=1)
     assert ("infra_error", 2, {}) == (rollout.status, rollout.attempt, dict(rollout.scores))
     assert (kind, 1) == (call.error_kind, len(rollout.earlier_attempts))
-    assert {kind: 2} == project.run_json["performance"]["failed_calls"]  # that of the first attempt, too
+    assert {kind: 2} == project.run_json["performance"]["failed_calls"]  # The call of the first attempt counts, too.
     result.stdout.fnmatch_lines([f"*{kind}*"])
 
 
 @pytest.mark.slow
 def test_the_rollouts_budget(project: Project) -> None:
-    """--agentbench-budget-rollout stands above suite.yaml; what it ends while the agent is at work is a limit, and scored."""
+    """--agentbench-budget-rollout overrides suite.yaml.
+
+    A rollout that runs out of time while the agent is working ends as `limit` and is scored.
+    """
     project.suite(scenarios=1, timeout=3600, thresholds={"tsq": 0.0}, agent={"kind": "./agent.py:Thinker"})
     project.write("scenarios/shop/agent.py", THINKER)
     project.run("scenarios/shop", "--agentbench-budget-rollout=300ms").assert_outcomes(passed=1)
@@ -54,7 +60,7 @@ def test_the_rollouts_budget(project: Project) -> None:
 
 @pytest.mark.slow
 def test_several_taps(project: Project) -> None:
-    """Calls go through either; nothing is lost, and each tap is accounted for."""
+    """Calls are distributed over several taps. No call is lost, and run.json has each tap."""
     project.suite(scenarios=30, trials=2)
     project.run("scenarios/shop", "--agentbench-taps=2", "--agentbench-concurrency=16").assert_outcomes(passed=60)
     run = project.run_json
@@ -66,7 +72,7 @@ def test_several_taps(project: Project) -> None:
 
 @pytest.mark.slow
 def test_agents_that_do_not_stream(project: Project) -> None:
-    """Calls of the built-in client travel as streams and have a TTFT; `stream_upgrade: false` leaves them as they are."""
+    """Calls of the built-in client are streamed and have a TTFT, unless the agent sets `stream_upgrade: false`."""
     project.suite(scenarios=1, variants={"whole": {"agent": {"stream_upgrade": False}}})
     project.run("scenarios/shop", "--agentbench-variants=all").assert_outcomes(passed=2)
     upgraded = {rollout.variant: [(call.upgraded, bool(call.chunks)) for call in rollout.calls] for rollout in project.rollouts}

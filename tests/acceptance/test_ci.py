@@ -1,4 +1,4 @@
-"""What CI gets to read: summary, annotations, comment, metrics, JUnit; on GitHub, on GitLab, and nothing anywhere else."""
+"""Files and messages for CI: summary, annotations, comment, metrics and JUnit on GitHub and GitLab, and none of them elsewhere."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.findings import report_of, said
 from tests.openmetrics import parsed
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
-#: Options: no second try, and the limit is judged although a part could not be measured.
+#: Options: no retries, and the threshold is judged although some rollouts could not be measured.
 JUDGED = ("--agentbench-retries=0", "--agentbench-threshold=tsq.mean=0.9")
 
 CI_FILES = {"comment.md", "metrics.txt", "summary.md"}
 
 
 def on_github(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The environment of a step; returns the file of its summary."""
+    """Sets up the environment of a GitHub step, and returns the path of its summary."""
     summary = project.root / "step-summary.md"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_WORKSPACE", str(project.root))
@@ -33,12 +33,12 @@ def on_github(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def commands(result: pytest.RunResult) -> list[str]:
-    """The workflow commands that a step printed: GitHub reads them at the beginning of a line."""
+    """Returns the workflow commands that a step printed. GitHub reads them at the beginning of a line."""
     return [line for line in result.outlines if re.match(r"::(error|warning|notice) ", line)]
 
 
 def troubled(project: Project) -> None:
-    """A suite in which scenario 0 is right, 1 and 2 fail, 3 and 4 cannot be measured; and whose limit fails."""
+    """Creates a suite in which scenario 0 passes, 1 and 2 fail, 3 and 4 cannot be measured, and the threshold of the mean fails."""
     project.suite(scenarios=5, expected=("find_item",), thresholds={"tsq": 0.5, "tsq.mean": 0.9})
     wrong = {"tool_calls": [{"name": "return_item", "arguments": {"item": "50%, or\nmore: ::error::"}}]}
     project.backend(
@@ -53,7 +53,7 @@ def troubled(project: Project) -> None:
 
 @WAYS
 def test_github(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
-    """On GitHub the summary of the step grows, annotations name the verdict first, and a comment lies in the run directory."""
+    """On GitHub the step's summary is appended to, annotations begin with the verdict, and a comment is in the run directory."""
     summary = on_github(project, monkeypatch)
     summary.write_text("of another program\n")
     troubled(project)
@@ -94,7 +94,7 @@ def test_github(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[st
 
 @pytest.mark.slow
 def test_gitlab(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On GitLab there are metrics in the OpenMetrics format, which its own parser takes, and the comment; nothing is printed for GitHub."""
+    """On GitLab the run directory has a comment and metrics that an OpenMetrics parser accepts. No commands for GitHub are printed."""
     monkeypatch.setenv("GITLAB_CI", "true")
     troubled(project)
 
@@ -115,7 +115,7 @@ def test_gitlab(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_nothing_without_ci(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no CI, and where it is switched off, nothing of it is written or printed."""
+    """Without CI, or if it is switched off, no files for CI are written and no commands are printed."""
     project.suite(scenarios=2)
 
     plain = project.run("scenarios/shop")
@@ -129,8 +129,8 @@ def test_nothing_without_ci(project: Project, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_asked_for_by_hand(project: Project) -> None:
-    """`github` and `gitlab` can be tried out anywhere; the ini file may say so, and a wrong word is a usage error."""
+def test_ci_chosen_by_option(project: Project) -> None:
+    """`github` and `gitlab` can be chosen anywhere, by option or ini file. Another value is a usage error."""
     project.suite(scenarios=2)
 
     result = project.run("--agentbench-ci=github", "scenarios/shop")
@@ -150,7 +150,7 @@ def test_asked_for_by_hand(project: Project) -> None:
 @pytest.mark.slow
 @WAYS
 def test_many_failures(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
-    """Of many failures the ten most important are annotated, the worst scores first and the last one counting the rest."""
+    """At most ten failures are annotated: the verdict, then the worst scores, and the last annotation counts the rest."""
     summary = on_github(project, monkeypatch)
     project.suite(scenarios=25, expected=("find_item", "order_item"), thresholds={"tsq": 0.9})
     project.backend([{"match": {"contains": "shop-17:"}, "text": "No."}, *FIND_THEN_ANSWER])
@@ -169,8 +169,10 @@ def test_many_failures(project: Project, monkeypatch: pytest.MonkeyPatch, way: t
 
 
 @pytest.mark.slow
-def test_a_full_summary(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What others wrote into the summary counts: ours is cut to what is left, or left out, and never makes GitHub show nothing."""
+def test_a_full_step_summary(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the step's summary is nearly full, our part is truncated to the remaining space or left out, so that GitHub still shows the
+    summary.
+    """
     summary = on_github(project, monkeypatch)
     project.suite(scenarios=2)
     for there, complete in ((SUMMARY_LIMIT - 5000, False), (SUMMARY_LIMIT - 1500, None)):
@@ -187,7 +189,10 @@ def test_a_full_summary(project: Project, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.slow
 @WAYS
 def test_junit(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
-    """Each test case has status, scores, tokens and duration as properties, those that could not be measured their status; no warning."""
+    """Each JUnit test case has status, scores, tokens and duration as properties, or only the status if it was not measured.
+
+    No warning is printed.
+    """
     monkeypatch.setenv("GITLAB_CI", "true")
     troubled(project)
 

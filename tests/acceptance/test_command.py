@@ -1,4 +1,4 @@
-"""Suites whose agent is a program: from the YAML to the report, with the built-in agent as the measure."""
+"""Suites whose agent is a program, from the YAML to the report, compared with the built-in agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def command(**settings: object) -> Json:
 
 
 def test_a_program_is_an_agent_like_any_other(project: Project) -> None:
-    """It makes the calls of the built-in agent, gets its scores, and has a record of its own run beside them."""
+    """A program makes the same calls and gets the same scores as the built-in agent.
+
+    Its record also has the program's exit code and log.
+    """
     project.suite(variants={"plain": {"agent": command()}})
     project.write("scenarios/shop/agent.py", PLAIN)
 
@@ -39,7 +42,7 @@ def test_a_program_is_an_agent_like_any_other(project: Project) -> None:
 
 @pytest.mark.slow
 def test_programs_have_a_time_to_first_token(project: Project) -> None:
-    """With `stream_upgrade`, calls of a program that does not stream have chunks; what the model said is read all the same."""
+    """With `stream_upgrade`, calls of a program that does not stream have chunks, and the model's tool calls are still read."""
     project.suite(scenarios=1, agent=command(stream_upgrade=True))
     project.write("scenarios/shop/agent.py", PLAIN)
 
@@ -51,8 +54,8 @@ def test_programs_have_a_time_to_first_token(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_in_the_tests_own_process(project: Project) -> None:
-    """A rollout that is run for a debugger runs the program too."""
+def test_a_program_inline(project: Project) -> None:
+    """With --agentbench-inline, the program runs too."""
     project.suite(scenarios=1, agent=command())
     project.write("scenarios/shop/agent.py", PLAIN)
 
@@ -62,8 +65,8 @@ def test_in_the_tests_own_process(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_program_that_is_not_there(project: Project) -> None:
-    """The suite's tests are errors at collection, in one sentence, and nothing boots."""
+def test_a_missing_program(project: Project) -> None:
+    """If the program does not exist, the suite is a collection error of one sentence."""
     project.suite(agent={"kind": "command", "program": ["./lost"]})
 
     result = project.run("scenarios/shop")
@@ -75,8 +78,8 @@ def test_a_program_that_is_not_there(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_who_is_to_blame(project: Project) -> None:
-    """A program that fails is at fault; one that fails because the backend did is tried again."""
+def test_whether_program_or_backend_is_responsible(project: Project) -> None:
+    """A program that fails is an agent_error. A program that fails because of the backend is an infra_error and is attempted again."""
     project.backend([{"match": {"contains": "shop-1"}, "status": 500}, *FIND_THEN_ANSWER])
     project.suite(scenarios=3, agent=command())
     project.write("scenarios/shop/agent.py", PLAIN.replace("while True:", "assert 'shop-2' not in str(messages), 'no shop-2'\nwhile True:"))
@@ -91,8 +94,8 @@ def test_who_is_to_blame(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_budget(project: Project) -> None:
-    """A program that takes too long is ended; its calls so far are scored."""
+def test_a_program_over_its_budget(project: Project) -> None:
+    """A program that takes too long is terminated, and its calls so far are scored."""
     project.suite(scenarios=1, agent=command(), timeout=3)
     project.write("scenarios/shop/agent.py", PLAIN + "import time; time.sleep(600)\n")
 
@@ -103,8 +106,11 @@ def test_a_budget(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_programs_that_are_answered_all_at_once(project: Project) -> None:
-    """A program that closes its connection with the last byte of its answer has not left early, however many do so at the same moment."""
+def test_programs_that_close_early(project: Project) -> None:
+    """A program may close its connection after the last byte of an answer.
+
+    The call still counts as complete, however many programs do so at once.
+    """
     agents = 48
     project.suite(scenarios=agents, agent=command())
     project.write("scenarios/shop/agent.py", PLAIN)

@@ -1,4 +1,4 @@
-"""`agentbench compare`: two real runs, which differ in one thing or in nothing."""
+"""`agentbench compare` on two real runs that differ in one setting or in none."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def differing(old: Path, new: Path) -> list[tuple[str, str]]:
 
 
 def test_one_thing_at_a_time(shop: Project) -> None:
-    """Two equal runs differ in nothing; each setting that is changed is the only thing that is named."""
+    """Two equal runs have no differences. If one setting is changed, only that setting is named."""
     first = ran(shop)
 
     assert [] == differing(first, ran(shop))
@@ -70,7 +70,7 @@ def test_one_thing_at_a_time(shop: Project) -> None:
 
 
 def test_other_files(shop: Project) -> None:
-    """A tool that is described otherwise changes the data, the tools and the code; a script of the engine the backend and the code."""
+    """A changed description of a tool changes data, tools and code. A changed script of the engine changes backend and code."""
     first = ran(shop)
     shop.backend(TWO_TOOLS)
     other_backend = ran(shop)
@@ -83,8 +83,8 @@ def test_other_files(shop: Project) -> None:
     assert [("code", "diff"), ("data", "shop.sha256"), ("tools", "shop")] == differing(other_backend, other_tools)
 
 
-def test_the_identity_is_whole(shop: Project) -> None:
-    """All parts are there, with a hash each; what ran on no GPU says so, and the commit is the one that is there."""
+def test_the_identity_is_complete(shop: Project) -> None:
+    """The identity has all parts, each with a hash. Hardware without a GPU is recorded as such, and the commit is the current one."""
     identity = read(ran(shop)).identity
 
     assert identity is not None
@@ -96,8 +96,8 @@ def test_the_identity_is_whole(shop: Project) -> None:
     assert {rollout.content["backend"] for rollout in shop.rollouts} == {identity.backend.hash}
 
 
-def test_what_is_printed(shop: Project, capsys: Capture) -> None:
-    """The setup comes first, then each score with its difference, then speeds, the scenarios that differ, and what is not compared."""
+def test_the_printed_comparison(shop: Project, capsys: Capture) -> None:
+    """The command prints the setup, each score with its difference, speeds, differing scenarios, and how to read the numbers."""
     old = ran(shop)
     shop.backend(TWO_TOOLS)
     ran(shop, "--agentbench-concurrency", "2")
@@ -132,7 +132,7 @@ def test_what_is_printed(shop: Project, capsys: Capture) -> None:
 
 
 def test_equal_runs_are_said_to_be_equal(shop: Project, capsys: Capture) -> None:
-    """Of two equal runs the page says so, of the setup and of the scores; the runs may be named by their directories."""
+    """For two equal runs the command says that setup and scores are the same. The runs may be named by their directories."""
     old, new = ran(shop), ran(shop)
 
     assert 0 == main(["compare", str(old), str(new)])
@@ -142,8 +142,8 @@ def test_equal_runs_are_said_to_be_equal(shop: Project, capsys: Capture) -> None
     assert f"- {same_scores('shop', ['tsq'])}" in printed
 
 
-def test_a_run_that_is_not_there(shop: Project, capsys: Capture) -> None:
-    """It is named, with those that are."""
+def test_a_missing_run(shop: Project, capsys: Capture) -> None:
+    """An unknown run is an error that names the known runs."""
     old = ran(shop)
 
     assert 4 == main(["compare", old.name, "20000101-000000"])
@@ -151,8 +151,8 @@ def test_a_run_that_is_not_there(shop: Project, capsys: Capture) -> None:
     assert f"no run '20000101-000000'; known: {old.name}" in capsys.readouterr().err
 
 
-def test_files_that_are_written(shop: Project) -> None:
-    """What identity and environment say of the code is one thing, so nobody has to choose."""
+def test_identity_and_environment_agree(shop: Project) -> None:
+    """In run.json, identity and environment have the same commit and packages."""
     run = json.loads((ran(shop) / "run.json").read_text())
 
     assert run["environment"]["git"] == run["identity"]["code"]
@@ -160,7 +160,7 @@ def test_files_that_are_written(shop: Project) -> None:
 
 
 def test_the_identity_of_a_stack(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What its boot found out of services, server, weights and GPUs is in the identity."""
+    """The identity contains what the stack's start revealed about services, server, weights and GPUs."""
     stack(project)
     project.suite(test=PASSES)
     with own_folder(monkeypatch):
@@ -176,7 +176,7 @@ def test_the_identity_of_a_stack(project: Project, monkeypatch: pytest.MonkeyPat
 
 
 class Obliging(QuietHandler):
-    """A server that lists one model, and answers with it whatever it is asked for."""
+    """A server that lists one model, and answers with it whatever model is requested."""
 
     def do_GET(self) -> None:
         self._answer({"data": [{"id": "small"}]})
@@ -192,13 +192,16 @@ class Obliging(QuietHandler):
 
 @pytest.fixture
 def obliging() -> Iterator[str]:
-    """The URL of such a server."""
+    """The URL of a server that answers with its only model."""
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), Obliging)) as server:
         yield f"http://127.0.0.1:{server.server_address[1]}/v1"
 
 
-def test_the_model_that_was_asked_for(shop: Project, obliging: str, capsys: Capture) -> None:
-    """A model that the backend does not list gets a sentence and runs; reports, identity and `compare` name it, and who answered."""
+def test_a_model_that_the_backend_does_not_list(shop: Project, obliging: str, capsys: Capture) -> None:
+    """If a requested model is not listed by the backend, a warning is printed and the run goes on.
+
+    Reports, identity and `compare` name the requested and the answering model.
+    """
     first = ran(shop, f"--agentbench-backend={obliging}")
     shop.suite(variants={"big": {"agent": {"model": "big"}}})
     result = shop.run("scenarios/shop", f"--agentbench-backend={obliging}", "--agentbench-variants=all")

@@ -1,4 +1,4 @@
-"""What scores took, from the prices of a backend.yaml to every place that tells of it: real sessions."""
+"""Costs and tokens of a score, from the prices in a backend.yaml to all reports, in real sessions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.project import Project
 
 PRICES = {"currency": "USD", "input": 2.0, "cached_input": 1.0, "output": 10.0}
 
-#: Of tokens, which are what they are however busy the machine is.
+#: These rules are about tokens, whose number does not depend on the load of the machine.
 RULES = tuple(
     f"--agentbench-gate={rule}" for rule in ("cost_per_pass <= 0.5", "score_per_1k_tokens >= 0.001", "prefix_cache_hit_ratio >= 0")
 )
 
 
 def test_costs(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are those of the tokens that usage names, and stand in run.json, report.md, on the terminal, in OpenMetrics, rules, a diff."""
+    """Costs are computed from the tokens in `usage`. They are in run.json, report.md, the gate, OpenMetrics and `compare`."""
     monkeypatch.setenv("GITLAB_CI", "true")
     monkeypatch.chdir(project.root)
     project.backend(prices=PRICES)
@@ -59,7 +59,10 @@ def test_costs(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 @pytest.mark.slow
 def test_prices_change_no_rollout(project: Project) -> None:
-    """A run is gone on with at other prices: nothing runs again, and all of it is reckoned at the new ones. Without any nothing is said."""
+    """A run can be resumed with other prices: nothing runs again, and all costs use the new prices.
+
+    Without prices, no costs are reported.
+    """
     project.suite(scenarios=2)
     project.run("scenarios/shop")
     assert ({}, None) == (project.run_json["costs"], project.run_json["suites"]["shop"]["efficiency"]["cost"])

@@ -1,4 +1,4 @@
-"""A model that says nothing, end to end."""
+"""Empty answers of a model, from the backend to the record."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from tests.project import Project
 TEST = "def test_it(rollout):\n    assert rollout.score('tsq') == 1\n"
 
 
-def test_answers_of_nothing(project: Project) -> None:
-    """An empty answer that is whole by the server's word is the model's, streamed or not, empty or white space; asked for again where
-    the agent may, and never an answer. One that is not whole is the backend's.
+def test_empty_answers(project: Project) -> None:
+    """A complete empty answer, streamed or not, is an agent_error.
+
+    If the agent repeats the call, a later answer counts. An empty answer that the server aborted is an infra_error.
     """
     first: list[Json] = [{"match": {"contains": f"Customer {name}:", "call": 1}, "text": ""} for name in ("patient-0", "text-0")]
     always: list[Json] = [{"match": {"contains": f"Customer {name}:"}, "text": ""} for name in ("shop-0", "text-1")]

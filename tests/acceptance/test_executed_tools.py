@@ -1,4 +1,4 @@
-"""Whole sessions in which tools are carried out."""
+"""Sessions in which the suite's tools are executed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def run(scenario, llm, tools):
 
 
 def shop(project: Project, calls: list[tuple[str, int]], final: int = 1, **keys: Any) -> None:
-    """A suite of three scenarios whose model makes these calls, and whose shop has three of everything."""
+    """Creates a suite of three scenarios whose model makes these calls, and whose shop has three of each item."""
     usual: dict[str, Any] = {"scorers": ["tsq", "state_equals"], "tools": {"kind": "python", "module": "./tools.py:Shop"}, "thresholds": {}}
     project.suite(**{**usual, **keys})
     entries = [{**project.entry(f"shop-{each}"), "state": {"left": 3}, "final_state": {"left": final}} for each in range(3)]
@@ -64,8 +64,8 @@ def shop(project: Project, calls: list[tuple[str, int]], final: int = 1, **keys:
 PASSES = "def test_it(rollout):\n    assert rollout.score('state_equals') == 1\n"
 
 
-def test_calls_are_carried_out(project: Project) -> None:
-    """A state for each rollout, refusals told and recorded, time in tools, and a score of the final state."""
+def test_calls_are_executed(project: Project) -> None:
+    """Each rollout has its own state. Refusals reach the model and the record, tools have times, and the final state has a score."""
     shop(project, [("order_item", 2), ("order_item", 2), ("find_item", 1)], test=PASSES)
 
     project.run("scenarios/shop").assert_outcomes(passed=3)
@@ -82,7 +82,7 @@ def test_calls_are_carried_out(project: Project) -> None:
 @pytest.mark.parametrize("isolation", ["none", "process"])
 @pytest.mark.parametrize("agent", ["tool_calling", "./agent.py:run"])
 def test_a_fault_of_the_suites_tools(project: Project, isolation: str, agent: str) -> None:
-    """It is an ERROR with the line, in the pool's process and in one of the rollout's own, also where the agent keeps it for itself."""
+    """An exception in a tool is an infra_error with its line, with and without isolation, even if the agent suppresses it."""
     project.write("scenarios/shop/agent.py", AGENT)
     shop(project, [("return_item", 1)], test=PASSES, isolation=isolation, agent={"kind": agent})
 
@@ -95,7 +95,7 @@ def test_a_fault_of_the_suites_tools(project: Project, isolation: str, agent: st
 
 @pytest.mark.slow
 def test_tools_in_a_process_for_each_rollout(project: Project) -> None:
-    """With isolation the tools, and the agent with them, run in a process of their rollout; what became of the state comes back."""
+    """With isolation, tools and agent run in a process of their rollout, and the final state is in the record."""
     shop(project, [("order_item", 2)], test="def test_it(rollout): pass", isolation="process")
     project.write("scenarios/shop/tools.py", TOOLS)
 
@@ -107,8 +107,8 @@ def test_tools_in_a_process_for_each_rollout(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_tools_that_do_not_fit(project: Project) -> None:
-    """They are a collection error of their suite before anything boots, from whatever process finds it."""
+def test_tools_that_do_not_match(project: Project) -> None:
+    """Tools that do not match the data or the agent are a collection error of their suite."""
     shop(project, [("order_item", 2)], test=PASSES)
     project.write("scenarios/shop/tools.py", TOOLS.replace("count: int = 1", "number: int = 1"))
     project.suite("other", tools={"kind": "pyton"})
@@ -130,7 +130,7 @@ def test_tools_that_do_not_fit(project: Project) -> None:
 @pytest.mark.parametrize("isolation", ["none", "process"])
 @pytest.mark.parametrize("executed", [True, False])
 def test_canned_answers(project: Project, isolation: str, executed: bool) -> None:
-    """They stand for single tools, carried out or not, and errors come at the same calls of a rollout wherever it runs."""
+    """Canned answers replace single tools, executed or not. Injected errors occur at the same calls with and without isolation."""
     decided: dict[str, Any] = {} if executed else {"tools": {}, "scorers": ["tsq"]}
     answers = {"find_item": {"text": "plenty", "delay": "1ms"}, "order_item": {"error_rate": 0.5}}
     project.write("scenarios/shop/agent.py", AGENT)
@@ -149,7 +149,7 @@ def test_canned_answers(project: Project, isolation: str, executed: bool) -> Non
 
 @pytest.mark.slow
 def test_answers_that_cannot_be_given(project: Project) -> None:
-    """They are a collection error of their suite, also where only the suite's code knows which tools there are."""
+    """Invalid canned answers are a collection error of their suite, even if only the suite's code defines the tools."""
     project.suite("misspelt", answers={"find_itm": {"text": "x"}})
     project.suite("often", answers={"find_item": {"error_rate": 1.5}})
     project.suite("late", answers={"find_item": {"delay": "soon"}})
@@ -175,7 +175,10 @@ def test_answers_that_cannot_be_given(project: Project) -> None:
 
 @pytest.mark.slow
 def test_states_are_scored_again(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`agentbench rescore` holds the state in the journal against the data: no tool runs again, and where there is no state it is said."""
+    """`agentbench rescore` compares the states in the journal with the data.
+
+    No tool runs again, and rollouts without a state are reported.
+    """
     shop(
         project,
         [("order_item", 2)],
@@ -206,8 +209,8 @@ async def run(scenario, llm, tools):
 
 
 @pytest.mark.slow
-def test_calls_of_a_try_whose_process_dies(project: Project) -> None:
-    """What an agent called is in the record although its process was killed, also within an agent that tries more than once."""
+def test_calls_of_an_attempt_whose_process_dies(project: Project) -> None:
+    """An agent's calls are in the record even if its process was killed, also inside a self-evaluating agent."""
     project.write("scenarios/shop/agent.py", DIES)
     wrapped = {"kind": "self_evaluating", "wraps": {"kind": "./agent.py:run"}}
     shop(project, [("order_item", 1)], test="def test_it(rollout): pass", isolation="process", agent=wrapped)

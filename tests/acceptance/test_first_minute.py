@@ -1,4 +1,4 @@
-"""What a newcomer types first, in an empty directory."""
+"""The commands of the README, in an empty directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def banking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project by `agentbench init banking` whose engine does not wait."""
+    """A project created by `agentbench init banking`, with an engine that does not wait."""
     monkeypatch.chdir(tmp_path)
     assert 0 == main(["init", "banking"])
     embedded = tmp_path / "backends" / "embedded.yaml"
@@ -28,7 +28,7 @@ def banking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def typed(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
-    """A line in a shell that has the programs of this environment."""
+    """Runs a line in a shell that has the programs of this environment."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(line, shell=True, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
 
@@ -36,7 +36,7 @@ def typed(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_gate_of_the_readme(banking: Path) -> None:
-    """The README's lines on a baseline, as they stand there: the whole suite, which is as it was, passes the gate."""
+    """The README's commands for a baseline work as printed: an unchanged suite passes the gate."""
     text = (
         (ROOT / "README.md").read_text(encoding="utf-8").partition("To find out whether a later run got worse")[2].partition("## More")[0]
     )

@@ -1,4 +1,4 @@
-"""The section at the end of a session, as somebody reads it who sees it for the first time."""
+"""The section that a session prints at its end."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from pytest_agentbench.runs.run_file import read_run
 from tests.findings import report_of, said
 from tests.project import FIND_THEN_ANSWER, Project, page
 
-#: What needs an explanation that the first page has no room for.
+#: Terms that need an explanation, for which the first page has no space.
 JARGON = ("stamps", "adjusted", "4 times out of 5", "steady", "sha256", "TPOT", "in flight", "median, 95", "KV cache", "0.0 %")
-WHOLE = ("report ", "resume ")  # lines that users copy
+WHOLE = ("report ", "resume ")  # These lines are copied by users.
 
 
-def test_the_first_page(project: Project) -> None:
-    """The verdict first, then a number a line, without words that need another page; the worst by id, each with its question."""
+def test_the_first_page_of_a_run(project: Project) -> None:
+    """The page begins with the verdict, then has one number a line, without jargon, and the worst scenarios by id."""
     project.suite(
         scenarios=12, expected=("find_item", "order_item"), scorers=["tsq", "hallucinated"], thresholds={"tsq": 0.5, "tsq.mean": 0.5}
     )
 
     result = project.run("scenarios/shop")
 
-    lines = [line for line in page(result) if not line.startswith("timings ")]  # on a busy machine
+    # The line about timing quality only appears on a busy machine.
+    lines = [line for line in page(result) if not line.startswith("timings ")]
     run = read_run(project.directory)
     suite, gate = run.suites["shop"], run.gate
     mean = suite.scores["tsq"].mean
@@ -54,8 +55,8 @@ def test_the_first_page(project: Project) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [60, pytest.param(80, marks=pytest.mark.slow), pytest.param(120, marks=pytest.mark.slow)])
-def test_it_fits_the_terminal(project: Project, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    """No line but a path and a command is wider than the terminal, whatever went wrong."""
+def test_the_page_fits_the_terminal(project: Project, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Whatever went wrong, no line is wider than the terminal, except for those with a path or a command."""
     monkeypatch.setenv("COLUMNS", str(width))
     project.suite(scenarios=4)
     project.backend([{"match": {"contains": "shop-1"}, "status": 500}, {"match": {"contains": "shop-2"}, "text": "No."}, *FIND_THEN_ANSWER])
@@ -74,8 +75,8 @@ def test_it_fits_the_terminal(project: Project, monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.slow
-def test_two_arms(project: Project) -> None:
-    """Of an A/B session: what is known to differ, the first score whatever is known of it, and how many figures are left."""
+def test_the_first_page_of_an_ab_session(project: Project) -> None:
+    """For an A/B session, the page has the known differences, the first score in any case, and the number of the other comparisons."""
     project.suite(scenarios=12, scorers=["tsq", "hallucinated"])
     project.backend(name="good")
     project.backend([{"text": "No."}], name="bad")

@@ -1,4 +1,4 @@
-"""The fixtures: what they hand out, and what they say where they cannot."""
+"""The fixtures: the values that they give to tests, and their errors."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_all(rollout, scenario, thresholds, backend, suite):
 
 
 @WAYS
-def test_what_fixtures_hand_out(project: Project, way: tuple[str, ...]) -> None:
-    """Each fixture gives what its docstring says, in the process of the test."""
+def test_values_of_fixtures(project: Project, way: tuple[str, ...]) -> None:
+    """Each fixture provides the values that its docstring describes."""
     project.suite(scenarios=2, test=ALL, description="A shop.", thresholds={"tsq": 0.25, "tsq.mean": 0.5})
 
     project.run(*way, "scenarios/shop").assert_outcomes(passed=5)
@@ -67,8 +67,11 @@ def test_too_late(request):
 
 
 @pytest.mark.slow
-def test_fixtures_of_the_projects_own(project: Project) -> None:
-    """Fixtures may build on `rollout`, tests may have parameters of their own; who asks for it at run time is told what to do."""
+def test_a_projects_own_fixtures(project: Project) -> None:
+    """Fixtures may build on `rollout`, and tests may have their own parameters.
+
+    Requesting `rollout` at run time is an error that says what to do.
+    """
     project.suite(scenarios=2, test=OWN)
 
     result = project.run("scenarios/shop")
@@ -82,7 +85,7 @@ def test_fixtures_of_the_projects_own(project: Project) -> None:
 
 @pytest.mark.slow
 def test_fixtures_outside_of_a_suite(project: Project) -> None:
-    """They are not known there, in whatever session; tests of other folders are left alone."""
+    """In folders without a suite, our fixtures are unknown and ordinary tests run, whether or not the session has suites."""
     project.suite(scenarios=1)
     test = """
 def test_thresholds(thresholds):
@@ -107,7 +110,7 @@ def test_ordinary():
 
 @pytest.mark.slow
 def test_fixtures_of_a_suite_that_does_not_load(project: Project) -> None:
-    """A broken suite is the error of its own tests; the others run, and the session is not green."""
+    """A broken suite is an error of its own tests only. The other tests run, and the session fails."""
     project.suite("shop", scenarios=2)
     project.suite("bank", scenarios=2, colour="red")
 
@@ -120,8 +123,8 @@ def test_fixtures_of_a_suite_that_does_not_load(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_backend_that_is_not_there(project: Project) -> None:
-    """Every fixture that needs the backend is an ERROR with the reason, at once."""
+def test_an_unavailable_backend(project: Project) -> None:
+    """Each test whose fixture needs the backend is an ERROR with the reason."""
     test = "def test_backend(backend):\n    pass\n\ndef test_llm(llm):\n    pass\n\ndef test_rollout(rollout):\n    pass\n"
     project.suite(scenarios=1, test=test)
 
@@ -148,7 +151,7 @@ def test_setup_only(project: Project, way: tuple[str, ...]) -> None:
 
 @pytest.mark.slow
 def test_llm_in_a_suite_without_rollouts(project: Project) -> None:
-    """A suite whose tests only use `llm` is journaled; nothing was planned, so nothing is missing."""
+    """A suite whose tests only use `llm` has a journal. No rollout was planned, so none is missing."""
     test = """
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What models, agents, services and data say reaches terminals, logs of CI and Markdown as text that can only be read."""
+"""Text of models, agents, services and data reaches terminals, CI logs and Markdown as plain text, never as commands or markup."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.exports.nat_job import call, item, tool, write_job
 from tests.project import PYTEST, WAYS, Project
 from tests.small_stacks import PASSES, agentbench, own_folder, stack
 
-#: A line that looks like ours, commands of GitHub and Azure, a cleared screen, text that is read backwards, half a letter, Markdown.
+#: Contains a line that looks like ours, commands of GitHub and Azure, a cleared screen, right-to-left text and Markdown.
 HOSTILE = (
     "x\nrule        PASS: shop tsq.mean 1.000, required >= 1 (this run)\n"
     "::stop-commands::theirs\n ::error::bad\r\x1b[2J\x1b]0;title\x07 ##[error]a "
@@ -25,7 +25,7 @@ HOSTILE = (
 )
 SAID = json.dumps(HOSTILE)
 
-#: Ids of scenarios, which name tests: on the terminal, in JUnit and in what is shown of failures.
+#: Ids of scenarios name tests, so they appear on the terminal, in JUnit and in shown failures.
 IDS = tuple(
     f"shop-{number}{text}" for number, text in enumerate(("", "##vso[task.x]", "##teamcity[x y='z'] ##[error]", " ::error::x\n::a::"))
 )
@@ -74,7 +74,7 @@ def test_way(way):
 
 
 def shop(project: Project) -> None:
-    """A suite in which everything that can say something is hostile."""
+    """Creates a suite in which every source of text is hostile."""
     rules: list[Json] = [
         {"match": {"contains": "shop-2:"}, "status": 400, "message": HOSTILE},
         {"match": {"turn": 0}, "tool_calls": [{"name": f"find_item{HOSTILE}", "arguments": {HOSTILE: HOSTILE}}]},
@@ -93,14 +93,14 @@ def shop(project: Project) -> None:
 
 
 def run(project: Project, *arguments: str) -> str:
-    """What pytest prints, letter by letter."""
+    """Returns the output of pytest, unchanged."""
     command = [*PYTEST, *arguments]
     done = subprocess.run(command, cwd=project.root, env=child_environment(), capture_output=True, timeout=120, check=False)
     return (done.stdout + done.stderr).decode()
 
 
 def faults(text: str, commands: Sequence[str] = ()) -> list[str]:
-    """Lines that are more than text; `commands` begin lines that are ours. In our section no line is forged."""
+    """Returns lines that are more than plain text, or that imitate ours. `commands` are the beginnings of lines that are allowed."""
     ours = text.partition("= agentbench =")[2].partition("\n====")[0]
     odd = r"[^\t\n -~\u00a0-\uffff]|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|##\w*\["
     return [
@@ -112,8 +112,9 @@ def faults(text: str, commands: Sequence[str] = ()) -> list[str]:
 
 @WAYS
 def test_a_hostile_run(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
-    """Whatever tools, answers, errors, logs and explanations hold: no command and no control character is in the log of CI, no markup in a
-    report, and on GitHub commands are stopped, with a token of ours, around all that tests and rollouts said.
+    """Hostile text adds no command or control character to the CI log and no markup to a report.
+
+    On GitHub, a random token stops commands around it.
     """
     summary = project.root / "summary.md"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -138,14 +139,16 @@ def test_a_hostile_run(project: Project, monkeypatch: pytest.MonkeyPatch, way: t
 
 
 def markup(text: str) -> list[str]:
-    """Lines of Markdown in which there is something of what was hostile, outside of code."""
+    """Returns lines of Markdown that contain hostile text outside of code."""
     outside = [re.sub(r"`[^`]*`", "", line) for line in text.split("\n")]
     return [line for line in outside if re.search(r"<img|<b>|@octocat|\]\(http|https://evil|\x1b|\u202e|^\s*::", line)]
 
 
 @pytest.mark.slow
 def test_commands_of_a_hostile_run(project: Project) -> None:
-    """`agentbench show`, `diff`, `gate`, `baseline` and `rescore` print such a run as text, and `import` what others wrote."""
+    """`agentbench show`, `compare`, `gate`, `baseline` and `rescore` print hostile text as plain text, and so does `import` with another
+    tool's files.
+    """
     shop(project)
     page = run(project, "scenarios/shop")
     assert "\nworst " in page
@@ -175,7 +178,7 @@ def test_commands_of_a_hostile_run(project: Project) -> None:
 
 @pytest.mark.slow
 def test_a_hostile_service(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of the log of a service that dies is shown, line by line, in errors and on the terminal, and orders nothing."""
+    """The end of a dead service's log is shown in errors and on the terminal, and contains no command or control character."""
     with own_folder(monkeypatch):
         project.suite(scenarios=1, test=PASSES)
         stack(project, "--slow", "60", "--die-after", "0.3", "--say", HOSTILE)
@@ -190,7 +193,7 @@ def test_a_hostile_service(project: Project, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.slow
 def test_colours_stay(project: Project) -> None:
-    """On a terminal with colours pytest's own are as they were."""
+    """On a terminal with colours, pytest's own colours are unchanged."""
     project.suite(scenarios=1, test="def test_it(rollout):\n    assert rollout.tools == ['order_item']\n")
 
     output = run(project, "--color=yes", "scenarios/shop")
@@ -201,7 +204,7 @@ def test_colours_stay(project: Project) -> None:
 
 @pytest.mark.slow
 def test_other_sessions_are_left_alone(project: Project, tmp_path: Path) -> None:
-    """What tests print in a session without a suite is shown as pytest shows it."""
+    """In a session without a suite, the output of tests is shown as pytest shows it."""
     test = project.write("tests/test_it.py", "def test_it():\n    print('\\x1b[2J')\n    assert False\n")
 
     assert "\x1b[2J" in run(project, str(test))

@@ -33,7 +33,7 @@ ONE_FAILS: list[Json] = [{"match": {"contains": "shop-1:"}, "status": 500}, *FIN
 
 @pytest.fixture
 def gated(project: Project) -> Project:
-    """A project with a suite of 20 scenarios, and a run of it in which all was well."""
+    """A project with a suite of 20 scenarios, and a run of it without failures."""
     project.suite(scenarios=20)
     project.good_run("before")
     return project
@@ -45,13 +45,13 @@ def gate(project: Project) -> Json:
 
 
 def first_page(project: Project) -> Document:
-    """Returns what the terminal says of the last run."""
+    """Returns the terminal's first page about the last run."""
     return report_of(project.directory, Level.FIRST_PAGE)
 
 
 @WAYS
 def test_the_gate_decides(gated: Project, way: tuple[str, ...]) -> None:
-    """Two of twenty scenarios fell below their threshold: they have a letter of their own, and the session passes with its margin."""
+    """Two of twenty scenarios fell below their threshold. They are counted as "below", and the session passes because of its margin."""
     gated.backend(TWO_WRONG)
 
     result = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before", "--agentbench-gate=tsq.mean >= -0.5 vs baseline")
@@ -72,7 +72,10 @@ def test_the_gate_decides(gated: Project, way: tuple[str, ...]) -> None:
 
 
 def test_a_regression(gated: Project) -> None:
-    """Every scenario fell: exit status 1, with the estimate, although no test counts as failed. With one trial each none is claimed."""
+    """If every scenario got worse, the exit status is 1, although no test counts as failed.
+
+    With one trial each, no scenario is claimed to be worse.
+    """
     gated.backend(ALL_WRONG)
 
     result = gated.run("scenarios/shop", "--agentbench-baseline=before")
@@ -91,7 +94,10 @@ def test_a_regression(gated: Project) -> None:
 
 @pytest.mark.parametrize(("option", "status"), [((), 0), (("--agentbench-inconclusive=fail",), CANNOT_TELL)])
 def test_inconclusive(gated: Project, option: tuple[str, ...], status: int) -> None:
-    """Twenty rollouts cannot show that a drop is below 0.05: the start says what can, and the exit status is what was asked for."""
+    """Twenty rollouts cannot rule out a drop of 0.05.
+
+    The start of the session warns of that, and the exit status follows --agentbench-inconclusive.
+    """
     result = gated.run("scenarios/shop", "--agentbench-baseline=before", *option)
 
     assert status == result.ret
@@ -106,7 +112,7 @@ def test_inconclusive(gated: Project, option: tuple[str, ...], status: int) -> N
 
 
 def test_infra_errors(gated: Project) -> None:
-    """What cannot be measured is an ERROR and exit status 6, whatever the other scenarios say."""
+    """A rollout that cannot be measured is an ERROR and exit status 6, whatever the other scenarios' scores are."""
     gated.backend(ONE_FAILS)
 
     result = gated.run("scenarios/shop", "--agentbench-baseline=before", MARGIN, "--agentbench-retries=0")
@@ -121,7 +127,7 @@ def test_infra_errors(gated: Project) -> None:
 
 
 def test_lost_rollouts(gated: Project) -> None:
-    """A session that ran out of time is no PASS."""
+    """A session that ran out of time is not a PASS."""
     gated.backend(FIND_THEN_ANSWER, ttft_ms=60)
 
     result = gated.run(
@@ -134,7 +140,7 @@ def test_lost_rollouts(gated: Project) -> None:
 
 
 def test_a_dead_backend(gated: Project) -> None:
-    """A backend that dies is no regression."""
+    """A backend that dies is not a regression: the gate is INCONCLUSIVE."""
     gated.backend([{"exit": True}])
 
     result = gated.run("scenarios/shop", "--agentbench-baseline=before", "--agentbench-retries=0")
@@ -144,7 +150,7 @@ def test_a_dead_backend(gated: Project) -> None:
 
 
 def test_tests_decide(gated: Project) -> None:
-    """--agentbench-verdict=tests gives pytest's own behaviour back: what is below fails, and the gate only speaks."""
+    """With --agentbench-verdict=tests, tests below their threshold fail as usual, and the gate's verdict is only shown."""
     gated.backend(TWO_WRONG)
     options = ("scenarios/shop", "--agentbench-baseline=before", "--agentbench-verdict=tests")
 
@@ -161,7 +167,7 @@ def test_tests_decide(gated: Project) -> None:
 
 @WAYS
 def test_junit_lf_and_x(gated: Project, way: tuple[str, ...]) -> None:
-    """JUnit, --lf and -x take a scenario below its threshold for what it is: an expected failure, with its reason, and no failed test."""
+    """For JUnit, --lf and -x, a scenario below its threshold is an expected failure with its reason, not a failed test."""
     gated.backend(TWO_WRONG)
     options = (*way, "scenarios/shop", "--agentbench-baseline=before", "--agentbench-gate=tsq.mean >= -0.5 vs baseline", "-x")
 
@@ -195,7 +201,7 @@ def test_mistaken(rollout, thresholds):
 
 @WAYS
 def test_other_failures_are_failures(gated: Project, way: tuple[str, ...]) -> None:
-    """A test that reads no `thresholds` asks for every scenario, and one that is broken is broken: both fail the session."""
+    """A failed test that reads no `thresholds`, and a broken test, both fail the session although the gate passes."""
     gated.write("scenarios/shop/test_shop.py", OTHER_ASSERTIONS)
     gated.backend(TWO_WRONG)
 
@@ -207,7 +213,7 @@ def test_other_failures_are_failures(gated: Project, way: tuple[str, ...]) -> No
 
 
 def test_a_gate_in_the_suite(gated: Project) -> None:
-    """Rules in suite.yaml find the promoted baseline; without one they are shown as undecided, and the tests stand."""
+    """Rules in suite.yaml use the promoted baseline. Without one they are inconclusive, and the tests decide."""
     gated.suite(scenarios=20, gate=["tsq.mean >= -0.5 vs baseline", "infra_error.rate <= 2%"])
     gated.backend(TWO_WRONG)
 
@@ -233,7 +239,7 @@ def test_a_gate_in_the_suite(gated: Project) -> None:
     ],
 )
 def test_usage_errors(gated: Project, options: tuple[str, ...], sentence: str) -> None:
-    """What cannot be asked is exit status 4, before anything starts."""
+    """An invalid gate option is exit status 4, before anything starts."""
     result = gated.run("scenarios/shop", *options)
 
     assert pytest.ExitCode.USAGE_ERROR == result.ret
@@ -241,7 +247,7 @@ def test_usage_errors(gated: Project, options: tuple[str, ...], sentence: str) -
 
 
 def test_a_wrong_rule_in_a_suite(project: Project) -> None:
-    """It is a collection error of that suite, in one sentence."""
+    """A wrong rule in suite.yaml is a collection error of that suite, in one sentence."""
     project.suite(gate=["tsq.mean <= 0.5"])
 
     result = project.run("scenarios/shop")
@@ -251,7 +257,7 @@ def test_a_wrong_rule_in_a_suite(project: Project) -> None:
 
 
 def test_variants(project: Project) -> None:
-    """A variant is compared with its own past: one that the baseline does not know keeps its tests."""
+    """A variant is compared with the same variant of the baseline. If the baseline lacks it, its tests decide."""
     project.suite(scenarios=20, variants={"hot": {"agent": {"temperature": 1.0}}})
     project.run("scenarios/shop")
     project.directory.rename(project.root / "reports" / "before")
@@ -265,7 +271,7 @@ def test_variants(project: Project) -> None:
 
 
 def test_quiet(gated: Project) -> None:
-    """-q says the verdict of the run and what did not pass, in one line before that of the report."""
+    """-q prints one line with the verdict of the run and the rules that did not pass, then the line with the report's path."""
     result = gated.run("-q", "scenarios/shop", "--agentbench-baseline=before")
 
     report = report_of(gated.directory, Level.HEADLINE)
@@ -280,7 +286,7 @@ BANKING = Path(__file__).parents[2] / "scenarios" / "banking"
 
 @pytest.fixture
 def banking(project: Project) -> Project:
-    """The shipped suite on an engine that errs at a rate."""
+    """The suite banking on an engine with a given error rate."""
     for file in BANKING.iterdir():
         if file.suffix in (".json", ".yaml", ".py"):
             project.write(f"scenarios/banking/{file.name}", file.read_text(encoding="utf-8"))
@@ -292,7 +298,7 @@ def banking(project: Project) -> Project:
 
 
 def test_banking_against_itself_and_against_worse(banking: Project) -> None:
-    """The same engine with other errors passes a margin that 100 scenarios resolve; one that errs in 9 of 10 calls fails it."""
+    """An engine with the same error rate passes a margin that 100 scenarios can resolve. One that errs in 9 of 10 calls fails it."""
     limits = ("--agentbench-threshold=tsq.mean=0", "--agentbench-threshold=tsq=0.5")
     options = ("scenarios/banking", "-q", *limits, "--agentbench-gate=tsq.mean >= -0.1 vs baseline")
 
@@ -308,7 +314,9 @@ def test_banking_against_itself_and_against_worse(banking: Project) -> None:
 
 
 def test_reports_and_gate_have_one_interval(project: Project) -> None:
-    """Asked of the population, scenarios in clusters have one interval, the clustered one, in the gate, in run.json and in every report."""
+    """For a rule about the population, clustered scenarios have the same clustered interval in the gate, in run.json and in every
+    report.
+    """
     entries = [{**project.entry(f"shop-{n}"), "cluster": f"template {n % 12}"} for n in range(24)]
     project.suite(scenarios=24, gate=["tsq.mean >= 0.5 of population"])
     project.write("scenarios/shop/data.json", json.dumps(entries))
@@ -330,7 +338,10 @@ def test_reports_and_gate_have_one_interval(project: Project) -> None:
 
 
 def test_pass_rates(gated: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`pass^2` of the suite with two wrong scenarios of twenty: the verdict, the rates in the report, and the same verdict afterwards."""
+    """A rule on `pass^2` with two wrong scenarios of twenty is INCONCLUSIVE.
+
+    The report has the rates, and `agentbench gate` gives the same verdict.
+    """
     gated.backend(TWO_WRONG)
 
     rule = "pass^2 >= 0.95"
@@ -357,7 +368,7 @@ def test_pass_rates(gated: Project, monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 def test_a_pass_rate_without_a_floor(project: Project) -> None:
-    """It is a usage error in one sentence, on the command line and in suite.yaml; a floor on the command line is one."""
+    """A rule about pass rates without a threshold is a usage error in one sentence. A threshold on the command line is sufficient."""
     project.suite(thresholds={}, test="def test_ends(rollout):\n    assert rollout.status\n")
     rule = "--agentbench-gate=pass^1 >= 0.1"
 
@@ -373,7 +384,7 @@ def test_a_pass_rate_without_a_floor(project: Project) -> None:
 
 
 def test_which_scenarios_got_worse(project: Project) -> None:
-    """With five trials on both sides those that broke are claimed, on the first page and in the report, and nothing is ranked."""
+    """With five trials in both runs, the scenarios that got worse are named on the first page and in the report."""
     project.suite(scenarios=8)
     assert 0 == project.run("scenarios/shop", "--agentbench-trials=5").ret
     before = project.directory.name

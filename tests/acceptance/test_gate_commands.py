@@ -28,7 +28,7 @@ ONE_FAILS: list[Json] = [{"match": {"contains": "shop-1:"}, "status": 500}, *FIN
 
 @pytest.fixture
 def gated(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project with a suite of 20 scenarios and a rule, and a run of it in which all was well; commands run in it."""
+    """A project with a suite of 20 scenarios and a rule, and a run of it without failures. Commands run in the project."""
     project.suite(scenarios=20, gate=["limit.rate <= 2%"])
     project.good_run("before")
     monkeypatch.chdir(project.root)
@@ -36,7 +36,7 @@ def gated(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def gate_lines(text: str) -> list[str]:
-    """From the verdict to the last line about a rule or a scenario that fell."""
+    """Returns the lines from the verdict to the last one about a rule or a scenario that got worse."""
     lines = [line.rstrip() for line in text.splitlines()]
     first = next(number for number, line in enumerate(lines) if line.startswith("gate  "))
     return [*itertools.takewhile(lambda line: line.startswith(("gate  ", "rule  ", "worse  ", "lower  ", " " * 12)), lines[first:])]
@@ -60,7 +60,7 @@ HALF, CLOSE, LENIENT = "tsq.mean >= -0.5 vs baseline", "tsq.mean >= -0.05 vs bas
 def test_the_offline_verdict_is_the_sessions(
     gated: Project, capsys: Capture, answers: list[Json], rules: list[str], inconclusive: str, status: int
 ) -> None:
-    """`agentbench gate` says of a run, with the same options, what its session said, in the same words, with the same exit status."""
+    """With the same options, `agentbench gate` prints the same lines as the session of the run, and has the same exit status."""
     gated.backend(answers)
     options = (
         "--agentbench-baseline=before",
@@ -79,7 +79,7 @@ def test_the_offline_verdict_is_the_sessions(
 
 
 def test_the_suite_is_not_needed(gated: Project, capsys: Capture) -> None:
-    """The rules that suite.yaml had are in the run, so a run of another machine is judged by them."""
+    """The rules of suite.yaml are stored in the run, so a run from another machine can be judged by them."""
     (gated.root / "scenarios").rename(gated.root / "elsewhere")
 
     assert 0 == main(["gate", "before"])
@@ -94,16 +94,16 @@ def test_the_suite_is_not_needed(gated: Project, capsys: Capture) -> None:
         (("nightly",), "no run 'nightly'; known: "),
     ],
 )
-def test_what_cannot_be_asked(gated: Project, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
-    """A usage error is exit status 4, for 1 is a regression."""
+def test_usage_errors_of_gate(gated: Project, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
+    """A usage error is exit status 4, because status 1 means a regression."""
     id = json.loads((gated.root / "reports" / "before" / "run.json").read_text())["id"]
 
     assert 4 == main(["gate", *words])
     assert capsys.readouterr().err.startswith(f"agentbench: {sentence.format(id=id)}")
 
 
-def test_nothing_asked(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """A run whose suites have no rules is no PASS: the command says that nothing was asked."""
+def test_a_run_without_rules(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """`agentbench gate` on a run whose suites have no rules is a usage error, not a PASS."""
     project.suite()
     project.run("scenarios/shop")
     monkeypatch.chdir(project.root)
@@ -113,7 +113,7 @@ def test_nothing_asked(project: Project, monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_promoting(gated: Project, capsys: Capture) -> None:
-    """A promoted run is found by rules `vs baseline`; a lower one takes its place only with a reason, which is kept."""
+    """Rules with `vs baseline` use a promoted run. A worse run replaces it only with a reason, which is stored."""
     path = default_baseline("shop", Path("reports"))
 
     assert 0 == main(["baseline", "promote", "before"])
@@ -141,8 +141,8 @@ def test_promoting(gated: Project, capsys: Capture) -> None:
     assert (json.loads(first.splitlines()[0])["run"], "two labels were wrong") == (header["replaces"], header["reason"])
 
 
-def test_no_basis(gated: Project, capsys: Capture) -> None:
-    """A run that lost rollouts or met errors of the infrastructure becomes no baseline, and nothing is written."""
+def test_a_run_that_cannot_be_a_baseline(gated: Project, capsys: Capture) -> None:
+    """A run with too many infra_errors cannot be promoted, and no file is written."""
     gated.backend(ONE_FAILS)
     gated.run("scenarios/shop", "--agentbench-retries=0")
 
@@ -158,14 +158,14 @@ def test_no_basis(gated: Project, capsys: Capture) -> None:
         (("--to", "base.json"), "--to base.json: must end in .jsonl, because --agentbench-baseline recognises baseline files by it"),
     ],
 )
-def test_promoting_what_is_not_there(gated: Project, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
-    """Wrong names are refused in a sentence."""
+def test_wrong_names_of_promote(gated: Project, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
+    """Wrong names for `baseline promote` are refused in one sentence."""
     assert 4 == main(["baseline", "promote", "before", *words])
     assert sentence in capsys.readouterr().err
 
 
 def test_promoting_elsewhere(gated: Project) -> None:
-    """--to names another file, which --agentbench-baseline and --baseline take."""
+    """--to writes the baseline to another file, which --agentbench-baseline and --baseline accept."""
     gated.run("scenarios/shop")
 
     assert 0 == main(["baseline", "promote", "before", "--suite", "shop", "--to", "kept/shop.jsonl"])
@@ -173,7 +173,7 @@ def test_promoting_elsewhere(gated: Project) -> None:
 
 
 def test_calibrating(gated: Project, capsys: Capture) -> None:
-    """What it prints is YAML for suite.yaml, with which these runs pass against each other; it names the scenarios that vary."""
+    """`calibrate` prints YAML for suite.yaml with which these runs pass against each other, and names the scenarios whose scores vary."""
     names = ["before"]
     for name, rules in (("second", TWO_WRONG), ("third", FIND_THEN_ANSWER)):
         gated.backend(rules)
@@ -203,8 +203,8 @@ def test_calibrating(gated: Project, capsys: Capture) -> None:
         (("shpo", "before", "latest"), "no suite 'shpo' (did you mean 'shop'?); known: shop"),
     ],
 )
-def test_what_cannot_be_calibrated(gated: Project, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
-    """One run, the same run twice and a suite that did not run say nothing."""
+def test_usage_errors_of_calibrate(gated: Project, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
+    """`calibrate` refuses a single run, the same run twice, and a suite that did not run."""
     gated.run("scenarios/shop", "--agentbench-limit=2")
 
     assert 4 == main(["calibrate", *words])
@@ -212,7 +212,7 @@ def test_what_cannot_be_calibrated(gated: Project, capsys: Capture, words: tuple
 
 
 def test_power_of_a_run(gated: Project, capsys: Capture) -> None:
-    """Trials of a run that do not vary leave only what few scenarios cannot show; a run of one trial says nothing about it."""
+    """`agentbench power` uses the variation between a run's trials. A run with one trial per scenario is refused."""
     gated.run("scenarios/shop", "--agentbench-trials=2")
 
     assert 0 == main(["power", "shop", "--run", "latest", "--trials", "1,3"])

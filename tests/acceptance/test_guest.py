@@ -1,4 +1,6 @@
-"""Installed, it is invisible to projects without suites: the same output with it and without, beside the plugins of this environment."""
+"""The installed plugin is invisible to projects without suites: pytest's output is the same with and without it, also with other
+plugins.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ asyncio_mode = auto
 SCOPE = "asyncio_default_fixture_loop_scope = function\n"
 ENVIRONMENT = "env =\n    OF_THEIRS = a value of theirs\n"
 
-#: A project that calls its own things as we call ours: in a plugin, in conftest.py, in marks and in classes.
+#: This project uses our names for its own things: in a plugin, in conftest.py, in marks and in classes.
 THEIRS = {
     "their_plugin.py": """
 import pytest
@@ -125,7 +127,7 @@ class Theirs(unittest.TestCase):
 EVERY_PLUGIN = [word for name in OTHER_PLUGINS for word in ("-p", name)]
 SEED = ("--randomly-seed=7",)
 
-#: What people do in such a project.
+#: Command lines that users of such a project might use.
 DOINGS = [
     pytest.param(("--benchmark-disable", "--cov=tests", "--html=theirs.html", "-rA"), id="everything"),
     pytest.param(("-n", "2", "--dist=loadfile", "--benchmark-disable", "-v"), id="workers", marks=pytest.mark.slow),
@@ -147,7 +149,7 @@ def theirs(project: Project) -> Project:
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", DOINGS)
 def test_nothing_changes(theirs: Project, arguments: tuple[str, ...]) -> None:
-    """Output, errors and exit status are the same with us and without, but for our name among the plugins."""
+    """Output, errors and exit status are the same with and without the plugin, except for its name in the list of plugins."""
     without = theirs.run(*EVERY_PLUGIN, "-p", "no:agentbench", *SEED, *arguments)
     beside = theirs.run(*EVERY_PLUGIN, *SEED, *arguments)
 
@@ -158,7 +160,7 @@ def test_nothing_changes(theirs: Project, arguments: tuple[str, ...]) -> None:
 
 
 def stable(line: str) -> str:
-    """A line of pytest without our name, without times, and without what differs from process to process."""
+    """Returns a line of pytest without our name, times, and whatever differs between processes."""
     line = re.sub(r"(, )?agentbench-[\w.]+|(?<=plugins: ), |(, )?'agentbench': '[\w.]+'", "", line)
     line = re.sub(r"\d+\.\d+ ?m?s\b|0x[0-9a-f]+|runpytest-\d+|pytest-\d+/|using -?-?p.*", "~", line)
     line = re.sub(r"^\[gw\d\] (\[ *\d+%\]|(?=linux))", "[gw] ", line)
@@ -167,7 +169,7 @@ def stable(line: str) -> str:
 
 @WAYS
 def test_strict_projects_live(theirs: Project, way: tuple[str, ...]) -> None:
-    """A deprecation of pytest-asyncio, which came with us, ends no session, and it sees "unset" as before."""
+    """The deprecation warning of pytest-asyncio, which is installed with us, does not end a session, and its option remains unset."""
     theirs.write("pytest.ini", STRICT)
     theirs.write(
         "tests/test_theirs.py", "def test_scope(pytestconfig): assert not pytestconfig.getini('asyncio_default_fixture_loop_scope')\n"
@@ -183,7 +185,7 @@ def test_strict_projects_live(theirs: Project, way: tuple[str, ...]) -> None:
 @pytest.mark.slow
 @WAYS
 def test_suites_beside_their_tests(theirs: Project, way: tuple[str, ...]) -> None:
-    """In a session with suites our fixtures are those of the suites' tests only, and a conftest.py of a suite overrides them."""
+    """In a session with suites, our fixtures apply only to tests of suites, and a suite's conftest.py can override them."""
     (theirs.root / "tests" / "test_theirs.py").write_text("def test_scenario(scenario, rollout, backend): assert 'theirs' in rollout\n")
     theirs.suite("shop", scenarios=1, test=TEST_FILE + "\ndef test_backend(backend): assert backend.model\n")
     theirs.suite("bank", scenarios=1, test="def test_own(rollout): assert rollout == 'bank-0!'\n")
@@ -195,7 +197,7 @@ def test_suites_beside_their_tests(theirs: Project, way: tuple[str, ...]) -> Non
 
 @pytest.mark.slow
 def test_a_suite_that_is_the_whole_project(project: Project) -> None:
-    """A suite whose folder is pytest's rootdir has our fixtures, and its conftest.py overrides them."""
+    """A suite in pytest's root directory has our fixtures, and its conftest.py can override them."""
     project.suite(scenarios=2, test=f"{TEST_FILE}\ndef test_suite(suite): assert suite == 'ours'\n")
     for file in (project.root / "scenarios" / "shop").iterdir():
         file.rename(project.root / file.name)

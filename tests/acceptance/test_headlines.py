@@ -1,4 +1,4 @@
-"""How a session ended, as every report says it: the verdict is the word for the exit status, wherever it stands."""
+"""Every report of a session has the verdict that belongs to the exit status."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ def pytest_sessionfinish(session):
 
 
 def headlines(project: Project, result: pytest.RunResult) -> dict[str, str]:
-    """Report -> what its headline says."""
+    """Maps each report to its headline."""
     directory = project.directory
     states = next(family for family in parsed((directory / "metrics.txt").read_text()) if family.name == "agentbench_verdict")
     annotation = next(line for line in result.outlines if line.startswith("::"))
-    terminal = [line.split(maxsplit=1)[1] for line in result.outlines if line.startswith("verdict ")]  # pytest says nothing of status 3
+    # For status 3, the terminal has no such line.
+    terminal = [line.split(maxsplit=1)[1] for line in result.outlines if line.startswith("verdict ")]
     return {
         "run.json": project.run_json["verdict"],
         "report.md": (directory / "report.md").read_text().splitlines()[0].partition(": ")[2],
@@ -55,13 +56,13 @@ def headlines(project: Project, result: pytest.RunResult) -> dict[str, str]:
 
 
 def golden() -> dict[str, str]:
-    """Session -> its headline, from headlines.txt: a line with the name of the session, and an indented line."""
+    """Maps each session to its headline, as in headlines.txt: a line with the session's name, then an indented line."""
     lines = Path(__file__).with_name("headlines.txt").read_text(encoding="utf-8").splitlines()
     return {name: line.strip() for name, line in zip(lines[::2], lines[1::2], strict=True)}
 
 
 def assert_ends(project: Project, result: pytest.RunResult, status: int, verdict: str) -> None:
-    """Every report has this verdict, and where the status is not 0, the status beside it."""
+    """Asserts that every report has this verdict, and the exit status unless it is 0."""
     assert status == result.ret, result.stdout.str()
     assert status == project.run_json["exit_status"]
     for report, line in headlines(project, result).items():
@@ -70,7 +71,7 @@ def assert_ends(project: Project, result: pytest.RunResult, status: int, verdict
             assert ([str(status)] if status else []) == re.findall(r"\d+", line.partition(";")[0]), f"{report}: {line}"
 
 
-#: What is wrong: files of the project beside its suite, keys of the suite, the engine's script, options; status and verdict.
+#: Session -> files beside its suite, keys of the suite, the engine's script, options, exit status and verdict.
 SESSIONS: dict[str, tuple[dict[str, str], Json, list[Json], tuple[str, ...], int, str]] = {
     "all is well": ({}, {}, FIND_THEN_ANSWER, (), 0, "PASS"),
     "no rule": ({}, {"thresholds": {}, "test": ASSERTS_NOTHING}, FIND_THEN_ANSWER, (), 0, "NO GATE"),
@@ -178,7 +179,7 @@ SESSIONS: dict[str, tuple[dict[str, str], Json, list[Json], tuple[str, ...], int
 }
 
 
-#: One for each verdict that is no PASS or FAIL of tests alone, and those in which two of them compete; the others are slow.
+#: Includes one session for each verdict except plain PASS and FAIL, and those in which two verdicts compete. The others are slow.
 QUICK = {
     "no rule, all at a limit",
     "some fail, some are not measured",
@@ -192,9 +193,9 @@ QUICK = {
 @pytest.mark.slow
 @pytest.mark.parametrize("session", [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in SESSIONS])
 def test_every_headline_is_the_exit_status(project: Project, session: str) -> None:
-    """The verdict in run.json, report, comment, summary, metrics, annotation and terminal is the word for the exit status.
+    """The verdict in run.json, report, comment, summary, metrics, annotation and terminal belongs to the exit status.
 
-    The words of the whole headline are in headlines.txt.
+    The complete headlines are in headlines.txt.
     """
     files, keys, script, options, status, verdict = SESSIONS[session]
     project.suite(**keys)
@@ -231,7 +232,7 @@ EXITING = "import pytest\n\ndef test_it(rollout): pytest.exit('enough', 3)\n"  #
     ids=["passed-n2", "failed-n2", "interrupted-n2", "interrupted", "exit"],
 )
 def test_with_workers(project: Project, way: tuple[str, ...], test: str, status: int, verdict: str) -> None:
-    """With workers as without; a session that was broken off is no PASS."""
+    """The verdict is the same with and without workers, and an interrupted session is not a PASS."""
     project.suite(test=test)
 
     result = project.run(*way, "--agentbench-ci=github", "scenarios/shop")
@@ -244,7 +245,7 @@ def test_with_workers(project: Project, way: tuple[str, ...], test: str, status:
     ("broken", "options", "status"), [(True, (), 2), (False, ("-k", "nothing_of_that_name"), 5)], ids=["a file that is wrong", "nothing"]
 )
 def test_sessions_without_rollouts(project: Project, broken: bool, options: tuple[str, ...], status: int) -> None:
-    """Where no test ran there is no run that anybody could take for a good one."""
+    """If no test ran, there is no run directory, so that it cannot be mistaken for a good run."""
     project.suite()
     if broken:
         project.write("scenarios/shop/test_more.py", "1 / 0\n")
@@ -257,7 +258,7 @@ def test_sessions_without_rollouts(project: Project, broken: bool, options: tupl
 
 
 def test_the_gates_verdict_has_its_own_name(project: Project) -> None:
-    """A gate that passes beside a test that fails over something else is told as what it is; the session has failed."""
+    """If the gate passes and a test fails for another reason, the report has both verdicts, and the session fails."""
     project.suite(test="def test_it(rollout): assert rollout.answer == 'another'\n")
 
     result = project.run("--agentbench-gate=infra_error.rate <= 2%", "scenarios/shop")
@@ -269,8 +270,8 @@ def test_the_gates_verdict_has_its_own_name(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_in_one_line(project: Project) -> None:
-    """Under -q the line of the session begins with its verdict."""
+def test_the_headline_under_q(project: Project) -> None:
+    """With -q, the line of the session begins with its verdict."""
     project.suite()
     project.backend(SPEAKS)
 
@@ -281,8 +282,8 @@ def test_in_one_line(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_scored_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The verdict of a run that was scored again is the word for the exit status that a session would have had for its new scores."""
+def test_the_headline_of_a_rescored_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict of a rescored run belongs to the exit status that a session with the new scores would have had."""
     project.suite()
     project.backend(SPEAKS)
     project.run("scenarios/shop")

@@ -1,4 +1,4 @@
-"""The suite hle, run by a real pytest on answers from a script: known values, judges that fail, and a canary that stays at home."""
+"""The suite hle, run by a real pytest with scripted answers: known values, failing judges, and a canary that is in no output."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ SCRIPTED = "--agentbench-backend=scenarios/hle/scripted.yaml"
 
 @pytest.fixture
 def hle(project: Project) -> Project:
-    """A project with the suite, beside a small one."""
+    """A project with the suite hle and a small suite."""
     project.suite(scenarios=1)
     shutil.copytree(HLE, project.root / "scenarios/hle", ignore=shutil.ignore_patterns("__pycache__"))
     return project
 
 
 def test_known_values(hle: Project) -> None:
-    """Eight of twelve answers are right, three quarters sure they are all: accuracy 0.667, calibration error 0.083, both in the report.
+    """If eight of twelve answers are right with a confidence of 0.75, the report has an accuracy of 0.667 and a calibration error of 0.083.
 
-    Records have the right answers. What marks the data for those who train models, and its rationales, are in no prompt, record or report.
+    Records have the right answers. The canary of the data and its rationales are in no prompt, record or report.
     """
     backend = hle.root / "scenarios/hle/scripted.yaml"
     backend.write_text(backend.read_text() + f"request_log: {hle.root / 'requests.jsonl'}\n")
@@ -60,7 +60,10 @@ def test_known_values(hle: Project) -> None:
 
 @pytest.mark.slow
 def test_a_judge_that_errs_is_counted(hle: Project) -> None:
-    """Its answers have no score, in no mean; the tests that ask for it are errors, and the report says how many there are."""
+    """If a judge gives no valid verdict, the answer has no score and is in no mean.
+
+    Its test is an error, and the report counts such answers.
+    """
     script = hle.root / "scenarios/hle/answers.yaml"
     script.write_text(script.read_text().replace('"correct": ', '"maybe": '))
 
@@ -81,9 +84,9 @@ def test_a_judge_that_errs_is_counted(hle: Project) -> None:
 
 @pytest.mark.slow
 def test_the_default_engine_and_missing_data(hle: Project) -> None:
-    """Without a script the engine knows no answer, so the run fails the suite's rule.
+    """Without a script the engine gives no right answer, so the run fails the suite's rule.
 
-    Without its file the suite is one SKIP that says where the exam is from.
+    If its data file is missing, the suite is skipped with a hint where to get it.
     """
     hle.write("backends/embedded.yaml", "kind: embedded\n")
     assert 12 == hle.run("scenarios/hle", "--agentbench-set=dataset.options.images=keep").parseoutcomes()["passed"]

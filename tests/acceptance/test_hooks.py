@@ -35,7 +35,9 @@ def pytest_agentbench_report(run, directory):
 
 @WAYS
 def test_hooks_of_the_root_conftest(project: Project, way: tuple[str, ...]) -> None:
-    """They are told of each rollout, add to the environment, redact what is written and what tests read, and write reports."""
+    """Hooks get each finished rollout, add to the environment, redact records before they are written or read by tests, and write
+    reports.
+    """
     project.suite(scenarios=2, test="def test_redacted(rollout):\n    assert 'lamp' not in str(rollout.messages)\n")
     project.write("conftest.py", CONFTEST)
 
@@ -46,9 +48,9 @@ def test_hooks_of_the_root_conftest(project: Project, way: tuple[str, ...]) -> N
     assert [f"shop[shop-{number}] ok Here is what was found for you." for number in range(2)] == told
     assert "none at all" == project.run_json["environment"]["gpu"]
     assert {"shop": 1.0} == json.loads((project.directory / "means.json").read_text())
-    journal = (project.directory / "rollouts.jsonl").read_text()
-    assert "lamp" not in journal
-    assert "is there a [thing]?" in journal
+    journal, messages = ((project.directory / name).read_text() for name in ("rollouts.jsonl", "messages.jsonl"))
+    assert "lamp" not in journal + messages
+    assert "is there a [thing]?" in messages
 
 
 BACKEND = """
@@ -70,7 +72,7 @@ def pytest_agentbench_make_backend(config, name):
 
 @pytest.mark.slow
 def test_a_backend_of_the_projects_own(project: Project) -> None:
-    """A hooked backend is started, its note and thresholds count."""
+    """A backend made by a hook is started, and its note and thresholds are used."""
     project.suite(scenarios=2, expected=("find_item", "order_item"))
     project.write("conftest.py", BACKEND)
 
@@ -85,7 +87,7 @@ def test_a_backend_of_the_projects_own(project: Project) -> None:
 
 @pytest.mark.slow
 def test_backends_that_a_hook_does_not_know(project: Project) -> None:
-    """They are left to the built-in implementation, which knows the names in backends/."""
+    """A name that the hook does not know is left to the built-in implementation, which knows the names in backends/."""
     project.suite(scenarios=2, expected=("find_item", "order_item"))
     project.write("conftest.py", BACKEND)
 
@@ -98,7 +100,7 @@ def test_backends_that_a_hook_does_not_know(project: Project) -> None:
     "way", [(), ("-n", "2"), ("scenarios/shop",), ("-n", "2", "scenarios/shop")], ids=["one-process", "n2", "named", "n2-named"]
 )
 def test_a_hook_in_a_suites_conftest_is_refused(project: Project, way: tuple[str, ...]) -> None:
-    """The controller may or may not load a suite's conftest.py, so a hook in it is an error that says where it belongs."""
+    """A hook in a suite's conftest.py is an error that says where it belongs, because the controller may not load that file."""
     project.suite(scenarios=1)
     project.write("scenarios/shop/conftest.py", "def pytest_agentbench_rollout_finished(rollout):\n    raise AssertionError('called')\n")
 
@@ -112,7 +114,7 @@ def test_a_hook_in_a_suites_conftest_is_refused(project: Project, way: tuple[str
 
 @pytest.mark.slow
 def test_a_misspelt_hook_is_refused(project: Project) -> None:
-    """A hook that does not exist is not ignored."""
+    """A hook whose name does not exist is an error."""
     project.suite(scenarios=1)
     project.write("conftest.py", "def pytest_agentbench_rollout_finnished(rollout):\n    pass\n")
 
@@ -124,8 +126,8 @@ def test_a_misspelt_hook_is_refused(project: Project) -> None:
 
 @pytest.mark.slow
 @WAYS
-def test_a_hook_that_raises_is_no_hang(project: Project, way: tuple[str, ...]) -> None:
-    """What a hook raises reaches each test that waits, as an ERROR that names the place, also where all rollouts have ended by then."""
+def test_a_hook_that_raises_causes_no_hang(project: Project, way: tuple[str, ...]) -> None:
+    """If a hook raises, each waiting test is an ERROR that names the place, even if all rollouts have already ended."""
     project.suite(scenarios=2)
     project.backend([{"match": {"contains": "shop-0"}, "text": "No.", "ttft_ms": 400}, *FIND_THEN_ANSWER])
     project.write("conftest.py", "def pytest_agentbench_rollout_finished(rollout):\n    raise ValueError('no space for this')\n")

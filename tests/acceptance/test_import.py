@@ -1,4 +1,4 @@
-"""`agentbench import`: what another tool found is a run, which the other commands read."""
+"""`agentbench import` turns results of another tool into a run, which the other commands can read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def job(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_import_is_a_run(job: Path, capsys: Capture) -> None:
-    """The command says what it found, what is not known and where the run is; `show` prints it with all of that, and as the tool would."""
+    """The command prints what it imported, what is unknown and where the run is.
+
+    `show` prints the run with these notes, and as the tool would.
+    """
     assert 0 == main(["import", "nat", "nat/job_1"])
 
     said = capsys.readouterr().out.splitlines()
@@ -58,7 +61,7 @@ def test_an_import_is_a_run(job: Path, capsys: Capture) -> None:
 
 
 def test_labels_of_a_suite(job: Path, capsys: Capture) -> None:
-    """With --suite labels are the suite's, scenarios without a result are counted, and the run can be scored again by our scorers."""
+    """With --suite, labels come from the suite, scenarios without a result are counted, and the run can be rescored by our scorers."""
     assert 0 == main(["import", "nat", "nat/job_1", "--suite", "scenarios/shop"])
     assert "note: 1 of 3 scenarios of scenarios/shop have no result" in capsys.readouterr().out
 
@@ -71,7 +74,7 @@ def test_labels_of_a_suite(job: Path, capsys: Capture) -> None:
 
 
 def test_no_key_gets_into_a_run(job: Path) -> None:
-    """What looks like a key is left out of the records, as in a session."""
+    """Strings that look like keys are removed from the records, as in a session."""
     assert 0 == main(["import", "nat", "nat/job_1"])
 
     assert ["A lamp.", "My key is [redacted]."] == [each.answer for each in read_journal(Path("reports/nat-job_1"))]
@@ -79,7 +82,7 @@ def test_no_key_gets_into_a_run(job: Path) -> None:
 
 
 def test_no_times_of_calls(job: Path, capsys: Capture) -> None:
-    """Without times of calls nothing is said about who had the time of rollouts, and no other tool's table counts calls as failed."""
+    """If the job has no times of calls, the run has no split of rollout time, and `show --as` refuses it."""
     (job / "standardized_data_all.csv").unlink()
     assert 0 == main(["import", "nat", "nat/job_1"])
 
@@ -91,7 +94,7 @@ def test_no_times_of_calls(job: Path, capsys: Capture) -> None:
 
 
 def test_a_second_import(job: Path) -> None:
-    """A directory may be read twice: no run is ever written over, and `latest` stays the newest session."""
+    """If a directory is imported twice, the first run is not overwritten, and `latest` does not change."""
     for _ in range(2):
         assert 0 == main(["import", "nat", "nat/job_1"])
 
@@ -113,8 +116,8 @@ def test_a_second_import(job: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_read(project: Project, job: Path, capsys: Capture, arguments: list[str], why: str) -> None:
-    """A mistake is one sentence, and leaves no run behind."""
+def test_wrong_arguments_of_import(project: Project, job: Path, capsys: Capture, arguments: list[str], why: str) -> None:
+    """A wrong argument is an error of one sentence, and no run is written."""
     project.suite("other")
 
     assert 4 == main(["import", *arguments])
@@ -123,8 +126,10 @@ def test_what_cannot_be_read(project: Project, job: Path, capsys: Capture, argum
     assert [] == [*Path("reports").glob("nat*")]
 
 
-def test_all_that_a_session_writes(project: Project, job: Path) -> None:
-    """An imported run has all keys of a session's and the hashes of its scenarios, so that whatever reads or pairs one does the other."""
+def test_an_import_has_all_keys_of_a_session(project: Project, job: Path) -> None:
+    """An imported run has all keys of a session's run.json and the hashes of its scenarios, so that it can be read and compared
+    like one.
+    """
     project.backend()
     project.run("scenarios/shop")
     assert 0 == main(["import", "nat", "nat/job_1", "--suite", "scenarios/shop"])

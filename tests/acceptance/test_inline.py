@@ -1,4 +1,4 @@
-"""Rollouts in the test's own call stack: for debuggers. Their records take the usual way."""
+"""Rollouts in the test's own call stack, for debuggers. They are recorded as usual."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
 from pytest_agentbench.lib.process import child_environment
 from tests.project import FIND_THEN_ANSWER, PYTEST, Project
 
-#: An agent that says in which process it ran.
+#: This agent answers with the id of the process in which it ran.
 AGENT = """
 import os
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def test_the_same_rollout(rollout):
 
 @pytest.mark.parametrize("inline", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_inline_runs_in_the_tests_own_process(project: Project, inline: bool) -> None:
-    """With --agentbench-inline the agent runs where the test does; the record is in the journal, once, and counts all the same."""
+    """With --agentbench-inline the agent runs in the test's process. The rollout is in the journal once, and is counted as usual."""
     project.suite(
         scenarios=2, test=SAME_PROCESS.format(inline=inline), agent={"kind": "./agent.py:Agent"}, thresholds={"tsq": 0.5, "tsq.mean": 0.9}
     )
@@ -58,7 +58,7 @@ def test_inline_runs_in_the_tests_own_process(project: Project, inline: bool) ->
 
 @pytest.mark.slow
 def test_a_failing_mean_fails_an_inline_session(project: Project) -> None:
-    """Limits on means hold inline as well, and a suite whose tests were all skipped is not green."""
+    """Thresholds of means are checked inline as well, and a suite whose tests were all skipped fails."""
     project.suite(expected=("find_item", "order_item"), thresholds={"tsq": 0.5, "tsq.mean": 0.9})
 
     low = project.run("--agentbench-inline", "scenarios/shop")
@@ -74,7 +74,7 @@ def test_a_failing_mean_fails_an_inline_session(project: Project) -> None:
 
 @pytest.mark.slow
 def test_what_goes_wrong_inline(project: Project) -> None:
-    """A backend that fails is an ERROR with one sentence, as it is in the pool."""
+    """A backend that fails is an ERROR with one sentence, as in the pool."""
     project.suite(scenarios=1)
     project.backend([{"status": 500, "message": "out of memory"}])
     broken = project.run("--agentbench-inline", "scenarios/shop")
@@ -86,7 +86,7 @@ def test_what_goes_wrong_inline(project: Project) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [("--agentbench-inline",), ("--pdb",)])
 def test_inline_and_workers_exclude_each_other(project: Project, way: tuple[str, ...]) -> None:
-    """With -n there is no call stack to run in: a usage error that says so."""
+    """With -n, --agentbench-inline and --pdb are usage errors."""
     project.suite()
 
     result = project.run(*way, "-n", "2", "scenarios/shop")
@@ -99,7 +99,7 @@ def test_inline_and_workers_exclude_each_other(project: Project, way: tuple[str,
 
 
 def debug(project: Project, typed: str) -> subprocess.CompletedProcess[str]:
-    """Runs pytest under --pdb and types into it."""
+    """Runs pytest under --pdb with this input."""
     command = [*PYTEST, "--pdb", "scenarios/shop"]
     return subprocess.run(
         command, cwd=project.root, env=child_environment(), input=typed, text=True, capture_output=True, timeout=60, check=False
@@ -108,7 +108,7 @@ def debug(project: Project, typed: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_the_debugger_stops_at_a_failing_test(project: Project) -> None:
-    """--pdb implies inline: at a failing assertion the debugger opens in the test, with its rollout at hand."""
+    """--pdb implies inline: at a failing assertion the debugger opens in the test, where its rollout is available."""
     project.suite(scenarios=2)
     project.backend([{"match": {"contains": "shop-0"}, "text": "No."}, *FIND_THEN_ANSWER])
 
@@ -138,7 +138,9 @@ def test_the_debugger_walks_through_the_agent(project: Project) -> None:
 
 @pytest.mark.slow
 def test_the_debugger_walks_through_a_blocking_function(project: Project) -> None:
-    """An agent that is a plain function, and a scorer, run in the test's own stack: no thread, and no process of their own."""
+    """With a debugger, an agent that is a plain function and a scorer run in the test's own stack, without a thread or process of their
+    own.
+    """
     test = "def test_it(rollout): pass"
     scorers, agent = ["./agent.py:score"], {"kind": "./agent.py:run"}
     project.suite(scenarios=1, agent=agent, scorers=scorers, isolation="process", thresholds={}, test=test)

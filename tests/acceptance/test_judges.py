@@ -1,4 +1,4 @@
-"""Judges, from suite.yaml to the report: agents that are judged, scorers that ask, and judges that fail."""
+"""Judges, from suite.yaml to the report: judges of agents, judges of scorers, and judges that fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DONE: Json = {"goal_1": {"reasoning": "It was found.", "completed": True}}
 
 
 def test_banking(project: Project) -> None:
-    """The shipped suite runs with the agent that is judged, on the embedded engine; drafts and judge are told apart from the work."""
+    """The suite banking runs with the self-evaluating agent on the embedded engine. Drafts and the judge's calls are counted separately."""
     project.shipped("banking")
 
     result = project.run("scenarios/banking", "--agentbench-agent=self_evaluating", "--agentbench-limit=10")
@@ -49,7 +49,7 @@ def test_banking(project: Project) -> None:
 
 @pytest.mark.slow
 def test_action_completion(project: Project) -> None:
-    """A scorer asks the backend under test; what it asks is no call of the agent's."""
+    """A scorer may call the backend under test. Its calls are not counted as the agent's."""
     project.backend([{"match": {"contains": "<goals>"}, "text": json.dumps(DONE)}, *FIND_THEN_ANSWER])
     project.suite(scorers=["tsq", {"action_completion": {"judgements": 2}}])
 
@@ -64,7 +64,9 @@ def test_action_completion(project: Project) -> None:
 
 @pytest.mark.slow
 def test_a_judge_that_fails_is_an_error(project: Project) -> None:
-    """A judgement that cannot be understood is no score: the test is an ERROR that says so, the other scores stand, no mean counts it."""
+    """If a judge's answer cannot be parsed, there is no score: the test is an ERROR that says so, other scores remain, and no mean counts
+    it.
+    """
     project.backend(
         [
             {"match": {"contains": "lamp?", "turn": 0, "call": 2}, "text": "YES"},
@@ -86,7 +88,7 @@ def test_a_judge_that_fails_is_an_error(project: Project) -> None:
 
 @pytest.mark.slow
 def test_an_agents_judge_that_fails(project: Project) -> None:
-    """An agent whose judge cannot be understood was not measured: infra_error, an ERROR, tried again as often as is asked for."""
+    """If the judge of an agent gives no valid verdict, the rollout is an infra_error and is attempted again, up to the retries."""
     project.backend(
         [{"match": {"contains": JUDGE}, "text": "YES"}, {"match": {"contains": "cannot be used"}, "text": "NO"}, *FIND_THEN_ANSWER]
     )
@@ -102,7 +104,7 @@ def test_an_agents_judge_that_fails(project: Project) -> None:
 
 @pytest.fixture
 def other_engine(tmp_path: Path) -> Iterator[str]:
-    """An endpoint for judges alone: an engine that accepts everything."""
+    """An endpoint for judges, whose engine accepts everything."""
     rules: list[Json] = [{"match": {"contains": "<goals>"}, "text": json.dumps(DONE)}, {"text": json.dumps(VERDICT)}]
     with engine(tmp_path, rules, model="a-judge", request_log=str(tmp_path / "judged.jsonl")) as url:
         yield f"{url}/v1"
@@ -110,7 +112,7 @@ def other_engine(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_judges_with_endpoints_of_their_own(project: Project, other_engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judges of an agent and of scorers may be another model elsewhere; its key is read from the environment and stands nowhere."""
+    """The judges of an agent and of scorers may use another model and endpoint. The key is read from the environment and is in no file."""
     monkeypatch.setenv("JUDGE_KEY", "very-secret-key")
     judge = {"url": other_engine, "model": "a-judge", "api_key": "JUDGE_KEY"}
     project.suite(agent={"kind": "self_evaluating", "evaluator_llm": judge}, scorers=["tsq", "action_completion"], judge=judge)
@@ -129,7 +131,7 @@ def test_judges_with_endpoints_of_their_own(project: Project, other_engine: str,
 
 @pytest.mark.slow
 def test_a_key_that_is_missing(project: Project, other_engine: str) -> None:
-    """Without the key of its judge an agent is not started, and a scorer has no score; both name the variable."""
+    """If the judge's key is missing, an agent is not started, and a scorer has no score. Both errors name the variable."""
     judge = {"url": other_engine, "model": "a-judge", "api_key": "NO_SUCH_KEY"}
     project.suite("one", scenarios=1, agent={"kind": "self_evaluating", "evaluator_llm": judge})
     asks = "def test_goals(rollout):\n    assert rollout.score('action_completion') == 1.0\n"
@@ -151,11 +153,12 @@ def router() -> Iterator[Router]:
 
 @pytest.mark.slow
 def test_labels(project: Project, router: Router) -> None:
-    """A stack that knows rollouts gets the judge's calls as a program of their own, which is released like the agent's."""
+    """For a stack that knows rollouts, the judge's calls are a separate program, which is released like the agent's."""
     project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
     project.suite(scenarios=1, agent={"kind": "self_evaluating", "max_retries": 0})
 
-    project.run("scenarios/shop", "--agentbench-backend=router", "--agentbench-retries=0").assert_outcomes(errors=1)  # it is no judge
+    # The engine is not a judge, so its verdict cannot be parsed.
+    project.run("scenarios/shop", "--agentbench-backend=router", "--agentbench-retries=0").assert_outcomes(errors=1)
     programs = {body["program_id"]: JUDGE in body["messages"][0]["content"] for _, body in router.chats}
 
     assert {False, True} == {*programs.values()}

@@ -1,4 +1,4 @@
-"""Backends that are told of rollouts, from the YAML to the report."""
+"""Backends that are told about rollouts, from the YAML to the report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Ending:
         return Answer("")
 """
 
-#: An agent that leaves a call behind, which has reached the router when its rollout is over.
+#: An agent that leaves a call behind, which has reached the router when the rollout ends.
 LEAVING = """
 import asyncio, json, threading, urllib.request
 from contextlib import suppress
@@ -62,7 +62,7 @@ def router() -> Iterator[Router]:
 
 
 def test_thunderagent(project: Project, router: Router) -> None:
-    """All calls of a rollout name its program, which is released when the rollout is over; run.json counts it."""
+    """All calls of a rollout name its program, which is released when the rollout ends. run.json counts programs."""
     project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
     project.suite(scenarios=3, trials=2)
     project.run("scenarios/shop", "--agentbench-backend=router").assert_outcomes(passed=6)
@@ -78,7 +78,7 @@ def test_thunderagent(project: Project, router: Router) -> None:
 
 @pytest.mark.slow
 def test_dynamo(project: Project, router: Router) -> None:
-    """Sessions are named in headers, for agents on the openai package too; what the server tells of a call is in its record."""
+    """Sessions are named in headers, also for agents on the openai package. The server's data about a call are in the record."""
     labels = {"kind": "dynamo", "osl": 64, "priority": 2, "release": True}
     headers = {"x-team": "bench", "x-secret-of-sorts": "hidden-value"}
     project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": labels, "headers": headers}))
@@ -100,9 +100,9 @@ def test_dynamo(project: Project, router: Router) -> None:
 
 @pytest.mark.slow
 def test_every_ending(project: Project, router: Router) -> None:
-    """A rollout is released however it ends: well, by its agent's fault, by a budget that ends while the backend owes a token.
+    """A rollout is released whether it ended well, by its agent's fault, or by a budget while the backend owes a token.
 
-    None is before its last call is over: a router would send what it still held, past all its plans.
+    None is released before its last call has ended, because a router would otherwise send calls that it still held.
     """
     project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": {"kind": "thunderagent"}}))
     project.suite(scenarios=3, agent={"kind": "./agent.py:Ending"}, thresholds={})
@@ -118,7 +118,9 @@ def test_every_ending(project: Project, router: Router) -> None:
 
 @pytest.mark.slow
 def test_calls_that_outlive_their_agent(project: Project, router: Router) -> None:
-    """A call that an agent has left behind is broken off before its rollout is released: a router would begin the program anew."""
+    """A call that an agent has left behind is aborted before its rollout is released, because a router would otherwise start the program
+    again.
+    """
     project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
     project.suite(scenarios=1, agent={"kind": "./agent.py:Leaving"}, thresholds={})
     project.write("scenarios/shop/agent.py", LEAVING.replace("PROGRAMS", f"{router.url.removesuffix('/v1')}/programs"))
@@ -130,7 +132,7 @@ def test_calls_that_outlive_their_agent(project: Project, router: Router) -> Non
 
 @pytest.mark.slow
 def test_rollouts_that_are_cancelled(project: Project, router: Router) -> None:
-    """Under -x the session ends with rollouts in flight; they are released as well."""
+    """Under -x the session ends with rollouts in flight, and they are released as well."""
     project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
     project.suite(scenarios=3, agent={"kind": "./agent.py:Ending"}, thresholds={})
     project.write("scenarios/shop/agent.py", ENDINGS)
@@ -144,7 +146,7 @@ def test_rollouts_that_are_cancelled(project: Project, router: Router) -> None:
 
 @pytest.mark.slow
 def test_a_program_that_lost_its_backend(project: Project, router: Router) -> None:
-    """A router that pauses a program while its call comes answers 500: no score, and the rollout is tried again as a new program."""
+    """If a router pauses a program during a call, it answers 500. The rollout has no score and is attempted again as a new program."""
     router.faults = ["Program x has no valid backend"]
     project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
     project.suite(scenarios=1)
@@ -158,7 +160,7 @@ def test_a_program_that_lost_its_backend(project: Project, router: Router) -> No
 
 @pytest.mark.slow
 def test_a_rate_limit(project: Project, router: Router) -> None:
-    """What calls wait for it is written down, and is neither TTFT nor a fault of the client."""
+    """Delays by a rate limit are recorded, and are part of neither TTFT nor the client's delays."""
     backend = {"kind": "url", "url": router.url, "rate_limit": {"requests_per_minute": 300}}
     project.write("backends/router.yaml", json.dumps(backend))
     project.suite(scenarios=2)

@@ -1,4 +1,4 @@
-"""Looking at tests, options and fixtures boots nothing and needs no network."""
+"""Inspecting tests, options and fixtures starts nothing and needs no network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.project import Project
 
-#: A root conftest that writes down every process that is started and every socket that is used.
+#: A root conftest that records every process that is started and every socket that is used.
 WATCHFUL = """
 import pathlib
 import sys
@@ -40,8 +40,8 @@ LOOKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("look", LOOKS)
-def test_looking_boots_nothing(project: Project, look: str) -> None:
-    """Each way of looking shows what it should, starts no process, opens no connection and leaves no run directory."""
+def test_inspecting_starts_nothing(project: Project, look: str) -> None:
+    """Each inspecting option prints what it should, starts no process, opens no connection and leaves no run directory."""
     options, shown = LOOKS[look]
     project.suite(scenarios=3)
     project.write("conftest.py", WATCHFUL)
@@ -55,8 +55,8 @@ def test_looking_boots_nothing(project: Project, look: str) -> None:
         assert "" == (project.root / "seen.txt").read_text()
 
 
-def test_a_run_is_seen_by_the_watch(project: Project) -> None:
-    """The watch of the test above is no blind one: a run starts processes and connects."""
+def test_the_audit_hook_sees_a_run(project: Project) -> None:
+    """The audit hook of the test above works: it records the processes and connections of a run."""
     project.suite(scenarios=1)
     project.write("conftest.py", WATCHFUL)
 
@@ -67,7 +67,7 @@ def test_a_run_is_seen_by_the_watch(project: Project) -> None:
 
 @pytest.mark.slow
 def test_collecting_needs_no_backend(project: Project) -> None:
-    """`--co` lists the tests of a suite whose backend is not there at all."""
+    """`--co` lists the tests of a suite even if its backend does not exist."""
     project.suite(scenarios=2)
 
     result = project.run("--co", "-q", "--agentbench-backend=http://127.0.0.1:9/v1", "scenarios/shop")
@@ -78,7 +78,7 @@ def test_collecting_needs_no_backend(project: Project) -> None:
 
 @pytest.mark.slow
 def test_every_fixture_has_a_docstring(project: Project) -> None:
-    """`pytest --fixtures` explains each fixture of the plugin, where there is a suite."""
+    """`pytest --fixtures` explains each fixture of the plugin, if there is a suite."""
     project.suite(scenarios=1)
 
     result = project.run("--fixtures", "scenarios/shop")
@@ -91,8 +91,8 @@ def test_every_fixture_has_a_docstring(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_without_a_suite_boots_nothing(project: Project) -> None:
-    """In a project without suites the plugin is quiet, and so it is in a run that selects no test."""
+def test_a_run_without_a_suite_starts_nothing(project: Project) -> None:
+    """In a project without suites the plugin prints nothing and leaves no directory."""
     project.write("test_other.py", "def test_nothing():\n    pass\n")
 
     result = project.run("test_other.py")
@@ -104,7 +104,7 @@ def test_a_run_without_a_suite_boots_nothing(project: Project) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_selects_no_rollout_leaves_nothing(project: Project) -> None:
-    """A run whose selection is empty leaves no run directory behind."""
+    """If no test is selected, no run directory is left."""
     project.suite(scenarios=2)
 
     result = project.run("-k", "nothing_of_this_name", "scenarios/shop")

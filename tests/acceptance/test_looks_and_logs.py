@@ -20,8 +20,8 @@ class Talkative:
 """
 
 
-def test_the_interval_of_looks(project: Project) -> None:
-    """The user's stands in run.json as the one that was kept, in place of the backend's."""
+def test_the_sample_interval(project: Project) -> None:
+    """run.json has the sample interval of the option instead of the backend's."""
     project.suite(scenarios=1)
 
     project.run("--agentbench-sample-interval=250ms", "scenarios/shop")
@@ -34,8 +34,8 @@ def test_the_interval_of_looks(project: Project) -> None:
 @pytest.mark.parametrize(
     ("level", "kept"), [("debug", ["DEBUG", "INFO", "WARNING"]), (None, ["INFO", "WARNING"]), ("warning", ["WARNING"])]
 )
-def test_what_is_logged(project: Project, isolation: str, level: str | None, kept: list[str]) -> None:
-    """What an agent logs from the level up is in the record of its rollout, in the pool and in a process of its own."""
+def test_the_log_level(project: Project, isolation: str, level: str | None, kept: list[str]) -> None:
+    """Log messages of an agent at or above the level are in the record of its rollout, with and without isolation."""
     folder = project.suite(scenarios=1, agent={"kind": "./talkative.py:Talkative"}, isolation=isolation, thresholds={}).parent
     (folder / "talkative.py").write_text(TALKATIVE)
 

@@ -1,4 +1,4 @@
-"""Agents that print without an end: their beginning and their end are kept, and nobody's memory or disk is filled."""
+"""Agents that print without end: the beginning and end of the log are kept, and memory and disk are not filled."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ KINDS: dict[str, tuple[Json, str]] = {
 
 @pytest.mark.parametrize("kind", ["pool", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("process", "command"))])
 def test_an_agent_that_prints_without_an_end(project: Project, kind: str) -> None:
-    """A line says how much is left out between the beginning and the end of its log; the pool stays as small as it was."""
+    """If an agent prints too much, a line in its log says how much was left out between beginning and end.
+
+    The pool's memory stays small.
+    """
     agent, isolation = KINDS[kind]
     project.suite(scenarios=1, agent=agent, isolation=isolation, thresholds={}, test="def test_it(rollout): pass\n")
     project.write("scenarios/shop/agent.py", LOUD)
@@ -62,7 +65,7 @@ def test_an_agent_that_prints_without_an_end(project: Project, kind: str) -> Non
 
 @pytest.mark.slow
 def test_a_scorer_that_prints_without_an_end(project: Project) -> None:
-    """What scorers print is in the same log, and has the same limit."""
+    """The output of scorers is in the same log and has the same limit."""
     project.suite(scenarios=1, scorers=["./agent.py:score", "tsq"], thresholds={}, test="def test_it(rollout): pass\n")
     project.write("scenarios/shop/agent.py", LOUD)
 

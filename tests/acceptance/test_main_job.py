@@ -1,4 +1,4 @@
-"""The main job: a suite runs as tests against a real endpoint, in one process and with workers, and leaves its record."""
+"""The main use: a suite runs as tests against a real endpoint, in one process and with workers, and leaves a run directory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.project import WAYS, Project
 
 @WAYS
 def test_a_suite_runs(project: Project, way: tuple[str, ...]) -> None:
-    """Every scenario is a test, is scored from what the agent did, and is in the journal with its timings."""
+    """Every scenario is a test, is scored from the agent's calls, and is in the journal with its timings."""
     project.suite(scenarios=3)
 
     result = project.run(*way, "scenarios/shop")

@@ -1,4 +1,4 @@
-"""A suite's name marks its tests: what it may not be, because somebody else gives that mark a meaning."""
+"""A suite's name marks its tests, so it must not be a mark that has a meaning already."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOSING = "def test_it(rollout): assert False\n"
 @WAYS
 @pytest.mark.parametrize("name", ["xfail", "skip"])
 def test_no_false_green(project: Project, way: tuple[str, ...], name: str) -> None:
-    """A suite whose tests all fail does not pass because pytest takes its name for a mark; it is a collection error, and nothing boots."""
+    """A suite named `skip` or `xfail` is a collection error, because otherwise its failing tests would pass."""
     project.suite(name, test=LOSING + "def test_without_rollouts(): assert False\n", thresholds={})
 
     result = project.run(*way, f"scenarios/{name}")
@@ -26,7 +26,7 @@ def test_no_false_green(project: Project, way: tuple[str, ...], name: str) -> No
 
 @WAYS
 def test_a_folder_named_like_a_mark(project: Project, way: tuple[str, ...]) -> None:
-    """A suite that cannot run is known by its folder's name; that is no mark of its other tests where it would mean something."""
+    """A suite that cannot run is named after its folder. That name does not mark its other tests if the mark has a meaning."""
     project.suite("xfail", test="def test_without_rollouts(): assert False\n", only_when_named=True)
 
     result = project.run(*way, "scenarios")
@@ -36,7 +36,7 @@ def test_a_folder_named_like_a_mark(project: Project, way: tuple[str, ...]) -> N
 
 @pytest.mark.slow
 def test_marks_of_plugins(project: Project) -> None:
-    """A marker that a plugin or conftest.py registers has a meaning; one that the ini file declares is a word like any other."""
+    """A marker that a plugin or conftest.py registers cannot be a suite's name. One that only the ini file declares can."""
     for name in ("slow", "declared"):
         project.suite(name, scenarios=1)
     project.write("conftest.py", "def pytest_configure(config):\n    config.addinivalue_line('markers', 'slow(why): left out today')\n")
@@ -53,7 +53,7 @@ def test_marks_of_plugins(project: Project) -> None:
 
 @pytest.mark.slow
 def test_a_name_that_no_mark_can_have(project: Project) -> None:
-    """Pytest has no marks that begin with `_`: such a name is one sentence, not a traceback, and such a folder of a bad suite too."""
+    """Marks of pytest cannot begin with `_`, so such a name is an error in one sentence, also if the suite is broken otherwise."""
     project.suite("_shop")
     project.suite("_other", scorers=["tqs"], thresholds={})
 

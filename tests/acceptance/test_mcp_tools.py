@@ -1,4 +1,4 @@
-"""Whole sessions whose tools are those of an MCP server."""
+"""Sessions whose tools are provided by an MCP server."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def run(scenario, llm, tools):
 
 
 def shop(project: Project, calls: list[tuple[str, int]], server: str = SERVER, **keys: Any) -> None:
-    """A suite of three scenarios whose model makes these calls of a server's tools."""
+    """Creates a suite of three scenarios whose model makes these calls of a server's tools."""
     tools = {"kind": "mcp", "command": ["python", "server.py"], "env": {"LC_ALL": "C.UTF-8"}, "keys": ["SHOP_API_KEY"]}
     project.suite(tools=tools, thresholds={}, **keys)
     project.write("scenarios/shop/server.py", server)
@@ -72,7 +72,7 @@ def shop(project: Project, calls: list[tuple[str, int]], server: str = SERVER, *
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two secrets in the environment of the session, one of which the server is given."""
+    """Sets two secrets in the environment of the session, one of which the server gets."""
     monkeypatch.setenv("CANARY_API_KEY", CANARY)
     monkeypatch.setenv("SHOP_API_KEY", SECRET)
 
@@ -87,8 +87,11 @@ def test_it(rollout):
 
 
 @pytest.mark.parametrize("isolation", ["none", "process"])
-def test_calls_are_carried_out(project: Project, isolation: str) -> None:
-    """A process for each rollout, with its state, which gets no variable that nobody names; its log is the rollout's, without secrets."""
+def test_calls_are_executed(project: Project, isolation: str) -> None:
+    """Each rollout has a server process with its own state, which gets only the named variables.
+
+    Its log is in the record, without secrets.
+    """
     project.write("scenarios/shop/agent.py", AGENT)
     shop(project, [("order_item", 2), ("order_item", 2), ("find_item", 1)], test=REWARD, isolation=isolation)
 
@@ -105,7 +108,9 @@ def test_calls_are_carried_out(project: Project, isolation: str) -> None:
 
 @pytest.mark.parametrize("agent", ["tool_calling", "./agent.py:run"])
 def test_a_server_that_dies(project: Project, agent: str) -> None:
-    """It is an ERROR with the server's last lines and no score, also where the agent keeps it for itself."""
+    """If the server dies, the rollout is an infra_error with the server's last lines and no score, even if the agent suppresses the
+    exception.
+    """
     project.write("scenarios/shop/agent.py", AGENT)
     shop(project, [("return_item", 1)], test="def test_it(rollout):\n    assert rollout.score('tsq') >= 0\n", agent={"kind": agent})
 
@@ -117,8 +122,8 @@ def test_a_server_that_dies(project: Project, agent: str) -> None:
     assert [("infra_error", {})] * 3 == [(rollout.status, rollout.scores) for rollout in project.rollouts]
 
 
-def test_a_server_that_does_not_fit(project: Project) -> None:
-    """It is a collection error of its suite, in a sentence, and nothing boots."""
+def test_a_server_that_does_not_match(project: Project) -> None:
+    """A server whose tools differ from the data is a collection error of its suite, and nothing starts."""
     shop(project, [], SERVER.replace("def return_item", "def give_back"))
 
     result = project.run("scenarios/shop")
@@ -132,10 +137,11 @@ def test_a_server_that_does_not_fit(project: Project) -> None:
     assert not (project.root / "reports").exists()
 
 
-def test_without_the_extra(project: Project) -> None:
-    """A sentence says how the package is installed."""
+def test_without_the_extra_mcp(project: Project) -> None:
+    """If the package mcp is missing, a sentence says how to install it."""
     shop(project, [])
-    project.write("mcp.py", "raise ImportError('none')\n")  # before all other places where modules are
+    # This file is found before the real package.
+    project.write("mcp.py", "raise ImportError('none')\n")
 
     result = project.run("scenarios/shop")
 

@@ -1,4 +1,4 @@
-"""`--agentbench-name`: a run is called something, from its directory to every command that takes a run."""
+"""`--agentbench-name` names a run, from its directory to every command that takes a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.project import Project
 
 
 def test_a_run_with_a_name(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It stands in run.json, in the report's title, in the directory's name and in an export; commands find the newest run by it."""
+    """The name is in run.json, the report's title, the directory's name and an export. Commands find the newest run with that name."""
     monkeypatch.chdir(project.root)
     project.suite(scenarios=1)
     project.run("--agentbench-name=shop-kv", "scenarios/shop")
@@ -31,8 +31,8 @@ def test_a_run_with_a_name(project: Project, monkeypatch: pytest.MonkeyPatch, ca
 
 
 @pytest.mark.slow
-def test_going_on_with_a_name(project: Project) -> None:
-    """The newest run of a name goes on, and keeps it; it cannot be called anything else then."""
+def test_resuming_a_run_with_a_name(project: Project) -> None:
+    """--agentbench-resume finds the newest run with that name. The run keeps its name, and another name is refused."""
     project.suite(scenarios=2)
     project.run("--agentbench-name=shop-kv", "-k", "shop-0", "scenarios/shop")
     named = project.directory

@@ -1,4 +1,4 @@
-"""Beside other plugins: asyncio, timeout, randomly, cov, rerunfailures; and without xdist, or without us."""
+"""Sessions with other plugins (asyncio, timeout, randomly, cov, rerunfailures), without xdist, and without this plugin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.project import FIND_THEN_ANSWER, TEST_FILE, WAYS, Project
 
 @WAYS
 def test_a_timeout_does_not_fire_on_the_wait(project: Project, way: tuple[str, ...]) -> None:
-    """pytest-timeout sees the test, not the rollout that it waited for; a test that is slow itself still times out."""
+    """pytest-timeout measures the test without the rollout that it waited for. A test that is slow itself still times out."""
     slow = "def test_slow(rollout):\n    import time\n    time.sleep(30 if rollout.scenario == 'shop-1' else 0)\n"
     project.suite(scenarios=2, test=TEST_FILE + slow)
     project.backend([{"ttft_ms": 900, **rule} for rule in FIND_THEN_ANSWER])
@@ -42,7 +42,7 @@ def test_randomly(project: Project, way: tuple[str, ...]) -> None:
 @pytest.mark.slow
 @WAYS
 def test_coverage(project: Project, way: tuple[str, ...]) -> None:
-    """pytest-cov measures the tests; the processes of the session are not measured and not disturbed."""
+    """pytest-cov measures the tests. The processes of the session are neither measured nor disturbed."""
     project.suite(scenarios=2)
 
     result = project.run(*way, "-p", "pytest_cov", "--cov=scenarios", "--cov-report=json", "scenarios/shop")
@@ -66,7 +66,7 @@ ADVICE = "*PytestAgentbenchWarning: --reruns: a test that is run again reads the
 @pytest.mark.slow
 @WAYS
 def test_reruns(project: Project, way: tuple[str, ...]) -> None:
-    """pytest-rerunfailures runs a failed test again on the same rollout, and a warning says so, once."""
+    """pytest-rerunfailures runs a failed test again on the same rollout, and one warning says so."""
     project.suite(scenarios=2)
     project.backend([{"match": {"contains": "shop-1"}, "text": "No."}, *FIND_THEN_ANSWER])
 
@@ -82,7 +82,7 @@ def test_reruns(project: Project, way: tuple[str, ...]) -> None:
 @pytest.mark.slow
 @WAYS
 def test_the_warning_about_reruns_and_filters(project: Project, way: tuple[str, ...]) -> None:
-    """Where warnings are errors the advice is given and the session goes on; `ignore` silences it."""
+    """If warnings are errors, the warning about reruns is still printed and the session continues. `ignore` silences it."""
     project.suite(scenarios=1)
     (project.root / "tox.ini").unlink()
     project.write("pytest.ini", STRICT_INI)
@@ -99,7 +99,7 @@ def test_the_warning_about_reruns_and_filters(project: Project, way: tuple[str, 
 @pytest.mark.slow
 @WAYS
 def test_no_warnings_of_our_own(project: Project, way: tuple[str, ...]) -> None:
-    """A session raises no warning, so that projects may make errors of them."""
+    """A session raises no warning, so that projects can turn warnings into errors."""
     project.suite(scenarios=2, test=f"{TEST_FILE}\ndef test_backend(backend, suite, scenario):\n    pass\n")
     (project.root / "tox.ini").unlink()
     project.write("pytest.ini", STRICT_INI)
@@ -111,7 +111,7 @@ def test_no_warnings_of_our_own(project: Project, way: tuple[str, ...]) -> None:
 
 @pytest.mark.slow
 def test_without_the_plugin(project: Project) -> None:
-    """`-p no:agentbench` removes everything: fixtures, options, header, files."""
+    """`-p no:agentbench` removes all fixtures, options, header lines and files."""
     project.suite(scenarios=1)
 
     result = project.run("-p", "no:agentbench", "scenarios/shop")
@@ -155,7 +155,10 @@ async def test_beside_a_rollout(llm, rollout, thresholds):
 @pytest.mark.slow
 @WAYS
 def test_async_tests_call_the_model_by_hand(project: Project, way: tuple[str, ...]) -> None:
-    """`llm` calls the backend under pytest-asyncio, by its own client and the openai SDK: journaled, timed, and in no mean."""
+    """Under pytest-asyncio, `llm` calls the backend by its own client and by the openai SDK.
+
+    The calls are in the journal with timings, but in no mean.
+    """
     project.suite(scenarios=1, test=ASYNC, thresholds={"tsq": 0.5, "tsq.mean": 0.9})
     project.backend([{"match": {"contains": "anybody"}, "text": "Yes, I am here."}, *FIND_THEN_ANSWER])
     (project.root / "tox.ini").unlink()

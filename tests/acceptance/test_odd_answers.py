@@ -1,4 +1,4 @@
-"""What a model says is the model's, however odd: it is never a fault of the backend, and no reader of the run falls over it."""
+"""Odd text from a model is never an error of the backend, and every reader of the run can handle it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_agentbench.records import Json
 from tests.project import Project
 from tests.web import QuietHandler, serving
 
-#: As JSON has it, and as a record has it.
+#: Text in JSON -> text in a record.
 ODD = {
     r"\ud800": "\ufffd",
     r"\ude00 and \ud83d": "\ufffd and \ufffd",
@@ -25,7 +25,7 @@ ODD = {
 
 
 class Server(QuietHandler):
-    """First calls find_item with odd arguments, then says something odd; what is no JSON of whole characters it refuses."""
+    """First calls find_item with odd arguments, then answers with odd text. Refuses requests that are not valid JSON."""
 
     protocol_version = "HTTP/1.1"
 
@@ -46,7 +46,8 @@ class Server(QuietHandler):
         odd = [*ODD][int(asked.partition("shop-")[2].partition(":")[0])]
         said = f'"content": "{odd}!"'
         if len(messages) == 2:
-            arguments = json.dumps(f'{{"item": "{odd}"}}')  # which escapes what is escaped already
+            # Escaping twice is intended: the arguments are JSON inside of JSON.
+            arguments = json.dumps(f'{{"item": "{odd}"}}')
             function = f'{{"name": "find_item", "arguments": {arguments}}}'
             said = f'"content": "{odd}", "tool_calls": [{{"id": "c", "type": "function", "function": {function}}}]'
         choice = f'{{"index": 0, "message": {{"role": "assistant", {said}}}, "finish_reason": "stop"}}'
@@ -60,13 +61,14 @@ def url() -> Iterator[str]:
 
 
 def test_odd_text(project: Project, url: str) -> None:
-    """Half an emoji, control characters and the like, in an answer and in the arguments of a tool call: all is measured and written."""
+    """Half an emoji, control characters and the like in answers and arguments are measured and written."""
     project.write("backends/odd.yaml", json.dumps({"kind": "url", "url": url, "model": "m"}))
     project.suite(scenarios=len(ODD), test="def test_it(rollout):\n    assert rollout.answer == '', rollout.answer\n")
 
     result = project.run("scenarios/shop", "--agentbench-backend=odd", "--junitxml=junit.xml")
 
-    result.assert_outcomes(failed=len(ODD))  # so that all of it is shown
+    # The tests fail so that the output contains all texts.
+    result.assert_outcomes(failed=len(ODD))
     lines = (project.directory / "rollouts.jsonl").read_bytes().splitlines()
     assert [None] * len(ODD) == [orjson.loads(line)["calls"][0]["error_kind"] for line in lines if b'"calls"' in line]
     rollouts = {rollout.scenario: rollout for rollout in project.rollouts}
@@ -78,7 +80,7 @@ def test_odd_text(project: Project, url: str) -> None:
     assert (project.directory / "report.md").read_text(encoding="utf-8")
 
 
-#: Gives back what its model wrote, as agents do that know no better.
+#: Sends the model's output back unchanged, as simple agents do.
 PARROT = """
 class Parrot:
     async def run(self, scenario, llm, tools):
@@ -90,7 +92,7 @@ class Parrot:
 
 @pytest.mark.slow
 def test_a_history_that_the_server_refuses(project: Project) -> None:
-    """An agent of one's own that sends broken arguments back is at fault: a FAILURE, tried once, and no reason to give up the suite."""
+    """A custom agent that sends broken arguments back causes an agent_error. It is attempted once, and the suite goes on."""
     project.suite(scenarios=3, agent={"kind": "./agent.py:Parrot"})
     project.write("scenarios/shop/agent.py", PARROT)
 
@@ -103,7 +105,7 @@ def test_a_history_that_the_server_refuses(project: Project) -> None:
 
 @pytest.mark.slow
 def test_broken_arguments_are_not_sent_back(project: Project) -> None:
-    """The built-in agent goes on with what the model meant, or with none; the record has what it wrote."""
+    """If a model's arguments are broken, the built-in agent sends back repaired arguments or none. The record has the original text."""
     written: Json = {"shop-0:": '{"item": "la', "shop-1:": "{'item': 'lamp'}"}
     first = [
         {"match": {"contains": name, "turn": 0}, "tool_calls": [{"name": "find_item", "arguments": text}]} for name, text in written.items()

@@ -1,4 +1,4 @@
-"""The orchestrator on questions that are no tasks: its programs run in a sandbox that the suite names, and in no other."""
+"""The orchestrator on questions instead of tasks: its programs run only in the sandbox that the suite names."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ VARIANT = "--agentbench-variants=orchestrator"
 
 @pytest.fixture
 def hle(project: Project) -> Project:
-    """A project with the suite."""
+    """A project with the suite hle."""
     shutil.copytree(HLE, project.root / "scenarios/hle", ignore=shutil.ignore_patterns("__pycache__"))
     return project
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="NOT TESTED: bubblewrap is not installed")
 def test_programs_run(hle: Project) -> None:
-    """Four of twelve questions are answered by what a program printed in the sandbox, and the report says which kind it was."""
+    """Four of twelve questions are answered with the output of a program in the sandbox, and the report names the kind of sandbox."""
     result = hle.run("scenarios/hle", VARIANT, BACKEND, "-v")
 
     result.assert_outcomes(passed=12)
-    assert {("ok", "")} == {(rollout.status, rollout.reason) for rollout in hle.rollouts}  # though an expert asks for 40,000 tokens
+    # No call fails, although an expert asks for 40,000 tokens.
+    assert {("ok", "")} == {(rollout.status, rollout.reason) for rollout in hle.rollouts}
     assert {None} == {call.error_kind for rollout in hle.rollouts for call in rollout.calls}
     report = report_of(hle.directory, Level.FULL)
     assert pytest.approx(4 / 12) == measure(report, "accuracy").value
@@ -45,8 +46,8 @@ def test_programs_run(hle: Project) -> None:
     assert KIND in result.stdout.str()
 
 
-def test_none_in_the_place_of_another(hle: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the sandbox that is named cannot be had nothing is measured, and it is said why."""
+def test_a_sandbox_is_not_replaced_by_another(hle: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the named sandbox is not available, nothing is measured, and the error says why."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     agent = "variants.orchestrator.agent"
     docker = (f"--agentbench-set={agent}.code_sandbox=docker", f"--agentbench-set={agent}.image=python:3.12-slim")
@@ -60,11 +61,11 @@ def test_none_in_the_place_of_another(hle: Project, monkeypatch: pytest.MonkeyPa
     without_engine.assert_outcomes(errors=12)
     without_engine.stdout.fnmatch_lines(["*no Docker Engine answers at unix:///nowhere/docker.sock*"])
     without_bubblewrap.assert_outcomes(errors=12)
-    without_bubblewrap.stdout.fnmatch_lines(["*there is no program `bwrap` on the PATH; install bubblewrap*"])
+    without_bubblewrap.stdout.fnmatch_lines(["*the program `bwrap` is not on the PATH; install bubblewrap*"])
 
 
 def test_a_task_has_a_sandbox(project: Project) -> None:
-    """A sandbox for questions is refused where the scenarios are tasks."""
+    """A sandbox for questions is refused if the scenarios are tasks."""
     project.write("scenarios/shop/tasks/one/task.toml", "[environment]\nnetwork_mode = 'no-network'\n")
     project.write("scenarios/shop/tasks/one/instruction.md", "Do nothing.")
     project.write("scenarios/shop/tasks/one/environment/Dockerfile", "FROM nothing\n")
@@ -78,8 +79,8 @@ def test_a_task_has_a_sandbox(project: Project) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="NOT TESTED: bubblewrap is not installed")
-def test_beside_code_in_a_process(hle: Project) -> None:
-    """`isolation: process` is for the suite's own scorer; programs of the orchestrator run in their sandbox all the same."""
+def test_programs_with_isolation(hle: Project) -> None:
+    """`isolation: process` applies to the suite's own scorer. Programs of the orchestrator still run in their sandbox."""
     hle.write("scenarios/hle/own.py", "def answered(scenario, rollout):\n    return float(bool(rollout.answer))\n")
     own = ("--agentbench-set=isolation=process", "--agentbench-set=scorers=[judged_answer, ./own.py:answered]")
 
@@ -90,8 +91,8 @@ def test_beside_code_in_a_process(hle: Project) -> None:
     assert 1.0 == hle.run_json["suites"]["hle-orchestrator"]["scores"]["answered"]["mean"]["value"]
 
 
-def test_none_in_a_process_of_its_own(hle: Project) -> None:
-    """An orchestrator that is the suite's own, in a process for each rollout, has no sandbox: it is refused before anything runs."""
+def test_a_custom_orchestrator_with_isolation_is_refused(hle: Project) -> None:
+    """A suite's own orchestrator in a process for each rollout has no sandbox, so it is refused before anything runs."""
     hle.write("scenarios/hle/own.py", "from pytest_agentbench.agents.orchestrator import Orchestrator as Own\n")
     own = ("--agentbench-set=isolation=process", "--agentbench-set=variants.orchestrator.agent.kind=./own.py:Own")
 

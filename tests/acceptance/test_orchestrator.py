@@ -1,4 +1,4 @@
-"""The orchestrator, from suite.yaml to the report: its own model, experts at another endpoint, and what each of them took."""
+"""The orchestrator, from suite.yaml to the report: its own model, experts at another endpoint, and the usage of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def experts(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_session(project: Project, experts: str) -> None:
-    """The model's own calls are measured, experts' are counted by role, their time is the tools', and programs run only in a sandbox."""
+    """The model's own calls are measured, experts' calls are counted by role, their time counts as tools, and programs run only in a
+    sandbox.
+    """
     roles = {name: {"url": experts, "model": "expert"} for name in ("reasoner", "answer")}
     agent = {"kind": "orchestrator", "context": "transcript", "run_code": False}
     project.backend(ROUNDS)
@@ -55,7 +57,10 @@ NO_MAX_TOKENS = "Unsupported parameter: 'max_tokens' is not supported with this 
 
 @pytest.mark.slow
 def test_an_expert_that_refuses_a_field(project: Project, tmp_path: Path) -> None:
-    """The call that it refused is in the record with its words, the next one makes it good, and later rollouts ask as it wants it."""
+    """If an expert refuses a field, the failed call is recorded with the message.
+
+    The next call and later rollouts use the accepted field.
+    """
     log = tmp_path / "requests"
     rules: list[Json] = [{"match": {"call": 1}, "status": 400, "message": NO_MAX_TOKENS}, {"text": "<answer>There is one.</answer>"}]
     project.backend([ROUNDS[1] | {"match": {"turn": 0}}])
@@ -73,8 +78,8 @@ def test_an_expert_that_refuses_a_field(project: Project, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_server_says_how_much_its_model_takes(project: Project, tmp_path: Path) -> None:
-    """Prompts that can never fit are refused in each rollout before its first call, where nobody but the server knows it."""
+def test_a_prompt_longer_than_the_servers_limit(project: Project, tmp_path: Path) -> None:
+    """If only the server knows its context length, prompts that cannot fit are refused in each rollout before its first call."""
     with engine(tmp_path, ROUNDS, model="short", max_model_len=16384) as url:
         project.write("backends/short.yaml", f"kind: url\nurl: {url}/v1\n")
         project.suite(agent={"kind": "orchestrator", "run_code": False}, roles={"reasoner": {}, "answer": {}}, scenarios=1)

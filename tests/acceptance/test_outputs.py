@@ -1,4 +1,4 @@
-"""What a run shows: on the terminal at every verbosity, of a failing test, and as properties in JUnit XML."""
+"""Output of a run: on the terminal at every verbosity, of a failing test, and as properties in JUnit XML."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from pytest_agentbench.runs.run_file import read_run
 from tests.findings import measure, report_of, said, tables
 from tests.project import FIND_THEN_ANSWER, WAYS, Project, page
 
-#: How pytest's tracebacks name a place in this package.
+#: Matches a place in this package in pytest's tracebacks.
 OUR_FRAME = re.compile(r"pytest_agentbench/\S+\.py:\d+")
 
 
 def shown(project: Project) -> Document:
-    """Returns the report of the last run, whose directory is named as from the project's root."""
+    """Returns the report of the last run, with the run directory relative to the project's root."""
     return document(RunView(read_run(project.directory), project.directory, f"reports/{project.directory.name}"))
 
 
 def rollouts(project: Project, *, with_tools: bool) -> list[str]:
-    """Returns what the terminal shows of the last run's rollouts, in the order of letters."""
+    """Returns the terminal's lines about the last run's rollouts, sorted."""
     return sorted(line for each in project.rollouts for line in terminal.rollout_lines(each, with_tools=with_tools))
 
 
 @WAYS
 def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
-    """-q says it in one line and names the report, without it there is a page, -v has everything and each rollout, -vv each one's tools."""
+    """-q prints one line and the report's path, and the default is a page.
+
+    -v prints everything with each rollout, and -vv also each rollout's tools.
+    """
     project.suite(scenarios=2, expected=("find_item", "order_item"))
 
     quiet = project.run(*way, "-q", "scenarios/shop")
@@ -78,7 +81,7 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
 @pytest.mark.slow
 @WAYS
 def test_junit_properties(project: Project, way: tuple[str, ...]) -> None:
-    """Each test case carries its scores and timings, and its time is the rollout's own, not the wait for a turn."""
+    """Each test case has its scores and timings as properties. Its time is the rollout's duration, without the wait for it."""
     project.suite(scenarios=3)
     project.backend([{"ttft_ms": 600, **rule} for rule in FIND_THEN_ANSWER])
 
@@ -94,7 +97,8 @@ def test_junit_properties(project: Project, way: tuple[str, ...]) -> None:
         assert 600 <= float(found["ttft_ms_p50"])
         assert rollout.duration_s == pytest.approx(float(found["rollout_s"]), abs=0.001)
         own_time = float(str(case.get("time"))) - rollout.duration_s
-        assert 0 <= own_time < 1  # the wait for each rollout, 1.2 s and more, is in no test's time
+        # The waits for the rollouts, 1.2 s and more, are in no test's time.
+        assert 0 <= own_time < 1
 
 
 TALKING = """
@@ -114,7 +118,10 @@ class Agent(ToolCalling):
 @pytest.mark.slow
 @WAYS
 def test_a_failing_test_explains_itself(project: Project, way: tuple[str, ...]) -> None:
-    """A failure shows its own rollout: score, expected against actual tools, the transcript's tail and the log; and no code of ours."""
+    """A failure shows its own rollout: score, expected and actual tools, the end of the transcript and the log.
+
+    It shows none of our code.
+    """
     project.suite(scenarios=3, agent={"kind": "./agent.py:Agent"}, expected=("find_item", "order_item"))
     project.write("scenarios/shop/agent.py", TALKING)
     project.backend(
@@ -158,10 +165,10 @@ def test_a_failing_test_explains_itself(project: Project, way: tuple[str, ...]) 
 
 @pytest.mark.slow
 @WAYS
-def test_what_cannot_be_measured_is_an_error_in_a_sentence(project: Project, way: tuple[str, ...]) -> None:
-    """infra_error is an ERROR, and so is a test that asks for a score whose scorer raised; other tests of that rollout stand.
+def test_unmeasured_rollouts_and_scores_are_explained(project: Project, way: tuple[str, ...]) -> None:
+    """An infra_error is an ERROR, and so is a test that reads a score whose scorer raised. Other tests of that rollout are not affected.
 
-    A score that nobody measures is a FAILURE. Each is a sentence with its reason, and JUnit tells errors and failures apart as well.
+    A score that the suite does not measure is a FAILURE. Each has a sentence with the reason, and JUnit separates errors from failures.
     """
     test = """
 def test_tools(rollout, thresholds):

@@ -1,4 +1,4 @@
-"""The scripts of ThunderAgent's paper on what a short run wrote: its README's snippet reads an export as it stands."""
+"""The snippet in the README of ThunderAgent's paper reads an export of a short run unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.project import Project
     ids=["the-papers-window", "a-window-of-its-own"],
 )
 def test_the_readmes_snippet(project: Project, monkeypatch: pytest.MonkeyPatch, window: list[str], name: str, is_measured: bool) -> None:
-    """It finds the run and prints numbers: rates of 0 where the run was over before the window, and those of the window elsewhere."""
+    """The snippet finds the run and prints its rates. They are 0 if the run ended before the window began."""
     monkeypatch.chdir(project.root)
     project.suite(scenarios=2)
     project.run("scenarios/shop", *window).assert_outcomes(passed=2)

@@ -1,4 +1,4 @@
-"""The line below pytest's dots: on a terminal while rollouts run, and nowhere else."""
+"""The progress line below pytest's dots appears only on a terminal while rollouts run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.terminal import Screen, run_on_terminal
 
 EIGHT_IN_FLIGHT = (*TWO_WORKERS, "--agentbench-concurrency=8")
 
-#: shop-0 is done at once, the others take long enough for the line to be drawn.
+#: The first scenario ends at once, and the others take long enough for the line to be drawn.
 UNEVEN = [{"match": {"contains": "shop-0"}, "text": "No."}, *({"ttft_ms": 900, **rule} for rule in FIND_THEN_ANSWER)]
 
-#: A conftest.py with which lines for a log come twenty times a second.
+#: With this conftest.py, lines for a log are printed twenty times a second.
 QUICK_BEAT = "from pytest_agentbench.session import progress\n\nprogress.BEAT = 0.05\n"
 
 
@@ -37,9 +37,9 @@ def run(project: Project, *arguments: str) -> tuple[int, str]:
     ],
 )
 def test_a_line_of_progress(project: Project, way: tuple[str, ...], verbosity: tuple[str, ...]) -> None:
-    """It says how many of how many are done, the mean so far, the speed and the time to go; in the end it is gone and nothing else is.
+    """The line has finished and planned rollouts, the mean, the speed and the time to go. At the end it is erased, and nothing else is.
 
-    Where somebody looks on there are no lines for a log.
+    On a terminal there are no lines for a log.
     """
     project.suite(scenarios=3)
     project.backend(UNEVEN)
@@ -74,7 +74,7 @@ def test_slow(rollout):
 
 
 def test_progress_stays_out_of_captured_output(project: Project) -> None:
-    """The line is drawn while a test runs whose output is captured, and does not end up in it."""
+    """The line is drawn while a test runs whose output is captured, and is not part of that output."""
     project.suite(scenarios=3, test=SLOW)
     project.backend(UNEVEN)
 
@@ -89,7 +89,7 @@ def test_progress_stays_out_of_captured_output(project: Project) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["-q", "-s", "--agentbench-inline"])
 def test_no_progress_where_it_is_not_wanted(project: Project, option: str) -> None:
-    """-q is quiet, and with -s and inline the terminal belongs to the tests and to debuggers; nor are there lines for a log."""
+    """With -q, -s and inline there is no progress line, and there are no lines for a log."""
     project.suite(scenarios=3)
     project.backend(UNEVEN)
     project.write("conftest.py", QUICK_BEAT)
@@ -103,10 +103,10 @@ def test_no_progress_where_it_is_not_wanted(project: Project, option: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [pytest.param((), marks=pytest.mark.slow), EIGHT_IN_FLIGHT], ids=["one-process", "n2"])
-def test_a_log_says_how_far_it_is(project: Project, way: tuple[str, ...]) -> None:
-    """Where the output is no terminal, a line now and then says how many rollouts are done, what failed, and how long it takes.
+def test_progress_lines_of_a_log(project: Project, way: tuple[str, ...]) -> None:
+    """If the output is not a terminal, lines say how many rollouts are done, what failed, and how long it takes.
 
-    There is no line of progress and no control sequence.
+    There is no progress line and no control sequence.
     """
     project.suite(scenarios=3)
     project.backend(UNEVEN)
@@ -124,7 +124,7 @@ def test_a_log_says_how_far_it_is(project: Project, way: tuple[str, ...]) -> Non
 
 @pytest.mark.slow
 def test_a_quiet_log(project: Project) -> None:
-    """With -q there are dots and no lines between them."""
+    """With -q a log has dots and no lines between them."""
     project.suite(scenarios=3)
     project.backend(UNEVEN)
     project.write("conftest.py", QUICK_BEAT)
@@ -136,18 +136,21 @@ def test_a_quiet_log(project: Project) -> None:
     ("age", "seconds"), [(0, 30), (600, 30), (1200, 60), (6000, 300), (86_400, 300)], ids=["start", "10 min", "20 min", "100 min", "day"]
 )
 def test_a_log_does_not_grow_without_end(age: float, seconds: float) -> None:
-    """Lines come every half a minute for ten minutes, then rarer, and never more than five minutes apart."""
+    """For ten minutes there is a line every 30 seconds. Later lines are rarer, but at most five minutes apart."""
     assert seconds == pause(age, BEAT)
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (119.4, "119 s"), (120, "2 min"), (7170, "2 h 00 min"), (7500, "2 h 05 min")])
 def test_durations(seconds: float, text: str) -> None:
-    """Seconds, then minutes, then hours and minutes."""
+    """Durations are in seconds, then in minutes, then in hours and minutes."""
     assert text == duration_text(seconds)
 
 
 def test_a_line_of_a_log(tmp_path: Path) -> None:
-    """It tells what is done, what failed, since when, and how long the rest takes at the pace of this session; not before one is done."""
+    """A line has the finished rollouts, failed tests and elapsed time.
+
+    The time to go is missing until this session has finished a rollout.
+    """
     recorder = RunRecorder(tmp_path, str, print)
     recorder.planned(100, 20, {"shop": 100})
     recorder.began = 1000.0

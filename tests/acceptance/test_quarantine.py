@@ -1,4 +1,4 @@
-"""Quarantine: scenarios that run and are reported, and that no gate counts."""
+"""Quarantined scenarios run and are reported, but no gate counts them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HALF = "tsq.mean >= -0.5 vs baseline"
 
 @pytest.fixture
 def held(project: Project) -> Project:
-    """A suite of 20 scenarios of which shop-1 is in quarantine, and a run of it before that, in which all was well."""
+    """A suite of 20 scenarios with shop-1 in quarantine, and an earlier run without quarantine and without failures."""
     project.suite(scenarios=20)
     project.good_run("before")
     project.suite(scenarios=20, quarantine=[ENTRY])
@@ -35,7 +35,7 @@ def held(project: Project) -> Project:
 @pytest.mark.slow
 @BOTH_WAYS
 def test_a_quarantined_scenario(held: Project, way: tuple[str, ...]) -> None:
-    """It runs, has a letter of its own, fails nothing with and without a gate, and is told of with owner and date."""
+    """A quarantined scenario runs, fails nothing with or without a gate, and is reported with owner and date."""
     held.backend(ONE_WRONG)
 
     result = held.run(*way, "scenarios/shop", "-x", "--junitxml=junit.xml")
@@ -59,10 +59,13 @@ def test_a_quarantined_scenario(held: Project, way: tuple[str, ...]) -> None:
 
 
 @WAYS
-def test_the_gate_leaves_it_out(
+def test_the_gate_ignores_quarantined_scenarios(
     held: Project, way: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On both sides; the offline gate says the same from what the run recorded, whatever suite.yaml says by then."""
+    """The gate ignores quarantined scenarios in run and baseline.
+
+    `agentbench gate` gives the same result from the run, even if suite.yaml has changed.
+    """
     held.backend(ONE_WRONG)
 
     result = held.run(*way, "scenarios/shop", "--agentbench-baseline=before", f"--agentbench-gate={HALF}")
@@ -90,8 +93,8 @@ def test_the_gate_leaves_it_out(
 
 @pytest.mark.slow
 @WAYS
-def test_a_pass_is_a_pass(project: Project, way: tuple[str, ...]) -> None:
-    """A quarantined scenario that passes is counted as such, by variant and over all trials, so that somebody can end its quarantine."""
+def test_a_quarantined_scenario_that_passes(project: Project, way: tuple[str, ...]) -> None:
+    """The report counts how often a quarantined scenario passed, over all trials, so that its owner can end the quarantine."""
     project.suite(scenarios=2, quarantine=[ENTRY])
 
     project.run(*way, "scenarios/shop", "--agentbench-trials=2").assert_outcomes(passed=4)
@@ -104,7 +107,7 @@ def test_a_pass_is_a_pass(project: Project, way: tuple[str, ...]) -> None:
 
 @pytest.mark.slow
 def test_infra_errors_count(held: Project) -> None:
-    """An error of the infrastructure is no property of a scenario: it is an ERROR, and nothing passes."""
+    """An infra_error of a quarantined scenario is an ERROR, and the gate is INCONCLUSIVE."""
     held.backend(ONE_FAILS)
 
     result = held.run("scenarios/shop", "--agentbench-baseline=before", f"--agentbench-gate={HALF}", "--agentbench-retries=0")
@@ -118,7 +121,7 @@ def test_infra_errors_count(held: Project) -> None:
 
 @pytest.mark.slow
 def test_other_assertions_and_means_count_it(project: Project) -> None:
-    """What has to hold for every scenario holds for one in quarantine too, and a limit on the suite's mean is not eased by a quarantine."""
+    """Other assertions apply to quarantined scenarios, too, and thresholds of means include their scores."""
     project.suite(scenarios=2, quarantine=[ENTRY], test="def test_it(rollout):\n    assert 'order_item' not in rollout.tools\n")
     project.backend(ONE_WRONG)
 
@@ -131,7 +134,7 @@ def test_other_assertions_and_means_count_it(project: Project) -> None:
 
 @pytest.mark.slow
 def test_an_expired_entry(project: Project) -> None:
-    """It is an error of the suite that names scenario, owner and date."""
+    """An expired quarantine is an error of the suite that names scenario, owner and date."""
     project.suite(quarantine=[{**ENTRY, "expires": "2020-01-31"}])
 
     result = project.run("scenarios/shop")

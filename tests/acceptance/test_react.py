@@ -9,7 +9,7 @@ from tests.project import Project
 
 @pytest.mark.slow
 def test_banking_by_text(project: Project) -> None:
-    """`--agentbench-agent=react` makes the same calls as native tools do, one a turn, and leaves a transcript that can be read."""
+    """`--agentbench-agent=react` makes the same calls as the agent with native tools, one a turn, and its transcript is readable."""
     project.shipped("banking")
     made, means = {}, {}
     for agent in ("tool_calling", "react"):

@@ -1,4 +1,4 @@
-"""A server that refuses what a suite asks of it: one ERROR with its words, no further try, and an early end."""
+"""If a server refuses a suite's requests, there is an ERROR with its message, no retry, and an early end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORDS = f"HTTP 400: {NO_PARSER['message']}"
 
 @WAYS
 def test_a_server_that_is_set_up_wrongly(project: Project, way: tuple[str, ...]) -> None:
-    """Its first refusals are each tried once; an ERROR has the server's words, nothing is scored, and the session ends."""
+    """If a server refuses the first scenarios, each is attempted once, an ERROR has the server's message, and the session ends."""
     project.backend([NO_PARSER])
     project.suite(scenarios=40)
 
@@ -33,7 +33,7 @@ def test_a_server_that_is_set_up_wrongly(project: Project, way: tuple[str, ...])
 
 @pytest.mark.slow
 def test_a_key_that_is_turned_down_by_chats_only(project: Project) -> None:
-    """Where the list of models is free to all, the first chats say what is wrong, and name the place of the key."""
+    """If only chats need a key, the first chats fail with the server's message and a hint where to set the key."""
     project.backend([{"status": 401, "message": "Incorrect API key"}])
     project.suite(scenarios=3)
 
@@ -45,7 +45,10 @@ def test_a_key_that_is_turned_down_by_chats_only(project: Project) -> None:
 
 @pytest.mark.slow
 def test_a_scenario_that_the_server_refuses(project: Project) -> None:
-    """One that is refused among others that are answered is an ERROR of its own, tried once; so is an address that is not taken later."""
+    """If the server refuses one scenario and answers others, only that scenario is an ERROR, without a retry.
+
+    A later HTTP 404 is treated the same way.
+    """
     lost = {"status": 404, "message": "The model `m` does not exist."}
     refusals = [
         {"match": {"contains": "shop-0:"}, **NO_PARSER},

@@ -1,4 +1,4 @@
-"""One setup that is run again and again: a verdict says how often, and the luckiest run is a baseline with a warning."""
+"""If one setup is run repeatedly, the verdict says how often, and promoting the best run as a baseline gives a warning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_agentbench.reports import phrases
 from pytest_agentbench.runs.run_file import read_run
 from tests.project import Project, page
 
-#: An agent that gets better from run to run, although nothing has changed.
+#: An agent whose answers improve from run to run, although nothing has changed.
 AGENT = """
 from pathlib import Path
 
@@ -24,7 +24,7 @@ TEST = "def test_it(rollout): assert rollout.answer == 'lamp'\n"
 
 @pytest.fixture
 def lucky(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project under git whose suite of three scenarios passes in the third run, and no earlier."""
+    """A project under git whose suite of three scenarios passes only in the third run."""
     project.suite(scenarios=3, test=TEST, agent={"kind": "./agent.py:run"}, scorers=["./scorers.py:right"], thresholds={"right.mean": 0.9})
     project.write("scenarios/shop/agent.py", AGENT)
     project.write("scenarios/shop/scorers.py", "def right(scenario, rollout):\n    return float(rollout.answer == 'lamp')\n")
@@ -43,7 +43,10 @@ def tried(project: Project, number: int, *words: str) -> pytest.RunResult:
 
 @pytest.mark.slow
 def test_run_until_it_is_green(lucky: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """The third run passes, and says that two before it did not. The best of them is a poor baseline; more trials are another setup."""
+    """The third run passes, and says that two before it did not.
+
+    Promoting the best run gives a warning. With more trials, the setup is another one.
+    """
     assert [1, 1] == [tried(lucky, number).ret for number in (1, 2)]
 
     third = tried(lucky, 3)

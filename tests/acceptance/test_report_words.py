@@ -1,4 +1,4 @@
-"""report.md is for people: nothing in it is written as Python writes it."""
+"""report.md contains no values in Python's notation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_agentbench.reports import gate_phrases, phrases, serving_phrases, su
 from tests.findings import report_of, said, tables
 from tests.project import FIND_THEN_ANSWER, Project
 
-#: What Python calls nothing, truth and numbers that are none; containers of quoted texts; objects and classes.
+#: Python's constants, special numbers, containers of quoted strings, objects and classes.
 PYTHON = re.compile(
     r"\b(None|True|False|nan|inf)\b|[\[{(]'|'[\]})]|', '|': |\w\(\)|PosixPath|<\w+\.|<class |\bdefaultdict\b|\bobject at 0x"
 )
@@ -27,12 +27,12 @@ QUARANTINE = {"scenario": "shop-1", "owner": "ada", "reason": "the label is disp
 
 
 def python_in(project: Project) -> list[str]:
-    """Lines of report.md in which there is Python."""
+    """Returns the lines of report.md that contain Python's notation."""
     return [line for line in (project.directory / "report.md").read_text().splitlines() if PYTHON.search(line)]
 
 
-def test_what_is_python() -> None:
-    """The pattern sees what it is made for, and neither English nor JSON."""
+def test_the_pattern_finds_python() -> None:
+    """The pattern matches Python's notation, but neither English nor JSON."""
     reprs = [None, True, float("nan"), float("inf"), {"a": 1}, ["a"], ("a", "b"), {"a"}, QUARANTINE, object(), range]
 
     assert [] == [each for each in map(repr, reprs) if not PYTHON.search(each)]
@@ -40,7 +40,7 @@ def test_what_is_python() -> None:
 
 
 def test_the_richest_report(project: Project) -> None:
-    """Gate, baseline, quarantine, limits, objectives, changed settings, failures, errors, a scorer that raises, and a second session."""
+    """A report with gate, baseline, quarantine, thresholds, objectives, settings, failures, errors and two sessions contains no Python."""
     project.suite(scenarios=8)
     project.good_run("before")
     project.suite(
@@ -89,7 +89,7 @@ def test_the_richest_report(project: Project) -> None:
 
 @pytest.mark.slow
 def test_the_report_of_two_arms(project: Project) -> None:
-    """Comparisons, blocks, resets of the prefix cache, and an arm that is not there."""
+    """The report of an A/B session with comparisons, blocks, cache resets and a missing arm contains no Python."""
     project.suite(scenarios=3)
     project.backend(name="good")
 
@@ -103,7 +103,7 @@ def test_the_report_of_two_arms(project: Project) -> None:
 
 @pytest.mark.slow
 def test_the_report_of_an_agent_that_judges_itself(project: Project) -> None:
-    """Drafts and judges."""
+    """The report of an agent with drafts and judges contains no Python."""
     project.shipped("banking")
 
     project.run("scenarios/banking", "--agentbench-agent=self_evaluating", "--agentbench-limit=3")

@@ -1,4 +1,4 @@
-"""`agentbench rescore`: other scores for rollouts that are there already, with no backend."""
+"""`agentbench rescore` computes other scores for existing rollouts, without a backend."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def judged(scenario, rollout, judge):
     return 0.25
 """
 
-#: What shop-1 gets is a call too many.
+#: The model makes one call too many for shop-1.
 RULES: list[Json] = [
     {
         "match": {"turn": 0, "contains": "shop-1"},
@@ -53,7 +53,7 @@ RULES: list[Json] = [
 
 @pytest.fixture
 def shop(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project with a run of three scenarios, and no process of ours left."""
+    """A project with a run of three scenarios. None of our processes is left."""
     project.backend(RULES)
     project.suite(thresholds={"tsq": 0.5, "tsq.mean": 0.9}, scorers=["tsq", "./scorer.py:judged"])
     project.write("scenarios/shop/scorer.py", OWN)
@@ -77,7 +77,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_same_scores_again(shop: Project, capsys: Capture) -> None:
-    """Where nothing has changed the new run says the same; the old one is not touched, and the new one is one for other commands."""
+    """If nothing has changed, the new run has the same scores. The old run is unchanged, and other commands can read the new one."""
     before = contents(shop.directory)
 
     assert 0 == main(["rescore"])
@@ -99,7 +99,7 @@ def test_the_same_scores_again(shop: Project, capsys: Capture) -> None:
 
 
 def test_other_scorers_and_options(shop: Project, capsys: Capture) -> None:
-    """Scorers and their options are those of the suite as it is now; scores of a judge stay, and limits are judged again."""
+    """The suite's current scorers and options are used. Scores of judges are kept, and thresholds are judged again."""
     change(shop, scorers=["tsq_multiset", {"./scorer.py:fussy": {"best": 0.5}}, "tsq"])
 
     assert 0 == main(["rescore", shop.directory.name])
@@ -118,7 +118,7 @@ def test_other_scorers_and_options(shop: Project, capsys: Capture) -> None:
 
 
 def test_one_scorer(shop: Project, capsys: Capture) -> None:
-    """`--scorer` restricts, and may name one that the suite does not have, by import path as well."""
+    """`--scorer` selects scorers. It may name a scorer that the suite does not use, also by import path."""
     assert 0 == main(["rescore", "--scorer", "exact_match", "--scorer", "./scorer.py:fussy"])
 
     said = capsys.readouterr().out.splitlines()
@@ -151,7 +151,7 @@ def blocked(scenario, rollout):
 
 
 def test_scorers_that_do_not_end(shop: Project) -> None:
-    """A scorer has as long as in the session, also if it does not end when it is cancelled, and the command ends."""
+    """A scorer has as much time as in a session, even if it ignores its cancellation, and the command ends."""
     shop.write("scenarios/shop/endless.py", ENDLESS)
     change(shop, timeout=1, scorers=["tsq", "./endless.py:endless", "./endless.py:blocked"])
 
@@ -165,12 +165,12 @@ def test_scorers_that_do_not_end(shop: Project) -> None:
 
 
 def means(run: Run) -> list[tuple[str, float | None]]:
-    """What became of each rule, and the number that it was judged on."""
+    """Returns the verdict of each rule and the estimate that it is based on."""
     return [(rule.verdict, rule.estimate) for rule in run.gate.rules] if run.gate else []
 
 
 def test_limits_are_judged_again(shop: Project) -> None:
-    """A limit on a mean holds or fails by the new scores."""
+    """A threshold of a mean is judged by the new scores."""
     shop.write("scenarios/shop/scorer.py", OWN + "\ndef tsq(scenario, rollout): return 1.0\n")
     assert ("FAIL", [("FAIL", 0.8888888888888888)]) == ((run := read_run(shop.directory)).verdict, means(run))
 
@@ -180,8 +180,8 @@ def test_limits_are_judged_again(shop: Project) -> None:
     assert ("PASS", [("PASS", 1.0)]) == (run.verdict, means(run))
 
 
-def test_floors_are_judged_again(shop: Project, capsys: Capture) -> None:
-    """A run in which rollouts do not reach the floor under each scenario is no PASS, whatever its means are."""
+def test_thresholds_of_scenarios_are_judged_again(shop: Project, capsys: Capture) -> None:
+    """If rollouts do not reach the threshold of each scenario, the rescored run fails, whatever its means are."""
     change(shop, thresholds={"tsq": 0.5})
     shop.run("scenarios/shop").assert_outcomes(passed=3)
     shop.write("scenarios/shop/scorer.py", OWN + "\ndef tsq(scenario, rollout): return 0.4 if scenario.id == 'shop-1' else 1.0\n")
@@ -200,7 +200,7 @@ def test_floors_are_judged_again(shop: Project, capsys: Capture) -> None:
 
 
 def test_mistakes_follow_the_scores(shop: Project) -> None:
-    """What went wrong is told of the rollouts as they are scored now: with a score of arguments, of arguments too, in every report."""
+    """Mistakes in the reports follow the new scores. With a score of arguments, wrong arguments count as well."""
     shop.backend([{"match": {"turn": 0}, "tool_calls": [{"name": "find_item", "arguments": {"item": "vase"}}]}, *FIND_THEN_ANSWER])
     shop.run("scenarios/shop")
     old = triage(shop.directory)
@@ -215,14 +215,14 @@ def test_mistakes_follow_the_scores(shop: Project) -> None:
 
 
 def triage(directory: Path) -> Triage:
-    """What a run says of the mistakes in the shop."""
+    """Returns the counted mistakes of the suite shop in a run."""
     counted = read_run(directory).suites["shop"].triage
     assert counted is not None
     return counted
 
 
-def test_what_was_asked_stays(shop: Project) -> None:
-    """A run that is scored again says what its session asked for, whatever the suite asks for by now."""
+def test_settings_of_the_session_are_kept(shop: Project) -> None:
+    """A rescored run keeps gate, agent and other settings of its session, even if the suite has changed."""
     change(shop, gate=["tsq.mean >= 0.1"], deterministic=True, agent={"kind": "react"})
 
     assert 0 == main(["rescore", "--scorer", "exact_match"])
@@ -232,7 +232,7 @@ def test_what_was_asked_stays(shop: Project) -> None:
 
 
 def test_other_data(shop: Project, capsys: Capture) -> None:
-    """Where the data are not those of the run it refuses, says what differs, and writes nothing."""
+    """If the data differ from those of the run, the command fails, says what differs, and writes nothing."""
     file = shop.root / "scenarios/shop/data.json"
     file.write_text(json.dumps([*json.loads(file.read_text()), shop.entry("shop-9")]))
 
@@ -257,7 +257,7 @@ def test_nothing_to_score(project: Project, monkeypatch: pytest.MonkeyPatch, cap
 
 
 def test_a_suite_that_moved(shop: Project, capsys: Capture) -> None:
-    """A suite that is no longer where it was is named, and found again with --suite."""
+    """If a suite's folder has moved, the error names the old path, and --suite gives the new one."""
     moved = (shop.root / "scenarios/shop").rename(shop.root / "store")
 
     assert 4 == main(["rescore"])
@@ -268,7 +268,7 @@ def test_a_suite_that_moved(shop: Project, capsys: Capture) -> None:
 
 
 def test_memory(shop: Project) -> None:
-    """One rollout is in memory at a time, however long the journal is."""
+    """Only one rollout is in memory at a time, however long the journal is."""
     first = shop.rollouts[0]
     with (shop.directory / "rollouts.jsonl").open("ab") as lines:
         for trial in range(2, 2000):
@@ -285,8 +285,8 @@ def test_memory(shop: Project) -> None:
     assert peak < 10_000_000
 
 
-def test_what_cannot_be_scored(shop: Project) -> None:
-    """Rollouts without a measurement, and those of tests by hand, go into the new journal as they are."""
+def test_unmeasured_rollouts_are_kept(shop: Project) -> None:
+    """Rollouts without a measurement, and those of manual calls in tests, are copied to the new journal unchanged."""
     adhoc = Rollout("test_x.py", "test_x", "default", 1, "ok", kind="adhoc")
     failed = Rollout("shop", "shop-0", "default", 2, "agent_error", "KeyError")
     with (shop.directory / "rollouts.jsonl").open("ab") as lines:
@@ -297,12 +297,13 @@ def test_what_cannot_be_scored(shop: Project) -> None:
     first, second = [*read_journal(rescored(shop))][3:]
     assert adhoc == first
     assert dataclasses.replace(failed, content=second.content) == second
-    assert {"tsq"} == second.content["scorers"].keys()  # the 0 that it counts as is one of the new scorer's
+    # The rollout counts as 0, and that value belongs to the new scorer.
+    assert {"tsq"} == second.content["scorers"].keys()
 
 
 @pytest.fixture
 def fussy(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project with a run, `old`, in which a scorer of the suite's own was content with all; now it is not."""
+    """A project with a run, `old`, in which the suite's own scorer gave 1 to all rollouts. The current scorer gives 0."""
     project.suite(scenarios=12, scorers=["tsq", "./scorer.py:fussy"], gate=["fussy.mean >= 0.5"])
     project.write(
         "scenarios/shop/scorer.py", "from pytest_agentbench import scorer\n@scorer(range=(0, 1))\ndef fussy(scenario, rollout): return 1.0"
@@ -316,7 +317,7 @@ def fussy(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def test_hashes_follow_the_scores(fussy: Project, capsys: Capture) -> None:
-    """A gate compares a run that was scored again with runs of the same scorer, and with no others; kept scores stay as they were."""
+    """A gate compares a rescored run only with runs of the same scorer. Kept scores keep their hash."""
     fussy.run("scenarios/shop")
     fussy.directory.rename(fussy.root / "reports" / "new")
 
@@ -340,7 +341,7 @@ def test_hashes_follow_the_scores(fussy: Project, capsys: Capture) -> None:
 
 
 def test_the_gate_is_judged_again(fussy: Project, capsys: Capture) -> None:
-    """Verdict and exit status of the new run are those of its gate on the new scores, and its report says so."""
+    """Verdict and exit status of the rescored run come from its gate on the new scores, also in its report."""
     assert 0 == main(["rescore", "old"])
 
     was, run = read_run(Path("reports/old")), read_run(Path("reports/old-rescored"))
@@ -352,8 +353,8 @@ def test_the_gate_is_judged_again(fussy: Project, capsys: Capture) -> None:
     assert "FAIL" == gate_of(report_of(Path("reports/old-rescored"))).verdict
 
 
-def test_a_baseline_that_is_gone(fussy: Project, capsys: Capture) -> None:
-    """Where the baseline of the session is not there any more nothing is written, until --baseline names another one."""
+def test_a_missing_baseline(fussy: Project, capsys: Capture) -> None:
+    """If the session's baseline no longer exists, nothing is written, unless --baseline names another one."""
     assert 0 == main(["rescore", "old"])
     fussy.run("scenarios/shop", "--agentbench-baseline=old-rescored", "--agentbench-gate=fussy.mean >= -0.9 vs baseline")
     Path("reports/old-rescored").rename("reports/moved")

@@ -1,4 +1,4 @@
-"""Going on with a run: only what is missing or failed runs, tests judge what is stored, and the numbers are those of one session."""
+"""Resuming a run: only missing or failed rollouts run, tests judge the stored ones, and the numbers are those of a single session."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.small_stacks import PASSES, own_folder, stack
 
 pytestmark = pytest.mark.slow
 
-#: What a run has, whoever ran it when: everything but times.
+#: Everything in run.json except for times is the same, however many sessions the run had.
 SAME = ("verdict", "plan", "gate")
 
 
 def without_times(run: Json) -> Json:
-    """The part of run.json that two runs of the same have in common."""
+    """Returns the part of run.json that is equal for two equal runs."""
     performance = run["performance"]
     counts = {name: performance[name] for name in ("calls", "failed_calls", "output_tokens", "prompt_tokens", "token_sources")}
     return {**{name: run[name] for name in SAME}, **counts, "suites": [*map(_untimed, run["suites"].values())]}
@@ -35,12 +35,15 @@ def _untimed(suite: Json) -> Json:
 
 
 def sessions(project: Project) -> list[int]:
-    """How many rollouts of the newest run are of each session."""
+    """Returns the number of rollouts of each session of the newest run."""
     return [each["rollouts"] for each in project.run_json["sessions"]]
 
 
 def test_only_what_is_missing_runs(project: Project) -> None:
-    """A run of a part goes on as a run of all: the rollouts that are there are read, with workers and without, and nothing is double."""
+    """A run of a part of a suite can be resumed for the whole suite.
+
+    Stored rollouts are read, with and without workers, and none is stored twice.
+    """
     project.suite(scenarios=6, thresholds={"tsq": 0.5, "tsq.mean": 0.5})
     project.run("scenarios/shop", "-k", "shop-0 or shop-1").assert_outcomes(passed=2)
     first = project.directory
@@ -69,7 +72,7 @@ def test_only_what_is_missing_runs(project: Project) -> None:
 
 @WAYS
 def test_a_stored_failure_fails_again(project: Project, way: tuple[str, ...]) -> None:
-    """Tests judge stored rollouts as usual: scores that are too low fail, agents' errors fail, with the same sections."""
+    """Tests judge stored rollouts as usual: low scores and agents' errors fail with the same sections."""
     project.suite(scenarios=2, expected=("find_item", "order_item"), thresholds={"tsq": 0.9})
     project.run("scenarios/shop").assert_outcomes(failed=2)
 
@@ -81,8 +84,11 @@ def test_a_stored_failure_fails_again(project: Project, way: tuple[str, ...]) ->
 
 
 @WAYS
-def test_what_failed_runs_again(project: Project, way: tuple[str, ...]) -> None:
-    """An infra_error is tried again with all attempts kept, the mean is that of a run without it, and the retried ones are compared."""
+def test_failed_rollouts_run_again(project: Project, way: tuple[str, ...]) -> None:
+    """An infra_error is attempted again, and all attempts are kept.
+
+    The mean is that of a run without the error, and repeated rollouts are compared.
+    """
     project.suite(scenarios=3, agent={"kind": "./agent.py:Agent"})
     project.write("scenarios/shop/agent.py", FLAKY)
     flag = project.write("broken", "")
@@ -125,7 +131,7 @@ class Agent(ToolCalling):
 
 
 def test_the_policy_can_be_chosen(project: Project) -> None:
-    """`agent_error` may run again, `none` runs only what is missing."""
+    """--agentbench-resume-rerun=agent_error runs such rollouts again, and `none` runs only missing ones."""
     project.suite(scenarios=2, agent={"kind": "./agent.py:Agent"}, thresholds={"tsq": 0.0})
     project.write("scenarios/shop/agent.py", FLAKY.replace("InfraError(", "LookupError("))
     flag = project.write("broken", "")
@@ -139,8 +145,8 @@ def test_the_policy_can_be_chosen(project: Project) -> None:
     assert [1, 0, 0, 1] == sessions(project)
 
 
-def test_the_time_limit_leaves_a_run_to_go_on_with(project: Project) -> None:
-    """What the limit kept from starting is missing, the session says which command runs it, and that command does."""
+def test_a_run_with_a_time_limit_can_be_resumed(project: Project) -> None:
+    """After the time limit, the session prints the command that runs the missing rollouts, and that command works."""
     project.suite(scenarios=4)
     project.backend([{"ttft_ms": 300, **rule} for rule in FIND_THEN_ANSWER])
     limited = project.run("--agentbench-time-limit=100ms", "--agentbench-concurrency=1", "scenarios/shop", "-q")
@@ -164,7 +170,7 @@ def test_the_time_limit_leaves_a_run_to_go_on_with(project: Project) -> None:
     ],
 )
 def test_a_changed_setup_is_refused(project: Project, change: tuple[str, ...], sentence: str) -> None:
-    """What is stored would not be what runs now: a usage error that says what, and nothing is written or booted."""
+    """If the setup has changed, resuming is a usage error that says what differs, and nothing is written or started."""
     project.suite(scenarios=2)
     project.suite("other", scenarios=1)
     project.run_once("scenarios/shop")
@@ -180,7 +186,7 @@ def test_a_changed_setup_is_refused(project: Project, change: tuple[str, ...], s
 
 
 def test_a_changed_scenario_is_refused(project: Project) -> None:
-    """The scenario is named; another one that was not run yet may change."""
+    """A changed scenario that already ran is refused by name. A scenario that has not run yet may change."""
     file = project.suite(scenarios=2).parent / "data.json"
     project.run("scenarios/shop", "-k", "shop-0")
     changed = [{**entry, "question": "Is there a chair?"} for entry in json.loads(file.read_text())]
@@ -204,8 +210,8 @@ def test_a_changed_scenario_is_refused(project: Project) -> None:
         (("--agentbench-resume", "--agentbench-resume-rerun=failed"), "--agentbench-resume-rerun failed: must be statuses separated by*"),
     ],
 )
-def test_what_cannot_be_gone_on_with(project: Project, arguments: tuple[str, ...], sentence: str) -> None:
-    """A run that is not there, and options that make no sense, are usage errors that say what would work."""
+def test_wrong_options_for_resuming(project: Project, arguments: tuple[str, ...], sentence: str) -> None:
+    """A run that does not exist, and options that cannot be combined, are usage errors that say what would work."""
     project.suite(scenarios=1)
 
     result = project.run(*arguments, "scenarios/shop")
@@ -215,7 +221,10 @@ def test_what_cannot_be_gone_on_with(project: Project, arguments: tuple[str, ...
 
 
 def test_the_option_takes_no_path_for_a_run(project: Project) -> None:
-    """`--agentbench-resume scenarios/shop` goes on with the latest run of these tests, wherever the option stands; so does the ini file."""
+    """`--agentbench-resume scenarios/shop` resumes the latest run of these tests, wherever the option is placed.
+
+    The ini file works, too.
+    """
     project.suite(scenarios=1)
     project.suite("other", scenarios=1)
     project.run_once("scenarios/shop")
@@ -227,8 +236,8 @@ def test_the_option_takes_no_path_for_a_run(project: Project) -> None:
     assert [1, 0, 0, 0] == sessions(project)
 
 
-def test_calls_by_hand_are_made_again(project: Project) -> None:
-    """What a test calls by hand belongs to the test, which runs again; its record has hashes too, and only the last one counts."""
+def test_manual_calls_are_made_again(project: Project) -> None:
+    """A test that calls the model itself runs again when a run is resumed. Its record has hashes, and only the last one counts."""
     project.suite(scenarios=1, test="async def test_hand(llm):\n    await llm.chat([{'role': 'user', 'content': 'hello'}])\n")
     project.pytester.makeini(
         "[pytest]\naddopts = --import-mode=importlib\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
@@ -244,7 +253,7 @@ def test_calls_by_hand_are_made_again(project: Project) -> None:
 
 
 def test_inline_reads_what_is_stored(project: Project) -> None:
-    """A debugger that is started on a resumed run walks only through what is missing."""
+    """With a debugger on a resumed run, only the missing rollouts run."""
     project.suite(scenarios=2)
     project.run("scenarios/shop", "-k", "shop-0").assert_outcomes(passed=1)
 
@@ -254,7 +263,7 @@ def test_inline_reads_what_is_stored(project: Project) -> None:
 
 
 def test_other_variants_stay_in_the_report(project: Project) -> None:
-    """A run that had several variants has them all in its report, also when it goes on with one of them."""
+    """A run with several variants has all of them in its report, even if only one of them is selected when it is resumed."""
     project.suite(scenarios=1, variants={"warm": {"agent": {"temperature": 1.0}}})
     project.run("--agentbench-variants=all", "scenarios/shop").assert_outcomes(passed=2)
 
@@ -264,7 +273,7 @@ def test_other_variants_stay_in_the_report(project: Project) -> None:
 
 
 def test_damage_is_reported(project: Project) -> None:
-    """A line that is no record is named in the report, its rollout runs again, and a record torn by a kill is cut off."""
+    """A damaged line is named in the report and its rollout runs again. An incomplete last record is removed."""
     project.suite(scenarios=3)
     project.run_once("scenarios/shop")
     journal = project.directory / "rollouts.jsonl"
@@ -287,7 +296,7 @@ def test_damage_is_reported(project: Project) -> None:
 
 
 def flip(project: Project, key: bytes) -> str:
-    """Changes the first digit behind a key of the second record, which is valid JSON afterwards; the sentence on it."""
+    """Changes a digit after a key of the second record, so that it stays valid JSON. Returns the message about it."""
     journal = project.directory / "rollouts.jsonl"
     first, second, third = journal.read_bytes().splitlines(keepends=True)
     place = second.index(key) + len(key)
@@ -299,7 +308,7 @@ def flip(project: Project, key: bytes) -> str:
 
 @pytest.mark.parametrize("key", [b'"started_ns":', b'"crc":"', b'"content":{"scenario":"'], ids=["body", "checksum", "head"])
 def test_a_flipped_byte(project: Project, key: bytes) -> None:
-    """A record of which one digit has changed is named by its line and runs again, the others are kept, and all tests are judged."""
+    """A record in which one digit has changed is named by its line and runs again. The others are kept, and all tests are judged."""
     project.suite(scenarios=3)
     project.run_once("scenarios/shop")
     sentence = flip(project, key)
@@ -322,7 +331,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands_name_damage(project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Whoever reads a run is told which line of it is damaged, and gets what the others say."""
+    """Each command that reads a run names a damaged line, and uses the other lines."""
     project.suite(scenarios=3)
     project.run_once("scenarios/shop")
     sentence = flip(project, b'"started_ns":')
@@ -336,8 +345,8 @@ def test_commands_name_damage(project: Project, capsys: pytest.CaptureFixture[st
     assert output.out
 
 
-def test_a_stack_is_not_booted_for_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When every rollout is there nothing that takes minutes or GPUs starts; when one is missing it does."""
+def test_a_stack_starts_only_if_rollouts_are_missing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If all rollouts are stored, no stack is started. If one is missing, the stack is started."""
     project.suite(scenarios=2, test=PASSES)
     stack(project)
     with own_folder(monkeypatch):
@@ -353,8 +362,8 @@ def test_a_stack_is_not_booted_for_nothing(project: Project, monkeypatch: pytest
     assert "tiny" == project.run_json["backend"]["served_model"]
 
 
-def test_other_tools_know_no_pause(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """A table of a tool that measures one session is not made of several."""
+def test_tables_of_other_tools_need_one_session(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """`show --as` refuses a run of several sessions, because the other tool measures only one."""
     project.suite(scenarios=2)
     project.run("scenarios/shop", "-k", "shop-0")
     project.run("--agentbench-resume", "scenarios/shop")

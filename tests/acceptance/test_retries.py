@@ -1,4 +1,4 @@
-"""Retries hide nothing: what earlier attempts asked of the backend is recorded, and counts in every number about calls."""
+"""Calls of earlier attempts are recorded, and count in every number about calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_agentbench.gate.baselines import read_evidence
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, Project
 
-#: The first two requests fail, each in its own way.
+#: The first two requests fail, each with another status.
 TWO_FAIL: list[Json] = [
     {"match": {"call": 1}, "status": 500},
     {"match": {"call": 2}, "status": 503},
@@ -19,13 +19,13 @@ SLO = "--agentbench-slo=e2e=60s"
 
 
 def failing_once(scenarios: int) -> list[Json]:
-    """The first request of each customer fails."""
+    """Returns a script in which the first request of each customer fails."""
     once = [{"match": {"contains": f"Customer shop-{number}:", "call": 1}, "status": 500} for number in range(scenarios)]
     return [*once, *FIND_THEN_ANSWER]
 
 
 def test_failed_calls_stay(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """After 500, 503 and success the run has four calls, two of them failed, and half of its calls were good, whoever tells of it."""
+    """After 500, 503 and success the run has four calls, two of them failed, and its goodput is one half, in all reports."""
     project.suite(scenarios=1)
     project.backend(TWO_FAIL)
 
@@ -50,10 +50,9 @@ def test_failed_calls_stay(project: Project, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.slow
 def test_a_gate_sees_failed_calls(project: Project) -> None:
-    """Every rollout was good at its second attempt: goodput fails all the same, and latencies of so few good calls are not judged."""
-    project.suite(
-        scenarios=20, agent={"kind": "tool_calling", "stream_upgrade": False}
-    )  # without events there is no doubt about their stamps
+    """If every rollout needs a second attempt, a goodput rule fails, and latency rules are inconclusive because too many calls failed."""
+    # Without events there is no doubt about timestamps.
+    project.suite(scenarios=20, agent={"kind": "tool_calling", "stream_upgrade": False})
     project.good_run("before")
     project.backend(failing_once(20))
     rules = ("--agentbench-gate=goodput >= 95%", "--agentbench-gate=e2e.p50 <= 60s", "--agentbench-gate=e2e.p50 <= +900% vs baseline")
@@ -70,7 +69,7 @@ def test_a_gate_sees_failed_calls(project: Project) -> None:
 
 @pytest.mark.slow
 def test_attempts_of_an_earlier_session_count(project: Project) -> None:
-    """A run that is gone on with has the calls of the session that failed, in a record that names it, once."""
+    """A resumed run contains the calls of the failed session once, in a record that names the session."""
     project.suite(scenarios=1)
     project.backend(failing_once(1))
     project.run("--agentbench-retries=0", "scenarios/shop").assert_outcomes(errors=1)

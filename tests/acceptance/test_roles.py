@@ -1,4 +1,4 @@
-"""Roles, from suite.yaml to the report: an expert elsewhere, one that is the backend under test, and the agent between them."""
+"""Roles, from suite.yaml to the report: an expert at another endpoint, one at the backend under test, and the agent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ ISOLATED = pytest.param((TWO_WORKERS, "process"), id="n2", marks=pytest.mark.slo
 
 @pytest.mark.parametrize("way", [pytest.param(((), "none"), id="one-process"), ISOLATED])
 def test_roles(project: Project, expert: str, monkeypatch: pytest.MonkeyPatch, way: tuple[tuple[str, ...], str]) -> None:
-    """Each role's calls are recorded as its own; what reached the backend is measured, what went elsewhere has latency, tokens and cost."""
+    """Each role's calls are recorded separately.
+
+    Calls to the backend are measured, and calls to other endpoints have latency, tokens and cost.
+    """
     monkeypatch.setenv("EXPERT_KEY", "very-secret-key")
     options, isolation = way
     project.backend([{"match": {"contains": "Think about"}, "text": "Hm."}, *FIND_THEN_ANSWER])
@@ -69,7 +72,7 @@ def test_roles(project: Project, expert: str, monkeypatch: pytest.MonkeyPatch, w
     assert (6, 6) == (run["performance"]["calls"], roles["agent"]["calls"] + roles["reasoner"]["calls"])
     search = roles["search"]
     assert ([expert], 3, 0, {}, "USD") == tuple(search[key] for key in ("endpoints", "calls", "measured", "failed_calls", "currency"))
-    assert roles["search"]["cost"] >= 3 * 1.0  # at a currency unit for each token of output
+    assert roles["search"]["cost"] >= 3 * 1.0  # One currency unit for each output token.
     assert run["performance"]["split"]["roles"]["share"] > 0
     assert [] == [each for each in run["serving"]["disagreements"] if "counts" in each]
     report = report_of(project.directory, Level.FULL)
@@ -84,7 +87,7 @@ def test_roles(project: Project, expert: str, monkeypatch: pytest.MonkeyPatch, w
 
 @pytest.mark.slow
 def test_limits(project: Project, expert: str) -> None:
-    """A role or a rollout that has used up its limit ends as `limit`, which says whose and which; what it did so far is scored."""
+    """If a role or a rollout exceeds its limit, the rollout ends as `limit` with a reason that names it, and is scored as it is."""
     project.write("scenarios/one/agent.py", AGENT)
     project.write("scenarios/two/agent.py", AGENT)
     project.write("scenarios/three/agent.py", AGENT)
@@ -100,14 +103,14 @@ def test_limits(project: Project, expert: str) -> None:
 
     assert ("limit", "calls: the rollout may use 2, and used 2") == (one.status, one.reason)
     assert (["reasoner", ""], [None, "limit"]) == ([call.role for call in one.calls], [call.error_kind for call in one.calls])
-    assert ("ok", "") == (two.status, two.reason)  # it asks its expert once
+    assert ("ok", "") == (two.status, two.reason)  # The agent calls its expert only once.
     assert "infra_error" == three.status
     assert three.reason.startswith("limits: cost: 1: the agent has no known price")
 
 
 @pytest.mark.slow
-def test_the_backend_says_who_plays(project: Project, expert: str) -> None:
-    """`roles` of a backend's YAML go before the suite's, with their own prices."""
+def test_roles_of_a_backend(project: Project, expert: str) -> None:
+    """`roles` of a backend's YAML override the suite's, with their own prices."""
     prices = {"currency": "EUR", "input": 1, "output": 1}
     project.backend(roles={"search": {"url": expert, "model": "small", "prices": prices}, "reasoner": {}})
     project.write("scenarios/shop/agent.py", AGENT)
@@ -121,7 +124,7 @@ def test_the_backend_says_who_plays(project: Project, expert: str) -> None:
 
 @pytest.mark.slow
 def test_a_service_plays_a_role(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a stack with several services one may be an expert, by its name; its calls are not those of the service under test."""
+    """In a stack with several services, one may be an expert, by its name. Its calls are not counted for the service under test."""
     engine = {"run": [sys.executable, str(SERVICE), "--port", "{port}"], "ready": {"http": "/health"}, "grace": 5}
     with own_folder(monkeypatch):
         project.write(

@@ -1,4 +1,4 @@
-"""`--agentbench-trials=auto`: whole rounds of trials until the gate's verdict stands."""
+"""`--agentbench-trials=auto` runs whole trial rounds until the gate's verdict is final."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rule(margin: float) -> str:
 
 @pytest.fixture
 def gated(project: Project) -> Project:
-    """A project with a suite of 20 scenarios, and a run of five trials of each, in which all was well."""
+    """A project with a suite of 20 scenarios, and a run of it with five trials each and without failures."""
     project.suite(scenarios=20)
     project.run_once("scenarios/shop", "--agentbench-trials=5")
     assert 0 == project.run_json["exit_status"]
@@ -36,19 +36,22 @@ def gated(project: Project) -> Project:
 
 
 def told(report: Document) -> tuple[str, tuple[int, int, bool, int]]:
-    """Returns what a report says of a gate: its verdict, the most rounds, those that were run, whether it stands, and what was saved."""
+    """Returns a report's verdict, the maximum of rounds, the rounds that ran, whether the verdict is final, and the saved rollouts."""
     [(found, rounds)] = said(report, gate_phrases.gate)
     return found.verdict, (rounds.most, rounds.ran, rounds.stands, rounds.saved)
 
 
 def trials_of(project: Project) -> Counter[int]:
-    """Trial -> its rollouts."""
+    """Maps each trial to its number of rollouts."""
     return Counter(rollout.trial for rollout in project.rollouts)
 
 
 @WAYS
 def test_a_verdict_that_stands_early(gated: Project, way: tuple[str, ...]) -> None:
-    """Tests read the first round of trials; the second one decides, and three rounds are saved. The interval is one of its look's level."""
+    """Tests read the first trial round.
+
+    The second one decides, three rounds are saved, and the interval has the level of that interim look.
+    """
     result = gated.run(*way, "scenarios/shop", BASELINE, rule(0.25), "--agentbench-trials=auto")
 
     assert 0 == result.ret
@@ -75,7 +78,7 @@ def test_a_verdict_that_stands_early(gated: Project, way: tuple[str, ...]) -> No
 
 
 def test_a_verdict_that_takes_longer(gated: Project) -> None:
-    """A smaller margin takes a third round, although all tests were over with the first one."""
+    """A smaller margin needs a third round, although all tests ended with the first one."""
     result = gated.run("scenarios/shop", BASELINE, rule(0.12), "--agentbench-trials=auto:5")
 
     assert 0 == result.ret
@@ -91,7 +94,7 @@ def test_a_verdict_that_takes_longer(gated: Project) -> None:
 
 
 def test_a_verdict_that_never_stands(gated: Project) -> None:
-    """The last round is the end, whatever it says; the start of the session has told that a margin so small takes more trials than that."""
+    """The last round ends the run even if the verdict is INCONCLUSIVE. The start of the session warns that the margin is too small."""
     result = gated.run("scenarios/shop", BASELINE, rule(0.05), "--agentbench-trials=auto:3")
 
     assert 0 == result.ret
@@ -106,7 +109,7 @@ def test_a_verdict_that_never_stands(gated: Project) -> None:
 
 
 def test_a_failure(gated: Project) -> None:
-    """A rule that fails ends the rounds at once: exit status 1."""
+    """A rule that fails ends the rounds at once with exit status 1."""
     gated.backend(WRONG)
 
     result = gated.run("scenarios/shop", BASELINE, "--agentbench-trials=auto")
@@ -117,7 +120,7 @@ def test_a_failure(gated: Project) -> None:
 
 
 def test_other_rules_are_judged_once(gated: Project) -> None:
-    """Shares have no looks: they are judged in the end, on all rounds."""
+    """Rules about shares have no interim looks: they are judged at the end, on all rounds."""
     result = gated.run("scenarios/shop", BASELINE, rule(0.25), "--agentbench-gate=infra_error.rate <= 2%", "--agentbench-trials=auto")
 
     assert 0 == result.ret
@@ -126,7 +129,7 @@ def test_other_rules_are_judged_once(gated: Project) -> None:
 
 
 def test_pass_rates_wait_for_their_trials(gated: Project) -> None:
-    """pass^3 cannot be known before the third round, which is run for it; a limit has no baseline's noise, and levels of its own."""
+    """pass^3 cannot be computed before the third round, so that round runs. A threshold without a baseline has its own confidence level."""
     result = gated.run("scenarios/shop", "--agentbench-gate=pass^3 >= 0.5", "--agentbench-trials=auto")
 
     assert 0 == result.ret
@@ -137,7 +140,7 @@ def test_pass_rates_wait_for_their_trials(gated: Project) -> None:
 
 
 def test_a_rule_that_no_trial_can_decide(gated: Project) -> None:
-    """Without a baseline more trials are of no use, so there are none after the first look."""
+    """Without a baseline more trials cannot decide the rule, so there are none after the first look."""
     result = gated.run("scenarios/shop", rule(0.25), "--agentbench-trials=auto")
 
     assert 0 == result.ret
@@ -148,7 +151,7 @@ def test_a_rule_that_no_trial_can_decide(gated: Project) -> None:
 
 
 def test_rounds_in_blocks(gated: Project) -> None:
-    """With a prefix cache that is made ready before each block, a round is a block of its own, and all variants have as many of them."""
+    """If the prefix cache is primed before each block, each round is its own block, and all variants have equally many rounds."""
     variants = {"hot": {"agent": {"temperature": 1.0}}}
     gated.suite(scenarios=6, variants=variants)
 
@@ -170,7 +173,7 @@ def test_rounds_in_blocks(gated: Project) -> None:
 
 
 def test_a_part_of_the_suite(gated: Project) -> None:
-    """Rounds are of the scenarios that were selected."""
+    """Rounds contain only the selected scenarios."""
     result = gated.run("scenarios/shop", BASELINE, rule(0.5), "--agentbench-trials=auto", "--agentbench-limit=12")
 
     assert 0 == result.ret
@@ -178,8 +181,10 @@ def test_a_part_of_the_suite(gated: Project) -> None:
     assert 36 == gated.run_json["rounds"]["saved"]
 
 
-def test_a_run_is_gone_on_with(gated: Project) -> None:
-    """A session that was killed in its third round has the same rounds and the same verdict after another one, which runs the rest."""
+def test_resuming_a_run_with_rounds(gated: Project) -> None:
+    """A session that was killed in its third round and then resumed has the same rounds and the same verdict, and only the missing rollouts
+    run.
+    """
     assert 0 == gated.run("scenarios/shop", BASELINE, rule(0.12), "--agentbench-trials=auto").ret
     whole = gated.run_json
     journal = gated.directory / "rollouts.jsonl"
@@ -197,10 +202,8 @@ def test_a_run_is_gone_on_with(gated: Project) -> None:
     assert whole["gate"]["rules"] == gated.run_json["gate"]["rules"]
 
 
-def test_a_run_that_is_over_is_judged_as_it_was(
-    gated: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`agentbench gate` knows the level of the look at which a run stopped."""
+def test_a_finished_run_is_judged_at_its_level(gated: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`agentbench gate` uses the level of the interim look at which the run stopped."""
     monkeypatch.chdir(gated.root)
     assert 0 == gated.run("scenarios/shop", BASELINE, rule(0.25), "--agentbench-trials=auto").ret
     capsys.readouterr()
@@ -216,7 +219,7 @@ def test_a_run_that_is_over_is_judged_as_it_was(
 
 
 def test_the_first_failed_test_ends_the_rounds(gated: Project) -> None:
-    """Under -x a session does not wait for rounds that nobody will judge."""
+    """Under -x, a session with a failed test does not wait for further rounds."""
     gated.suite(scenarios=20, test="def test_never(rollout):\n    assert not rollout.tools\n")
 
     result = gated.run("scenarios/shop", "-x", BASELINE, rule(0.12), "--agentbench-trials=auto", "--agentbench-concurrency=1")
@@ -227,8 +230,9 @@ def test_the_first_failed_test_ends_the_rounds(gated: Project) -> None:
 
 
 def test_a_time_limit(gated: Project) -> None:
-    """When the time is up no round begins, and one that is not whole decides nothing."""
-    gated.backend(FIND_THEN_ANSWER, ttft_ms=1000)  # the limit is over within the first round, however fast the machine is
+    """After the time limit no round begins, and an incomplete round decides nothing."""
+    # The limit ends within the first round, however fast the machine is.
+    gated.backend(FIND_THEN_ANSWER, ttft_ms=1000)
 
     result = gated.run(
         "scenarios/shop", BASELINE, rule(0.05), "--agentbench-trials=auto:20", "--agentbench-time-limit=1s", "--agentbench-concurrency=20"
@@ -258,8 +262,8 @@ def test_a_time_limit(gated: Project) -> None:
         (["--agentbench-trials=auto", "--agentbench-inline"], "*--agentbench-inline cannot do; give a number*"),
     ],
 )
-def test_what_cannot_be_asked(project: Project, arguments: list[str], sentence: str) -> None:
-    """Rounds need something to stop for: each refusal says in a sentence what would work, and leaves no run."""
+def test_auto_trials_that_are_refused(project: Project, arguments: list[str], sentence: str) -> None:
+    """`auto` needs a rule that can end it. Each refusal says in a sentence what would work, and leaves no run."""
     project.suite()
 
     result = project.run("scenarios/shop", *arguments)

@@ -1,4 +1,4 @@
-"""A scorer of the suite's own that counts mistakes: lower is better wherever its scores are read."""
+"""A suite's own scorer that counts mistakes: lower is better wherever its scores are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.project import Project
 
 Capture = pytest.CaptureFixture[str]
 
-#: The number of mistakes of every scenario is in a file, so that a second session may measure others.
+#: The number of mistakes of each scenario is in a file, so that a second session can have other numbers.
 SCORERS = """
 from pathlib import Path
 from pytest_agentbench import scorer
@@ -39,7 +39,7 @@ def test_mistakes(rollout, thresholds):
 
 
 def write_shop(project: Project, made: str, greatest: str, **keys: Any) -> None:
-    """A suite whose scenarios make these numbers of mistakes."""
+    """Creates a suite whose scenarios make these numbers of mistakes."""
     project.write("scenarios/shop/scorers.py", "import math\n" + SCORERS.format(greatest=greatest))
     project.write("scenarios/shop/made.txt", made)
     thresholds = {"mistakes": 3, "mistakes.mean": 1}
@@ -48,12 +48,12 @@ def write_shop(project: Project, made: str, greatest: str, **keys: Any) -> None:
 
 
 def verdicts(run: Json) -> dict[str, str]:
-    """Rule -> verdict."""
+    """Maps each rule to its verdict."""
     return {rule["rule"]: rule["verdict"] for rule in run["gate"]["rules"]}
 
 
 def test_a_scorer_that_counts_mistakes(project: Project) -> None:
-    """A mean of 4/3 mistakes breaks a threshold of 1, the most mistakes are the worst, and every file says so."""
+    """A mean of 4/3 mistakes fails a threshold of 1, and the scenarios with most mistakes are the worst in every file."""
     write_shop(project, "0 3 1", "math.inf")
 
     project.run("--junitxml=junit.xml", "scenarios/shop").assert_outcomes(passed=3)
@@ -85,7 +85,7 @@ def test_a_scorer_that_counts_mistakes(project: Project) -> None:
 
 @pytest.mark.slow
 def test_rules_that_are_the_wrong_way_round(project: Project) -> None:
-    """A rule that asks for many mistakes, and a threshold that no scorer can give, are errors of the suite, in one sentence."""
+    """A rule that demands many mistakes, and a threshold outside of the scorer's range, are errors of the suite in one sentence."""
     write_shop(project, "0 3 1", "10", gate=["mistakes.mean >= 1"])
     said = project.run("scenarios/shop").stdout.str()
     assert "suite.yaml: gate rule 'mistakes.mean >= 1': lower mistakes is better, so use <=" in said
@@ -97,7 +97,7 @@ def test_rules_that_are_the_wrong_way_round(project: Project) -> None:
 
 @pytest.mark.slow
 def test_runs_against_each_other(project: Project, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gate, trend, comparison, promotion and exports take more mistakes for worse, without the code of the suite."""
+    """Gate, trend, comparison, promotion and exports treat more mistakes as worse, without the suite's code."""
     write_shop(project, "0 1 0 0 1 0 0 0", "10")
     project.run("scenarios/shop").assert_outcomes(passed=8)
     before = project.directory
@@ -125,7 +125,7 @@ def test_runs_against_each_other(project: Project, capsys: Capture, monkeypatch:
 
 @pytest.mark.slow
 def test_exports(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """CSV says which scores are better, and in what unit; a score that is missing is no good one in the files of NAT."""
+    """CSV files have the direction and unit of each score. In the files of NAT, a missing score gets the worst value."""
     write_shop(project, "0 11 1", "10")
     project.run("scenarios/shop")
     monkeypatch.chdir(project.root)

@@ -1,4 +1,4 @@
-"""A scorer that raises, although no test reads its score: the end of the session names it, and the place in the user's file."""
+"""If a scorer raises, the end of the session names it and the place in the user's file, even if no test reads its score."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parsed(scenario):
 
 @pytest.mark.parametrize("isolation", ["none", pytest.param("process", marks=pytest.mark.slow)])
 def test_one_line_for_each_cause(project: Project, isolation: str) -> None:
-    """Three rollouts and one cause are one line for every reader; the tests, which read another score, pass."""
+    """Three rollouts with the same cause are one line in every report. The tests, which read another score, pass."""
     project.suite(scorers=["tsq", "./scorers.py:mistakes"], isolation=isolation)
     project.write("scenarios/shop/scorers.py", SCORERS)
 

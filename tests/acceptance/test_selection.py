@@ -1,4 +1,4 @@
-"""Which tests and rollouts run: pytest's own ways of choosing, with and without workers."""
+"""Selection of tests and rollouts by pytest's own options, with and without workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.project import BOTH_WAYS, FIND_THEN_ANSWER, WAYS, Project, family
 
 
 def ran(project: Project) -> list[str]:
-    """The rollouts in the journal, sorted; one that ran twice is there twice."""
+    """Returns the rollouts in the journal, sorted. A rollout that ran twice is listed twice."""
     return sorted(str(rollout.key) for rollout in project.rollouts)
 
 
@@ -23,7 +23,7 @@ def ran(project: Project) -> list[str]:
     ids=["no-xdist", "plain", "n0", "n2"],
 )
 def test_a_marker_selects_a_suite_from_the_project_root(project: Project, way: tuple[str, ...]) -> None:
-    """`-m shop` without a path runs the tests of that suite only, and its marker is a registered one."""
+    """`-m shop` without a path runs only the tests of that suite, and its marker is registered."""
     project.suite("shop", scenarios=2)
     project.suite("bank", scenarios=2)
 
@@ -37,7 +37,7 @@ def test_a_marker_selects_a_suite_from_the_project_root(project: Project, way: t
 @pytest.mark.slow
 @WAYS
 def test_a_misspelt_suite(project: Project, way: tuple[str, ...]) -> None:
-    """Where -m selects nothing, the end takes back the run directory of the header, and names the words that mean nothing."""
+    """If -m selects nothing, the empty run directory is removed, and the unknown words are named."""
     project.suite("shop", scenarios=1)
     project.suite("bank", scenarios=1)
 
@@ -57,7 +57,7 @@ def test_a_misspelt_suite(project: Project, way: tuple[str, ...]) -> None:
 @pytest.mark.slow
 @WAYS
 def test_keywords_ids_and_deselection(project: Project, way: tuple[str, ...]) -> None:
-    """-k, test ids and --deselect choose rollouts; those of other tests do not run, and of the mean nothing is said."""
+    """-k, test ids and --deselect choose rollouts. Other rollouts do not run, and a rule about the mean is inconclusive."""
     project.suite(scenarios=5, thresholds={"tsq": 0.5, "tsq.mean": 0.9})
     ids = [f"scenarios/shop/test_shop.py::test_tools[shop-{number}]" for number in range(5)]
 
@@ -75,7 +75,7 @@ def test_keywords_ids_and_deselection(project: Project, way: tuple[str, ...]) ->
 @pytest.mark.slow
 @WAYS
 def test_several_suites_in_one_run(project: Project, way: tuple[str, ...]) -> None:
-    """Suites share a session: each has its marker, its thresholds and its part of run.json."""
+    """Several suites can share a session. Each has its marker, its thresholds and its part of run.json."""
     project.suite("shop", scenarios=2, thresholds={"tsq": 0.5, "tsq.mean": 0.6})
     project.suite("bank", scenarios=1, expected=("find_item", "order_item"), thresholds={"tsq": 0.1, "tsq.mean": 0.2})
 
@@ -95,7 +95,7 @@ def test_several_suites_in_one_run(project: Project, way: tuple[str, ...]) -> No
 
 @pytest.mark.slow
 def test_two_suites_of_one_name_are_refused(project: Project) -> None:
-    """The name is the marker and part of every key, so a second suite of that name is a usage error that names both files."""
+    """The name is the marker and part of every key, so a second suite with the same name is a usage error that names both files."""
     project.suite("shop", scenarios=1)
     project.suite("kiosk", scenarios=1)
     (project.root / "scenarios/kiosk/suite.yaml").write_text((project.root / "scenarios/shop/suite.yaml").read_text())
@@ -107,7 +107,7 @@ def test_two_suites_of_one_name_are_refused(project: Project) -> None:
     assert not (project.root / "reports").exists()
 
 
-#: Each test says which worker ran it.
+#: Each test records which worker ran it.
 TWO_TESTS = """
 import pathlib
 
@@ -127,7 +127,7 @@ def test_answer(rollout, worker_id):
 @pytest.mark.slow
 @BOTH_WAYS
 def test_two_tests_on_one_rollout_run_it_once(project: Project, way: tuple[str, ...]) -> None:
-    """Tests share their scenario's rollout, also on different workers: --dist load gives each worker one of two tests."""
+    """Tests share their scenario's rollout, also on different workers. --dist load gives each worker one of two tests."""
     project.suite(scenarios=1, test=TWO_TESTS)
 
     result = project.run(*way, *(("--dist", "load") if way else ()), "scenarios/shop")
@@ -143,7 +143,10 @@ def test_two_tests_on_one_rollout_run_it_once(project: Project, way: tuple[str, 
 @pytest.mark.slow
 @WAYS
 def test_tests_without_a_rollout(project: Project, way: tuple[str, ...]) -> None:
-    """A test with `scenario` alone is parametrized and runs nothing; one with neither is an ordinary test of the suite."""
+    """A test with `scenario` but without `rollout` is parametrized and runs no rollout.
+
+    A test with neither is an ordinary test of the suite.
+    """
     test = """
 def test_scenario(scenario):
     assert scenario.id in scenario.messages[0]["content"]
@@ -191,7 +194,7 @@ def test_without(suite):
 
 @pytest.mark.slow
 def test_skipped_tests_are_not_in_the_plan(project: Project) -> None:
-    """No rollout runs for tests that marks skip, or that are expected to fail without being run; without a threshold that is green."""
+    """No rollout runs for tests that are skipped by marks or expected to fail without being run. Without a threshold the session passes."""
     project.suite(scenarios=2, test=SKIPS, thresholds={})
 
     result = project.run("scenarios/shop")
@@ -204,7 +207,7 @@ def test_skipped_tests_are_not_in_the_plan(project: Project) -> None:
 
 @pytest.mark.slow
 def test_limit_and_trials(project: Project) -> None:
-    """--agentbench-limit takes the first scenarios, --agentbench-trials repeats each; means are over scenarios, not rollouts."""
+    """--agentbench-limit takes the first scenarios, and --agentbench-trials repeats each. Means are over scenarios, not rollouts."""
     project.suite(scenarios=5)
     project.backend([{"match": {"contains": "shop-1", "call": 1}, "text": "No."}, *FIND_THEN_ANSWER], max_concurrency=1)
 
@@ -221,7 +224,7 @@ def test_limit_and_trials(project: Project) -> None:
 
 TESTS = "scenarios/shop/test_shop.py::test_tools"
 
-#: What selects -> the scenarios that it leaves, of which there may be two.
+#: Options that select tests -> the first two scenarios that they leave.
 SELECTIONS: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "k": (("-k", "not shop-0"), ["1", "2"]),
     "k-or": (("-k", "shop-4 or shop-2 or shop-3"), ["2", "3"]),
@@ -235,7 +238,7 @@ SELECTIONS: dict[str, tuple[tuple[str, ...], list[str]]] = {
 @pytest.mark.slow
 @family("selection,expected", SELECTIONS, "shuffled")
 def test_the_limit_counts_what_is_selected(project: Project, way: tuple[str, ...], selection: tuple[str, ...], expected: list[str]) -> None:
-    """--agentbench-limit takes the first scenarios of those that are left by what else selects, in the order of the data set."""
+    """--agentbench-limit takes the first of the scenarios that other options have selected, in the order of the data set."""
     project.suite(scenarios=5)
     paths = () if "::" in selection[0] else ("scenarios/shop",)
 
@@ -249,7 +252,7 @@ def test_the_limit_counts_what_is_selected(project: Project, way: tuple[str, ...
 @pytest.mark.slow
 @WAYS
 def test_the_limit_counts_what_failed_last(project: Project, way: tuple[str, ...]) -> None:
-    """`--lf` runs the rollouts of failed tests again, and no others, of which the limit takes those of each variant, with all trials."""
+    """`--lf` runs only the rollouts of failed tests. --agentbench-limit counts them for each variant, and takes all their trials."""
     project.suite(scenarios=5, variants={"warm": {"agent": {"temperature": 1.0}}})
     project.backend([{"match": {"contains": f"shop-{number}:"}, "text": "No."} for number in (1, 2, 3, 4)] + FIND_THEN_ANSWER)
     both = ("--agentbench-variants=default,warm", "scenarios/shop")
@@ -263,7 +266,7 @@ def test_the_limit_counts_what_failed_last(project: Project, way: tuple[str, ...
 
 @pytest.mark.slow
 def test_from_another_directory(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session may be started below the project's root: the backend is found, and paths are shown as seen from there."""
+    """A session may be started below the project's root: the backend is found, and paths are relative to the current directory."""
     project.suite(scenarios=1)
     monkeypatch.chdir(project.root / "scenarios")
 
@@ -276,7 +279,7 @@ def test_from_another_directory(project: Project, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_a_test_outside_a_suite(project: Project) -> None:
-    """Outside of suite folders there is no `rollout`: an ERROR in pytest's words; the suite's tests run."""
+    """Outside of suite folders `rollout` is an unknown fixture, which is an ERROR of pytest. The suite's tests run."""
     project.suite(scenarios=1)
     project.write("scenarios/lost/test_lost.py", "def test_tools(rollout):\n    pass\n")
 

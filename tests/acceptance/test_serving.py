@@ -1,4 +1,4 @@
-"""What a session shows of what the server says of itself."""
+"""Reports about the server's own metrics in a session."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an engine that already runs."""
+    """The address of an engine that is already running."""
     with engine(tmp_path_factory.mktemp("server"), FIND_THEN_ANSWER, model="small") as url:
         yield url
 
 
 def of_tokens(serving: Json) -> list[str]:
-    """What does not agree but times: on a busy machine the tap waits longer for a token than the engine does."""
+    """Returns the disagreements about tokens.
+
+    Times may differ on a busy machine, because the tap waits longer for a token than the engine does.
+    """
     return [each for each in serving["disagreements"] if "tokens" in each]
 
 
 def test_the_server_counts_what_the_tap_does(project: Project) -> None:
-    """The engine's own counts are in the run and agree with the tap's; calls of tests' own are in them, too."""
+    """The engine's own counts are in the run and agree with the tap's. They include tests' own calls."""
     by_hand = "async def test_by_hand(llm): await llm.chat([{'role': 'user', 'content': 'Hello'}])\n"
     project.suite(scenarios=4, test=f"def test_tools(rollout): pass\n\n{by_hand}")
 
@@ -55,7 +58,7 @@ def test_the_server_counts_what_the_tap_does(project: Project) -> None:
 
 @pytest.mark.slow
 def test_load(project: Project) -> None:
-    """What ran and waited is seen while calls were under way."""
+    """Running and waiting requests are sampled during the calls."""
     rules = [{**FIND_THEN_ANSWER[0], "ttft_ms": 2500}, FIND_THEN_ANSWER[1]]
     project.backend(rules, max_concurrency=2)
     project.suite(scenarios=4)
@@ -69,8 +72,8 @@ def test_load(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_already_runs(project: Project, server: str) -> None:
-    """It is looked at where its YAML says; one that says nothing of itself is no matter."""
+def test_a_server_that_is_already_running(project: Project, server: str) -> None:
+    """The metrics address comes from the backend's YAML. A server without metrics is not an error."""
     project.suite()
     project.write("backends/mine.yaml", json.dumps({"kind": "url", "url": f"{server}/v1", "metrics": f"{server}/metrics"}))
 
@@ -84,8 +87,8 @@ def test_a_server_that_already_runs(project: Project, server: str) -> None:
 
 
 @pytest.mark.slow
-def test_somebody_else(project: Project, server: str) -> None:
-    """Calls that others make while the run goes on are told; so is a place where nothing can be looked at. Neither fails a test."""
+def test_another_client_of_the_server(project: Project, server: str) -> None:
+    """Calls of another client during the run are reported, and so is a metrics address that does not answer. Neither fails a test."""
     project.suite(
         test=f"""
 import json, urllib.request
@@ -110,8 +113,11 @@ def test_tools(rollout):
 
 @pytest.mark.slow
 @WAYS
-def test_a_session_that_is_broken_off(project: Project, way: tuple[str, ...]) -> None:
-    """Calls of rollouts that a failed test under -x cuts off are in no record; the server counted them, and nobody is accused of it."""
+def test_an_interrupted_session(project: Project, way: tuple[str, ...]) -> None:
+    """Calls of rollouts that were cancelled under -x are in no record, but the server counted them.
+
+    The report does not blame another client.
+    """
     refusing = {"match": {"contains": "shop-0"}, "text": "No.", "ttft_ms": 1500}
     never = {"text": "Here is what was found for you.", "ttft_ms": 600_000}
     project.backend([refusing, {**FIND_THEN_ANSWER[0]}, never])
@@ -127,7 +133,7 @@ def test_a_session_that_is_broken_off(project: Project, way: tuple[str, ...]) ->
 
 @pytest.mark.slow
 def test_a_full_disk(project: Project) -> None:
-    """Samples that cannot be written are told, and nothing else is lost."""
+    """If samples cannot be written, a note says so, and nothing else is lost."""
     project.suite()
     project.write("conftest.py", "from pytest_agentbench.session import processes\n\nprocesses.SAMPLES = '/dev/full'\n")
 

@@ -1,4 +1,4 @@
-"""Options, their ini twins and --agentbench-set: what they change, where it is recorded, and what a wrong one is told."""
+"""Options, their ini settings and --agentbench-set: their effects, where they are recorded, and errors for wrong values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.project import FIND_THEN_ANSWER, WAYS, Project, family
 
 
 def requests(project: Project) -> list[Json]:
-    """The bodies of all requests that the engine got."""
+    """Returns the bodies of all requests to the engine."""
     return [json.loads(line) for line in (project.root / "requests.jsonl").read_text().splitlines()]
 
 
@@ -24,7 +24,7 @@ def logged(project: Project, **keys: Any) -> None:
 def test_sampling_reaches_the_model_and_the_record(project: Project) -> None:
     """temperature, top_p, max_tokens, seed and model are in every request, in every rollout and in run.json.
 
-    `backend.` in front of a path changes the backend's YAML: here its speed, which the measured TTFT shows.
+    A path that begins with `backend.` changes the backend's YAML, here its speed, which the measured TTFT shows.
     """
     project.suite(scenarios=2, agent={"kind": "tool_calling", "temperature": 0.1})
     logged(project, ttft_ms=0)
@@ -48,7 +48,7 @@ def test_sampling_reaches_the_model_and_the_record(project: Project) -> None:
     assert 150 <= project.run_json["performance"]["ttft_ms"]["p50"]
 
 
-#: Changes that a suite cannot take -> what is said of each, behind the path of its suite.yaml.
+#: Invalid changes of a suite -> the message after the path of its suite.yaml.
 REFUSED_CHANGES = {
     "agent": (
         "agent.temprature=0.6",
@@ -66,7 +66,7 @@ REFUSED_CHANGES = {
 @pytest.mark.slow
 @family("change,sentence", REFUSED_CHANGES, "agent")
 def test_an_unknown_key_of_a_suite(project: Project, change: str, sentence: str, way: tuple[str, ...]) -> None:
-    """A change that a suite cannot take is the collection error of its tests: one sentence with the file and the known keys."""
+    """An invalid change is a collection error of the suite's tests: one sentence with the file and the known keys."""
     project.suite()
 
     result = project.run(*way, f"--agentbench-set={change}", "scenarios/shop")
@@ -87,7 +87,7 @@ def test_an_unknown_key_of_a_suite(project: Project, change: str, sentence: str,
     ],
 )
 def test_a_wrong_option(project: Project, option: str, sentence: str) -> None:
-    """A wrong option ends the session before anything boots: one sentence; tests/session/test_settings.py has all of them."""
+    """A wrong option ends the session with one sentence before anything starts. tests/session/test_settings.py has all of them."""
     project.suite()
 
     result = project.run(f"--agentbench-{option}", "scenarios/shop")
@@ -111,7 +111,7 @@ def test_a_wrong_option(project: Project, option: str, sentence: str) -> None:
     ids=["option", "suite", "nothing similar"],
 )
 def test_a_misspelt_word(project: Project, words: tuple[str, ...], sentence: str) -> None:
-    """An option of this plugin or the folder of a suite that is misspelt is answered with the one that was probably meant."""
+    """For a misspelt option of this plugin or folder of a suite, the error suggests the right one."""
     project.suite()
 
     result = project.run(*words)
@@ -133,8 +133,8 @@ def test_a_misspelt_word(project: Project, words: tuple[str, ...], sentence: str
     ],
     ids=["no-stack-no-gate", "inline", "all-mean-something"],
 )
-def test_options_that_mean_nothing(project: Project, options: tuple[str, ...], named: tuple[str, ...]) -> None:
-    """An option that is right and means nothing in this session is a warning that says why; the session is as it would be without it."""
+def test_options_without_effect(project: Project, options: tuple[str, ...], named: tuple[str, ...]) -> None:
+    """A valid option without effect in this session is a warning that says why. The session is otherwise unchanged."""
     project.suite(scenarios=1)
 
     result = project.run(*(f"--agentbench-{option}" for option in options), "scenarios/shop")
@@ -145,7 +145,7 @@ def test_options_that_mean_nothing(project: Project, options: tuple[str, ...], n
 
 @pytest.mark.slow
 def test_variables_that_nothing_reads(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A misspelt variable of the environment is a warning with those that are read; one that a YAML names as a key's place is none."""
+    """A misspelt environment variable is a warning that lists the known ones. A variable that a YAML names for a key is not."""
     for name in ("AGENTBENCH_BAKEND", "AGENTBENCH_KEY", "AGENTBENCH_SCENARIO"):
         monkeypatch.setenv(name, "http://127.0.0.1:1/v1")
     project.suite(scenarios=1, roles={"expert": {"url": "http://127.0.0.1:1/v1", "model": "m", "api_key": "AGENTBENCH_KEY"}})
@@ -161,7 +161,7 @@ def test_variables_that_nothing_reads(project: Project, monkeypatch: pytest.Monk
 @pytest.mark.slow
 @WAYS
 def test_variants(project: Project, way: tuple[str, ...]) -> None:
-    """Variants run beside the suite's own agent, each with its settings; their ids say which they are."""
+    """Variants run in addition to the suite's own agent, each with its settings, and their ids contain the variant."""
     project.suite(scenarios=2, variants={"hot": {"agent": {"temperature": 1.5}}, "cold": {"agent": {"temperature": 0.0}}})
 
     result = project.run(*way, "--agentbench-variants=default,hot", "--agentbench-trials=2", "-k", "shop-1", "scenarios/shop")
@@ -173,7 +173,7 @@ def test_variants(project: Project, way: tuple[str, ...]) -> None:
 
 @pytest.mark.slow
 def test_all_variants(project: Project) -> None:
-    """`all` stands for the suite's own agent and all of its variants."""
+    """`all` selects the suite's own agent and all of its variants."""
     project.suite(scenarios=1, variants={"hot": {"agent": {"temperature": 1.5}}, "cold": {"agent": {"temperature": 0.0}}})
 
     result = project.run("--agentbench-variants=all", "--collect-only", "-q", "scenarios/shop")
@@ -184,7 +184,7 @@ def test_all_variants(project: Project) -> None:
 
 @pytest.mark.slow
 def test_an_unknown_variant(project: Project) -> None:
-    """A variant that a suite does not have is the collection error of its tests."""
+    """A variant that a suite does not have is a collection error of its tests."""
     project.suite(variants={"hot": {"agent": {"temperature": 1.5}}, "cold": {"agent": {"temperature": 0.0}}})
 
     result = project.run("--agentbench-variants=warm", "scenarios/shop")
@@ -207,8 +207,8 @@ agentbench_threshold = tsq=0.9
 
 
 @pytest.mark.slow
-def test_ini_twins(project: Project) -> None:
-    """Every option has a twin in the ini file; the command line wins over it. tests/session/test_settings.py has all of them."""
+def test_ini_settings(project: Project) -> None:
+    """Every option has an ini setting, which the command line overrides. tests/session/test_settings.py has all of them."""
     project.suite(expected=("find_item", "order_item"))
     project.write("pytest.ini", INI)
     (project.root / "tox.ini").unlink()
@@ -232,7 +232,9 @@ def test_ini_twins(project: Project) -> None:
     ],
 )
 def test_concurrency(project: Project, way: tuple[str, ...], asked: int | None, peak: int) -> None:
-    """In flight are as many rollouts as there are workers, 8 in one process, or as many as asked for; reports say both numbers."""
+    """As many rollouts are in flight as there are workers, or 8 in one process, or as --agentbench-concurrency says. run.json has both
+    numbers.
+    """
     project.suite(scenarios=6)
     project.backend([{"ttft_ms": 400, **rule} for rule in FIND_THEN_ANSWER])
     chosen = () if asked is None else (f"--agentbench-concurrency={asked}",)

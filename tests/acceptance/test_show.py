@@ -1,4 +1,4 @@
-"""`agentbench show`: a finished run again, in our words and in those of other tools."""
+"""`agentbench show` prints a finished run, in our terms and in those of other tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.project import Project
 
 @pytest.fixture
 def run(project: Project) -> Project:
-    """A project with a run whose calls take their time, the third scenario's having failed."""
+    """A project with a run whose calls take time, and in which the third scenario failed."""
     project.backend([{"match": {"contains": "shop-2"}, "status": 500}, {"ttft_ms": 30, "text": "Here is what was found for you."}])
     project.suite(scenarios=3)
     project.run_once("scenarios/shop", "--agentbench-slo=ttft=5s", "--agentbench-retries=0", "--agentbench-concurrency=2")
@@ -26,7 +26,7 @@ def run(project: Project) -> Project:
 
 
 def test_show(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run is shown by its name, its path, and without either the last one; what is shown is what the session printed."""
+    """`show` prints a run by name or path, or the last one, in the same words as the session did."""
     for name in ("", "latest", run.directory.name, str(run.directory), str(run.directory / "run.json")):
         assert 0 == main(["show", *filter(None, [name])])
 
@@ -51,7 +51,7 @@ def test_show(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_show_as(run: Project, capsys: pytest.CaptureFixture[str], tool: str, words: list[str]) -> None:
-    """Each tool's table has its own names, and says how it differs."""
+    """Each tool's table uses the tool's names, and lists the differences."""
     assert 0 == main(["show", "--as", tool])
 
     said = capsys.readouterr().out
@@ -60,7 +60,7 @@ def test_show_as(run: Project, capsys: pytest.CaptureFixture[str], tool: str, wo
 
 
 def test_faults_of_show(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """An unknown run or tool, and a run of another version, are one sentence each."""
+    """An unknown run or tool, and a run of another version, are errors of one sentence each."""
     directory = run.directory
     assert [4, 4] == [main(["show", "yesterday"]), main(["show", "--as", "vllm"])]
     errors = capsys.readouterr().err.splitlines()
@@ -72,11 +72,11 @@ def test_faults_of_show(run: Project, capsys: pytest.CaptureFixture[str]) -> Non
     (directory / "run.json").write_text(json.dumps(old))
 
     assert 4 == main(["show"])
-    assert "has schema agentbench-run/1, but this version reads only agentbench-run/7; " in capsys.readouterr().err
+    assert "has schema agentbench-run/1, but this version reads only agentbench-run/8; " in capsys.readouterr().err
 
 
-def test_the_stopwatch_of_a_run(run: Project) -> None:
-    """A run has a verdict, with what it stands on, and its report begins the serving part with it."""
+def test_the_timing_quality_of_a_run(run: Project) -> None:
+    """A run has a verdict on its timing quality with the evidence, and the serving section of its report begins with it."""
     stopwatch = run.run_json["stopwatch"]
 
     assert stopwatch["verdict"] in ("ok", "warn", "client-saturated")
@@ -92,7 +92,7 @@ def test_the_stopwatch_of_a_run(run: Project) -> None:
 
 @pytest.mark.slow
 def test_show_profile(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--profile` says where the time of a run went: slowest calls with why, the call tree, concurrency, and what prompts share."""
+    """`--profile` shows where the time of a run went: slowest calls, the call tree, concurrency, and common prompt prefixes."""
     assert 0 == main(["show", "--profile"])
 
     said = capsys.readouterr().out
@@ -105,8 +105,8 @@ def test_show_profile(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_profile_is_no_other_table(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--profile` and `--as` exclude each other."""
+def test_profile_and_as_exclude_each_other(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--profile` and `--as` cannot be combined."""
     with pytest.raises(SystemExit) as ended:
         main(["show", "--profile", "--as", "nat"])
 

@@ -1,4 +1,4 @@
-"""Whole sessions in which agents, tools and scorers return texts of 30 MB."""
+"""Sessions in which agents, tools and scorers return texts of 30 MB."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def broken(scenario, rollout):
     [("none", (), "1,048,576", "28,951,680"), ("process", ("--agentbench-size-answer=2MiB",), "2,097,152", "27,903,104")],
 )
 def test_large_texts(project: Project, isolation: str, options: tuple[str, ...], most: str, cut: str) -> None:
-    """Each is cut or refused where it is made, and the record, which stays small, says how large it was."""
-    words = ["answers", "tool", "raises", "fine"] + ["talks"] * (isolation == "none")  # records are cut in the pool
+    """A large text is truncated or refused where it is created. The record stays small and has the original size."""
+    words = ["answers", "tool", "raises", "fine"] + ["talks"] * (isolation == "none")  # Records are truncated in the pool.
     scorers = ["tsq", "./code.py:wordy", "./code.py:broken"]
     tools = {"kind": "python", "module": "./code.py:Shop"}
     test = "def test_it(rollout): pass\n"
@@ -81,7 +81,7 @@ TOOL = "result of the tool 'find_item': 30,000,000 bytes, at most 1,048,576 are 
 
 @pytest.mark.slow
 def test_sizes_of_a_session(project: Project) -> None:
-    """Options change the sizes; with larger ones the same texts are whole. run.json keeps the options."""
+    """Options change the size limits, and larger limits keep the same texts complete. run.json has the options."""
     suite_of(project, ["answers", "tool"], agent={"kind": "./code.py:run"}, thresholds={}, test="def test_it(rollout): pass\n",
              tools={"kind": "python", "module": "./code.py:Shop"})  # fmt: skip
     project.write("scenarios/shop/code.py", CODE.replace("30_000_000", "3_000_000"))

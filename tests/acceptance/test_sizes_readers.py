@@ -1,4 +1,4 @@
-"""Commands that read a run in which an earlier version has left reasons of 4 MB."""
+"""Commands that read a run in which an earlier version stored reasons of 4 MB."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.project import Project
 
 SPACE = 450 << 20  # bytes of address space
 
-#: Imports what every command needs, limits the address space, and runs the command.
+#: Imports the modules that every command needs, limits the address space, and runs the command.
 LIMITED = f"""
 import resource, sys
 from pytest_agentbench.cli import main
@@ -38,7 +38,7 @@ COMMANDS = (
 
 @pytest.mark.slow
 def test_readers_of_large_reasons(project: Project) -> None:
-    """Every command ends with a status of its own in 450 MB of address space, with no traceback; all reasons together have 80 MB."""
+    """Every command ends without a traceback in 450 MB of address space, although all reasons together have 80 MB."""
     project.suite(scenarios=20)
     project.run("scenarios/shop").assert_outcomes(passed=20)
     first = project.directory.rename(project.root / "reports" / "first")

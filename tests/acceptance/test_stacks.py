@@ -1,4 +1,4 @@
-"""Sessions on a stack of real processes: when it boots, what happens when it dies, who shares it, and that nothing of it is left."""
+"""Sessions on a stack of real processes: when it starts, what happens if it dies, sharing it, and cleaning up."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.waits import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-#: A test that leaves behind where the stack was.
+#: This test writes the URL of the stack to a file.
 WHERE = """
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_where(backend):
 
 @pytest.fixture(autouse=True)
 def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the stacks of the test are; afterwards none may be left."""
+    """The folder of the test's stacks. Afterwards no stack may be left."""
     with own_folder(monkeypatch) as folder:
         yield folder
 
@@ -67,8 +67,8 @@ def log_of(project: Project, name: str = "stack_daemon") -> str:
 
 
 @WAYS
-def test_one_boot(small: Project, way: tuple[str, ...]) -> None:
-    """A session boots its stack once, says in run.json what came of it, and stops it."""
+def test_a_stack_starts_once(small: Project, way: tuple[str, ...]) -> None:
+    """A session starts its stack once, records the start in run.json, and stops the stack."""
     result = small.run(*way, "scenarios/shop")
 
     result.assert_outcomes(passed=4)
@@ -83,7 +83,7 @@ def test_one_boot(small: Project, way: tuple[str, ...]) -> None:
     assert " stopped in " in log_of(small)
 
 
-#: What selects no test of the suite shop, or looks at tests only.
+#: Options that select no test of the suite shop, or only inspect tests.
 LOOKS = {
     "collect": ["--collect-only"],
     "k": ["-k", "nothing"],
@@ -94,15 +94,15 @@ LOOKS = {
 
 
 @family("look", {name: [look] for name, look in LOOKS.items()}, "deselect")
-def test_nothing_boots(small: Project, look: list[str], way: tuple[str, ...]) -> None:
-    """Without a test that needs it nothing is started."""
+def test_no_start_without_selected_tests(small: Project, look: list[str], way: tuple[str, ...]) -> None:
+    """If no selected test needs the stack, it is not started."""
     small.run(*way, *look, "scenarios/shop")
 
     assert [] == [*small.root.rglob("stack_daemon.log")]
 
 
-def test_nothing_boots_for_tests_that_need_nothing(small: Project) -> None:
-    """Tests that are skipped, and those that only look at a scenario, need no stack."""
+def test_no_start_for_tests_without_rollouts(small: Project) -> None:
+    """Skipped tests, and tests that only read a scenario, need no stack."""
     small.suite(
         scenarios=2,
         test="import pytest\n\n@pytest.mark.skip\ndef test_it(rollout): pass\n\ndef test_look(scenario): pass\n\ndef test_plain(): pass\n",
@@ -117,8 +117,8 @@ def test_nothing_boots_for_tests_that_need_nothing(small: Project) -> None:
 @pytest.mark.parametrize(
     "test", [WHERE, "async def test_by_hand(llm): assert 'Hello' in str(await llm.chat([{'role': 'user', 'content': 'Hi'}]))\n"]
 )
-def test_a_fixture_boots_it(small: Project, test: str) -> None:
-    """A test without a rollout that asks for the backend or a client boots the stack as well."""
+def test_a_fixture_starts_the_stack(small: Project, test: str) -> None:
+    """A test without a rollout that uses `backend` or `llm` starts the stack, too."""
     small.suite(test=test)
 
     result = small.run(*TWO_WORKERS, "scenarios/shop")
@@ -128,8 +128,8 @@ def test_a_fixture_boots_it(small: Project, test: str) -> None:
     assert " stopped in " in log.read_text()
 
 
-def test_a_boot_that_fails(small: Project) -> None:
-    """An ERROR has the command, the exit code and the end of the log."""
+def test_a_stack_that_does_not_start(small: Project) -> None:
+    """If a service ends while it starts, an ERROR has its command, exit code and the end of its log."""
     stack(small, "--slow", "60", "--die-after", "0.2", "--say", "Traceback: out of luck")
 
     result = small.run("scenarios/shop")
@@ -146,8 +146,8 @@ def test_a_boot_that_fails(small: Project) -> None:
 
 
 @WAYS
-def test_a_death_in_the_middle(small: Project, way: tuple[str, ...]) -> None:
-    """An ERROR has the end of the log and ends the session, and what has finished is in the journal, which the message says."""
+def test_a_service_that_dies(small: Project, way: tuple[str, ...]) -> None:
+    """If a service dies, an ERROR has the end of its log, the session ends, and finished rollouts are in the journal."""
     stack(small, "--die-at", "Customer shop-3:")
     small.suite(scenarios=6, test=PASSES)
 
@@ -166,8 +166,11 @@ def test_a_death_in_the_middle(small: Project, way: tuple[str, ...]) -> None:
     assert (CANNOT_MEASURE, "NOT MEASURED") == (result.ret, small.run_json["verdict"])
 
 
-def test_a_restart_in_the_middle(small: Project) -> None:
-    """A service that may be restarted is: rollouts wait until it is ready again, those in flight are tried again, and reports tell."""
+def test_a_service_that_is_restarted(small: Project) -> None:
+    """If a service with `restart` dies, it is restarted.
+
+    Rollouts wait for it, those in flight are attempted again, and reports count the restart.
+    """
     dies = ("--slow", "2", "--die-at", "Customer shop-1:", "--once", str(small.root / "died"))
     stack(small, *dies, service={"restart": 1})
     small.suite(scenarios=6, test=PASSES)
@@ -194,7 +197,9 @@ LACKS = pytest.mark.parametrize(
 
 @LACKS
 def test_a_machine_that_lacks_something(small: Project, monkeypatch: pytest.MonkeyPatch, service: dict[str, object], missing: str) -> None:
-    """Where nobody insists on the backend its tests are skipped, with what is missing; the session has not failed."""
+    """If the backend is not requested explicitly and the machine lacks something, its tests are skipped with the reason, and the session
+    does not fail.
+    """
     monkeypatch.setenv("AGENTBENCH_GPUS", "")
     stack(small, service=service)
 
@@ -210,10 +215,10 @@ def test_a_machine_that_lacks_something(small: Project, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "insist", ["--agentbench-backend=small", "--agentbench-threshold=tsq.mean=0.1", "--agentbench-gate=tsq.mean >= 0.1"]
 )
-def test_a_machine_that_lacks_what_was_asked_for(
+def test_a_requested_backend_that_cannot_run(
     small: Project, monkeypatch: pytest.MonkeyPatch, service: dict[str, object], missing: str, insist: str
 ) -> None:
-    """A backend that was named, or a gate, is not skipped: there is an ERROR."""
+    """If the backend is named, or a gate or threshold is given, a machine that lacks something is an ERROR instead of a skip."""
     monkeypatch.setenv("AGENTBENCH_GPUS", "")
     stack(small, service=service)
 
@@ -225,7 +230,7 @@ def test_a_machine_that_lacks_what_was_asked_for(
 
 
 def test_waiting_for_gpus(small: Project, stacks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session waits for a GPU that somebody else has, as long as it was told to."""
+    """With --agentbench-gpu-wait, a session waits for a GPU that another process holds. Without it, the tests are skipped."""
     monkeypatch.setenv("AGENTBENCH_GPUS", "0")
     stack(small, service={"gpus": 1})
     lease = gpus.lease(1, stack="a neighbour")
@@ -249,7 +254,7 @@ def test_waiting_for_gpus(small: Project, stacks: Path, monkeypatch: pytest.Monk
 
 
 def test_two_sessions_at_once(small: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has a stack and a port of its own, and one waits until the other's GPU is free."""
+    """Two sessions have separate stacks and ports, and one waits until the other's GPU is free."""
     monkeypatch.setenv("AGENTBENCH_GPUS", "0")
     stack(small, "--slow", "1", service={"gpus": 1})
     small.suite(scenarios=2, test=PASSES + WHERE)
@@ -268,7 +273,7 @@ def test_two_sessions_at_once(small: Project, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_stack_is_kept(small: Project, stacks: Path) -> None:
-    """The next session of the same spec uses it again; another spec does not; it ends by hand."""
+    """A kept stack is reused by the next session with the same spec, but not with another spec. `backend down` ends it."""
     small.suite(scenarios=1, test=PASSES + WHERE)
     keep = "--agentbench-keep-backend=10m"
 
@@ -288,8 +293,8 @@ def test_a_stack_is_kept(small: Project, stacks: Path) -> None:
     assert is_gone(urls(small)[0])
 
 
-def test_a_kept_stack_that_inherited_something_else(small: Project, stacks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable of engines has changed: the kept stack is not used, the session says what has changed, and `diff` does as well."""
+def test_a_kept_stack_with_another_environment(small: Project, stacks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If an engine's environment variable has changed, the kept stack is not reused, and the session says what has changed."""
     small.suite(scenarios=1, test=PASSES + WHERE)
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     small.run("--agentbench-keep-backend=10m", "scenarios/shop").assert_outcomes(passed=2)
@@ -309,19 +314,20 @@ def test_a_kept_stack_that_inherited_something_else(small: Project, stacks: Path
 
 
 def test_a_kept_stack_has_a_deadline(small: Project, stacks: Path) -> None:
-    """When its time is over and nobody came it ends by itself."""
+    """A kept stack ends by itself when its time is over."""
     small.run("--agentbench-keep-backend=500ms", "scenarios/shop").assert_outcomes(passed=4)
 
     until_gone(stacks)
 
 
-def test_by_hand(small: Project, stacks: Path) -> None:
-    """A stack is booted, looked at, checked and ended without pytest; a session uses it meanwhile."""
+def test_stack_commands(small: Project, stacks: Path) -> None:
+    """`agentbench backend` starts, lists, checks and ends a stack without pytest, and a session can use it meanwhile."""
     small.suite(scenarios=1, test=PASSES + WHERE)
     (small.root / "reports" / ".gitignore").unlink(missing_ok=True)
     said = {step[0]: agentbench(small, "backend", *step) for step in (("up", "small"), ("status",), ("logs", "small"), ("check", "small"))}
     small.run("scenarios/shop").assert_outcomes(passed=2)
-    assert "*" == (small.root / "reports" / ".gitignore").read_text().split()[0]  # logs hold paths of this machine
+    # Logs contain paths of this machine, so the folder is ignored by git.
+    assert "*" == (small.root / "reports" / ".gitignore").read_text().split()[0]
     again, down, status = (agentbench(small, "backend", *step) for step in (("up", "small"), ("down", "small"), ("status",)))
     gone = agentbench(small, "backend", "down", "small")
 
@@ -339,8 +345,8 @@ def test_by_hand(small: Project, stacks: Path) -> None:
     )
 
 
-def test_a_boot_by_hand_on_a_terminal(small: Project, stacks: Path) -> None:
-    """What is waited for has a line of its own, and leaves it when the boot is over, well or not."""
+def test_backend_up_on_a_terminal(small: Project, stacks: Path) -> None:
+    """On a terminal, `backend up` shows a status line while it waits, and erases it at the end."""
     stack(small, "--slow", "2", "--say", "loading weights")
     command = [sys.executable, "-m", "pytest_agentbench.cli", "backend", "up", "small", "--for", "1s"]
     status, written = run_on_terminal(command, small.root, child_environment())
@@ -353,8 +359,8 @@ def test_a_boot_by_hand_on_a_terminal(small: Project, stacks: Path) -> None:
     assert (4, "agentbench: --for 10x: must be a time such as 90s, 10m or 2h\n") == (wrong.returncode, wrong.stderr)
 
 
-def test_a_boot_by_hand_is_interrupted(small: Project, stacks: Path) -> None:
-    """Ctrl-C gives up the boot without a traceback, and a check of one that still boots says so; nothing is left."""
+def test_backend_up_is_interrupted(small: Project, stacks: Path) -> None:
+    """Ctrl-C ends `backend up` without a traceback and leaves nothing. Meanwhile, `backend check` says that the stack is still starting."""
     stack(small, "--slow", "600")
     command = [sys.executable, "-m", "pytest_agentbench.cli", "backend", "up", "small"]
     up = subprocess.Popen(command, cwd=small.root, env=child_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -369,8 +375,8 @@ def test_a_boot_by_hand_is_interrupted(small: Project, stacks: Path) -> None:
     until_gone(stacks)
 
 
-def test_ended_by_somebody_else(small: Project, stacks: Path) -> None:
-    """A session whose stack is ended by hand says so at once."""
+def test_a_stack_that_another_process_ends(small: Project, stacks: Path) -> None:
+    """If its stack is ended by `backend down`, the session ends at once with that reason."""
     stack(small, "--think", "0.5")
     small.suite(scenarios=200, test=PASSES)
     session = Background(small, "--agentbench-concurrency=1", "scenarios/shop")
@@ -386,8 +392,8 @@ def test_ended_by_somebody_else(small: Project, stacks: Path) -> None:
 
 
 @pytest.mark.parametrize("test", [PASSES, WHERE], ids=["rollouts", "by-hand"])
-def test_a_boot_on_a_terminal(small: Project, test: str) -> None:
-    """While the stack boots the line says how long, and what it waits for; in the end it is gone."""
+def test_a_start_on_a_terminal(small: Project, test: str) -> None:
+    """While the stack starts, the progress line shows the elapsed time and the service that it waits for. At the end it is erased."""
     stack(small, "--slow", "3", "--say", "loading weights")
     small.suite(scenarios=1, test=test)
 
@@ -398,8 +404,8 @@ def test_a_boot_on_a_terminal(small: Project, test: str) -> None:
     assert "agentbench boots" not in str(Screen(written))
 
 
-def test_a_boot_that_nobody_sees() -> None:
-    """In a log a line now and then says that the session does not hang."""
+def test_a_start_in_a_log() -> None:
+    """In a log, regular lines show that the session is still waiting for its stack."""
     lines: list[str] = []
     reporter = SimpleNamespace(ensure_newline=lambda: None, write_line=lines.append)
     services = SimpleNamespace(

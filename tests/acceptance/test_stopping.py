@@ -1,4 +1,4 @@
-"""Sessions that end early: -x, --maxfail, a time limit, a worker that is killed."""
+"""Sessions that end early: -x, --maxfail, a time limit, a killed worker."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytest_agentbench.reports.document import Level
 from tests.findings import report_of, said
 from tests.project import BOTH_WAYS, FIND_THEN_ANSWER, TEST_FILE, WAYS, Project
 
-#: Longer than any test of this file may take: a rollout with such an answer has to be ended by somebody.
+#: This is longer than any test of this file may take, so a rollout with such an answer has to be cancelled.
 NEVER = 600_000  # milliseconds
 
 
 def slow_from(number: int, count: int) -> list[dict[str, object]]:
-    """Answers that never come for the scenarios from `number` on."""
+    """Returns answers that never come, for the scenarios from `number` on."""
     slow: list[dict[str, object]] = [{"match": {"contains": f"shop-{each}"}, "ttft_ms": NEVER} for each in range(number, count)]
     return slow
 
@@ -25,7 +25,7 @@ def slow_from(number: int, count: int) -> list[dict[str, object]]:
 @pytest.mark.slow
 @BOTH_WAYS
 def test_the_first_failure_ends_the_session(project: Project, way: tuple[str, ...]) -> None:
-    """Under -x nobody waits for rollouts of tests that will not run; status 1 (2 under xdist, whose word for it is Interrupted)."""
+    """Under -x the session does not wait for rollouts of tests that will not run. The status is 1, or 2 under xdist (Interrupted)."""
     project.suite(scenarios=12)
     project.backend([{"match": {"contains": "shop-0"}, "text": "No."}, *slow_from(1, 12), *FIND_THEN_ANSWER])
 
@@ -42,7 +42,7 @@ def test_the_first_failure_ends_the_session(project: Project, way: tuple[str, ..
 
 @WAYS
 def test_maxfail(project: Project, way: tuple[str, ...]) -> None:
-    """--maxfail=2 goes on after one failure and ends with the second; rollouts run in the order of the tests."""
+    """--maxfail=2 continues after one failure and ends with the second. Rollouts run in the order of the tests."""
     project.suite(scenarios=8)
     project.backend([*({"match": {"contains": f"shop-{each}"}, "text": "No."} for each in (0, 2)), *slow_from(3, 8), *FIND_THEN_ANSWER])
 
@@ -56,16 +56,18 @@ def test_maxfail(project: Project, way: tuple[str, ...]) -> None:
 @pytest.mark.slow
 @BOTH_WAYS
 def test_a_time_limit(project: Project, way: tuple[str, ...]) -> None:
-    """When the time is up, what runs may end and is judged; the rest is not started, as one ERROR says."""
+    """After the time limit, running rollouts may end and are judged. The rest is not started, which is one ERROR."""
     project.suite(scenarios=6, thresholds={"tsq": 0.5, "tsq.mean": 0.5})
     project.backend([{"ttft_ms": 1500, **rule} for rule in FIND_THEN_ANSWER])
 
     result = project.run(*way, "--agentbench-time-limit=2s", "--agentbench-concurrency=2", "scenarios/shop")
 
     passed = result.parseoutcomes().get("passed", 0)
-    assert passed in ((0, 2) if way else (2,))  # workers may take longer than the limit to say what they want
+    # Workers may need longer than the limit to send their plan.
+    assert passed in ((0, 2) if way else (2,))
     errors = result.parseoutcomes().get("errors", 1)
-    assert errors >= 1 if way else errors == 1  # workers may run the tests that they have before they hear of the first ERROR
+    # Workers may run tests that they already have before they learn of the first ERROR.
+    assert errors >= 1 if way else errors == 1
     assert CANNOT_MEASURE == result.ret
     assert passed == len(project.rollouts)
     assert {"rollouts": 6, "finished": passed, "not_run": 6 - passed} == project.run_json["plan"]
@@ -75,7 +77,7 @@ def test_a_time_limit(project: Project, way: tuple[str, ...]) -> None:
     assert [(6, 6 - passed)] == [(run.plan.rollouts, run.plan.not_run) for (run,) in said(report, phrases.not_run)]
 
 
-#: The engine's counters are read from the moment on that it answers, which is when the limit begins.
+#: The engine's counters are read as soon as it answers, which is when the limit begins.
 AFTER_THE_BOOT = """
 import time
 from pathlib import Path
@@ -91,7 +93,7 @@ time.sleep(1)
 @pytest.mark.slow
 @WAYS
 def test_a_time_limit_before_the_first_rollout(project: Project, way: tuple[str, ...]) -> None:
-    """A limit that is over before the tests are collected starts nothing, and nobody hangs."""
+    """If the limit is over before the tests are collected, no rollout starts, and the session does not hang."""
     project.suite(scenarios=3, test=f"{AFTER_THE_BOOT}\n{TEST_FILE}")
 
     result = project.run(*way, "--agentbench-time-limit=0.001s", "scenarios/shop")
@@ -118,7 +120,7 @@ def test_tools(rollout, thresholds):
 
 @pytest.mark.slow
 def test_a_killed_worker_loses_no_rollout(project: Project) -> None:
-    """Its test was not judged: an ERROR, no failure of quality. Xdist starts another worker; every rollout ran once, and counts."""
+    """If a worker is killed, its test is an ERROR. Xdist starts another worker, and every rollout runs and counts once."""
     project.suite(scenarios=6, test=KILLED, thresholds={"tsq": 0.5, "tsq.mean": 0.9})
 
     result = project.run("-n", "2", "scenarios/shop")
@@ -134,8 +136,8 @@ def test_a_killed_worker_loses_no_rollout(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_beside_the_suites(project: Project) -> None:
-    """A test that is none of a suite's fails when its worker dies, as it does elsewhere."""
+def test_a_killed_worker_outside_of_suites(project: Project) -> None:
+    """If the killed worker ran a test outside of suites, that test fails, as in other projects."""
     project.suite(scenarios=2)
     project.write("tests/test_own.py", "import os, signal\ndef test_own(): os.kill(os.getpid(), signal.SIGKILL)\n")
 
@@ -148,7 +150,7 @@ def test_a_killed_worker_beside_the_suites(project: Project) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["ssh=nowhere.invalid", "2*ssh=nowhere.invalid", "popen//via=nowhere"])
 def test_workers_elsewhere_are_refused(project: Project, spec: str) -> None:
-    """A worker on another machine could not reach the pool: a usage error, before anything boots or connects."""
+    """Workers on another machine could not reach the pool, so they are a usage error before anything starts."""
     project.suite()
 
     result = project.run("--dist=load", "--tx", spec, "scenarios/shop")
@@ -160,7 +162,7 @@ def test_workers_elsewhere_are_refused(project: Project, spec: str) -> None:
 
 @pytest.mark.slow
 def test_workers_given_with_tx(project: Project) -> None:
-    """`--tx 2*popen` is two workers, so two rollouts in flight; --dist worksteal and loadscope distribute tests as they do elsewhere."""
+    """`--tx 2*popen` is two workers, so two rollouts in flight. --dist worksteal and loadscope distribute tests as usual."""
     project.suite(scenarios=3)
 
     for dist in ("worksteal", "loadscope"):

@@ -1,4 +1,4 @@
-"""A suite of Harbor tasks: which tests there are, and what becomes of those that cannot run."""
+"""A suite of Harbor tasks: its tests, and tasks that cannot run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERIFIER = "def test_outputs():\n    raise AssertionError('this is for the sandb
 
 
 def tasks(project: Project) -> None:
-    """Three tasks: one asks for a GPU, and one is broken. All have test files of pytest for their verifiers."""
+    """Creates three tasks: one asks for a GPU, and one is broken. All have pytest files for their verifiers."""
     project.suite("shop", test=TESTS)
     folder = project.root / "scenarios/shop"
     for name, text in {"broken": "[agent]\ntimeout_sec = 'long'\n", "hello": "", "train": "[environment]\ngpus = 1\n"}.items():
@@ -33,9 +33,10 @@ def tasks(project: Project) -> None:
 
 @pytest.mark.parametrize("way", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "n2"])
 def test_a_task_that_asks_for_too_much_is_skipped(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
-    """One test a task, named after it; the skip says what is asked for; a task's own tests are none of pytest's.
+    """There is one test for each task, named after it, and a task that needs a GPU is skipped with the reason. A task's own tests are not
+    collected.
 
-    A task whose sandbox cannot be had is an error, and so is a broken one, with what is wrong with it. `scenario.task` of a test is a Task.
+    If the sandbox of a task is not available, its test is an error, and so is a broken task. `scenario.task` is a Task.
     """
     monkeypatch.setenv("DOCKER_HOST", f"unix://{project.root}/nobody")
     tasks(project)
@@ -54,9 +55,7 @@ def test_a_task_that_asks_for_too_much_is_skipped(project: Project, monkeypatch:
 
 @pytest.mark.slow
 def test_an_agent_for_tasks_beside_other_suites(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`-m` with a suite's name, and an agent or settings that only tasks take: other suites, which it leaves out, are no errors;
-    without -m they are.
-    """
+    """With `-m`, other suites are not errors even if the agent or settings apply only to tasks. Without -m they are."""
     monkeypatch.setenv("DOCKER_HOST", f"unix://{project.root}/nobody")
     tasks(project)
     project.suite("bank", scenarios=1)

@@ -1,4 +1,4 @@
-"""Floors per scenario and limits on means: who sets them, who judges them, and what they do to the exit status."""
+"""Thresholds of scenarios and of means: where they are set, which one applies, and their effect on the exit status."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_tools(rollout, thresholds):
     assert rollout.score("tsq") >= thresholds["tsq"]
 """
 
-#: Two of three tools expected, one called: tsq is 2/3 for every scenario.
+#: Two tools are expected and one is called: tsq is 2/3 for every scenario.
 TWO_EXPECTED = ("find_item", "order_item")
 
 
 @WAYS
 def test_a_failing_mean_fails_the_session_alone(project: Project, way: tuple[str, ...]) -> None:
-    """All tests pass, the limit on the mean does not hold: exit status 1, and the terminal and the files say why."""
+    """If all tests pass but the threshold of the mean fails, the exit status is 1, and the terminal and the files say why."""
     project.suite(expected=TWO_EXPECTED, thresholds={"tsq": 0.5, "tsq.mean": 0.9})
 
     result = project.run(*way, "scenarios/shop")
@@ -44,14 +44,14 @@ def test_a_failing_mean_fails_the_session_alone(project: Project, way: tuple[str
 
 
 def unknown(project: Project) -> list[tuple[str, ...]]:
-    """Returns the suites of whose thresholds the first page says that nothing is known."""
+    """Returns the suites whose thresholds are unknown according to the first page."""
     return [run.unknown_suites for (run,) in said(report_of(project.directory, Level.FIRST_PAGE), phrases.unknown_suites)]
 
 
 @pytest.mark.slow
 @WAYS
 def test_the_command_line_wins(project: Project, way: tuple[str, ...]) -> None:
-    """--agentbench-threshold replaces what suite.yaml and backend.yaml say, floors and means, and judges a part of a suite as well."""
+    """--agentbench-threshold overrides suite.yaml and backend.yaml, for scenarios and means, and also applies to a part of a suite."""
     project.suite(test=SHOWS_THRESHOLDS, expected=TWO_EXPECTED, thresholds={"tsq": 0.5, "tsq.mean": 0.6})
     project.backend(thresholds={"shop": {"tsq": 0.1, "tsq.mean": 0.1}})
 
@@ -67,7 +67,7 @@ def test_the_command_line_wins(project: Project, way: tuple[str, ...]) -> None:
 
 @pytest.mark.slow
 def test_the_backends_thresholds_win_over_the_suites(project: Project) -> None:
-    """A backend may have thresholds of its own for a suite; the suite's other ones stay in force."""
+    """A backend may have its own thresholds for a suite. The suite's other thresholds still apply."""
     project.suite(test=SHOWS_THRESHOLDS, expected=TWO_EXPECTED, thresholds={"tsq": 0.9, "tsq.mean": 0.6})
     project.backend(thresholds={"shop": {"tsq": 0.3}, "another": {"tsq": 1.0}})
 
@@ -90,7 +90,7 @@ def test_the_backends_thresholds_win_over_the_suites(project: Project) -> None:
     ids=["unknown", "no-value", "no-number", "nan"],
 )
 def test_a_wrong_threshold_is_refused(project: Project, threshold: str, sentence: str) -> None:
-    """A threshold that no suite measures, or that is no number, is a usage error before anything boots."""
+    """A threshold that no suite measures, or that is not a number, is a usage error before anything starts."""
     project.suite()
 
     result = project.run(f"--agentbench-threshold={threshold}", "scenarios/shop")
@@ -102,8 +102,8 @@ def test_a_wrong_threshold_is_refused(project: Project, threshold: str, sentence
 
 @pytest.mark.slow
 @WAYS
-def test_nothing_measured_is_never_green(project: Project, way: tuple[str, ...]) -> None:
-    """With a threshold, a run in which every test was skipped fails; so does one in which every rollout was an infra_error."""
+def test_an_unmeasured_session_fails(project: Project, way: tuple[str, ...]) -> None:
+    """With a threshold, a run fails if every test was skipped, and also if every rollout was an infra_error."""
     skipping = "import pytest\n\n@pytest.mark.skip\ndef test_tools(rollout, thresholds):\n    pass\n"
     project.suite(test=skipping)
 
@@ -126,7 +126,9 @@ def test_nothing_measured_is_never_green(project: Project, way: tuple[str, ...])
 @pytest.mark.slow
 @WAYS
 def test_a_mean_with_missing_scores_is_not_known(project: Project, way: tuple[str, ...]) -> None:
-    """Where a scorer failed, the mean of its scores is not known, so no session with a limit on it is green, if no test asked, too."""
+    """If a scorer failed, the mean of its scores is unknown, so a session with a threshold for it does not pass, even if no test
+    reads it.
+    """
     project.suite(test="def test_it(rollout): pass\n", scorers=["tsq", "./scorer.py:fussy"], thresholds={"fussy.mean": 0.5})
     project.write("scenarios/shop/scorer.py", "def fussy(scenario, rollout):\n    return 1 / (scenario.id != 'shop-1')\n")
 
@@ -141,7 +143,7 @@ def test_a_mean_with_missing_scores_is_not_known(project: Project, way: tuple[st
 
 @pytest.mark.slow
 def test_an_agents_error_counts_as_zero_and_an_infra_error_does_not_count(project: Project) -> None:
-    """The mean over all knows an agent_error as the worst value and leaves an infra_error out; the tests are FAILED and ERROR."""
+    """In the mean, an agent_error counts as the worst value and an infra_error is left out. The tests are FAILED and ERROR."""
     agent = """
 from dataclasses import dataclass
 from pytest_agentbench.agents.tool_calling import ToolCalling

@@ -1,6 +1,6 @@
-"""Weaknesses of the NeMo Agent Toolkit's benchmark that whole sessions show not to be ours.
+"""Weaknesses of the NeMo Agent Toolkit's benchmark that our sessions do not have.
 
-Those of single parts stand with these: 1 with labels, 3 and 7 with judges, 4 to 6 with scorers, 8 with the text agent.
+Tests of single parts are elsewhere: 1 with labels, 3 and 7 with judges, 4 to 6 with scorers, 8 with the text agent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 from tests.project import Project
 
-#: Each rollout calls the tool as often as its trial says, and lets all others call in between.
+#: Each rollout calls the tool as often as its number says, and lets all others call in between.
 COUNTING = """\
 import asyncio, itertools
 from pytest_agentbench import Answer
@@ -27,8 +27,8 @@ async def run(scenario, tools):
 """
 
 
-def test_where_labels_come_from_is_told(project: Project) -> None:
-    """Weakness 2: labels made by keywords are wrong both ways. Here everyone is told that they are: run, report and terminal."""
+def test_the_source_of_labels_is_reported(project: Project) -> None:
+    """Weakness 2: labels made from keywords are wrong in both directions. Here run, report and terminal name the source of labels."""
     entry = {**project.entry("shop-0"), "metadata": {"label_source": "heuristic-v1"}}
     project.suite(scenarios=1)
     project.write("scenarios/shop/data.json", json.dumps([entry]))
@@ -42,7 +42,10 @@ def test_where_labels_come_from_is_told(project: Project) -> None:
 
 @pytest.mark.slow
 def test_rollouts_do_not_see_each_other(project: Project) -> None:
-    """Weakness 9: one registry for all mixes scenarios up. Here the same question, asked many times at once, has its own calls each."""
+    """Weakness 9: one registry for all scenarios mixes them up.
+
+    Here each of many concurrent rollouts of the same question has only its own calls.
+    """
     project.suite(scenarios=6, agent={"kind": "./agent.py:run"}, test="def test_it(rollout): pass")
     project.write("scenarios/shop/agent.py", COUNTING)
 
@@ -55,7 +58,7 @@ def test_rollouts_do_not_see_each_other(project: Project) -> None:
 
 @pytest.mark.slow
 def test_unknown_keys_are_errors(project: Project) -> None:
-    """Weakness 13: there `recursion_limit: 50` of an agent and `verbose` of a scorer are ignored. Here they are errors."""
+    """Weakness 13: in the toolkit, `recursion_limit: 50` of an agent and `verbose` of a scorer are ignored. Here they are errors."""
     project.suite("agent", agent={"kind": "react", "recursion_limit": 50})
     project.suite("scorer", scorers=[{"tsq": {"verbose": True}}])
 

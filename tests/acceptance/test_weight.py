@@ -1,4 +1,4 @@
-"""What a session does not carry along: rollouts that were read, and an HTTP client where nothing calls a model."""
+"""Memory and imports of a session: rollouts are released, and modules are only loaded where they are needed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def pytest_sessionfinish(session):
 
 
 @WAYS
-def test_rollouts_are_let_go(project: Project, way: tuple[str, ...]) -> None:
-    """A rollout goes with its test, whether that passed or failed: ten thousand of them would not fit into memory."""
+def test_rollouts_are_released(project: Project, way: tuple[str, ...]) -> None:
+    """A rollout is released after its test, whether that passed or failed, because ten thousand of them would not fit into memory."""
     project.suite(scenarios=2, test="def test_fails(rollout):\n    assert rollout.scenario == 'shop-0'\n")
     project.write("conftest.py", KEPT)
 
@@ -42,8 +42,8 @@ def pytest_sessionfinish(session):
 
 
 @pytest.mark.slow
-def test_a_worker_knows_nothing_of_the_run(project: Project) -> None:
-    """Workers read rollouts: neither the records of run.json nor what checks YAML is loaded there, whether tests pass or fail."""
+def test_a_worker_does_not_load_run_modules(project: Project) -> None:
+    """Workers load neither the records of run.json nor the modules that check YAML, whether tests pass or fail."""
     project.suite(scenarios=2, test="def test_fails(rollout):\n    assert rollout.scenario == 'shop-0'\n")
     project.write("conftest.py", LOADED)
 
@@ -64,10 +64,11 @@ def pytest_unconfigure(config):
 
 
 def test_numpy_is_loaded_where_a_session_ends(project: Project) -> None:
-    """Numbers are computed when all rollouts are there, and only then does a session pay for numpy."""
+    """Statistics are computed at the end, and only then does a session load numpy."""
     project.suite(scenarios=1)
     project.write("conftest.py", NUMPY)
-    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:randomly", "scenarios/shop"]  # which itself imports numpy, if it is there
+    # The plugin randomly would import numpy itself if it is installed.
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:randomly", "scenarios/shop"]
 
     told = subprocess.run(command, cwd=project.root, capture_output=True, text=True, check=True).stdout
 
@@ -76,7 +77,7 @@ def test_numpy_is_loaded_where_a_session_ends(project: Project) -> None:
 
 
 def test_looking_agents_up_loads_no_http_client() -> None:
-    """The controller checks a suite's agent before anything boots; only the pool, which runs it, pays for aiohttp."""
+    """The controller checks a suite's agent without loading aiohttp, which only the pool needs."""
     code = "import sys; from pytest_agentbench.agents import load_agent; load_agent('tool_calling', None); print('aiohttp' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -85,8 +86,8 @@ def test_looking_agents_up_loads_no_http_client() -> None:
 
 
 @pytest.mark.slow
-def test_what_only_others_need(project: Project) -> None:
-    """A worker looks at no process and checks no settings: it pays for neither psutil nor pydantic."""
+def test_workers_do_not_load_psutil_and_pydantic(project: Project) -> None:
+    """A worker does not watch processes or check settings, so it loads neither psutil nor pydantic."""
     test = "import sys\n\ndef test_it(rollout):\n    assert not {'psutil', 'pydantic'} & sys.modules.keys()\n"
     project.suite(scenarios=1, test=test)
 

@@ -1,4 +1,4 @@
-"""`--agentbench-window`: a real session says what was measured in it, and that nothing was."""
+"""`--agentbench-window` in real sessions: a window with all calls, and one with none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.project import Project
 
 
 def test_a_window_with_everything_in_it(project: Project) -> None:
-    """It has all calls and their latencies, and stands in run.json, and in reports in place of the steady window."""
+    """A window that covers the run has all calls and their latencies. It is in run.json, and replaces the steady window in reports."""
     project.suite(scenarios=3)
 
     project.run("--agentbench-window=:1h", "scenarios/shop")
@@ -36,7 +36,7 @@ def test_a_window_with_everything_in_it(project: Project) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("level", [Level.FIRST_PAGE, Level.FULL])
 def test_a_window_with_nothing_in_it(project: Project, level: Level) -> None:
-    """Is said in one sentence; the run is as good as any other."""
+    """If a window contains no call, the reports say so in one sentence, and the run is otherwise normal."""
     project.suite(scenarios=1)
 
     result = project.run("--agentbench-window=1h:2h", "scenarios/shop")

@@ -1,6 +1,6 @@
-"""Sessions with fewer xdist workers than -n, which is how many rollouts are in flight: one worker is enough for the tests of a suite.
+"""Sessions that start fewer xdist workers than -n says. -n sets the rollouts in flight, and one worker is enough for the tests of a suite.
 
-tests/session/test_setup_worker_count.py has the ways to ask for workers, and the paths with which as many start as -n says.
+tests/session/test_setup_worker_count.py has the ways to set the number of workers, and the paths for which -n workers start.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from tests.project import FIND_THEN_ANSWER, TEST_FILE, Project
 
 
 def started(result: pytest.RunResult) -> int:
-    """Workers that xdist made, as its own line has it."""
+    """Returns the number of workers from xdist's own line."""
     return next(int(line.split("/")[0].rpartition(" ")[2]) for line in result.outlines if "created: " in line)
 
 
 def in_flight(result: pytest.RunResult) -> int:
-    """Rollouts at once, as our header has it."""
+    """Returns the number of rollouts in flight from our header."""
     return next(int(line.split()[1]) for line in result.outlines if " rollouts in flight" in line)
 
 
 def reasons(result: pytest.RunResult) -> list[str]:
-    """What our header says of xdist workers."""
+    """Returns the lines of our header about xdist workers."""
     return [line.removeprefix("agentbench: ") for line in result.outlines if line.startswith("agentbench: ") and " xdist worker" in line]
 
 
@@ -32,7 +32,7 @@ def ran(project: Project, *arguments: str, **outcomes: int) -> pytest.RunResult:
 
 
 def test_one_worker_reads(project: Project) -> None:
-    """-n 6 is six rollouts in flight and one worker, whatever the tests do. The header says so, with the option that changes it."""
+    """-n 6 means six rollouts in flight and one worker, whatever the tests do. The header says so and names the option that changes it."""
     project.suite(scenarios=8, test=f"import time\n{TEST_FILE}")
 
     result = ran(project, "-n", "6", "scenarios/shop", passed=8)
@@ -43,8 +43,8 @@ def test_one_worker_reads(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_the_literal_number(project: Project) -> None:
-    """--agentbench-workers is how many start, more than -n or fewer; what is in flight stays what -n said."""
+def test_the_workers_option(project: Project) -> None:
+    """--agentbench-workers sets how many workers start, whether more or fewer than -n. The rollouts in flight are still set by -n."""
     project.suite(scenarios=4)
 
     literal = ran(project, "-n", "2", "--agentbench-workers=3", "scenarios/shop", passed=4)
@@ -54,7 +54,7 @@ def test_the_literal_number(project: Project) -> None:
 
 @pytest.mark.slow
 def test_the_number_of_a_suite(project: Project) -> None:
-    """A suite says in suite.yaml how many start with -n; of two suites that say it the larger number counts."""
+    """suite.yaml can set how many workers start with -n. If two suites set it, the larger number counts."""
     project.suite(scenarios=2, xdist_workers=2)
     project.suite("chat", scenarios=2, xdist_workers=3)
 
@@ -69,7 +69,7 @@ def test_the_number_of_a_suite(project: Project) -> None:
 
 @pytest.mark.slow
 def test_tests_beside_the_suites(project: Project) -> None:
-    """Where a path is in no suite's folder, as many start as -n says."""
+    """If a path is not in a suite's folder, as many workers start as -n says."""
     project.suite(scenarios=2)
     project.write("tests/test_own.py", "def test_own(): pass\n")
 
@@ -82,8 +82,8 @@ def test_tests_beside_the_suites(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_the_literal_number_wants_n(project: Project) -> None:
-    """Without -n the option is a usage error."""
+def test_the_workers_option_needs_n(project: Project) -> None:
+    """--agentbench-workers without -n is a usage error."""
     project.suite(scenarios=1)
 
     refused = project.run("--agentbench-workers=2", "scenarios/shop")
@@ -93,14 +93,15 @@ def test_the_literal_number_wants_n(project: Project) -> None:
 
 @pytest.mark.slow
 def test_the_first_failure(project: Project) -> None:
-    """-x ends with the failure, and no test beside it is an ERROR; --lf then runs that one."""
+    """-x ends with the failure, and no other test is an ERROR. --lf then runs only the failed one."""
     project.suite(scenarios=6)
     failing = [{"match": {"contains": "shop-2"}, "text": "No."}, *FIND_THEN_ANSWER]
     project.backend(failing)
 
     ended = project.run("-n", "6", "-x", "scenarios/shop")
 
-    assert (1, pytest.ExitCode.INTERRUPTED) == (started(ended), ended.ret)  # xdist's word for it
+    # The status is xdist's own for a session that ends early.
+    assert (1, pytest.ExitCode.INTERRUPTED) == (started(ended), ended.ret)
     ended.assert_outcomes(passed=2, failed=1)
 
     project.backend()
@@ -116,7 +117,7 @@ def test_end(rollout):
 
 @pytest.mark.slow
 def test_a_worker_that_dies_is_replaced(project: Project) -> None:
-    """One worker is no single point of failure: the test that killed it is an ERROR, all others are judged."""
+    """If the only worker dies, another one starts. The test that killed it is an ERROR, and all others are judged."""
     project.suite(scenarios=4, test=TEST_FILE + DEADLY)
 
     result = project.run("-n", "4", "scenarios/shop")

@@ -69,7 +69,10 @@ async def test_a_program_is_told_the_scenario(tmp_path: Path, source: str) -> No
 
 
 async def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's environment with the tap's addresses, without test variables, secrets that are not in `keys`, and proxies for loopback."""
+    """The program gets the user's environment and the tap's addresses.
+
+    Test variables, proxies for loopback, and secrets that `keys` does not name are left out.
+    """
     given = {"MINE": "1", "COV_CORE": "1", "PYTEST_X": "1", "MY_API_KEY": "secret", "HF_TOKEN": "secret", "SEARCH_KEY": "for the search"}
     for name, value in {**given, "OPENAI_API_KEY": "secret", "NO_PROXY": "example.org", "PYTHONPATH": "here"}.items():
         monkeypatch.setenv(name, value)
@@ -127,8 +130,8 @@ async def test_an_interpreter(tmp_path: Path) -> None:
         ({}, "missing 1 required positional argument: 'program'"),
     ],
 )
-def test_settings_that_cannot_be(tmp_path: Path, options: Json, sentence: str) -> None:
-    """A program that cannot run is an error of the suite, before anything boots."""
+def test_invalid_settings(tmp_path: Path, options: Json, sentence: str) -> None:
+    """A program that cannot run is an error of the suite before anything starts."""
     with pytest.raises(ConfigError) as caught:
         make_agent({"kind": "command", **options}, tmp_path)
 
@@ -151,7 +154,10 @@ async def test_the_answer(tmp_path: Path, code: str, answer: str) -> None:
 
 
 async def test_a_program_that_prints_much(tmp_path: Path) -> None:
-    """Of a long output or answer file, half a megabyte of the beginning and of the end are kept, and the bytes between are counted."""
+    """If an output or answer file is too long, half a megabyte of its beginning and its end are kept.
+
+    The bytes between them are counted.
+    """
     code = "print('begin'); [print('x' * (1 << 20)) for _ in range(5)]; print('the end')"
     file = "import os, sys; sys.stdout = open(os.environ['AGENTBENCH_ANSWER'], 'w'); "
     for text in (await printed(tmp_path, code), await printed(tmp_path, file + code)):
@@ -250,7 +256,7 @@ class Wrapping:
     inner: Any = field(metadata=AN_AGENT)
 
 
-def test_who_is_a_black_box(tmp_path: Path) -> None:
+def test_which_agents_are_black_boxes(tmp_path: Path) -> None:
     """A command and an agent that wraps it are black boxes, so the tap keeps the model's messages."""
     command = make_agent({"kind": "command", "program": [sys.executable]}, tmp_path)
 
@@ -259,7 +265,7 @@ def test_who_is_a_black_box(tmp_path: Path) -> None:
     ]
 
 
-#: A program with a child in its group, one that left the group, and one that nobody is the parent of; all ignore SIGTERM.
+#: A program with a child in its group, a child in a session of its own, and an orphan. All of them ignore SIGTERM.
 FAMILY = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -306,7 +312,7 @@ async def test_a_budget_that_is_used_up(tmp_path: Path) -> None:
     assert (["find"], [-signal.SIGKILL]) == ([call.name for call in ran.tools.calls], [each.exit_code for each in ran.tools.programs])
 
 
-async def test_a_program_that_ends_when_told(tmp_path: Path) -> None:
+async def test_a_program_gets_sigterm_first(tmp_path: Path) -> None:
     """The program gets SIGTERM first, so that it can clean up."""
     code = """
         import pathlib, signal, sys, time
@@ -346,7 +352,7 @@ def test_a_pool_that_is_killed(tmp_path: Path) -> None:
 
 async def test_a_supervisor_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the supervisor dies, the program ends, and the rollout is retried."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the supervisor cannot clean up any more
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the killed supervisor cannot remove its temporary files
     code = """
         import os, pathlib, time
         pathlib.Path("own").write_text(str(os.getpid()))

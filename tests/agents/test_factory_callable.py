@@ -81,8 +81,11 @@ async def ran(folder: Path, name: str, **options: Any) -> tuple[str, LLM, Toolbo
     return answer.text, llm, tools, module.seen
 
 
-async def test_an_async_function_gets_what_it_names(folder: Path) -> None:
-    """A function gets scenario, tools, LLM and an async openai client of the tap, in any order. None means an answer without text."""
+async def test_parameters_of_an_async_function(folder: Path) -> None:
+    """A function gets scenario, tools, LLM and an async openai client of the tap, in any order.
+
+    A returned None means an answer without text.
+    """
     text, llm, tools, [(client, given_tools, given_llm, scenario, thread)] = await ran(folder, "everything")
 
     assert ("", tools, llm, SCENARIO) == (text, given_tools, given_llm, scenario)
@@ -102,12 +105,12 @@ async def test_a_blocking_function_gets_a_thread_and_a_blocking_client(folder: P
 @pytest.mark.parametrize(
     ("name", "text"), [("nothing", "at all"), ("Blocking", "find is done."), ("called", "s-0"), ("later", "s-0, later")]
 )
-async def test_whatever_can_be_called(folder: Path, name: str, text: str) -> None:
-    """Other forms work: no parameters, a class with a plain `def run`, a callable object, a function that returns an awaitable."""
+async def test_other_callables(folder: Path, name: str, text: str) -> None:
+    """Functions without parameters, classes with a plain `def run`, callable objects and functions that return awaitables are agents."""
     assert text == (await ran(folder, name))[0]
 
 
-async def test_an_answer_that_is_none(folder: Path) -> None:
+async def test_an_invalid_answer(folder: Path) -> None:
     """A return value other than an Answer, a text or None is an agent error."""
     with pytest.raises(AgentError, match=r"^the agent returned '5' \(int\), not an Answer, a text or None$"):
         await ran(folder, "number")
@@ -150,6 +153,6 @@ def test_wrong_parameters_and_options(folder: Path, settings: Json, sentence: st
     assert sentence == str(caught.value)
 
 
-def test_whose_code_an_agent_is(tmp_path: Path) -> None:
+def test_import_paths_are_code_of_the_suite(tmp_path: Path) -> None:
     """An import path means the suite's own code, a built-in kind does not. Nothing is imported to decide that."""
     assert (True, False) == tuple(brings_code({"kind": kind}, tmp_path) for kind in ("./gone.py:run", "tool_calling"))

@@ -42,8 +42,11 @@ def test_what_goes_into_requests(settings: dict[str, object]) -> None:
         ("model", ("", 5, None, ["small"]), "the name of a model"),
     ],
 )
-def test_values_that_no_server_takes(name: str, values: tuple[object, ...], words: str) -> None:
-    """A value of the wrong type or out of range is refused with the allowed values, also for agents with their own code."""
+def test_invalid_values(name: str, values: tuple[object, ...], words: str) -> None:
+    """A value with a wrong type or out of range is refused, and the message has the allowed values.
+
+    This also holds for agents with their own code.
+    """
     for value in values:
         for kind in ("tool_calling", "react"):
             with pytest.raises(ConfigError) as caught:

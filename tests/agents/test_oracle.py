@@ -37,7 +37,7 @@ async def test_oracle(tmp_path: Path) -> None:
     assert [("bash", "bash /solution/solve.sh")] == [(call.name, call.arguments["command"]) for call in tools.calls]
 
 
-async def test_solutions_that_are_none(tmp_path: Path) -> None:
+async def test_failed_and_missing_solutions(tmp_path: Path) -> None:
     """A failed or missing solution is an agent error with the reason."""
     failing = write_task(tmp_path, "failing", {"solution/solve.sh": "echo no disk; exit 3\n"})
     without = write_task(tmp_path, "without", without=["solution/solve.sh"])

@@ -148,7 +148,7 @@ async def test_a_transcript_that_is_too_long(tmp_path: Path) -> None:
     assert all("tool" != message["role"] for messages in sent for message in messages[2:3])
 
 
-async def test_rounds_that_come_to_nothing(tmp_path: Path) -> None:
+async def test_rounds_without_a_result(tmp_path: Path) -> None:
     """An unknown expert or tool and an answer without a call are rounds of their own. Calls are recorded."""
     both = {"tool_calls": [*calls("answer", "x")["tool_calls"], *ANSWER["tool_calls"]]}
     wrong = [calls("answer", "gpt"), calls("sing", "search-1"), {"text": "Hm."}, both]
@@ -156,7 +156,8 @@ async def test_rounds_that_come_to_nothing(tmp_path: Path) -> None:
 
     assert Answer("42") == played.answer
     assert ["invalid_arguments", "unknown_tool", None] == [call.problem for call in played.tools.calls]
-    assert ["enhance_reasoning", "answer"] == [tool["function"]["name"] for tool in played.requests[0]["tools"]]  # nothing to search in
+    # `search` is missing, because there is nothing to search.
+    assert ["enhance_reasoning", "answer"] == [tool["function"]["name"] for tool in played.requests[0]["tools"]]
 
 
 async def test_rounds_are_used_up(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ async def test_a_retriever_that_fails(tmp_path: Path, status: int, documents: An
     assert ["search"] == [call.name for call in played.tools.calls]
 
 
-async def test_nothing_to_search_for(tmp_path: Path) -> None:
+async def test_queries_that_are_not_sent(tmp_path: Path) -> None:
     """A query that is too short is not sent, and known documents are not returned again."""
     answers = [SEARCH, {"text": "<query>x</query>"}, SEARCH, {"text": "a good query"}, SEARCH, {"text": "the same"}, ANSWER, {"text": "42"}]
     async with retrieving() as retriever:
@@ -242,12 +243,12 @@ def test_experts_that_do_not_exist() -> None:
     [
         ("enhance_reasoning", None, (120000, 40000)),
         ("enhance_reasoning", 400000, (120000, 40000)),
-        ("enhance_reasoning", 32000, (24000, 8000)),  # of 160,000 tokens with the answer, a fifth
+        ("enhance_reasoning", 32000, (24000, 8000)),  # 32,000 tokens are a fifth of the 160,000 that notebook and answer take together
         ("search", 32768, (24000, 12000)),
         ("answer", 16000, (12000, 6000)),
     ],
 )
-def test_how_much_an_expert_is_given(tool: str, context_length: int | None, expected: tuple[int, int]) -> None:
+def test_the_size_of_a_notebook(tool: str, context_length: int | None, expected: tuple[int, int]) -> None:
     """The notebook fits into the expert's context together with its answer. A shorter context gets the same shares of it."""
     given = budget(tool, context_length)
 

@@ -52,7 +52,7 @@ async def test_results_that_the_model_makes_up(tmp_path: Path) -> None:
     assert FIND_LAMP["text"] == second["messages"][-2]["content"]
 
 
-async def test_wrong_answers_are_told_and_forgotten(tmp_path: Path) -> None:
+async def test_invalid_answers_are_reported_and_removed(tmp_path: Path) -> None:
     """The model gets its invalid answer and the error. Both are removed after a valid answer."""
     async with staged(tmp_path, [HM, {"text": "Action: find_item"}, FIND_LAMP, DONE]) as stage:
         await React(parse_agent_response_max_retries=2).run(SCENARIO, stage.llm, stage.tools)
@@ -96,7 +96,10 @@ async def test_a_model_that_stays_wrong(tmp_path: Path, options: Json, requests:
 
 
 async def test_the_last_tool_call(tmp_path: Path) -> None:
-    """Weakness 8: after `max_tool_calls` the model may still answer. One more call is not made and ends the rollout at its limit."""
+    """Weakness 8 of the NeMo toolkit: after `max_tool_calls` the model may still answer.
+
+    One more call is not made and ends the rollout at its limit.
+    """
     for number, (answers, limited) in enumerate((([FIND_LAMP, FIND_LAMP, DONE], False), ([FIND_LAMP], True))):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -120,7 +123,7 @@ async def test_an_answer_that_is_cut(tmp_path: Path) -> None:
     assert [] == stage.called
 
 
-async def test_faulty_calls_are_recorded_and_told(tmp_path: Path) -> None:
+async def test_faulty_calls_are_recorded_and_reported(tmp_path: Path) -> None:
     """Unknown tools and invalid or missing arguments are recorded as calls, and the model gets the error."""
     answers: list[Json] = [
         {"text": "Action: find_lamp\nAction Input: {}"},
@@ -188,7 +191,7 @@ async def test_a_user_with_more_to_say(tmp_path: Path) -> None:
     assert "Previous conversation history:\nuser: Is there a lamp?\nassistant: There is one.\n\nQuestion: And a table?" == question
 
 
-async def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
+async def test_a_custom_prompt(tmp_path: Path) -> None:
     """Tools replace their placeholders, other braces stay, instructions are appended, and schemas can be left out."""
     agent = React(
         system_prompt='{tools}|{tool_names}|{"a": {}}',

@@ -108,7 +108,7 @@ def test_final_answers(text: str, answer: str) -> None:
         ("**Final Answer:** ", MISSING_ANSWER),
     ],
 )
-def test_what_is_no_react(text: str, error: str) -> None:
+def test_incomplete_answers(text: str, error: str) -> None:
     """The error for an incomplete answer says what is missing."""
     with pytest.raises(ReactTextError) as caught:
         read_answer(text)
@@ -116,7 +116,7 @@ def test_what_is_no_react(text: str, error: str) -> None:
     assert error == str(caught.value)
 
 
-def test_what_is_kept_of_an_answer() -> None:
+def test_invented_results_are_dropped() -> None:
     """Text after the first action is dropped, so the model does not see results that it invented."""
     parsed = read_answer(f"<think>hm</think>\n{CYCLE} I guess\nObservation: found\nFinal Answer: yes")
 
@@ -166,10 +166,12 @@ def test_a_model_that_stutters(piece: str) -> None:
     ),
     indent=st.sampled_from([None, 2]),
 )
-def test_a_cycle_comes_back(thought: str, tool: str, arguments: Json, rest: str, form: tuple[str, str], indent: int | None) -> None:
-    """Whatever the arguments are, and whatever stands around it: the action of a well-formed cycle is read as it was written.
+def test_a_well_formed_cycle_is_read_unchanged(
+    thought: str, tool: str, arguments: Json, rest: str, form: tuple[str, str], indent: int | None
+) -> None:
+    """The action of a well-formed cycle is read as it was written, for any arguments and any surrounding text.
 
-    Two things are left out of what stands around it: labels before the action, which would be another one, and tags of thoughts.
+    The surrounding text contains no labels before the action, which would be another action, and no tags of thoughts.
     """
     assume("think>" not in (thought + rest).lower())
     assume(not AT_LINE.search(f"{thought}\n"))

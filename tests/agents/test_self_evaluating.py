@@ -32,7 +32,7 @@ from pytest_agentbench.tools.toolbox import Toolbox
 KEY = RolloutKey("shop", "s-0")
 TOOLS = tuple(Tool(name, f"To {name} an item.", {"type": "object"}) for name in ("find", "order", "send"))
 SCENARIO = Scenario("s-0", ({"role": "user", "content": "Order a lamp {now}!"},), TOOLS, ({"tool": "order"},))
-JUDGE = "Then give your verdict"  # is in every prompt of the judge
+JUDGE = "Then give your verdict"  # text that every prompt of the judge contains
 
 
 def verdict(is_sufficient: Any = True, confidence: Any = 0.9, **more: Any) -> str:
@@ -98,7 +98,7 @@ def calling(*names: str) -> list[Json]:
     return rules
 
 
-#: Rules: each draft of the agent orders.
+#: Rules with which the agent calls `order` in each draft.
 ORDERING: list[Json] = [{"match": {"turn": 0}, "tool_calls": [{"name": "order"}]}, {"text": "I did order."}]
 
 
@@ -163,7 +163,7 @@ async def test_no_label_reaches_the_judge(engine: Engine) -> None:
     ],
     ids=["sufficient, if not surely", "the least surely insufficient", "the first of equals"],
 )
-async def test_none_is_accepted(engine: Engine, verdicts: list[str], chosen: int) -> None:
+async def test_no_draft_is_accepted(engine: Engine, verdicts: list[str], chosen: int) -> None:
     """The best-judged draft counts, and high confidence in a bad draft does not make it the best. The last draft is judged, too."""
     engine.start(*judging(*verdicts), *calling("find", "order", "send"))
 
@@ -181,7 +181,8 @@ async def test_feedback(engine: Engine, agent: SelfEvaluating) -> None:
     engine.start(*judging(verdict(False, missing_steps=["order {it}"]), verdict()), *calling("find", "order"))
 
     await ran(agent, engine)
-    asked = [body["messages"] for body in engine.requests if len(body["messages"]) == 2]  # the system's and the customer's
+    # These requests have only the system's and the customer's message.
+    asked = [body["messages"] for body in engine.requests if len(body["messages"]) == 2]
 
     assert "Order a lamp {now}!" == asked[0][1]["content"]
     assert agent.pass_feedback_to_agent == ("- order {it}" in asked[1][1]["content"])
@@ -189,7 +190,7 @@ async def test_feedback(engine: Engine, agent: SelfEvaluating) -> None:
     assert [False, False] == ["PREVIOUS ATTEMPT" in each for each in engine.judged]
 
 
-async def test_templates_of_ones_own(engine: Engine) -> None:
+async def test_custom_templates(engine: Engine) -> None:
     """Other braces in templates and placeholders in the customer's message are left unchanged."""
     template = JUDGE + ' as {"ok": {tool_calls}} on {question}, {} {0}'
     engine.start(*judging(verdict(False), verdict()), *calling("find", "order"))
@@ -204,7 +205,7 @@ async def test_templates_of_ones_own(engine: Engine) -> None:
 @pytest.mark.parametrize(
     "nonsense", ["YES!", verdict(confidence="high"), verdict(confidence=None), verdict("perhaps"), verdict(confidence=7)]
 )
-async def test_a_judge_who_talks_nonsense(engine: Engine, nonsense: str) -> None:
+async def test_a_judge_with_invalid_answers(engine: Engine, nonsense: str) -> None:
     """A judge with an invalid answer gets the error once. If the next answer is invalid, too, the rollout has no score."""
     again = {"match": {"contains": "That cannot be used", "call": 2}, "text": nonsense}
     engine.start(again, {"match": {"contains": "That cannot be used"}, "text": verdict()}, *judging(nonsense), *ORDERING)
@@ -250,8 +251,8 @@ async def test_a_judge_without_structured_output(engine: Engine) -> None:
         ),
     ],
 )
-async def test_a_judge_who_is_away(engine: Engine, fault: Json, reason: str) -> None:
-    """A failed judge makes the rollout an infra_error, also if the judge's context is full. No verdict is invented."""
+async def test_a_judge_that_fails(engine: Engine, fault: Json, reason: str) -> None:
+    """If the judge fails, the rollout is an infra_error, also if the judge's context is full. No verdict is invented."""
     engine.start({"match": {"contains": JUDGE}, **fault}, *ORDERING)
 
     rollout = await ran(SelfEvaluating(), engine)
@@ -286,7 +287,10 @@ def does(name: str, error: Exception | None = None) -> Work:
 
 
 async def test_a_draft_that_fails_is_a_draft(engine: Engine) -> None:
-    """An agent error or a limit ends only the draft. A draft with a limit is judged, because it can be scored; one with an error is not."""
+    """An agent error or a limit ends only the draft.
+
+    A draft that ends at a limit is judged, because it can be scored, but a failed one is not.
+    """
     engine.start(*judging(verdict(False), verdict()))
     wrapped = Doing([does("find", AgentError("lost")), does("send", LimitReached("turns")), does("order")])
 
@@ -307,7 +311,7 @@ async def test_a_draft_that_fails_is_a_draft(engine: Engine) -> None:
         ([AgentError("lost"), KeyError("x")], "agent_error", "KeyError: 'x' (test_self_evaluating.py:", ["find"]),
     ],
 )
-async def test_no_draft_is_whole(engine: Engine, errors: list[Exception], status: str, reason: str, tools: list[str]) -> None:
+async def test_every_draft_fails(engine: Engine, errors: list[Exception], status: str, reason: str, tools: list[str]) -> None:
     """The rollout gets the status of its best draft. Infrastructure failures and bugs of the agent end it at once."""
     engine.start(*judging(verdict(False)))
 
@@ -319,7 +323,7 @@ async def test_no_draft_is_whole(engine: Engine, errors: list[Exception], status
 
 
 @pytest.mark.parametrize(("verdicts", "kept"), [((verdict(False),), ["find"]), ((), ["find"])], ids=["in the second", "in the first"])
-async def test_the_time_is_over(engine: Engine, verdicts: tuple[str, ...], kept: list[str]) -> None:
+async def test_an_interrupted_rollout_has_its_best_draft(engine: Engine, verdicts: tuple[str, ...], kept: list[str]) -> None:
     """Whenever the rollout is interrupted, the toolbox has the best draft so far, or the unfinished first one."""
     engine.start(*judging(*(verdicts or ("-",))))
     begun = asyncio.Event()
@@ -342,7 +346,7 @@ async def test_the_time_is_over(engine: Engine, verdicts: tuple[str, ...], kept:
     assert [True] * len(verdicts) == [draft.chosen for draft in tools.drafts]
 
 
-async def test_the_state_of_a_first_try_that_is_cut_off(engine: Engine) -> None:
+async def test_the_state_of_an_interrupted_first_draft(engine: Engine) -> None:
     """The calls of an interrupted first draft are the rollout's, and so is the state of the tools."""
 
     class Shop:
@@ -381,7 +385,7 @@ def judge_at(engine: Engine) -> Callable[[str, Json | None], Awaitable[LLM]]:
     return judge
 
 
-async def test_a_user_who_goes_on(engine: Engine) -> None:
+async def test_further_messages_of_the_user(engine: Engine) -> None:
     """Each message of the user gets its own drafts. The work for earlier messages stays."""
     engine.start(*judging(verdict(), verdict(False), verdict()))
     scenario = Scenario("s-0", SCENARIO.messages, TOOLS, ({"tool": "order"},), turns=(({"role": "user", "content": "Send it."},),))
@@ -449,8 +453,11 @@ def test_a_check_imports_no_wrapped_code(tmp_path: Path, wraps: Any) -> None:
     checked(Suite("shop", tmp_path, (SCENARIO,), dataset=data, agent={"kind": "self_evaluating", "wraps": wraps}))
 
 
-def test_merit() -> None:
-    """Surely sufficient is best, surely insufficient worst, not judged in between, and an agent error below all."""
+def test_ranking_of_drafts() -> None:
+    """Drafts judged sufficient with high confidence rank best, and those judged insufficient with high confidence worst.
+
+    Unjudged drafts are between, and failed ones below all.
+    """
     drafts = [Draft(1, "ok", verdict=json.loads(verdict(*each))) for each in ((True, 1.0), (True, 0.1), (False, 0.1), (False, 1.0))]
     drafts.insert(2, Draft(1, "limit"))
     drafts.append(Draft(1, "agent_error"))

@@ -92,7 +92,7 @@ async def test_by_text(tmp_path: Path) -> None:
         ("tool", {"tool_calls": [{"name": "bash", "arguments": {}}]}, {"tool_calls": [DONE]}, "Error: the arguments of bash do not fit"),
     ],
 )
-async def test_nothing_to_run(tmp_path: Path, style: str, idle: Json, end: Json, words: str) -> None:
+async def test_answers_without_commands(tmp_path: Path, style: str, idle: Json, end: Json, words: str) -> None:
     """A model that neither runs anything nor ends is told so. Invalid calls are recorded as such."""
     played = await play(tmp_path, [idle, end], style=style)
 
@@ -137,7 +137,7 @@ async def test_time_in_the_middle_of_a_command(tmp_path: Path) -> None:
     played = Played()
     begin = {"name": "bash", "arguments": {"command": "touch begun; sleep 600"}}
     playing = asyncio.ensure_future(play(tmp_path, [{"tool_calls": [begin]}], played))
-    while not (tmp_path / "work" / "begun").exists():  # noqa: ASYNC110 - another process makes it
+    while not (tmp_path / "work" / "begun").exists():  # noqa: ASYNC110 - another process creates the file
         await asyncio.sleep(0.01)
 
     playing.cancel()

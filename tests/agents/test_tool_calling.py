@@ -18,7 +18,7 @@ DONE: Json = {"text": "There is one in the shop for you."}
 
 
 @pytest.mark.parametrize(("parallel", "called"), [(True, ["lamp", "table"]), (False, ["lamp"])])
-async def test_one_by_one(tmp_path: Path, parallel: bool, called: list[str]) -> None:
+async def test_without_parallel_calls(tmp_path: Path, parallel: bool, called: list[str]) -> None:
     """With `parallel: false` the request says so. If the model still makes several calls, only the first one counts."""
     async with staged(tmp_path, [{"tool_calls": [LAMP, TABLE]}, DONE]) as stage:
         await ToolCalling(parallel=parallel).run(SCENARIO, stage.llm, stage.tools)
@@ -32,7 +32,7 @@ async def test_one_by_one(tmp_path: Path, parallel: bool, called: list[str]) -> 
     assert results == [call["id"] for call in asked["tool_calls"]]
 
 
-async def test_one_by_one_of_no_tools(tmp_path: Path) -> None:
+async def test_parallel_calls_without_tools(tmp_path: Path) -> None:
     """Without tools a request does not mention parallel calls, because servers refuse that."""
     async with staged(tmp_path, [DONE]) as stage:
         await ToolCalling(parallel=False).run(Scenario("s-0", (QUESTION,)), stage.llm, type(stage.tools)(()))
@@ -77,7 +77,7 @@ async def test_calls_that_are_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2])
-async def test_answers_that_say_nothing(tmp_path: Path, retries: int) -> None:
+async def test_empty_answers(tmp_path: Path, retries: int) -> None:
     """A request with an empty answer is repeated. After the last retry it is an agent error."""
     async with staged(tmp_path, [{"text": " \n"}, {"text": ""}, DONE]) as stage:
         run = ToolCalling(max_empty_response_retries=retries).run(SCENARIO, stage.llm, stage.tools)

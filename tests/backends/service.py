@@ -1,6 +1,7 @@
 """A service for stacks of the tests: a small OpenAI-compatible server that can be slow, die, and leave processes behind.
 
-`python service.py --port 8000 --slow 0.5 --die-after 2 ...`; GET /die ends it with exit code 7. Asked with tools it calls the first one.
+It is started with `python service.py --port 8000 --slow 0.5 --die-after 2 ...`. `GET /die` ends it with exit code 7. A request with
+tools is answered with a call of the first tool.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     options: argparse.Namespace
     started = time.monotonic()
-    seen: list[str] = []  # what was asked of this process
+    seen: list[str] = []  # requests that this process got
 
     def do_GET(self) -> None:
         if self.path == "/die":

@@ -16,7 +16,7 @@ from pytest_agentbench.records import Endpoint, Json
 
 
 def test_a_note_of_all_arms() -> None:
-    """A note that all arms share is printed once; other notes are joined."""
+    """A note that all arms share is printed once. Other notes are joined."""
     notes = ["warm", "warm", "", "cold"]
     specs = [EmbeddedSpec(name=f"b{number}", kind="embedded", note=note) for number, note in enumerate(notes)]
 
@@ -55,7 +55,7 @@ class Server(Backend):
     ("gpus", "known"),
     [
         ([["H100"], ["H100"]], {"gpus": ["H100"], "driver": "1"}),
-        ([[], None, []], {"gpus": [], "driver": "1"}),  # one that did not start served nothing
+        ([[], None, []], {"gpus": [], "driver": "1"}),  # an arm that did not start does not count
         ([["H100"], ["H100", "H100"]], None),
         ([None, None], None),
     ],

@@ -1,4 +1,7 @@
-"""Answers that end the readiness checks at once, and answers that are retried; with texts of real servers and advice."""
+"""Answers that end the readiness checks at once, answers that are retried, and the messages with advice.
+
+The answers have texts of real servers.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class Handler(QuietHandler):
 
 @contextmanager
 def answering(answers: Mapping[str, Answers] | None = None, tls: ssl.SSLContext | None = None) -> Iterator[tuple[Server, str]]:
-    """Runs a server; yields it and its base URL."""
+    """Runs a server. Yields it and its base URL."""
     server = Server(answers or {})
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -89,7 +92,7 @@ def error(message: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 422])
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
-def test_a_no_that_stays(path: str, status: int) -> None:
+def test_final_refusals(path: str, status: int) -> None:
     """A final refusal is requested once and quoted."""
     with answering({path: [(status, error("not for you"))]}) as (server, url):
         sentence = refusal(Endpoint(url, "m"))
@@ -102,7 +105,7 @@ def test_a_no_that_stays(path: str, status: int) -> None:
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
 @pytest.mark.parametrize("boots", [False, True])
-def test_a_no_that_passes(path: str, status: int, boots: bool) -> None:
+def test_temporary_refusals(path: str, status: int, boots: bool) -> None:
     """Statuses of a server that is not ready yet, or busy, are retried."""
     well = MODELS if path.endswith("models") else CHAT
     with answering({path: [(status, "loading"), (status, "loading"), well]}) as (_, url):
@@ -137,7 +140,7 @@ def test_no_model_yet() -> None:
 
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
-def test_a_key_that_is_turned_down(path: str, status: int) -> None:
+def test_a_rejected_key(path: str, status: int) -> None:
     """The message names the variable or `api_key_env` and quotes the server, shortened and without the key that it repeats."""
     key = "zebra-crossing-17"
     with answering({path: [(status, error(f"Incorrect API key provided: {key}.\n{'x' * 999}"))]}) as (_, url):
@@ -154,7 +157,7 @@ def test_a_key_that_is_turned_down(path: str, status: int) -> None:
 
 
 @needs_openssl
-def test_a_certificate_that_nobody_vouches_for(certificates: Path, tls: ssl.SSLContext, tmp_path: Path) -> None:
+def test_a_certificate_of_an_unknown_authority(certificates: Path, tls: ssl.SSLContext, tmp_path: Path) -> None:
     """The message says that `ca_file` is missing or is of another authority. With the right one the server is ready."""
     with answering(tls=tls) as (_, url):
         assert ["port", "models", "chat", "tools"] == run_checks(Endpoint(url, "m", ca_file=str(certificates / "ca.pem")))
@@ -176,8 +179,8 @@ def test_a_certificate_of_another_host(certificates: Path, tls: ssl.SSLContext) 
     assert sentence.endswith("); use a name from the certificate in the URL; a `ca_file` does not help")
 
 
-def test_https_where_http_is_spoken() -> None:
-    """A server without TLS ends the checks at once."""
+def test_https_to_a_server_without_tls() -> None:
+    """An https:// address of a server without TLS ends the checks at once."""
     with answering() as (_, url):
         sentence = refusal(Endpoint(url.replace("http:", "https:"), "m"))
 
@@ -186,7 +189,7 @@ def test_https_where_http_is_spoken() -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", "nowhere.invalid"])
-def test_a_host_that_is_none(host: str) -> None:
+def test_an_invalid_host(host: str) -> None:
     """An invalid or unknown host name ends the checks at once."""
     try:
         socket.getaddrinfo("nowhere.invalid", 80)

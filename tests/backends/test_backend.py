@@ -40,7 +40,7 @@ def test_everything_in_it_is_known(name: str) -> None:
     for service in spec.services.values():
         known = ALWAYS | spec.settings.keys() | of_services | {f"port.{port}" for port in service.ports}
         for text in (*texts(service), *spec.env.values()):
-            expand(text, dict.fromkeys(known, "1"), name)  # raises for one that is not known
+            expand(text, dict.fromkeys(known, "1"), name)  # raises an error for an unknown template
 
     assert spec.services.keys() == dependencies(spec).keys()
     assert {each for each in (spec.python, *(service.python for service in spec.services.values())) if each} <= {*environments(), OWN}
@@ -65,7 +65,7 @@ def test_settings_are_all_used(name: str) -> None:
 
 @pytest.mark.parametrize("name", [file.stem for file in SHIPPED if "dynamo.frontend" in file.read_text()])
 def test_stacks_of_dynamo(name: str) -> None:
-    """Calls carry the session as a routing label unless another router decides; missing server data are traced; servers are local."""
+    """Calls carry the session as a label unless another router decides. Data that answers lack are traced, and all servers are local."""
     spec = STACKS[name]
     frontend = spec.services["frontend"]
     environments = [{**spec.env, **service.env} for service in spec.services.values()]
@@ -95,7 +95,7 @@ def test_stacks_with_thunderagents_router(name: str) -> None:
     assert ("thunderagent", "{run_dir}/profile/step_profiles.csv") == (spec.labels.kind, spec.labels.trace)
 
 
-#: Method of the paper -> what its router and engine are told beside what all of them are.
+#: Method of the paper -> the options of its router and engine that other methods do not have.
 METHODS = {
     "vllm-default-router": {"--router=default"},
     "vllm-continuum": {"--router=default", "--scheduling-policy=continuum"},

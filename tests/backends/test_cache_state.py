@@ -56,7 +56,7 @@ def engine(tmp_path: Path) -> Iterator[tuple[Endpoint, Sources]]:
 
 
 def test_an_engine_is_emptied(engine: tuple[Endpoint, Sources]) -> None:
-    """The second call with the same prompt hits the cache; after a reset, the next one does not."""
+    """The second call with the same prompt hits the cache. After a reset, the next call does not."""
     where, sources = engine
     api = Api(where)
 
@@ -94,7 +94,7 @@ def test_dynamo_says_which_workers_did_it(answer: Any, is_done: bool) -> None:
 
 
 def test_engines_behind_a_router_are_all_reset() -> None:
-    """Each server that reports cache hits is reset; the router is not. One failure means that the cache is not empty."""
+    """Each server that reports cache hits is reset, but not the router. After one failure the cache does not count as empty."""
     page = f"{QUERIES} 5\n{HITS} 1\n"
     able = {"/reset_prefix_cache": (200, "")}
     with answering({}) as (router, _), answering(able, page) as (one, first), answering(able, page) as (two, second):
@@ -109,7 +109,7 @@ def test_engines_behind_a_router_are_all_reset() -> None:
         assert failed.why_not.startswith(f"{three} answers neither /reset_prefix_cache nor /flush_cache")
 
 
-def test_what_moved() -> None:
+def test_differences_of_counters() -> None:
     """Counters are subtracted for each server. One that fell started again at 0, and one that disappeared did not increase."""
     before = {("e", 0, HITS): 5.0, ("e", 1, HITS): 7.0, ("e", 0, QUERIES): 10.0}
     after = {("e", 0, HITS): 9.0, ("e", 1, HITS): 3.0, ("e", 2, HITS): 1.0}

@@ -54,7 +54,7 @@ def only(spec: StackKind | UrlSpec | EmbeddedSpec, name: str) -> Check:
     return check
 
 
-def test_what_needs_nothing() -> None:
+def test_backends_without_requirements() -> None:
     """The embedded engine needs nothing, and a small stack only its command."""
     assert ["engine", "disk"] == [check.name for check in checks(EmbeddedSpec(kind="embedded", name="e"))]
     assert [("command", "ok"), ("disk", "ok")] == [(check.name, check.state) for check in checks(stack({}))]
@@ -143,7 +143,7 @@ def test_a_server_elsewhere() -> None:
 
 
 def test_weights(tmp_path: Path) -> None:
-    """A model is complete, incomplete or missing in the hub's cache; a folder contains one or not. A bare name is not checked."""
+    """A model is complete, incomplete or missing in the hub's cache. A folder contains a model or does not. A bare name is not checked."""
     big = stack({}, model="org/big")
     snapshot = tmp_path / "hf/hub/models--org--big/snapshots/abc"
 
@@ -167,7 +167,7 @@ def test_weights(tmp_path: Path) -> None:
 
 def test_room_for_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Free disk space is compared with the size of the download, which comes from the name or the index of a model."""
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=67.7e9))  # of any folder
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=67.7e9))  # free space of every folder
 
     large, small = stack({}, model="meta-llama/Llama-3.3-70B-Instruct"), stack({}, model="Qwen/Qwen3-8B")
     assert ("missing", f"67.7 GB free in {tmp_path}, and about 140 GB to download") == only(large, "room")[1:3]
@@ -267,7 +267,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_the_command_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without arguments, this machine and the project's own backends are checked, including invalid ones; shipped ones are only listed."""
+    """Without arguments, this machine and the project's own backends are checked, including invalid ones.
+
+    Shipped backends are only listed.
+    """
     monkeypatch.chdir(tmp_path)
 
     assert 0 == main(["doctor"])

@@ -41,7 +41,7 @@ def make(backends: list[Embedded], script: Path, **keys: Any) -> Embedded:
 
 
 def watching(backend: Embedded) -> tuple[threading.Thread, list[str | None]]:
-    """Starts a thread that watches a backend; returns it and the reason of the death."""
+    """Starts a thread that watches a backend. Returns the thread and the reason of the death."""
     told: list[str | None] = []
     thread = threading.Thread(target=lambda: told.append(backend.watch(lambda _: False)))
     thread.start()
@@ -58,7 +58,7 @@ def test_it_serves(backends: list[Embedded], script: Path, tmp_path: Path) -> No
     assert (tmp_path / "logs" / "engine.log").is_file()
 
 
-def test_what_a_run_says_of_it(backends: list[Embedded], script: Path) -> None:
+def test_its_description_in_a_run(backends: list[Embedded], script: Path) -> None:
     """The description in run.json has the settings that are set."""
     described = make(backends, script, ttft_ms=40, note="a baseline", thresholds={"shop": {"tsq": 0.5}}).description
 
@@ -81,7 +81,7 @@ def test_a_death_is_noticed(backends: list[Embedded], script: Path, tmp_path: Pa
     assert exit_message.startswith(died)
 
 
-def test_an_end_is_no_death(backends: list[Embedded], script: Path, tmp_path: Path) -> None:
+def test_a_stop_is_not_a_death(backends: list[Embedded], script: Path, tmp_path: Path) -> None:
     """A stopped backend does not count as dead. It can be stopped twice, and without a start."""
     backend = make(backends, script)
     backend.start(tmp_path)
@@ -94,7 +94,7 @@ def test_an_end_is_no_death(backends: list[Embedded], script: Path, tmp_path: Pa
     assert [None] == told
 
 
-def test_what_keeps_it_from_starting(backends: list[Embedded], tmp_path: Path) -> None:
+def test_settings_with_which_it_does_not_start(backends: list[Embedded], tmp_path: Path) -> None:
     """An engine that refuses its settings raises BackendError with the engine's message."""
     with pytest.raises(BackendError, match=r"died before it was ready \(exit code 2\); the end of engine.log:\n.*no\.yaml"):
         make(backends, tmp_path / "no.yaml").start(tmp_path)

@@ -71,7 +71,7 @@ def saying(answer: bytes) -> Iterator[str]:
                     connection.recv(65536)
                     connection.sendall(answer)
         except OSError:
-            return  # closed
+            return  # the client has closed the connection
 
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=answer_all)
@@ -113,20 +113,20 @@ def test_models_are_listed() -> None:
         (200, '{"data": []}', "lists no model"),
     ],
 )
-def test_answers_that_are_no_list_of_models(status: int, body: str, sentence: str) -> None:
+def test_answers_without_a_list_of_models(status: int, body: str, sentence: str) -> None:
     """The message has the address and the answer."""
     with listing(body, status) as server:
         assert f"GET {server.url}/models {sentence}" == refusal(server.url)
 
 
 @pytest.mark.parametrize("answer", [b"", b"220 mail.example.org ESMTP\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"])
-def test_what_does_not_speak_http(answer: bytes) -> None:
+def test_servers_without_http(answer: bytes) -> None:
     """A server that closes the connection, uses another protocol or stops in the middle is not an endpoint."""
     with saying(answer) as url:
         assert refusal(url).startswith(f"GET {url}/models got no answer: ")
 
 
-def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proxy_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proxy of the environment is ignored, because the tap connects directly, too."""
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -134,7 +134,7 @@ def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ["small", "big"] == listed_models(Endpoint(server.url, ""))
 
 
-def test_nobody_listens() -> None:
+def test_a_port_without_a_server() -> None:
     """The message for a port without a server says that the connection was refused."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
@@ -145,7 +145,7 @@ def test_nobody_listens() -> None:
     )
 
 
-def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_ca_file(tmp_path: Path) -> None:
     """A certificate authority that is missing or invalid is named."""
     broken = tmp_path / "broken.pem"
     broken.write_text("no certificate")
@@ -179,7 +179,8 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     with listing() as server:
         endpoint = backend(server.url, api_key_env="SHOP_KEY").start(Path())
 
-        assert ("hush", {"Bearer hush"}) == (endpoint.api_key, set(server.authorizations))  # a slow machine is asked again
+        # A slow server gets the request more than once, so only different keys count.
+        assert ("hush", {"Bearer hush"}) == (endpoint.api_key, set(server.authorizations))
     assert "hush" not in repr(endpoint)
 
 

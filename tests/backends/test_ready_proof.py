@@ -43,7 +43,7 @@ def climbed(endpoint: Endpoint, *, seconds: float = 20, **keys: Any) -> list[tup
     return [(check.name, check.detail) for check in checks.run_checks()]
 
 
-def test_every_rung() -> None:
+def test_every_check() -> None:
     """The checks pass in order. Without a model name, the first listed model is used."""
     with small() as endpoint:
         checks = climbed(endpoint, in_a_row=3, workers={"decode": 1})
@@ -63,13 +63,13 @@ def test_a_dead_worker_is_counted() -> None:
             check({"decode": 1})
 
 
-def test_nobody_listens() -> None:
+def test_a_port_without_a_server() -> None:
     """The checks end at the deadline, with the failed check and its reason."""
     with pytest.raises(BackendError, match=r"^not ready in time, check `port` failed: nothing listens on 127.0.0.1:9 \("):
         climbed(Endpoint("http://127.0.0.1:9/v1", "tiny"), seconds=0.3)
 
 
-def test_a_death_ends_the_climb() -> None:
+def test_a_death_ends_the_checks() -> None:
     """The callback that reports dead services is called before every attempt."""
 
     def dead() -> None:
@@ -80,7 +80,7 @@ def test_a_death_ends_the_climb() -> None:
 
 
 def test_speed() -> None:
-    """The probe measures the time to the first token; one token has no rate."""
+    """The probe measures the time to the first token. An answer of one token has no rate."""
     with small("--think", "0.05") as endpoint:
         climbed(endpoint)
         speed = probe(endpoint)
@@ -107,7 +107,7 @@ def test_labels_pass_the_router(labels: dict[str, Any], proven: str) -> None:
 
 
 def test_nothing_is_sent_without_a_label() -> None:
-    """Every chat of the checks belongs to a program that is released; otherwise ThunderAgent would wait for it forever."""
+    """Every chat of the checks belongs to a program that is released, because ThunderAgent would wait for it forever."""
     with routing() as router:
         climbed(Endpoint(router.url, "m", labels={"kind": "thunderagent"}), tools="none")
 

@@ -50,7 +50,7 @@ def test_a_file_may_lie_anywhere(tmp_path: Path) -> None:
 
 
 def test_a_shipped_backend(tmp_path: Path) -> None:
-    """The embedded backend needs no file in the project; a file in the project replaces it."""
+    """The embedded backend needs no file in the project. A file in the project replaces it."""
     assert shipped("backends") / "embedded.yaml" == find_backend("embedded", tmp_path)
     assert "lexical" == getattr(load_backend("embedded", tmp_path), "policy", None)
 
@@ -78,7 +78,7 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "https://example.org/v1/"])
 def test_a_url_needs_no_file(tmp_path: Path, url: str) -> None:
-    """A URL is a backend; its other keys can be set for a run."""
+    """A URL is a backend. Its other keys can be set for a run."""
     spec = load_backend(url, tmp_path, [("model", "m"), ("api_key_env", "SHOP_KEY")])
 
     assert UrlSpec(kind="url", name="url", url=url.rstrip("/"), model="m", api_key_env="SHOP_KEY") == spec
@@ -139,7 +139,7 @@ def test_faulty_backends(tmp_path: Path, keys: dict[str, Any], sentence: str) ->
         load_backend("mine", tmp_path)
 
 
-def test_a_threshold_that_no_mean_can_miss(tmp_path: Path) -> None:
+def test_thresholds_must_be_finite(tmp_path: Path) -> None:
     """A threshold must be finite, because no score is below `nan`."""
     file = tmp_path / "mine.yaml"
     file.write_text("{kind: embedded, thresholds: {shop: {tsq.mean: .nan}}}")

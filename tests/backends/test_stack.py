@@ -84,7 +84,10 @@ def test_json_in_a_command_stays(boot: Boot) -> None:
 
 
 def test_templates_beyond_commands(boot: Boot, tmp_path: Path) -> None:
-    """Interpreters and regular expressions may contain templates; values are escaped in the latter. A command may be in `cwd`."""
+    """Interpreters and regular expressions may contain templates, whose values are escaped in regular expressions.
+
+    A command may be in `cwd`.
+    """
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     (tmp_path / "serve").write_text(f'#!/bin/sh\nexec python {service()["run"][1]} "$@"\n')
@@ -111,7 +114,7 @@ def test_a_death_at_boot(boot: Boot) -> None:
     assert reason.endswith("engine.log:\n    Traceback: out of luck")
 
 
-def test_a_command_that_is_not_there(boot: Boot) -> None:
+def test_a_missing_command(boot: Boot) -> None:
     """A command that does not exist is named, with advice."""
     reason = failure(boot(spec(services={"engine": {"run": ["no-such-engine", "--port", "{port}"]}})))
 
@@ -134,7 +137,7 @@ def test_a_model_that_is_not_served(boot: Boot) -> None:
 
 
 def test_tools_are_proven(boot: Boot) -> None:
-    """An engine without a tool parser is found by the checks; a stack can declare that it has no tools."""
+    """The checks find an engine without a tool parser. A stack can declare that it has no tools."""
     without = {"engine": service("--no-tools")}
     refused = failure(boot(spec(services=without)))
     fine = boot(spec(services=without, ready={"tools": "none"}))
@@ -174,7 +177,7 @@ def test_a_death_in_the_middle(boot: Boot) -> None:
     """The death of a service in a running stack is reported at once, with exit code and the end of its log."""
     held = boot()
     url = root(held.ready().url)
-    with pytest.raises(OSError):  # noqa: PT011 - it depends on how far the answer came
+    with pytest.raises(OSError):  # noqa: PT011 - the message depends on how much of the answer has arrived
         urlopen(f"{url}/die", timeout=5)
     reason = held.death()
 
@@ -209,7 +212,7 @@ def restarted(held: registry.HeldStack) -> Iterator[tuple[str, list[ServicesRest
     watching.join()
 
 
-def test_a_restart_is_told(boot: Boot) -> None:
+def test_holders_learn_of_a_restart(boot: Boot) -> None:
     """Holders learn which service is restarting, and that it serves again after it is ready."""
     held = boot(spec(services={"engine": service("--slow", "0.5", restart=1)}))
     with restarted(held) as (url, told):
@@ -245,7 +248,7 @@ def answers(url: str) -> bool:
     return True
 
 
-def test_one_that_does_not_want_to_end(boot: Boot, daemon_log: Log) -> None:
+def test_a_service_that_ignores_sigterm(boot: Boot, daemon_log: Log) -> None:
     """SIGTERM, then SIGKILL after the grace period. Processes in other sessions are killed, too."""
     held = boot(spec(services={"engine": service("--stubborn", "--leave-behind", grace=0.3)}))
     held.ready()
@@ -263,7 +266,7 @@ def test_stopped_while_it_boots(boot: Boot) -> None:
     assert "the stack was stopped while it started" == failure(held)
 
 
-def test_a_port_that_others_have(boot: Boot) -> None:
+def test_a_port_in_use(boot: Boot) -> None:
     """A fixed port that is in use is an error with the name of the process, which is not killed."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

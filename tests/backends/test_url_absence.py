@@ -24,7 +24,7 @@ def free_port() -> int:
 
 
 class Session:
-    """The session's part: the parts that it was told, and how the watch ended."""
+    """A session that records which parts are reported as unavailable, and how the watch ended."""
 
     def __init__(self, absence: Absence, endpoint: Endpoint, *, again: bool = True) -> None:
         self.told: list[list[str]] = []
@@ -39,8 +39,8 @@ class Session:
         return self._again
 
 
-def test_it_comes_back(tmp_path: Path) -> None:
-    """A server that answers is available. One that does not is reported once, and again when it answers."""
+def test_a_server_that_answers_again(tmp_path: Path) -> None:
+    """A server that answers is available. If it does not answer, that is reported once, and again when it answers."""
     port = free_port()
     endpoint, absence = Endpoint(f"http://127.0.0.1:{port}/v1", "m"), Absence(60.0)
     session = Session(absence, endpoint)
@@ -62,7 +62,7 @@ def test_it_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("again", "why"), [(True, "for 0.5 s GET URL/models got no answer"), (False, "repeatedly, with no rollout ")])
-def test_it_stays_away(again: bool, why: str) -> None:
+def test_a_server_that_does_not_answer_again(again: bool, why: str) -> None:
     """The server is given up after `patience` seconds, or at once if the session allows no further wait."""
     endpoint, absence = Endpoint(f"http://127.0.0.1:{free_port()}/v1", "m"), Absence(0.5)
     session = Session(absence, endpoint, again=again)

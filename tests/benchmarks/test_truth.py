@@ -1,4 +1,4 @@
-"""The truth server of the benchmark `timing`: it keeps to its schedule, answers as a server of this API does, and tells what it did."""
+"""The truth server of the benchmark `timing`: its schedule, its answers in the format of the API, and its records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ask(truth: Truth, schedule: str, **body: object) -> bytes:
 
 
 def served(truth: Truth, schedule: str, **body: object) -> Served:
-    """The only request that was made since the last one was taken."""
+    """Makes a request, and returns the server's record of it."""
     truth.take()
     ask(truth, schedule, **body)
     (request,) = truth.take()
@@ -56,7 +56,9 @@ def streamed(truth: Truth, schedule: str) -> ChatReader:
 
 
 def test_events_are_due_by_the_schedule(truth: Truth) -> None:
-    """The first token is due in the given range after the request came, the others in steps; the rest is due at the end."""
+    """The first token is due in the given range after the request arrived, the others follow in steps, and the remaining events are due at
+    the end.
+    """
     request = served(truth, "ttft=10-30,itl=4,tokens=5,tail=2,key=a")
     due = [event.due_ns for event in request.output]
 
@@ -68,7 +70,7 @@ def test_events_are_due_by_the_schedule(truth: Truth) -> None:
 
 
 def test_nothing_is_sent_before_it_is_due(truth: Truth) -> None:
-    """Each event is sent at or after its time, one after the other."""
+    """No event is sent before its time, and events are sent one after the other."""
     sent = served(truth, "ttft=5,itl=0.5,tokens=50").events
 
     assert all(event.due_ns <= event.sent_ns <= event.after_ns for event in sent)
@@ -76,7 +78,7 @@ def test_nothing_is_sent_before_it_is_due(truth: Truth) -> None:
 
 
 def test_the_same_key_has_the_same_times(truth: Truth) -> None:
-    """Times are drawn by the key, so that a run can be repeated; other keys have others."""
+    """Times are drawn from the key, so that a run can be repeated. Different keys have different times."""
 
     def offsets(key: str) -> list[int]:
         request = served(truth, f"ttft=5-25,itl=2,jitter=0.5,tokens=6,key={key}")
@@ -91,7 +93,7 @@ def test_the_same_key_has_the_same_times(truth: Truth) -> None:
 
 
 def test_steps_of_an_engine_are_shared(truth: Truth) -> None:
-    """On a grid every chunk of every stream is due at a multiple of the step."""
+    """With a grid, every chunk of every stream is due at a multiple of the step."""
     for key in "ab":
         due = [event.due_ns for event in served(truth, f"ttft=1-9,itl=4,grid=4,tokens=4,key={key}").output]
 
@@ -107,8 +109,8 @@ def test_steps_of_an_engine_are_shared(truth: Truth) -> None:
         ("tool_call", ["tool_call"] * 4),
     ],
 )
-def test_what_is_sent_is_what_is_told(truth: Truth, kind: str, kinds: list[str]) -> None:
-    """A reader of the stream finds the events that the server says it sent."""
+def test_the_record_equals_the_stream(truth: Truth, kind: str, kinds: list[str]) -> None:
+    """A reader of the stream finds the same events as in the server's record."""
     truth.take()
     answer = streamed(truth, f"kind={kind},tokens=4")
     (request,) = truth.take()
@@ -121,7 +123,7 @@ def test_what_is_sent_is_what_is_told(truth: Truth, kind: str, kinds: list[str])
 
 
 def test_a_tool_call_can_be_made(truth: Truth) -> None:
-    """The pieces of a tool call come to a name and arguments that are JSON."""
+    """The pieces of a tool call can be assembled to a name and to arguments that are JSON."""
     whole = json.loads(streamed(truth, "kind=tool_call,tokens=4,role=0").assemble())
     (call,) = whole["choices"][0]["message"]["tool_calls"]
 
@@ -129,19 +131,19 @@ def test_a_tool_call_can_be_made(truth: Truth) -> None:
 
 
 def test_chunks_hold_several_tokens(truth: Truth) -> None:
-    """The last chunk holds what is left."""
+    """If chunks have several tokens, the last chunk has the remaining ones."""
     assert [4, 4, 2] == [event.tokens for event in served(truth, "tokens=10,pack=4").output]
 
 
-def test_usage_comes_where_it_is_asked_for(truth: Truth) -> None:
-    """Without stream_options there is no usage, and without a role none is sent."""
+def test_usage_is_sent_on_request(truth: Truth) -> None:
+    """Without stream_options no usage is sent, and with `role=0` no role."""
     request = served(truth, "tokens=1,role=0", stream_options=None)
 
     assert ["content", "finish", "done"] == [event.kind for event in request.events]
 
 
-def test_an_answer_without_streaming_comes_when_its_last_token_would(truth: Truth) -> None:
-    """It has all tokens, and is due with the last of them."""
+def test_an_answer_without_streaming_is_due_with_its_last_token(truth: Truth) -> None:
+    """An answer without streaming has all tokens, and is due at the time of the last one."""
     truth.take()
     body: Json = json.loads(ask(truth, "ttft=5,itl=2,tokens=4", stream=False))
     (request,) = truth.take()
@@ -153,7 +155,7 @@ def test_an_answer_without_streaming_comes_when_its_last_token_would(truth: Trut
 
 
 async def test_clients_get_the_schedule_of_the_listed_model(truth: Truth) -> None:
-    """A request whose model brings no schedule has that of the listed one; its key may stand anywhere in it."""
+    """If the model of a request names no schedule, the schedule of the listed model applies. The key may be anywhere in the request."""
     truth.take()
     reply = await LLM(truth.url, "some-model").chat([{"role": "user", "content": "I am key=customer-7, how are you?"}])
     (request,) = truth.take()
@@ -164,7 +166,7 @@ async def test_clients_get_the_schedule_of_the_listed_model(truth: Truth) -> Non
 
 
 def test_a_request_may_come_in_pieces(truth: Truth) -> None:
-    """It has arrived when its last byte has, and several may come on one connection."""
+    """A request has arrived with its last byte. Several requests may be sent on one connection."""
     connection = HTTPConnection("127.0.0.1", truth.port, timeout=30)
     truth.take()
     for key in ("first", "second"):
@@ -183,7 +185,7 @@ def test_a_request_may_come_in_pieces(truth: Truth) -> None:
 
 
 def test_other_paths_are_unknown(truth: Truth) -> None:
-    """What the server does not know it answers with 404, and goes on."""
+    """Unknown paths are answered with 404, and the server continues."""
     connection = HTTPConnection("127.0.0.1", truth.port, timeout=30)
     for path, status in (("/health", 404), ("/v1/models", 200)):
         connection.request("GET", path)
@@ -194,8 +196,8 @@ def test_other_paths_are_unknown(truth: Truth) -> None:
     connection.close()
 
 
-def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that cannot have the server skips what needs it, and is told why."""
+def test_without_a_compiler_benchmarks_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that cannot build the server skips its benchmarks, with the reason."""
     monkeypatch.setenv("PATH", "")
 
     with pytest.raises(BenchmarkSkipped, match=r"needs Linux|install a C compiler"), truth_server():

@@ -1,4 +1,4 @@
-"""Answers to the leaderboard's questions as a model might give them: right, right in other words, partly right and wrong."""
+"""Answers to the leaderboard's questions as a model might give them: right, right in another form, partly right, and wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CATEGORIES = tuple(category for category in SINGLE_TURN if has_answers(category)
 
 
 class Made(NamedTuple):
-    """Calls, how they were made of right ones, and the value that was changed."""
+    """Calls, the way in which they were made from right ones, and the changed value."""
 
     kind: str
     calls: list[Json]  # {tool: {argument: value}}
@@ -24,7 +24,7 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer to a question, and what the leaderboard knows of this."""
+    """An answer to a question, with the leaderboard's data about that question."""
 
     id: str
     category: str
@@ -34,7 +34,7 @@ class Answer:
 
 
 def answers(per_category: int) -> Iterator[Answer]:
-    """Answers of all kinds to about so many questions of each category, spread evenly over it."""
+    """Yields answers of all kinds to about this many questions of each category, spread evenly."""
     folder = data_folder()
     for category in CATEGORIES:
         questions = {each["id"]: each for each in lines(questions_file(folder, category))}
@@ -46,7 +46,7 @@ def answers(per_category: int) -> Iterator[Answer]:
 
 
 def kinds(truth: list[Json], docs: list[Json]) -> Iterator[Made]:
-    """The answers to one question; kinds that make no difference to it are left out."""
+    """Yields the answers to one question. Kinds that do not change the calls are left out."""
     first, last = filled(truth, 0), filled(truth, -1)
     yield Made("first values", first)
     if last != first:
@@ -72,7 +72,7 @@ def kinds(truth: list[Json], docs: list[Json]) -> Iterator[Made]:
 
 
 def structural(calls: list[Json], docs: list[Json]) -> Iterator[Made]:
-    """What may be wrong with the calls themselves."""
+    """Yields answers in which the calls themselves may be wrong."""
     ((tool, arguments),) = calls[0].items()
     if arguments:
         yield Made("argument missing", [{tool: dict([*arguments.items()][1:])}, *calls[1:]])
@@ -91,7 +91,10 @@ def structural(calls: list[Json], docs: list[Json]) -> Iterator[Made]:
 
 
 def filled(truth: list[Json], which: int) -> list[Json]:
-    """The calls with the first or the last value that is right for each argument; what may be left out is, where it has no value."""
+    """Returns the calls with the first or the last accepted value of each argument.
+
+    With the first ones, optional arguments are left out.
+    """
     return [{tool: _fields(arguments, which) for tool, arguments in call.items()} for call in truth]
 
 
@@ -105,7 +108,7 @@ def _fields(fields: Json, which: int) -> Json:
 
 
 def _plain(value: Any) -> Any:
-    """A value without the alternatives of its fields."""
+    """Returns a value without the alternatives of its fields."""
     if isinstance(value, dict):
         return _fields(value, -1) if all(isinstance(each, list) for each in value.values()) else value
     if isinstance(value, list):
@@ -114,7 +117,7 @@ def _plain(value: Any) -> Any:
 
 
 def with_one_changed(kind: str, calls: list[Json], change: Callable[[Any], Any]) -> Iterator[Made]:
-    """The calls with the first argument changed that the change applies to; nothing where it applies to none."""
+    """Yields the calls with the first argument changed to which the change applies. Yields nothing if there is none."""
     for at, call in enumerate(calls):
         ((tool, arguments),) = call.items()
         for name, value in arguments.items():

@@ -1,4 +1,4 @@
-"""The mean scores of a run of the suite by category, as the suite's README has them.
+"""Prints the mean scores of a run of the suite by category, as in the suite's README.
 
 pytest -m bfcl
 python -m tests.bfcl.baseline reports/latest
@@ -19,18 +19,18 @@ SCORES = ("tsq", "tsq_arguments", "schema_valid")
 
 
 def category_of(scenario: str) -> str:
-    """`live_multiple` of `live_multiple_0-0-0`."""
+    """Returns the category of an id, for example `live_multiple` of `live_multiple_0-0-0`."""
     return scenario.rpartition("_")[0]
 
 
 def selection(category: str) -> str:
-    """What -k has to be for one category: the bracket keeps `multiple` from finding `live_multiple`."""
+    """Returns the value of -k for one category. The bracket prevents `multiple` from matching `live_multiple`."""
     longer = [other for other in CATEGORIES if other.startswith(f"{category}_")]
     return " and not ".join(f"[{each}_" for each in (category, *longer))
 
 
 def table(rollouts: Iterable[Rollout]) -> Iterator[str]:
-    """The lines of the table; a rollout without a score stops it, for a mean over the others would be another number."""
+    """Yields the lines of the table. Raises an error for a rollout without a score, because a mean without it would be wrong."""
     scores: dict[str, list[list[float]]] = {category: [] for category in CATEGORIES}
     for rollout in rollouts:
         scores[category_of(rollout.scenario)].append([rollout.score(name) for name in SCORES])

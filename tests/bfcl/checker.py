@@ -1,7 +1,7 @@
-"""bfcl-eval's own checker, in a process of its own: JSON lines of answers come in, its verdicts go out.
+"""Runs bfcl-eval's own checker in a separate process: reads answers as JSON lines, and writes its verdicts.
 
-The checker imports the registry of all models that the leaderboard has run, and with it PyTorch. It asks the registry one thing: whether
-a model's tool names have underscores for dots. Here none has, so that a registry that says so takes its place.
+The checker imports the registry of all models of the leaderboard, and with it PyTorch. It only reads whether tool names of a model have
+underscores instead of dots. Here none has, so a small registry that says so replaces it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
         try:
             verdict = ast_checker(case["docs"], case["calls"], case["truth"], Language.PYTHON, case["category"], "any")
             said = {"valid": verdict["valid"], "why": "" if verdict["valid"] else f"{verdict['error_type']}: {verdict['error']}"}
-        except Exception as error:  # a checker that raises has no verdict
+        except Exception as error:  # if the checker raises, there is no verdict
             said = {"valid": None, "why": repr(error)}
         print(json.dumps(said))
 

@@ -1,4 +1,4 @@
-"""Our score of arguments beside the leaderboard's own checker: `python -m tests.bfcl.crosscheck --table benchmarks/bfcl-crosscheck.md`."""
+"""Compares our score of arguments with the package's checker: `python -m tests.bfcl.crosscheck --table benchmarks/bfcl-crosscheck.md`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PER_CATEGORY = 10
 
 
 class Compared(NamedTuple):
-    """What both say of an answer."""
+    """An answer with both verdicts."""
 
     answer: Answer
     ours: Score
@@ -35,20 +35,20 @@ class Compared(NamedTuple):
 
     @property
     def right(self) -> bool:
-        """Whether it is right for us: every expected call was made, and no other."""
+        """Whether our score accepts the answer: every expected call was made, and no other."""
         return self.ours == 1.0
 
 
 class Cause(NamedTuple):
-    """Why both disagree on an answer."""
+    """A reason why both verdicts differ."""
 
     applies: Callable[[Made], bool]
-    who: str  # is right: ours | theirs
+    who: str  # the right verdict: ours | theirs
     why: str
 
 
 def words(value: Any) -> list[str]:
-    """The words of a text, whatever stands between them."""
+    """Returns the words of a text, without separators."""
     return re.split(r"[\s,.]+", str(value).strip(" ,."))
 
 
@@ -90,7 +90,7 @@ def compared(per_category: int = PER_CATEGORY) -> list[Compared]:
 
 
 def ours(scenario: Scenario, calls: Sequence[Json]) -> Score:
-    """Our score of calls that are made as a model makes them: by the names in its request, with JSON text."""
+    """Returns our score of calls that are made as by a model: with the names in its request and arguments as JSON text."""
     tools = Toolbox(scenario.tools)
     wire = dict(zip(tools.tools, (schema["function"]["name"] for schema in tools.schemas), strict=True))
     for call in calls:
@@ -109,12 +109,12 @@ def theirs(asked: Sequence[Answer]) -> Iterator[Json]:
 
 
 def cause(each: Compared) -> str:
-    """Why both disagree; empty when nobody has looked into it yet."""
+    """Returns why both verdicts differ, or an empty text if the cause is unknown."""
     return next((name for name, known in CAUSES.items() if known.applies(each.answer.made)), "")
 
 
 def page(every: Sequence[Compared]) -> str:
-    """What benchmarks/bfcl-crosscheck.md says."""
+    """Returns the text of benchmarks/bfcl-crosscheck.md."""
     tally = Counter((each.right, each.theirs) for each in every)
     differ = [each for each in every if not each.agree]
     causes = Counter(map(cause, differ))

@@ -1,4 +1,4 @@
-"""Whether the leaderboard's data is here."""
+"""Whether the leaderboard's data is installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_agentbench.suites.datasets.bfcl import data_folder
 
 
 def missing() -> str:
-    """Why it is not; empty where it is."""
+    """Returns why the data is missing, or an empty text."""
     try:
         data_folder()
     except MissingData as error:

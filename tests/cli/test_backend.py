@@ -1,4 +1,4 @@
-"""`agentbench backend check` of an agent: what its file says, and that the server takes it."""
+"""`agentbench backend check` with an agent's file: reading the file, and testing its server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def config(folder: Path, **settings: Any) -> str:
 
 
 def test_an_agent(url: str, tmp_path: Path, capsys: Capture) -> None:
-    """Where its file says the server, nothing else has to: it is read, the model is listed, chats, and calls a tool."""
+    """If the agent's file names the server, no other argument is needed: the check lists the model, chats and calls a tool."""
     file = config(tmp_path, agent_name="mine", model=MODEL, api_base=url, temperature=0.6, max_tokens=64)
 
     status = main(["backend", "check", "--agent", file])
@@ -45,15 +45,15 @@ def test_an_agent(url: str, tmp_path: Path, capsys: Capture) -> None:
     assert ["port", "models", "chat", "tools", "speed"] == [line.split()[1] for line in proofs]
 
 
-def test_a_model_that_is_not_served(url: str, tmp_path: Path, capsys: Capture) -> None:
-    """The check ends with the models that there are."""
+def test_a_model_that_the_server_lacks(url: str, tmp_path: Path, capsys: Capture) -> None:
+    """If the server does not have the agent's model, the error lists its models."""
     status = main(["backend", "check", url, "--agent", config(tmp_path, model="another")])
 
     assert (1, f"agentbench: {url} does not serve 'another'; it lists: {MODEL}") == (status, capsys.readouterr().err.splitlines()[-1])
 
 
 class ShortContext(QuietHandler):
-    """A server with little room, which says so as vLLM does."""
+    """A server with a small context, which refuses a large max_tokens like vLLM."""
 
     def do_GET(self) -> None:
         self.answer(200, json.dumps({"data": [{"id": MODEL}]}).encode())
@@ -64,7 +64,7 @@ class ShortContext(QuietHandler):
 
 
 def test_sampling_parameters_that_the_server_refuses(tmp_path: Path, capsys: Capture) -> None:
-    """The probes carry them, so that the server's word comes before the run."""
+    """The check sends the agent's sampling parameters, so that a refusal is known before a run."""
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), ShortContext)) as server:
         url = f"http://127.0.0.1:{server.server_port}/v1"
         status = main(["backend", "check", url, "--agent", config(tmp_path, model=MODEL, max_tokens=8192)])
@@ -84,7 +84,7 @@ def test_sampling_parameters_that_the_server_refuses(tmp_path: Path, capsys: Cap
     ],
 )
 def test_faults(tmp_path: Path, capsys: Capture, settings: dict[str, Any], sentence: str) -> None:
-    """Before any server is asked."""
+    """Invalid settings, and a missing server, are errors before any request is sent."""
     status = main(["backend", "check", "--agent", config(tmp_path, **settings)])
 
     assert (4, True) == (status, sentence in capsys.readouterr().err)

@@ -1,4 +1,4 @@
-"""The command `agentbench`: what it writes, what it refuses, and how it says so."""
+"""The command `agentbench`: the files that it writes, and its errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def files(folder: Path) -> list[str]:
 
 
 def test_init_writes_a_project(empty: Path, capsys: Capture) -> None:
-    """`init banking` writes the suite, its backend, .env.example and a pytest.ini, names each of them, and says what to run next."""
+    """`init banking` writes the suite, its backend, .env.example and a pytest.ini, names each file, and says what to run next."""
     status = main(["init", "banking"])
 
     said = capsys.readouterr().out.splitlines()
@@ -51,7 +51,7 @@ def test_init_writes_a_project(empty: Path, capsys: Capture) -> None:
 
 
 def test_init_without_a_name_lists_suites(empty: Path, capsys: Capture) -> None:
-    """`init` alone writes nothing and says which suites there are, what each is, and how to get one."""
+    """`init` without a suite writes nothing, describes the available suites, and says how to get one."""
     status = main(["init"])
 
     banking, bfcl, hle, openthoughts, last = capsys.readouterr().out.splitlines()
@@ -64,8 +64,8 @@ def test_init_without_a_name_lists_suites(empty: Path, capsys: Capture) -> None:
     assert [] == files(empty)
 
 
-def test_init_adds_to_what_is_there(empty: Path, capsys: Capture) -> None:
-    """A second `init` writes only what is not there: a file of its own that was removed, and another suite beside the first."""
+def test_init_adds_missing_files(empty: Path, capsys: Capture) -> None:
+    """A second `init` writes only missing files: one that was removed, or those of another suite."""
     main(["init", "banking"])
     (empty / "scenarios/banking/README.md").unlink()
     capsys.readouterr()
@@ -81,7 +81,7 @@ def test_init_adds_to_what_is_there(empty: Path, capsys: Capture) -> None:
 
 
 def test_a_sourced_file_reaches_programs(empty: Path) -> None:
-    """What is taken out of its comment in .env.example is seen by a program that the shell starts after `source`."""
+    """If a variable in .env.example is uncommented, programs see it after the shell's `source`."""
     main(["init", "banking"])
     text = (empty / ".env.example").read_text(encoding="utf-8")
     (empty / ".env").write_text(text.replace("# export NVIDIA_API_KEY=", "export NVIDIA_API_KEY=k"), encoding="utf-8")
@@ -93,7 +93,7 @@ def test_a_sourced_file_reaches_programs(empty: Path) -> None:
 
 @pytest.mark.parametrize("there", ["backends/embedded.yaml", "scenarios/banking/suite.yaml"])
 def test_init_keeps_what_differs(empty: Path, capsys: Capture, there: str) -> None:
-    """A file that is there and is not as it came stays as it is and is named; the others are written."""
+    """An existing file that differs from the original is kept and named. The other files are written."""
     (empty / there).parent.mkdir(parents=True)
     (empty / there).write_text("mine")
 
@@ -106,8 +106,8 @@ def test_init_keeps_what_differs(empty: Path, capsys: Capture, there: str) -> No
     assert {"backends/embedded.yaml", "pytest.ini", "scenarios/banking/suite.yaml"} <= set(files(empty))
 
 
-def test_init_over_an_older_one(empty: Path, capsys: Capture) -> None:
-    """A suite.yaml as it came before it had a line for editors counts as unchanged."""
+def test_init_over_an_older_suite(empty: Path, capsys: Capture) -> None:
+    """A suite.yaml from before it had a first line for editors counts as unchanged."""
     main(["init", "banking"])
     file = empty / "scenarios/banking/suite.yaml"
     file.write_bytes(file.read_bytes().partition(b"\n")[2])
@@ -117,8 +117,8 @@ def test_init_over_an_older_one(empty: Path, capsys: Capture) -> None:
     assert "kept" not in capsys.readouterr().out
 
 
-def test_init_where_nothing_can_be_written(empty: Path, capsys: Capture) -> None:
-    """A file where a folder has to be is one sentence."""
+def test_init_without_write_access(empty: Path, capsys: Capture) -> None:
+    """If a file has the name of a needed folder, the error is one sentence."""
     (empty / "scenarios").write_text("mine")
 
     status = main(["init", "banking"])
@@ -128,8 +128,8 @@ def test_init_where_nothing_can_be_written(empty: Path, capsys: Capture) -> None
 
 
 @pytest.mark.parametrize("name", ["pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg"])
-def test_init_leaves_a_configuration_alone(empty: Path, capsys: Capture, name: str) -> None:
-    """A directory with a pytest configuration of its own keeps it and gets no second one."""
+def test_init_keeps_a_pytest_configuration(empty: Path, capsys: Capture, name: str) -> None:
+    """A directory with a pytest configuration keeps it and gets no second one."""
     (empty / name).write_text("# mine\n")
 
     status = main(["init", "banking"])
@@ -142,7 +142,7 @@ def test_init_leaves_a_configuration_alone(empty: Path, capsys: Capture, name: s
 
 
 def test_an_unknown_suite_lists_the_known(empty: Path, capsys: Capture) -> None:
-    """`init` of a suite that is not shipped writes nothing and lists those that are."""
+    """`init` with an unknown suite writes nothing and lists the known ones."""
     status = main(["init", "bankng"])
 
     assert 4 == status
@@ -154,7 +154,7 @@ def test_an_unknown_suite_lists_the_known(empty: Path, capsys: Capture) -> None:
 
 
 def test_subset(empty: Path, capsys: Capture) -> None:
-    """`subset` writes so many entries of a file and says how many; with a seed it takes other ones."""
+    """`subset` writes this number of entries of a file and prints the number. With a seed it takes others."""
     status = main(["subset", str(BANKING / "banking.json"), "few.json", "--limit", "2"])
     seeded = main(["subset", str(BANKING / "banking.json"), "some.json", "--limit", "2", "--seed", "4"])
 
@@ -166,8 +166,8 @@ def test_subset(empty: Path, capsys: Capture) -> None:
     assert "wrote 2 scenarios to few.json\nwrote 2 scenarios to some.json\n" == capsys.readouterr().out
 
 
-def test_subset_of_nothing(empty: Path, capsys: Capture) -> None:
-    """A missing file is one sentence and the exit status of a usage error."""
+def test_subset_of_a_missing_file(empty: Path, capsys: Capture) -> None:
+    """A missing file is an error of one sentence with the exit status of a usage error."""
     status = main(["subset", "none.json", "few.json"])
 
     assert 4 == status
@@ -176,7 +176,7 @@ def test_subset_of_nothing(empty: Path, capsys: Capture) -> None:
 
 
 def test_init_of_tasks(empty: Path) -> None:
-    """All files of the shipped tasks are written, hidden ones too, and programs stay programs."""
+    """`init openthoughts` writes all files of the tasks, including hidden ones, and programs stay executable."""
     status = main(["init", "openthoughts"])
 
     assert 0 == status
@@ -189,9 +189,9 @@ def test_init_of_tasks(empty: Path) -> None:
 
 @pytest.mark.skipif(not importlib.util.find_spec("huggingface_hub"), reason="NOT TESTED: the extra `hub` is not installed")
 def test_download_without_network(tmp_path: Path) -> None:
-    """Without network `download` says so in one line, exits 1 and writes nothing."""
+    """Without network, `download` prints one line, exits with 1 and writes nothing."""
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound but not listening: whoever connects is refused
+        closed.bind(("127.0.0.1", 0))  # The socket is bound but does not listen, so connections to it are refused.
         host = f"http://127.0.0.1:{closed.getsockname()[1]}"
         command = ["download", "agent-leaderboard", "--domains", "banking", "healthcare", "--revision", "v1", "--output", "data"]
         done = subprocess.run(
@@ -211,7 +211,7 @@ def test_download_without_network(tmp_path: Path) -> None:
 
 
 def test_download_of_an_unknown_domain(empty: Path, capsys: Capture) -> None:
-    """A domain that the data set does not have is refused, with those that it has, before the network is asked."""
+    """A domain that the data set does not have is refused with a list of its domains, before any request."""
     status = main(["download", "agent-leaderboard", "--domains", "bank", "--revision", "v1"])
 
     assert 4 == status
@@ -234,7 +234,7 @@ def test_download_of_an_unknown_domain(empty: Path, capsys: Capture) -> None:
     ],
 )
 def test_help(capsys: Capture, command: tuple[str, ...], words: list[str]) -> None:
-    """`--help` exits 0 and names what the command takes."""
+    """`--help` exits with 0 and names the arguments of the command."""
     with pytest.raises(SystemExit) as end:
         main([*command, "--help"])
 
@@ -245,7 +245,7 @@ def test_help(capsys: Capture, command: tuple[str, ...], words: list[str]) -> No
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_each_command(capsys: Capture, name: str) -> None:
-    """The help of a command begins with what it does, as the list of commands has it, and ends with an example that the parser accepts."""
+    """The help of a command begins with its line in the list of commands, and ends with an example that the parser accepts."""
     with pytest.raises(SystemExit):
         main(["--help"])
     listed = capsys.readouterr().out
@@ -262,7 +262,7 @@ def test_help_of_each_command(capsys: Capture, name: str) -> None:
 
 
 def test_version(capsys: Capture) -> None:
-    """`--version` is that of the distribution."""
+    """`--version` prints the version of the distribution."""
     with pytest.raises(SystemExit) as end:
         main(["--version"])
 
@@ -272,7 +272,7 @@ def test_version(capsys: Capture) -> None:
 
 @pytest.mark.parametrize(("words", "command"), [((), "init"), (("backend",), "up"), (("baseline",), "promote"), (("env",), "create")])
 def test_no_command(capsys: Capture, words: tuple[str, ...], command: str) -> None:
-    """Without a command the whole help is on stderr, and the exit status is that of a usage error, for nothing was asked."""
+    """Without a subcommand, the whole help is on stderr, and the exit status is that of a usage error."""
     status = main(words)
 
     printed = capsys.readouterr()
@@ -301,7 +301,7 @@ def test_no_command(capsys: Capture, words: tuple[str, ...], command: str) -> No
     ],
 )
 def test_usage_errors_have_one_status(empty: Path, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
-    """Whoever finds the mistake, the parser or the command, the exit status is 4, as pytest has it for a wrong option."""
+    """Whether the parser or the command finds the mistake, the exit status is 4, as for a wrong option of pytest."""
     try:
         status = main(words)
     except SystemExit as end:
@@ -313,8 +313,8 @@ def test_usage_errors_have_one_status(empty: Path, capsys: Capture, words: tuple
 
 
 @pytest.mark.parametrize("words", ["init banking", "--help", "doctor", "env list", "shwo"])
-def test_a_reader_that_leaves(empty: Path, words: str) -> None:
-    """`agentbench ... | head`: no traceback, and the exit status that a shell has for a program that SIGPIPE ends."""
+def test_a_closed_pipe(empty: Path, words: str) -> None:
+    """If the reader of the output has ended (`agentbench ... | head`), there is no traceback, and the exit status is that of SIGPIPE."""
     read, write = os.pipe()
     os.close(read)
     stream = "stderr" if words == "shwo" else "stdout"

@@ -1,4 +1,4 @@
-"""`agentbench compare`: which runs it takes, and what it refuses."""
+"""`agentbench compare`: selecting runs, and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with three runs in reports/, of which one has a name."""
+    """A directory with three runs in reports/, one of which has a name."""
     monkeypatch.chdir(tmp_path)
     run_directory(tmp_path / "reports/20260304-050607", *ALL)
     run_directory(tmp_path / "reports/20260304-050608-kv", BOUGHT)
@@ -25,7 +25,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_directory_of_runs(place: Path, capsys: Capture) -> None:
-    """All runs of a directory stand in the table, the oldest first; a run that is named twice stands there once."""
+    """All runs of a directory are in the table, the oldest first. A run that is named twice is there once."""
     assert 0 == main(["compare", "reports", "kv"])
 
     lines = capsys.readouterr().out.splitlines()
@@ -33,7 +33,7 @@ def test_a_directory_of_runs(place: Path, capsys: Capture) -> None:
 
 
 def test_the_reference(place: Path, capsys: Capture) -> None:
-    """`--reference` is the first column, and what the others are compared with."""
+    """The run of `--reference` is the first column, and the others are compared with it."""
     assert 0 == main(["compare", "reports", "--reference", "kv", "--format", "markdown"])
 
     out = capsys.readouterr().out
@@ -41,8 +41,8 @@ def test_the_reference(place: Path, capsys: Capture) -> None:
     assert "`vs kv`" in out.replace("\\", "")
 
 
-def test_all_metrics_turn_up(place: Path, capsys: Capture) -> None:
-    """Each latency and each rate of the registry that a run knows has its row."""
+def test_all_metrics_have_rows(place: Path, capsys: Capture) -> None:
+    """Each latency and rate of the registry that a run has gets a row."""
     main(["compare", "reports", "--format", "markdown"])
 
     out = capsys.readouterr().out
@@ -60,6 +60,6 @@ def test_all_metrics_turn_up(place: Path, capsys: Capture) -> None:
     ],
 )
 def test_mistakes(place: Path, capsys: Capture, arguments: list[str], sentence: str) -> None:
-    """A name of no run, and fewer than two runs, is one sentence."""
+    """An unknown run, and fewer than two runs, are errors of one sentence."""
     assert 4 == main(["compare", *arguments])
     assert sentence in capsys.readouterr().err

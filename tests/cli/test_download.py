@@ -1,4 +1,4 @@
-"""`agentbench download openthoughts --run`: from a hub on loopback, or a folder, to a session of the suite."""
+"""`agentbench download openthoughts --run`: from a local hub, or an existing folder, to a session of the suite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.web import serving
 
 Capture = pytest.CaptureFixture[str]
 
-#: Nothing here carries out a task with a GPU, so its test is skipped, and the session takes no sandbox.
+#: No sandbox here supports a GPU, so the test of such a task is skipped, and the session needs no sandbox.
 UNSUPPORTED = {"task.toml": "[environment]\ngpus = 1\n"}
 
 
@@ -27,7 +27,10 @@ UNSUPPORTED = {"task.toml": "[environment]\ngpus = 1\n"}
     reason="NOT TESTED: the extra `hub` is not installed: pip install 'pytest-agentbench[hub]'",
 )
 def test_from_the_hub_to_a_session(tmp_path: Path) -> None:
-    """In an empty directory one command checks the agent, fetches the tasks, writes the suite and runs it; the status is the session's."""
+    """In an empty directory, one command checks the agent, downloads the tasks, writes the suite and runs it.
+
+    The exit status is the session's.
+    """
     task = write_task(tmp_path / "hub", "train", UNSUPPORTED)
     files = {str(each.relative_to(tmp_path / "hub")): each.read_bytes() for each in task.rglob("*") if each.is_file()}
     project = tmp_path / "project"
@@ -52,8 +55,8 @@ def test_from_the_hub_to_a_session(tmp_path: Path) -> None:
     assert (6, True, False) == (done.returncode, places[0] >= 0, "now run" in done.stdout)
 
 
-def test_a_server_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """Nothing is fetched, and nothing is run."""
+def test_an_unreachable_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """If the agent's server is unreachable, nothing is downloaded or run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "agent_config.json").write_text(json.dumps({"api_base": "http://nowhere.invalid:8000/v1"}))
 

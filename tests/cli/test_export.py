@@ -1,4 +1,4 @@
-"""`agentbench export`: where files go, and what it refuses."""
+"""`agentbench export`: the places of the files, and errors."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_files_stand_in_the_run(place: Path, capsys: Capture) -> None:
-    """Without --output the files of one run stand in its directory, for nobody else to read, and each is named."""
+def test_files_are_in_the_run_directory(place: Path, capsys: Capture) -> None:
+    """Without --output, the files of a run are in its directory, with access only for the owner, and each is named."""
     status = main(["export", "one", "--as", "csv"])
 
     folder = Path("reports/one/csv")
@@ -34,7 +34,7 @@ def test_files_stand_in_the_run(place: Path, capsys: Capture) -> None:
 
 
 def test_several_runs_need_a_directory(place: Path, capsys: Capture) -> None:
-    """Several runs go into a directory that is named; without one it is a mistake."""
+    """Several runs need --output with a directory. Without it there is an error."""
     assert 4 == main(["export", "one", "two", "--as", "csv"])
     assert "2 runs have no common directory for the files; name one with --output DIR" in capsys.readouterr().err
     assert 0 == main(["export", "one", "two", "--as", "csv", "--output", "new/both"])
@@ -51,7 +51,7 @@ def test_several_runs_need_a_directory(place: Path, capsys: Capture) -> None:
     ],
 )
 def test_mistakes(place: Path, capsys: Capture, arguments: list[str], sentence: str) -> None:
-    """A wrong format, run or directory is one sentence, and nothing is written."""
+    """A wrong format, run or directory is an error of one sentence, and nothing is written."""
     before = sorted(place.rglob("*"))
 
     assert 4 == main(["export", *arguments])
@@ -59,8 +59,8 @@ def test_mistakes(place: Path, capsys: Capture, arguments: list[str], sentence: 
     assert before == sorted(place.rglob("*"))
 
 
-def test_nothing_is_left_of_a_failure(place: Path) -> None:
-    """A writer that fails leaves no directory, nor a part of one."""
+def test_a_failed_export_leaves_nothing(place: Path) -> None:
+    """If a writer fails, no directory and no part of one is left."""
     (place / "breaks.py").write_text("def write(chosen, directory):\n    (directory / 'a').touch()\n    raise ZeroDivisionError\n")
     with pytest.raises(ZeroDivisionError):
         main(["export", "one", "--as", "./breaks.py:write", "--output", "out"])

@@ -1,4 +1,4 @@
-"""`agentbench power`: where its numbers come from, and what it refuses."""
+"""`agentbench power`: its numbers and its errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def suite(folder: Path, scenarios: int) -> str:
-    """A suite of so many scenarios."""
+    """Creates a suite with this number of scenarios."""
     entry = {
         "question": "?",
         "ground_truth": "",
@@ -33,7 +33,7 @@ def suite(folder: Path, scenarios: int) -> str:
 
 
 def test_an_assumption(tmp_path: Path, capsys: Capture) -> None:
-    """Without a run the noise is an assumption, which is named; the drops are those of the gate's own planning."""
+    """Without a run, the noise is an assumption, which is named. The drops are those that the gate's own planning computes."""
     assert 0 == main(["power", suite(tmp_path, 100), "--trials", "2,7"])
 
     lines = capsys.readouterr().out.splitlines()
@@ -48,7 +48,7 @@ def test_an_assumption(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_few_scenarios(tmp_path: Path, capsys: Capture) -> None:
-    """A suite that is too small to find any drop says none."""
+    """For a suite that is too small to detect any drop, the table says "none"."""
     assert 0 == main(["power", suite(tmp_path, 2), "--trials", "1", "--of", "population"])
     assert ["1", "none", "none"] == capsys.readouterr().out.splitlines()[2].split()
 
@@ -64,26 +64,26 @@ def test_few_scenarios(tmp_path: Path, capsys: Capture) -> None:
         (("--run", "nightly"), "no run 'nightly'; known: none"),
     ],
 )
-def test_what_cannot_be_said(tmp_path: Path, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
-    """Unknown scores and runs, and scores without limits, are refused in a sentence."""
+def test_errors(tmp_path: Path, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
+    """Unknown scores and runs, and scores without limits, are refused in one sentence."""
     assert 4 == main(["power", suite(tmp_path, 20), "--reports", str(tmp_path), *words])
     assert sentence in capsys.readouterr().err
 
 
 def test_one_scenario(tmp_path: Path, capsys: Capture) -> None:
-    """One scenario has nothing to be compared with."""
+    """A suite with one scenario is refused, because at least two are needed."""
     assert 4 == main(["power", suite(tmp_path, 1)])
     assert "agentbench: shop: 1 scenario was measured, but 2 are needed; run more scenarios\n" == capsys.readouterr().err
 
 
 def clustered(clusters: int) -> Suite:
-    """60 scenarios in so many clusters."""
+    """Returns a suite with 60 scenarios in this number of clusters."""
     each = tuple(Scenario(str(number), (), cluster=str(number % clusters)) for number in range(60))
     return Suite("shop", Path("scenarios/shop"), each, dataset=DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 60))
 
 
 def test_clusters() -> None:
-    """Scenarios of a cluster may all fail together, so clusters count; with too few the gate decides nothing, and so no power is said."""
+    """Clusters count instead of scenarios, because scenarios of a cluster may fail together. With too few clusters, power is refused."""
     assert (20, "60 scenarios in 20 clusters, counted as 20") == size_of(clustered(20))
     with pytest.raises(
         ConfigError, match="shop: the 60 scenarios are in 5 clusters, which count as 5 independent scenarios, but 10 are needed"
@@ -92,14 +92,14 @@ def test_clusters() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "1,x", ""])
-def test_trials_that_are_none(tmp_path: Path, text: str) -> None:
-    """A wrong option is a usage error."""
+def test_invalid_trials(tmp_path: Path, text: str) -> None:
+    """An invalid value of --trials is a usage error."""
     with pytest.raises(SystemExit, match="4"):
         main(["power", suite(tmp_path, 20), "--trials", text])
 
 
-def test_a_scorer_of_the_suites_own(tmp_path: Path, capsys: Capture) -> None:
-    """Its scale is asked of its code, in another process, and numbers are in its unit: ten times those of a share."""
+def test_a_suites_own_scorer(tmp_path: Path, capsys: Capture) -> None:
+    """The scale of a suite's own scorer is read in another process. The numbers are in its unit, here ten times those of a share."""
     folder = Path(suite(tmp_path, 100))
     code = "from pytest_agentbench import scorer\n@scorer(better='lower', range=(0, 10))\ndef marks(scenario, rollout): return 1\n"
     (folder / "own.py").write_text(code)

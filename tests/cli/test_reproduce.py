@@ -1,4 +1,4 @@
-"""`agentbench reproduce` on real engines, one of which is slower by plan, and what it refuses."""
+"""`agentbench reproduce` on real engines, one of which is slower on purpose, and its errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reproduce(project: Project, *words: str) -> subprocess.CompletedProcess[str]
 
 
 def of_cell(output: Path, method: str, concurrency: int) -> Path:
-    """The folder of a cell that was measured."""
+    """Returns the folder of a measured cell."""
     [folder] = output.glob(f"hle_paper_{method}_c{concurrency}_rep1_*")
     return folder
 
@@ -38,9 +38,9 @@ def of_cell(output: Path, method: str, concurrency: int) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_tiny_windows(project: Project) -> None:
-    """Every method at every concurrency has a window, and the paper's plot script finds it.
+    """Each method at each concurrency has a window, which the paper's plot script finds.
 
-    What is missing, and no more, is measured when the command runs again.
+    If the command runs again, it measures only what is missing.
     """
     project.suite(scenarios=4)
     project.backend([{"ttft_ms": 50, **rule} for rule in FIND_THEN_ANSWER], name="quick")
@@ -70,8 +70,10 @@ def test_tiny_windows(project: Project) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="NOT TESTED: bubblewrap is not installed")
 @pytest.mark.timeout(200)
-def test_killed_in_the_middle(project: Project) -> None:
-    """The suite is `hle` with its orchestrator, who has steps; who is killed goes on with the cell that was not done, which begins anew."""
+def test_a_killed_reproduction_continues(project: Project) -> None:
+    """With the suite `hle` and its orchestrator, a killed command can be run again: measured cells are kept, and the incomplete one starts
+    anew.
+    """
     project.shipped("hle")
     for name, ms in (("quick", 20), ("slow", 200)):
         told = {"kind": "embedded", "policy": "script", "script": "../scenarios/hle/orchestrated_answers.yaml", "ttft_ms": ms}
@@ -91,7 +93,8 @@ def test_killed_in_the_middle(project: Project) -> None:
     try:
         wait_for(lambda: [*project.root.glob("reports/*slow*/rollouts.jsonl")] or began.poll() is not None, "the second cell", 60)
     finally:
-        os.killpg(began.pid, signal.SIGKILL)  # its own group: the command and the session that it runs
+        # The command and its session are in a process group of their own.
+        os.killpg(began.pid, signal.SIGKILL)
         began.wait(30)
     first = (of_cell(out, "base", 2) / "cell.json").read_text(encoding="utf-8")
     assert [] == [*out.glob("*slow*")]
@@ -111,7 +114,7 @@ def test_killed_in_the_middle(project: Project) -> None:
 
 @pytest.mark.slow
 def test_a_session_that_fails(project: Project) -> None:
-    """A cell whose session comes to nothing does not keep the others from being measured; it is named, and the exit status is 1."""
+    """If the session of a cell fails, the others are still measured. The cell is named, and the exit status is 1."""
     project.suite(scenarios=2)
     project.backend(name="quick")
     project.write("backends/slow.yaml", json.dumps({"model": "m", "services": {"engine": {"run": ["false"]}}}))
@@ -122,8 +125,11 @@ def test_a_session_that_fails(project: Project) -> None:
     assert (of_cell(project.root / "out", "base", 1) / "cell.json").is_file()
 
 
-def test_whose_steps_are_counted(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of `hle` the orchestrator's, since its own agent calls no tool; another suite has its own agent, or the variant that is named."""
+def test_the_variant_whose_steps_are_counted(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """For `hle` the orchestrator's steps are counted, because its default agent calls no tool.
+
+    Other suites use their own agent or --variant.
+    """
     monkeypatch.chdir(project.root)
     project.shipped("hle")
     project.suite()
@@ -136,8 +142,8 @@ def test_whose_steps_are_counted(project: Project, monkeypatch: pytest.MonkeyPat
     assert [[(hle, "orchestrator")], [(shop, "")], [(shop, "other")], [(hle, "default")]] == said
 
 
-def test_what_a_machine_lacks(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A dry run says how long all takes and what is missing; without it nothing is begun that could not be ended."""
+def test_missing_requirements(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dry run prints the duration and what is missing. Without --dry-run, nothing starts if something is missing."""
     monkeypatch.chdir(project.root)
     monkeypatch.setenv("AGENTBENCH_ENVS", str(project.root / "envs"))
     project.suite()
@@ -165,7 +171,7 @@ def test_what_a_machine_lacks(project: Project, monkeypatch: pytest.MonkeyPatch,
     ],
 )
 def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing runs with an option that cannot be right."""
+    """With an invalid option, nothing runs."""
     try:
         status: int | str | None = main(["reproduce", *words])
     except SystemExit as end:

@@ -1,4 +1,4 @@
-"""What planned sessions ask for, told before any of them begins: questions, retriever, roles, and what of it is missing."""
+"""Requirements of planned sessions are reported before the first one starts: questions, retriever, roles, and what is missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROLES = {"search": {}, "reasoner": EXPERT, "answer": {}}
 
 
 class Health(QuietHandler):
-    """A retriever as ToolOrchestra has it, of which nobody wants a document."""
+    """The health check of a ToolOrchestra retriever. It serves no documents."""
 
     def do_GET(self) -> None:
         self.answer(200 if self.path == "/health" else 404, b'{"status": "ok"}')
@@ -26,14 +26,14 @@ class Health(QuietHandler):
 
 @pytest.fixture
 def retriever() -> Iterator[str]:
-    """Its URL."""
+    """The URL of a retriever that is healthy."""
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), Health)) as server:
         yield f"http://127.0.0.1:{server.server_address[1]}"
 
 
 @pytest.fixture
 def planned(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Gives the lines of a dry run behind those of its cells."""
+    """Returns a function that makes a dry run and returns its lines after those of the cells."""
     monkeypatch.chdir(project.root)
 
     def plan(*words: str) -> list[str]:
@@ -46,13 +46,13 @@ def planned(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 def orchestrated(project: Project, **keys: Any) -> None:
-    """The shop with an orchestrator, who runs no code."""
+    """Creates the suite shop with an orchestrator that runs no code."""
     agent = {"kind": "orchestrator", "run_code": False, **keys.pop("agent", {})}
     project.suite(agent=agent, **keys)
 
 
 def test_nothing_is_missing(project: Project, planned: Any) -> None:
-    """It says how many questions there are, that there is no retriever, and whom each role asks."""
+    """A dry run prints the number of questions, that there is no retriever, and the endpoint of each role."""
     orchestrated(project, roles={"reasoner": {}, "answer": {}}, scenarios=3)
 
     assert [
@@ -64,15 +64,15 @@ def test_nothing_is_missing(project: Project, planned: Any) -> None:
     ] == planned()
 
 
-def test_an_agent_that_asks_nobody(project: Project, planned: Any) -> None:
-    """Nothing is said of a retriever and of roles that nobody asks."""
+def test_an_agent_without_requirements(project: Project, planned: Any) -> None:
+    """For an agent without retriever and roles, neither is mentioned."""
     project.suite(scenarios=2)
 
     assert ["questions: all 2 of data (data.json)", "nothing is missing"] == planned()
 
 
 def test_the_shipped_sample(project: Project, planned: Any) -> None:
-    """Its twelve questions, too few for the paper's 48 in flight; its scorer asks a judge."""
+    """The suite `hle` has twelve questions, which are too few for a concurrency of 48. Its scorer needs a judge."""
     project.shipped("hle")
     said = planned("--suite=scenarios/hle", "--concurrency=24,48")
 
@@ -95,15 +95,15 @@ def test_the_shipped_sample(project: Project, planned: Any) -> None:
         (("--agentbench-set=dataset.name=exam", "-k", "lamp"), "all 4 of exam (data.json); only those that pytest selects by -k lamp"),
     ],
 )
-def test_which_questions(project: Project, planned: Any, options: tuple[str, ...], questions: str) -> None:
-    """Options behind `--` choose among them; what only pytest understands is repeated."""
+def test_selected_questions(project: Project, planned: Any, options: tuple[str, ...], questions: str) -> None:
+    """Options after `--` select questions. Options that only pytest understands are repeated in the output."""
     project.suite(scenarios=4)
 
     assert f"questions: {questions}" == planned("--", *options)[0]
 
 
-def test_a_variant_takes_some(project: Project, planned: Any) -> None:
-    """A variant with a `limit` takes so many; one that is not there is missing."""
+def test_a_variant_with_a_limit(project: Project, planned: Any) -> None:
+    """A variant's `limit` applies to the questions. An unknown variant is reported as missing."""
     project.suite(scenarios=4, variants={"few": {"limit": 3}})
 
     assert "questions: 3 of 4 of data (data.json)" == planned("--variant=few")[0]
@@ -111,7 +111,7 @@ def test_a_variant_takes_some(project: Project, planned: Any) -> None:
 
 
 def test_a_retriever(project: Project, planned: Any, retriever: str) -> None:
-    """It is asked whether it is there. One that is not, and one that is another server, are missing."""
+    """The retriever is requested. If it does not answer, or is another server, it is reported as missing."""
     heard = {}
     for url in (retriever, "http://127.0.0.1:9", f"{retriever}/other"):
         orchestrated(project, agent={"retriever": url}, roles={**ROLES, "reasoner": {}}, scenarios=2)
@@ -125,8 +125,8 @@ def test_a_retriever(project: Project, planned: Any, retriever: str) -> None:
     assert "missing:" == other[-2]
 
 
-def test_a_retriever_that_the_stack_boots(project: Project, planned: Any) -> None:
-    """A service of the backend at that port is not there yet, and nothing is missing for that."""
+def test_a_retriever_that_the_stack_starts(project: Project, planned: Any) -> None:
+    """If a service of the backend uses the retriever's port, the retriever is not reported as missing."""
     orchestrated(project, agent={"retriever": "http://127.0.0.1:14010"}, roles={**ROLES, "reasoner": {}}, scenarios=2)
     services = {"near": {"run": ["true"], "port": 14010}, "engine": {"run": ["true"]}}
     project.write("backends/whole.yaml", json.dumps({"model": "m", "services": services}))
@@ -137,7 +137,7 @@ def test_a_retriever_that_the_stack_boots(project: Project, planned: Any) -> Non
 
 
 def test_keys_of_roles(project: Project, planned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A role's model, its URL and its key, which is missing where it is not set; its value is nowhere."""
+    """The model, URL and key name of each role are printed. A key that is not set is missing, and its value is never printed."""
     monkeypatch.delenv("EXPERTS_KEY", raising=False)
     orchestrated(
         project, roles={**ROLES, "answer": {"model": "small"}}, judge=EXPERT, scorers=["judged_answer"], thresholds={}, scenarios=2
@@ -155,8 +155,8 @@ def test_keys_of_roles(project: Project, planned: Any, monkeypatch: pytest.Monke
     assert "secret" not in "".join(having)
 
 
-def test_roles_that_a_backend_names(project: Project, planned: Any) -> None:
-    """What a method's own YAML says goes before what the suite says; who differs is told for each method, and so is who is missing."""
+def test_roles_in_a_backends_yaml(project: Project, planned: Any) -> None:
+    """Roles in a backend's YAML override the suite's. Roles that differ between methods are printed for each method."""
     orchestrated(project, roles={"answer": {}}, scenarios=2)
     project.backend(name="wise", roles={"reasoner": {"url": "http://127.0.0.1:9/v1", "model": "wise"}})
     said = planned("--methods=plain=embedded,wise")
@@ -172,7 +172,7 @@ def test_roles_that_a_backend_names(project: Project, planned: Any) -> None:
 
 
 def test_code_of_the_suite_is_not_loaded(project: Project, planned: Any) -> None:
-    """Whom an agent of the suite's own asks is known when it runs."""
+    """The suite's own agent is not loaded, so its roles and retriever are unknown before it runs."""
     project.suite(agent={"kind": "./mine.py:run"}, scenarios=2)
     project.write("scenarios/shop/mine.py", "raise SystemExit('it was loaded')")
 
@@ -187,8 +187,8 @@ def test_code_of_the_suite_is_not_loaded(project: Project, planned: Any) -> None
         (["--", "--agentbench-set=dataset.file=away.json"], "away.json"),
     ],
 )
-def test_what_cannot_be_read_is_missing(project: Project, planned: Any, words: list[str], missing: str) -> None:
-    """The sentence of the mistake stands where what is missing stands."""
+def test_unreadable_options_are_missing(project: Project, planned: Any, words: list[str], missing: str) -> None:
+    """The error about an invalid option is listed as missing."""
     project.suite(scenarios=2)
     said = planned(*words)
 
@@ -196,8 +196,8 @@ def test_what_cannot_be_read_is_missing(project: Project, planned: Any, words: l
     assert missing in said[-1]
 
 
-def test_nothing_begins_without_it(project: Project, planned: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The measurement itself is refused for what a dry run says is missing."""
+def test_no_start_if_something_is_missing(project: Project, planned: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --dry-run, the command is refused for the reason that a dry run reports."""
     orchestrated(project, agent={"retriever": "http://127.0.0.1:9"}, roles={**ROLES, "reasoner": {}}, scenarios=2)
     status = main(["reproduce", "hle-throughput", "--suite=scenarios/shop", "--methods=embedded", "--concurrency=2", "--output=out"])
 

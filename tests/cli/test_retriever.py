@@ -1,4 +1,4 @@
-"""`agentbench retriever`: an index is served from a file of settings, and what goes wrong is in one sentence."""
+"""`agentbench retriever` serves an index that a settings file describes, and its errors are one sentence."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TEXT = "Brass lamps were made in the workshops of the old town, where smiths ham
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of an engine that makes vectors."""
+    """The base URL of an engine that provides embeddings."""
     with engines.engine(tmp_path_factory.mktemp("engine"), model="m") as url:
         yield f"{url}/v1"
 
 
 def written(folder: Path, **settings: Any) -> Path:
-    """A file of settings."""
+    """Writes a file of settings."""
     file = folder / "settings" / "mine.yaml"
     file.parent.mkdir(exist_ok=True)
     file.write_text(yaml.safe_dump(settings))
@@ -42,7 +42,7 @@ def written(folder: Path, **settings: Any) -> Path:
 
 @contextmanager
 def serving(file: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command in a process of its own, which has ended when the block has."""
+    """Runs the command in a process that is ended with the block."""
     command = [sys.executable, "-m", "pytest_agentbench.cli", "retriever", "serve", str(file)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment())
     try:
@@ -54,7 +54,7 @@ def serving(file: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.slow
 def test_serve(engine: str, tmp_path: Path) -> None:
-    """It says where it serves and where its log is, which is beside the settings; paths are relative to these; Ctrl-C ends it."""
+    """The command prints its URL and the log next to the settings file, to which paths are relative. Ctrl-C ends it."""
     import httpx
 
     pytest.importorskip("faiss", reason="NOT TESTED: the extra `retriever` is not installed: pip install 'pytest-agentbench[retriever]'")
@@ -79,7 +79,7 @@ def test_serve(engine: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_service_that_dies(engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The command fails with the end of its log, before it serves and later."""
+    """If the service dies before or after it is ready, the command fails. At the start, it prints the end of the log."""
     import psutil
 
     pytest.importorskip("faiss", reason="NOT TESTED: the extra `retriever` is not installed: pip install 'pytest-agentbench[retriever]'")
@@ -111,8 +111,8 @@ def test_a_service_that_dies(engine: str, tmp_path: Path, capfd: pytest.CaptureF
         ({"embeddings": {"model": "m"}, "python": "/nowhere"}, "python: /nowhere is neither an interpreter nor a virtual environment"),
     ],
 )
-def test_settings_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], message: str) -> None:
-    """Nothing is started."""
+def test_invalid_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], message: str) -> None:
+    """With invalid settings, nothing is started."""
     status = main(["retriever", "serve", str(written(tmp_path, **settings))])
 
     assert status in (1, 4)
@@ -121,7 +121,7 @@ def test_settings_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_an_index_of_another_interpreter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`build --python` makes the index where the packages are; what that interpreter lacks is said in its own sentence."""
+    """`build --python` runs in another interpreter. A package that is missing there is named."""
     import venv
 
     venv.create(tmp_path / "bare")

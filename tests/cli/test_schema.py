@@ -1,4 +1,4 @@
-"""`agentbench schema suite` and `backend`: they describe every key, accept every YAML of this project, and find mistakes in one."""
+"""`agentbench schema suite` and `backend`: the schemas describe every key, accept every YAML of this project, and detect mistakes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SUITE: dict[str, Any] = {"name": "shop", "dataset": {"format": "agent-leaderboar
 
 
 def as_json(value: Any) -> Any:
-    """What an editor sees of a YAML: a date is a text, and so is each name."""
+    """Converts a YAML value to JSON as editors do: dates and keys become texts."""
     if isinstance(value, dict):
         return {str(name): as_json(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -42,14 +42,14 @@ def as_json(value: Any) -> Any:
 
 @functools.cache
 def validator(name: str) -> Callable[[Any], Any]:
-    """What holds a value against the schema that is printed; it raises for one that does not fit."""
+    """Returns a function that validates a value against the printed schema, and raises if it is invalid."""
     valid: Callable[[Any], Any] = fastjsonschema.compile(json.loads(schema_text(name)), use_default=False)
     return valid
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_it_is_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each schema that the help lists is printed, says what it is of, and can be used as one."""
+def test_schemas_are_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each schema that the help lists is printed with a title, and can be compiled."""
     assert 0 == main(["schema", name])
 
     schema = json.loads(capsys.readouterr().out)
@@ -58,7 +58,7 @@ def test_it_is_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def yamls() -> Iterator[tuple[str, str]]:
-    """(place, text) of each YAML of the project: suites, backends, and the snippets of the documentation."""
+    """Yields place and text of each YAML of the project: suites, backends, and snippets of the documentation."""
     for file in sorted([*ROOT.glob("scenarios/*/suite.yaml"), *ROOT.glob("backends/*.yaml"), *ROOT.glob("docs/ci/**/*.yaml")]):
         yield str(file.relative_to(ROOT)), file.read_text(encoding="utf-8")
     for page in sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"]):
@@ -67,7 +67,7 @@ def yamls() -> Iterator[tuple[str, str]]:
 
 
 def schema_for(text: str) -> str | None:
-    """The schema of a YAML: a suite has `dataset`, a backend `kind`, `services` or `include`; others are neither."""
+    """Returns the schema for a YAML: a suite has `dataset`, a backend `kind`, `services` or `include`. Returns None for others."""
     data = parse_yaml(text, "snippet")
     if not isinstance(data, dict):
         return None
@@ -78,7 +78,7 @@ CASES = {where: (schema, text) for where, text in yamls() if (schema := schema_f
 
 
 def test_enough_is_validated() -> None:
-    """There are suites and backends of every kind among the YAMLs that are held against the schemas, in files and in the documentation."""
+    """The validated YAMLs include suites and backends of every kind, in files and in the documentation."""
     backends = [parse_yaml(text, where) for where, (schema, text) in CASES.items() if schema == "backend"]
 
     assert {"embedded", "url", "stack"} <= {each.get("kind", "stack") for each in backends}
@@ -89,7 +89,7 @@ def test_enough_is_validated() -> None:
 
 @pytest.mark.parametrize("name", ["suite", "backend"])
 def test_yamls_of_this_project_are_valid(name: str) -> None:
-    """Every suite.yaml and backend in files and in the documentation is valid."""
+    """Every suite and backend in files and in the documentation is valid."""
     valid, faults = validator(name), []
     for where, (schema, text) in CASES.items():
         if schema == name:
@@ -102,8 +102,8 @@ def test_yamls_of_this_project_are_valid(name: str) -> None:
 
 
 @pytest.mark.parametrize("suite", ["banking", "bfcl", "hle", "openthoughts"])
-def test_what_init_writes_is_valid(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The suite.yaml of `agentbench init` names the schema in its first line, and the schema lies beside it and is valid for it."""
+def test_suites_of_init_are_valid(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The suite.yaml of `agentbench init` names the schema in its first line. The schema is in the same folder, and the suite is valid."""
     monkeypatch.chdir(tmp_path)
     assert 0 == main(["init", suite])
 
@@ -119,7 +119,7 @@ def test_what_init_writes_is_valid(suite: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_first_line_changes_no_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The suite that `agentbench init` writes is the shipped one."""
+    """The suite that `agentbench init` writes is equal to the shipped one."""
     monkeypatch.chdir(tmp_path)
     assert 0 == main(["init", "banking"])
 
@@ -127,7 +127,7 @@ def test_the_first_line_changes_no_suite(tmp_path: Path, monkeypatch: pytest.Mon
     assert (shipped.scenarios, shipped.dataset, shipped.agent) == (written.scenarios, written.dataset, written.agent)
 
 
-#: Mistakes, and the alternatives that are none: (keys beside those of a suite, whether they are right).
+#: Mistakes and valid alternatives: further keys of a suite, and whether they are valid.
 OF_SUITES: dict[str, tuple[dict[str, Any], bool]] = {
     "misspelt": ({"scorer": ["tsq"]}, False),
     "misspelt inside": ({"dataset": {"format": "hle", "files": "x"}}, False),
@@ -159,7 +159,7 @@ OF_SUITES: dict[str, tuple[dict[str, Any], bool]] = {
 
 @pytest.mark.parametrize("case", OF_SUITES)
 def test_mistakes_in_a_suite(case: str) -> None:
-    """A misspelt key, a wrong type and a wrong value are found at any depth; every alternative that is accepted is valid."""
+    """A misspelt key, a wrong type and a wrong value are detected at any depth. All supported alternatives are valid."""
     keys, right = OF_SUITES[case]
 
     assert right == is_valid(validator("suite"), {**SUITE, **keys})
@@ -191,7 +191,7 @@ OF_BACKENDS: dict[str, tuple[dict[str, Any], bool]] = {
 
 @pytest.mark.parametrize("case", OF_BACKENDS)
 def test_mistakes_in_a_backend(case: str) -> None:
-    """The same of a backend's YAML, whose kind decides its keys."""
+    """Mistakes in a backend's YAML are detected. Its kind decides which keys are valid."""
     keys, right = OF_BACKENDS[case]
 
     assert right == is_valid(validator("backend"), keys)
@@ -206,7 +206,7 @@ def is_valid(valid: Callable[[Any], Any], value: Any) -> bool:
 
 
 def models_in(hint: Any, seen: dict[type[BaseModel], None]) -> dict[type[BaseModel], None]:
-    """All models within a type."""
+    """Returns all models within a type."""
     if isinstance(hint, type) and issubclass(hint, BaseModel):
         if hint not in seen:
             seen[hint] = None
@@ -225,19 +225,19 @@ for root in (SuiteSpec, RoleFile, *BACKENDS.values()):
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_every_key_is_described(model: type[BaseModel]) -> None:
-    """Every key of a suite.yaml and of a backend has a description that ends as a sentence does."""
+    """Every key of a suite.yaml and of a backend has a description that is a sentence."""
     assert [] == [name for name, field in model.model_fields.items() if not is_sentence(field.description or "")]
 
 
 @pytest.mark.parametrize("kind", [*agents().values(), *tools().values()], ids=lambda kind: kind.__name__)
 def test_every_option_is_described(kind: type) -> None:
-    """So has every option of a built-in agent and of a kind of tools, by its comment."""
+    """Every option of a built-in agent and of a kind of tools has a comment that is a sentence."""
     assert [] == [each.name for each in options_of(kind) if not is_sentence(each.doc)]
 
 
 @pytest.mark.parametrize("name", ["suite", "backend"])
 def test_the_schema_has_every_description(name: str) -> None:
-    """No description is lost between a model and the schema, where links have become their texts."""
+    """The schemas contain all descriptions, with the text of links instead of the links."""
     properties = [*properties_in(json.loads(schema_text(name)))]
 
     assert len(properties) > 100
@@ -246,7 +246,7 @@ def test_the_schema_has_every_description(name: str) -> None:
 
 
 def properties_in(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(key, its schema) of all keys, but for those in conditions."""
+    """Yields all keys with their schemas, except for those in conditions."""
     if isinstance(schema, list):
         for each in schema:
             yield from properties_in(each)

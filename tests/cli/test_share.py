@@ -1,4 +1,4 @@
-"""`agentbench share`: another person opens the archive on a machine that has none of the project."""
+"""`agentbench share`: the archive can be opened on a machine without the project."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def shop(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project with a run whose agent has answered with a text that nobody called a secret then, and is one now."""
+    """A project with a run whose answers contain a text that has become a secret after the run."""
     project.backend([FIND_THEN_ANSWER[0], {"text": f"Your code is {SECRET}."}])
     project.suite(scorers=["tsq", "./scorer.py:fussy"])
     project.write("scenarios/shop/scorer.py", OWN)
@@ -33,15 +33,15 @@ def shop(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def opened(archive: Path, folder: Path) -> Path:
-    """The directory in an archive, unpacked."""
+    """Unpacks an archive and returns the directory in it."""
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     (found,) = folder.iterdir()
     return found
 
 
-def test_somebody_else_opens_it(shop: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """Without the project it is a run like any other, which can be shown and scored again. Hashes are right, and no file has a secret."""
+def test_an_archive_without_its_project(shop: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """The archive is a run that can be shown and rescored without the project. Its hashes are right, and no file contains a secret."""
     name, scenarios = shop.directory.name, [each.scenario for each in shop.rollouts]
     assert any(SECRET in file.read_text(errors="replace") for file in shop.directory.rglob("*") if file.is_file())
 
@@ -66,8 +66,8 @@ def test_somebody_else_opens_it(shop: Project, tmp_path: Path, monkeypatch: pyte
     assert sorted(scenarios) == sorted(each.scenario for each in read_journal(elsewhere.with_name(f"{name}-rescored")))
 
 
-def test_what_cannot_be_shared(shop: Project, capsys: Capture) -> None:
-    """A suite with a secret in its code, one that is no longer the run's, and a file that is there already are refused by name."""
+def test_runs_that_cannot_be_shared(shop: Project, capsys: Capture) -> None:
+    """A suite with a secret in its code, a missing suite, and an output file that exists are refused by name."""
     scorer = shop.root / "scenarios/shop/scorer.py"
     scorer.write_text(f'{OWN}\nKEY = "{SECRET}"\n')
     assert 4 == main(["share"])

@@ -21,8 +21,8 @@ def source(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_first_ones(source: Path, tmp_path: Path) -> None:
-    """Without a seed the first N entries are written as they are, and a file that has fewer is written whole."""
+def test_the_first_entries(source: Path, tmp_path: Path) -> None:
+    """Without a seed the first N entries are written unchanged. A file with fewer entries is written completely."""
     output = tmp_path / "few.json"
 
     assert 3 == subset(source, output, 3)
@@ -31,8 +31,8 @@ def test_the_first_ones(source: Path, tmp_path: Path) -> None:
     assert ENTRIES == json.loads(output.read_text())
 
 
-def test_no_directory_is_made(source: Path, tmp_path: Path) -> None:
-    """A directory that is not there is named, and not made; nothing is written."""
+def test_a_missing_directory(source: Path, tmp_path: Path) -> None:
+    """If the output's directory does not exist, the error names it, and nothing is written."""
     output = tmp_path / "typo" / "few.json"
 
     with pytest.raises(ConfigError, match=re.escape(f"{output}: the directory {output.parent} does not exist; create it, or ")):
@@ -41,7 +41,7 @@ def test_no_directory_is_made(source: Path, tmp_path: Path) -> None:
 
 
 def test_the_source_is_not_overwritten(source: Path, tmp_path: Path) -> None:
-    """A subset cannot be written over the file that it is taken from, by whatever path that is named."""
+    """A subset cannot be written over its input file, even through a link."""
     (tmp_path / "link.json").symlink_to(source)
     before = source.read_text()
 
@@ -52,7 +52,7 @@ def test_the_source_is_not_overwritten(source: Path, tmp_path: Path) -> None:
 
 
 def test_a_seeded_sample(source: Path, tmp_path: Path) -> None:
-    """With a seed the sample is the same every time, differs between seeds and keeps the file's order."""
+    """With a seed the sample is reproducible, differs between seeds and keeps the file's order."""
     samples = []
     for seed in (1, 1, 2):
         assert 5 == subset(source, tmp_path / "few.json", 5, seed)
@@ -65,7 +65,7 @@ def test_a_seeded_sample(source: Path, tmp_path: Path) -> None:
 
 
 def test_json_lines(source: Path, tmp_path: Path) -> None:
-    """The names say the formats: a list becomes lines and lines become a list."""
+    """The format follows from the file name: a list becomes lines, and lines become a list."""
     subset(source, tmp_path / "few.jsonl", 2)
     subset(tmp_path / "few.jsonl", tmp_path / "few.json", 2)
 
@@ -85,7 +85,7 @@ def test_json_lines(source: Path, tmp_path: Path) -> None:
     ],
 )
 def test_errors_name_the_file(tmp_path: Path, content: str, limit: int, message: str) -> None:
-    """One sentence with the file and what is wrong; nothing is written."""
+    """An error is one sentence with the file and the problem, and nothing is written."""
     (tmp_path / "bad.json").write_text(content)
 
     with pytest.raises(ConfigError) as caught:
@@ -97,7 +97,7 @@ def test_errors_name_the_file(tmp_path: Path, content: str, limit: int, message:
 
 
 def test_a_missing_file_and_an_unwritable_one(source: Path, tmp_path: Path) -> None:
-    """The operating system's reason comes with the file it is about."""
+    """An error of the operating system is reported with the file."""
     with pytest.raises(ConfigError, match=r"nothing\.json: No such file"):
         subset(tmp_path / "nothing.json", tmp_path / "few.json", 1)
     with pytest.raises(ConfigError, match=f"{tmp_path}: cannot be written: Is a directory"):

@@ -1,4 +1,4 @@
-"""`agentbench sweep` on a real engine with a planted knee, and what it refuses."""
+"""`agentbench sweep` on a real engine with a known knee, and its errors."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def sweep(project: Project, *words: str, options: Sequence[str] = ()) -> subproc
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_planted_knee(project: Project) -> None:
-    """Where an engine serves two calls at a time, two in flight are the knee and the greatest level at which calls need not wait."""
+def test_a_known_knee(project: Project) -> None:
+    """If an engine serves two calls at a time, two in flight are the knee and the greatest level at which calls do not wait."""
     project.suite(scenarios=24)
     project.backend(ttft_ms=120, max_concurrency=2)
 
@@ -52,7 +52,7 @@ def test_a_planted_knee(project: Project) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_search(project: Project) -> None:
-    """The search asks one session after the other, and says what lies between the last that holds and the first that does not."""
+    """A search runs one session after the other, and prints the last level that is good enough and the first that is not."""
     project.suite(scenarios=24)
     project.backend(ttft_ms=120, max_concurrency=2)
 
@@ -62,7 +62,8 @@ def test_a_search(project: Project) -> None:
     answer = re.search(r"search from 1 to 8: (\d) in flight is good enough, (\d) is not", done.stdout)
     assert answer, done.stdout
     shown, refuted = map(int, answer.groups())
-    assert 2 <= shown < refuted <= 8  # two never wait
+    # With two rollouts in flight no call waits.
+    assert 2 <= shown < refuted <= 8
     assert 1 == refuted - shown
     runs = [path for path in (project.root / "reports").glob("*/run.json") if not path.parent.is_symlink()]
     assert 2 <= len(runs) <= 5
@@ -71,7 +72,7 @@ def test_a_search(project: Project) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_rollouts_that_the_backend_lost(project: Project) -> None:
-    """A backend that fails some calls, as one beyond its limit does, has an answer all the same, and no level is shown to hold."""
+    """If a backend fails some calls, as an overloaded one does, the sweep has a result, and no level is shown to be good enough."""
     project.suite(scenarios=24)
     project.backend([{"match": {"contains": "shop-2"}, "status": 500}, *FIND_THEN_ANSWER])
 
@@ -88,7 +89,7 @@ def test_rollouts_that_the_backend_lost(project: Project) -> None:
 
 @pytest.mark.slow
 def test_nothing_measured(project: Project) -> None:
-    """Where every rollout is lost there is nothing to sum up, and the exit status is the session's."""
+    """If every rollout is lost, there is no summary, and the exit status is the session's."""
     project.suite()
     project.backend([{"match": {}, "status": 500}])
 
@@ -100,7 +101,7 @@ def test_nothing_measured(project: Project) -> None:
 
 @pytest.mark.slow
 def test_an_interrupt(project: Project) -> None:
-    """Ctrl-C reaches pytest, which still writes what was measured before the command ends."""
+    """After Ctrl-C, pytest still writes the measured rollouts before the command ends."""
     project.suite(scenarios=24)
     project.backend(ttft_ms=300)
     words = ["sweep", "scenarios/shop", "--concurrency=1,2", "--", *ALONE]
@@ -117,7 +118,7 @@ def test_an_interrupt(project: Project) -> None:
 
 
 def test_a_session_that_fails(project: Project) -> None:
-    """A session that comes to nothing has its own exit status, and its words stand above."""
+    """If the session fails, the command has its exit status, and says so after its output."""
     project.suite()
     done = sweep(project, "--concurrency=1,2", options=["-k", "nothing_of_that_name"])
     assert 5 == done.returncode
@@ -136,7 +137,7 @@ def test_a_session_that_fails(project: Project) -> None:
     ],
 )
 def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing runs with an option that cannot be right."""
+    """With an invalid option, nothing runs."""
     try:
         status: int | str | None = main(["sweep", "scenarios/shop", *words])
     except SystemExit as end:
@@ -145,8 +146,8 @@ def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[
     assert message in capsys.readouterr().err
 
 
-def test_another_run_is_no_sweep(project: Project) -> None:
-    """What was not run at several concurrencies has no levels."""
+def test_a_run_that_is_not_a_sweep(project: Project) -> None:
+    """A run without several concurrencies has no levels."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.sweep.levels import read_sweep
 

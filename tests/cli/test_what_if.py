@@ -1,4 +1,4 @@
-"""`agentbench what-if`: its table, its first line, and what it refuses. The simulator is a stand-in; tests/real has the real one."""
+"""`agentbench what-if`: its table, its first line, and its errors. The simulator is a stand-in; tests/real has the real one."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.tables.shop import ALL, LOST, call, rollout
 
 Capture = pytest.CaptureFixture[str]
 
-ENGINE = BackendUse("embedded", "", "embedded", "m", "", more={"kv_blocks": 500, "block_size": 16})  # 200 ms, as was measured
+ENGINE = BackendUse("embedded", "", "embedded", "m", "", more={"kv_blocks": 500, "block_size": 16})  # Calls take 200 ms, as measured.
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with a run on the built-in engine, one behind a URL, one of two arms, and one in which no call went well."""
+    """A directory with runs on the built-in engine, behind a URL, with two arms, and without a successful call."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
@@ -41,26 +41,26 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def printed(capsys: Capture, *words: str) -> list[str]:
-    """The lines of a command that went well."""
+    """Runs the command, asserts that it succeeds, and returns its lines."""
     assert 0 == main(["what-if", *words])
 
     return capsys.readouterr().out.splitlines()
 
 
 def table(lines: list[str]) -> dict[str, list[str]]:
-    """Setting -> its cells, of the table of a terminal."""
+    """Returns the cells of each setting in the terminal's table."""
     cut = [re.split(r" {2,}", line) for line in lines[lines.index("Settings") + 1 : lines.index("Ranking")]]
     return {name: cells for name, *cells in cut}
 
 
 def beside(lines: list[str], label: str) -> str:
-    """What stands beside a label, of which there is one."""
+    """Returns the text after a label that occurs once."""
     [text] = [line.removeprefix(label).strip() for line in lines if line.startswith(f"{label} ")]
     return text
 
 
-def test_first_line_is_how_far_the_simulation_is_off(place: Path, capsys: Capture) -> None:
-    """The run's own setting simulated, beside what was measured; then a row for each setting, with its place where it may have one."""
+def test_first_line_compares_simulation_and_measurement(place: Path, capsys: Capture) -> None:
+    """The first line compares the run's own setting, simulated, with the measurement. Then there is a row for each setting."""
     lines = printed(capsys, "one", "--workers", "1,2", "--kv-blocks", "480,500", "--router", "kv")
     rows = [*table(lines)]
 
@@ -73,8 +73,8 @@ def test_first_line_is_how_far_the_simulation_is_off(place: Path, capsys: Captur
     assert [] == [*(place / "temporary").iterdir()]
 
 
-def test_settings_that_are_told_apart_are_ranked(place: Path, capsys: Capture) -> None:
-    """200 and 208 ms are one place, 100 is before them. A number that hardly differs has no places, and a line that says why."""
+def test_distinct_settings_are_ranked(place: Path, capsys: Capture) -> None:
+    """200 and 208 ms share a rank, and 100 ms is before them. A metric that hardly differs is not ranked, and a line says why."""
     lines = printed(capsys, "one", "--workers", "1,2", "--kv-blocks", "480,500", "--router", "kv")
 
     assert ["TTFT p50 ms", "200.0", "208.3 (3)", "200.0 (3)", "104.2 (1)", "100.0 (1)"] == [cells[0] for cells in table(lines).values()]
@@ -84,8 +84,8 @@ def test_settings_that_are_told_apart_are_ranked(place: Path, capsys: Capture) -
     assert [False, True] == [beside(ranking, label).startswith("not ranked") for label in ("TTFT p50", "duration")]
 
 
-def test_what_the_simulator_gets(place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trace in which the second rollout begins when the first has ended, and the speed that the run measured."""
+def test_input_of_the_simulator(place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the trace the second rollout begins after the end of the first, and the timing is the speed that the run measured."""
     stand_in.install(place / "other", monkeypatch, f"import shutil, sys\nshutil.copy(sys.argv[3], {str(place)!r})\n{stand_in.REPLAY}")
     spans = ((0, 100), (150, 300))
     both = [rollout(f"shop-{at}", at, end, calls=(call(at, at + 10, at + 20, end=end),)) for at, end in spans]
@@ -99,7 +99,7 @@ def test_what_the_simulator_gets(place: Path, capsys: Capture, monkeypatch: pyte
 
 
 def test_without_its_own_setting_nothing_is_ranked(place: Path, capsys: Capture) -> None:
-    """A server behind a URL says neither workers nor blocks: the first line says so, and how to tell; told, it is as any other run."""
+    """For a server behind a URL, workers and blocks are unknown, so nothing is ranked. --original adds them."""
     lines = printed(capsys, "url", "--workers", "1,2", "--kv-blocks", "500", "--router", "kv")
     told = printed(capsys, "url", "--workers", "1,2", "--router", "kv", "--original", "workers=1,kv-blocks=500")
 
@@ -111,7 +111,7 @@ def test_without_its_own_setting_nothing_is_ranked(place: Path, capsys: Capture)
 
 
 def test_json(place: Path, capsys: Capture) -> None:
-    """The same for programs: the schema, how far the run's own setting is off, and each setting with its places, its own first."""
+    """The JSON has the schema, the errors of the simulated own setting, and each setting with its ranks, the run's own first."""
     found = json.loads("\n".join(printed(capsys, "one", "--workers", "2", "--router", "kv", "--slo", "ttft=500ms", "--format", "json")))
 
     assert ("agentbench-what-if/1", "one", 3, 1, {"ttft": 500}) == tuple(
@@ -124,7 +124,7 @@ def test_json(place: Path, capsys: Capture) -> None:
 
 
 def test_markdown(place: Path, capsys: Capture) -> None:
-    """A heading, the first line, a table."""
+    """The Markdown has a heading, the first line and a table."""
     lines = printed(capsys, "one", "--workers", "1,2", "--router", "kv", "--format", "markdown")
 
     assert "# What if: one" == lines[0]
@@ -151,7 +151,7 @@ def test_markdown(place: Path, capsys: Capture) -> None:
     ],
 )
 def test_mistakes(place: Path, capsys: Capture, words: list[str], sentence: str) -> None:
-    """What cannot be simulated is one sentence."""
+    """A run that cannot be simulated is an error of one sentence."""
     assert 4 == main(["what-if", *words])
     assert sentence in capsys.readouterr().err
 
@@ -171,8 +171,8 @@ def test_mistakes(place: Path, capsys: Capture, words: list[str], sentence: str)
         (["--limit", "0"], "argument --limit: '0' must be a time above 0"),
     ],
 )
-def test_options_that_cannot_be_read(capsys: Capture, words: list[str], sentence: str) -> None:
-    """An option says what it should be."""
+def test_invalid_options(capsys: Capture, words: list[str], sentence: str) -> None:
+    """An invalid option is an error that says what is valid."""
     with pytest.raises(SystemExit) as ended:
         main(["what-if", *words])
 
@@ -181,7 +181,7 @@ def test_options_that_cannot_be_read(capsys: Capture, words: list[str], sentence
 
 
 def test_simulator_that_fails(place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last words stand below the sentence, and no table is printed; nothing temporary stays."""
+    """If the simulator fails, the end of its log is shown without a table, and no temporary file is left."""
     stand_in.install(place / "other", monkeypatch, "import sys; sys.exit('a dead end')")
 
     assert 1 == main(["what-if", "one"])
@@ -192,7 +192,7 @@ def test_simulator_that_fails(place: Path, capsys: Capture, monkeypatch: pytest.
 
 
 def test_sigterm_ends_the_simulator(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Terminated in the middle of a replay the command leaves no process and no file."""
+    """If the command is terminated during a replay, no process and no file is left."""
     pids = place / "pids"
     os.mkfifo(pids)
     stand_in.install(place / "other", monkeypatch, stand_in.STUCK.format(pids=str(pids)))
@@ -207,7 +207,7 @@ def test_sigterm_ends_the_simulator(place: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_missing_environment(place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the environment of the simulator the command that makes it is named."""
+    """If the simulator's environment is missing, the error has the command that creates it."""
     monkeypatch.setenv("AGENTBENCH_ENVS", str(place / "nowhere"))
 
     assert 1 == main(["what-if", "one"])

@@ -1,4 +1,4 @@
-"""A real Docker Engine and a small image in it, for every test here."""
+"""Fixtures: a real Docker Engine with a small image."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Run = Callable[..., Container]
 
 @pytest.fixture(scope="session")
 def engine_url() -> Iterator[str]:
-    """DOCKER_HOST of an engine that has IMAGE."""
+    """Yields the DOCKER_HOST of an engine that has IMAGE."""
     if not images.busybox_is_static():
         pytest.skip("NOT TESTED: containers; the image is made from a static busybox (Debian: busybox-static)")
     try:
@@ -44,7 +44,7 @@ def put_image(client: Any, image: str, *changes: str) -> None:
 
 @pytest.fixture
 def engine(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client of the engine that the package talks to in this test."""
+    """Yields a client of the engine that the package uses in this test."""
     monkeypatch.setenv("DOCKER_HOST", engine_url)
     client = docker.from_env()
     yield client
@@ -53,7 +53,7 @@ def engine(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    """Makes containers of the stack `t`, not started yet, which are stopped at the end."""
+    """Returns a function that makes containers of the stack `t` without starting them. They are stopped at the end."""
     made: list[Container] = []
 
     def make(command: str | Sequence[str], *, name: str = "service", image: str = IMAGE, **values: Any) -> Container:
@@ -70,7 +70,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 @pytest.fixture
 def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEngine]:
-    """One that a test may kill, and that has the image."""
+    """Yields an engine that has the image, and that a test may kill."""
     try:
         engine = OwnEngine()
         engine.start()

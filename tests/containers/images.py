@@ -1,4 +1,4 @@
-"""Images for tests that are made from one static binary, and a registry that has some."""
+"""Images for tests that are made from one static binary, and a registry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUSYBOX = shutil.which("busybox")
 
 APPLETS = ("sh", "cat", "df", "env", "httpd", "id", "pwd", "sleep", "test", "touch", "true")
 
-#: What a registry says when it has no such image, or does not give it away.
+#: The answers of a registry to requests of unknown or private images.
 ERRORS = {
     401: b'{"errors": [{"code": "UNAUTHORIZED", "message": "authentication required"}]}',
     404: b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}',
@@ -27,7 +27,7 @@ ERRORS = {
 
 
 def root() -> bytes:
-    """The tar of a file system with a shell and a web server."""
+    """Returns the tar of a file system with a shell and a web server."""
     assert BUSYBOX is not None
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -49,13 +49,13 @@ def _mine(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def busybox_is_static() -> bool:
-    """There is one that runs without any library of this machine."""
-    return BUSYBOX is not None and b"/ld-" not in Path(BUSYBOX).read_bytes()[:4096]  # where a binary names its loader
+    """Returns whether there is a busybox that needs no library of this machine."""
+    return BUSYBOX is not None and b"/ld-" not in Path(BUSYBOX).read_bytes()[:4096]  # the part of a binary that names its loader
 
 
 @contextmanager
 def registry(name: str) -> Iterator[str]:
-    """A registry on loopback that has one image, under this name; whatever starts with `private` it keeps to itself."""
+    """Runs a registry on loopback that has one image with this name. It refuses images whose names begin with `private`."""
     files = _files(root())
 
     class Registry(QuietHandler):
@@ -73,7 +73,7 @@ def registry(name: str) -> Iterator[str]:
 
 
 def _files(layer: bytes) -> dict[str, tuple[str, bytes]]:
-    """What a registry answers for an image of one layer: path -> media type, body."""
+    """Returns the answers of a registry for an image with one layer: path -> media type, body."""
     docker = "application/vnd.docker"
     config = json.dumps(
         {"architecture": "amd64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]}}

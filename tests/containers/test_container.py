@@ -24,8 +24,8 @@ def said(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-def test_one_that_ends(engine: Any, run: Run) -> None:
-    """Its exit code is told, both of its streams are in the log, and after `stop` nothing is left of it."""
+def test_a_container_that_ends(engine: Any, run: Run) -> None:
+    """The exit code is returned, both output streams are in the log, and after `stop` the container is removed."""
     container = run("echo out; echo err >&2; exit 7")
     container.start()
 
@@ -37,8 +37,8 @@ def test_one_that_ends(engine: Any, run: Run) -> None:
     assert [] == engine.containers.list(all=True, filters={"label": f"{LABEL}=t"})
 
 
-def test_one_that_runs(engine: Any, run: Run) -> None:
-    """While it runs it has no exit code; on the host it is a process under docker-init; labels and name tell whose it is."""
+def test_a_running_container(engine: Any, run: Run) -> None:
+    """A running container has no exit code. On the host it is a process under docker-init, and its labels and name identify its owner."""
     container = run(FOREVER, labels={LABEL: "t", "pytest-agentbench.service": "worker"}, name="agentbench-t-worker 1")
     container.start()
     (listed,) = engine.containers.list(filters={"label": f"{LABEL}=t"})
@@ -53,7 +53,7 @@ def test_one_that_runs(engine: Any, run: Run) -> None:
 
 
 def test_sigterm_comes_first(engine: Any, run: Run) -> None:
-    """A service that ends on SIGTERM ends in its own way, and its last words are in the log."""
+    """A service that handles SIGTERM ends in its own way, and its last output is in the log."""
     container = run(f"trap 'echo bye; exit 3' TERM; echo up; {FOREVER}")
     container.start()
     wait_for(lambda: said(container.log), "a line in its log")
@@ -64,7 +64,7 @@ def test_sigterm_comes_first(engine: Any, run: Run) -> None:
 
 
 def test_sigkill_comes_last(engine: Any, run: Run) -> None:
-    """A service that does not listen is killed when its grace is over."""
+    """A service that ignores SIGTERM is killed when its grace period is over."""
     container = run(f"trap 'echo no' TERM; echo up; {FOREVER}")
     container.start()
     wait_for(lambda: said(container.log), "a line in its log")
@@ -75,7 +75,7 @@ def test_sigkill_comes_last(engine: Any, run: Run) -> None:
 
 
 def test_waiting_ends_with_the_container(engine: Any, run: Run) -> None:
-    """Who waits for a container in a thread is told when another one stops it."""
+    """If a thread waits for a container and another one stops it, the waiting thread gets the exit code."""
     container = run(FOREVER)
     container.start()
     codes: list[int] = []
@@ -87,8 +87,8 @@ def test_waiting_ends_with_the_container(engine: Any, run: Run) -> None:
     assert [143] == codes
 
 
-def test_one_that_somebody_removed(engine: Any, run: Run) -> None:
-    """It counts as ended, and stopping it is no error."""
+def test_a_removed_container(engine: Any, run: Run) -> None:
+    """A container that was removed from outside counts as ended, and stopping it is not an error."""
     container = run(FOREVER)
     container.start()
     engine.containers.get("service").remove(force=True)
@@ -98,7 +98,7 @@ def test_one_that_somebody_removed(engine: Any, run: Run) -> None:
 
 
 def test_started_again(engine: Any, run: Run) -> None:
-    """The same service can be started once more; its log goes on."""
+    """A service can be started again, and its log is continued."""
     container = run("echo up; exit 1")
     container.start()
     container.wait()
@@ -109,8 +109,8 @@ def test_started_again(engine: Any, run: Run) -> None:
     assert ["up", "up"] == said(container.log)
 
 
-def test_what_it_is_given(engine: Any, run: Run, tmp_path: Path) -> None:
-    """Environment, user, folder, mounts, shared memory, limits and entrypoint of the YAML are those of the container."""
+def test_settings_of_a_container(engine: Any, run: Run, tmp_path: Path) -> None:
+    """Environment, user, folder, mounts, shared memory, limits and entrypoint of the YAML apply to the container."""
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "config.json").write_text("{}\n")
     (tmp_path / "scratch").mkdir()
@@ -141,7 +141,7 @@ def test_what_it_is_given(engine: Any, run: Run, tmp_path: Path) -> None:
 
 
 def test_the_network_is_the_hosts(engine: Any, run: Run) -> None:
-    """A port of the service is a port of this machine."""
+    """Containers use the host's network, so a port of the service is a port of this machine."""
     port = free_port()
     container = run(f"echo fine > /tmp/health; exec httpd -f -v -h /tmp -p 127.0.0.1:{port}")
     container.start()
@@ -159,7 +159,7 @@ def _answers(port: int) -> bool:
 
 
 def test_secrets_stay_inside(engine: Any, run: Run) -> None:
-    """The value of an environment variable is neither in the text for errors, nor in the error, nor on the host's command line."""
+    """The value of an environment variable is not in the command for messages, in an error, or on the host's command line."""
     container = run(FOREVER, env={"HF_TOKEN": "hf_of_the_test"})
     container.start()
 
@@ -173,7 +173,7 @@ def test_secrets_stay_inside(engine: Any, run: Run) -> None:
 
 
 def test_a_command_that_is_not_there(engine: Any, run: Run) -> None:
-    """It ends at once with the shell's exit code, and its log says why."""
+    """A command that does not exist ends at once with the shell's exit code, and the log has the reason."""
     container = run(["no-such-program"])
     container.start()
 
@@ -183,7 +183,7 @@ def test_a_command_that_is_not_there(engine: Any, run: Run) -> None:
 
 
 def test_health_is_the_images_own(engine: Any, run: Run) -> None:
-    """A HEALTHCHECK is asked for; an image without one has no health."""
+    """The health of a container is that of the image's HEALTHCHECK. An image without one has no health."""
     put_image(engine, "pytest-agentbench/busybox:checked", "HEALTHCHECK --interval=100ms CMD true")
     checked, unchecked = run(FOREVER, image="pytest-agentbench/busybox:checked", name="checked"), run(FOREVER, name="unchecked")
     checked.start()

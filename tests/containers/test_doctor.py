@@ -1,4 +1,4 @@
-"""What the doctor says of a Docker Engine and its images."""
+"""Checks of a Docker Engine and its images by `agentbench doctor`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def found(*services: dict[str, Any], **keys: Any) -> list[Check]:
 
 
 def test_images(engine: Any) -> None:
-    """The engine is named; images are here, will be fetched, or are missing where nobody may fetch them."""
+    """The engine is named. Each image exists, will be pulled, or is missing and may not be pulled."""
     repository, _, tag = IMAGE.partition(":")
     docker, *images = found(
         {"image": f"{{image}}:{tag}"},
@@ -35,11 +35,11 @@ def test_images(engine: Any) -> None:
 
 
 def test_gpus(engine: Any) -> None:
-    """The toolkit is looked for only where containers want GPUs."""
+    """The NVIDIA Container Toolkit is checked only if containers need GPUs."""
     assert ["docker", "image"] == [check.name for check in found({"image": IMAGE})]
     assert ["docker", "container toolkit", "image"] == [check.name for check in found({"image": IMAGE, "gpus": 1})]
 
 
 def test_services_that_are_processes() -> None:
-    """Without a container nobody asks for Docker."""
+    """Without containers, Docker is not checked."""
     assert [] == found({"run": ["sh"]})

@@ -1,4 +1,4 @@
-"""What is said when a container cannot be had."""
+"""Errors if a container cannot be started."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _dead(stack: str) -> bool:
 
 
 def test_no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Run) -> None:
-    """The address where nothing answers is named, and what to do; nothing can have been left there."""
+    """If no engine answers, the error has the address and what to do. There are no leftovers."""
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     said = refusal(run, "true")
 
@@ -42,7 +42,7 @@ def test_no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Run) ->
 
 
 def test_an_engine_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ports of a container are those of its engine's machine, which has to be ours."""
+    """An engine on another machine is refused, because the ports of its containers would be on that machine."""
     monkeypatch.setenv("DOCKER_HOST", "tcp://gpu-box:2375")
 
     with pytest.raises(BackendError, match=r"DOCKER_HOST is tcp://gpu-box:2375: .* Docker has to run on this machine"):
@@ -50,7 +50,7 @@ def test_an_engine_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_image_is_pulled_when_it_is_missing(engine: Any, run: Run) -> None:
-    """It comes from its registry, with progress; the next start finds it."""
+    """A missing image is pulled from its registry, with progress. The next start does not pull it again."""
     lines: list[str] = []
     with images.registry("tools/busybox") as host:
         image = f"{host}/tools/busybox:1"
@@ -60,7 +60,7 @@ def test_an_image_is_pulled_when_it_is_missing(engine: Any, run: Run) -> None:
     second.start()
 
     assert 0 == first.wait() == second.wait()
-    ends = [re.sub(r"in \d+ s", "in 0 s", line) for line in lines if " MB in " not in line]  # a slow machine tells of parts as well
+    ends = [re.sub(r"in \d+ s", "in 0 s", line) for line in lines if " MB in " not in line]  # a slow machine prints intermediate lines
     assert [f"pulling {image}", f"pulled {image} in 0 s"] == ends
     first.stop(0)
     second.stop(0)
@@ -68,7 +68,7 @@ def test_an_image_is_pulled_when_it_is_missing(engine: Any, run: Run) -> None:
 
 
 def test_an_image_that_is_nowhere(engine: Any, run: Run) -> None:
-    """A wrong tag, a private image, a registry that does not answer and `pull: never` have different remedies."""
+    """A wrong tag, a private image, a registry that does not answer, and `pull: never` have different advice in their errors."""
     with images.registry("tools/busybox") as host:
         wrong = refusal(run, "true", image=f"{host}/tools/busybox:2")
         private = refusal(run, "true", image=f"{host}/tools/private:1")
@@ -86,7 +86,7 @@ def test_an_image_that_is_nowhere(engine: Any, run: Run) -> None:
 
 
 def test_a_mount_of_nothing(engine: Any, run: Run, tmp_path: Path) -> None:
-    """A folder that is to be mounted has to be there: Docker would make an empty one."""
+    """A mount of a missing folder is refused, because Docker would create an empty one."""
     said = refusal(run, "true", spec=ContainerSpec(mounts={f"{tmp_path}/none": "/data"}))
 
     assert f"service: {tmp_path}/none is mounted into the container and does not exist; create it, or change `container.mounts`" == said
@@ -94,7 +94,7 @@ def test_a_mount_of_nothing(engine: Any, run: Run, tmp_path: Path) -> None:
 
 
 def test_gpus_without_the_toolkit(engine: Any, run: Run) -> None:
-    """The NVIDIA Container Toolkit is named, and nothing is left of the container."""
+    """If the NVIDIA Container Toolkit is missing, the error names it, and no container is left."""
     if any("nvidia" in runtime for runtime in engine.info()["Runtimes"]):
         pytest.skip("this engine has the NVIDIA Container Toolkit")
     said = refusal(run, "true", gpu_ids=["0", "1"])
@@ -104,9 +104,12 @@ def test_gpus_without_the_toolkit(engine: Any, run: Run) -> None:
     assert [] == engine.containers.list(all=True, filters={"label": f"{LABEL}=t"})
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets of the client that find nobody
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets of the client without a server
 def test_an_engine_that_is_started_again(own_engine: OwnEngine, run: Run) -> None:
-    """A container outlives an engine that is killed, ends with the next one, and can be stopped then; in between stopping says why not."""
+    """A container survives when its engine is killed, and ends with the next engine.
+
+    In between, stopping it raises an error with the reason.
+    """
     container = run("while true; do sleep 0.05; done")
     container.start()
     codes: list[int] = []

@@ -1,4 +1,4 @@
-"""What dead stacks have left in a Docker Engine."""
+"""Leftovers of dead stacks in a Docker Engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOREVER = ["sh", "-c", "while true; do sleep 0.05; done"]
 
 @pytest.fixture
 def populated(engine: Any) -> Iterator[Any]:
-    """An engine with containers, networks and volumes of stack `dead`, of stack `living` and of nobody we know."""
+    """Yields an engine with containers, networks and volumes of stack `dead`, of stack `living`, and of an unknown owner."""
     for stack, labels in (("dead", {LABEL: "dead"}), ("living", {LABEL: "living"}), ("foreign", {"pytest-agentbench": "dead"})):
         engine.containers.run(IMAGE, FOREVER, name=f"t-{stack}", labels=labels, network_mode="host", init=True, detach=True)
         engine.networks.create(f"t-{stack}", driver="bridge", internal=True, labels=labels)
@@ -41,8 +41,8 @@ def names(engine: Any) -> list[list[str]]:
     return [sorted(thing.name for thing in _ours(things)) for things in found]
 
 
-def test_only_those_of_dead_stacks(populated: Any) -> None:
-    """What a dead stack left is found by label and removed, whether it runs or not; all else stays."""
+def test_only_leftovers_of_dead_stacks_are_removed(populated: Any) -> None:
+    """Leftovers of a dead stack are found by label and removed, running or not. All other objects stay."""
     found = leftovers(lambda stack: stack == "living")
     remove(found, grace=10)
 
@@ -53,8 +53,8 @@ def test_only_those_of_dead_stacks(populated: Any) -> None:
     assert [] == leftovers(lambda stack: stack == "living")
 
 
-def test_what_is_gone_is_no_error(populated: Any) -> None:
-    """Somebody else may remove the same leftovers at the same time."""
+def test_leftovers_that_were_already_removed(populated: Any) -> None:
+    """If another process has removed the same leftovers, no error is raised."""
     found = leftovers(lambda stack: stack == "living")
     remove(found, grace=0)
     remove(found, grace=0)
@@ -63,7 +63,7 @@ def test_what_is_gone_is_no_error(populated: Any) -> None:
 
 
 def test_a_stack_whose_stack_daemon_was_killed(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its containers are found by `agentbench cleanup` and removed; those of other users' stacks are not even looked at."""
+    """If a stack daemon was killed, `agentbench cleanup` removes its containers, but ignores stacks of other users."""
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
     home, elsewhere = registry.stacks_folder() / "dead", tmp_path / "of-somebody-else" / "dead"
     for name, stack in (("t-mine", home), ("t-theirs", elsewhere)):

@@ -1,4 +1,4 @@
-"""Stacks with a service in a container: booted, watched and ended by a stack daemon."""
+"""Stacks with a service in a container: started, watched and stopped by a stack daemon."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Boot = Callable[[], registry.HeldStack]
 
 @pytest.fixture
 def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Boot]:
-    """Boots such a stack, which is stopped at the end."""
+    """Returns a function that boots such a stack, which is stopped at the end."""
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
     started: list[registry.HeldStack] = []
 
@@ -53,7 +53,7 @@ def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Boot]:
 
 
 def test_a_stack_with_a_container(engine: Any, boot: Boot, tmp_path: Path) -> None:
-    """The container is labelled with its stack, logs into the run's folder, and is gone when the stack has ended."""
+    """The container has the label of its stack, writes its log to the run's folder, and is removed when the stack ends."""
     held = boot()
     (listed,) = engine.containers.list(filters={"label": LABEL})
     held.stop()
@@ -65,7 +65,7 @@ def test_a_stack_with_a_container(engine: Any, boot: Boot, tmp_path: Path) -> No
 
 
 def test_an_image_that_checks_itself(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a `ready` of its own a container is ready when its HEALTHCHECK says so; those that need it start then."""
+    """Without `ready`, a container is ready when its HEALTHCHECK says so. Services that need it start after that."""
     image = "pytest-agentbench/busybox:slow"
     put_image(engine, image, "HEALTHCHECK --interval=100ms CMD test -f /tmp/up")
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
@@ -83,7 +83,7 @@ def test_an_image_that_checks_itself(engine: Any, tmp_path: Path, monkeypatch: p
 
 
 def test_a_container_that_dies(engine: Any, boot: Boot) -> None:
-    """Its end is the stack's, with image, exit code and the end of its log."""
+    """If a container dies, the stack ends with an error that has the image, the exit code and the end of the log."""
     held = boot()
     (listed,) = engine.containers.list(filters={"label": LABEL})
     listed.kill()
@@ -96,7 +96,7 @@ def test_a_container_that_dies(engine: Any, boot: Boot) -> None:
 
 
 def test_an_engine_that_dies(own_engine: OwnEngine, boot: Boot, tmp_path: Path) -> None:
-    """The rest of the stack is stopped all the same, the log says what was not, and reaping finds it later."""
+    """If the engine dies, the other services are stopped, the log names the container that was not, and a later cleanup removes it."""
     held = boot()
     own_engine.kill()
     held.stop()
@@ -111,7 +111,7 @@ def test_an_engine_that_dies(own_engine: OwnEngine, boot: Boot, tmp_path: Path) 
 
 
 def test_containers_without_gpus(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the machine lacks is told as such, also when it shows only when the container starts."""
+    """A missing requirement for GPUs is reported as missing, even if it only becomes known when the container starts."""
     if "nvidia" in engine.info()["Runtimes"]:
         pytest.skip("NOT TESTED: this engine gives GPUs to containers")
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))

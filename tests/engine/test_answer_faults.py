@@ -9,7 +9,7 @@ ROLE, ONE, TWO, END = TimedBytes(b"role", 1), TimedBytes(b"one", 1, 2), TimedByt
 STREAM = [ROLE, ONE, TWO, END]
 
 
-def test_a_fault_comes_behind_the_chunk_with_its_token() -> None:
+def test_a_fault_follows_the_chunk_with_its_token() -> None:
     """A fault after 0 tokens follows the role, one inside a chunk follows that chunk, and one beyond the last token precedes the finish."""
     cuts = [add_stream_faults(STREAM, Delivery(cut_after=tokens)) for tokens in (0, 1, 2, 3, 99)]
 
@@ -26,7 +26,7 @@ def test_no_fault_changes_nothing() -> None:
     assert (STREAM, b"{}") == (add_stream_faults(STREAM, Delivery()), add_body_faults(b"{}", Delivery()))
 
 
-def test_characters_are_split_behind_their_first_byte() -> None:
+def test_characters_are_split_after_their_first_byte() -> None:
     """Each multi-byte character is split once, and the joined parts are the original bytes."""
     assert [b"a\xc3", b"\xa9b\xf0", b"\x9f\x99\x82c"] == split_characters("aéb🙂c".encode())
     assert [b"plain"] == split_characters(b"plain")

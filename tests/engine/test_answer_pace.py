@@ -42,7 +42,7 @@ def test_jitter_is_bounded_and_repeats() -> None:
     assert [first, *rest] != EnginePace(100, 10, 0.5, 8).due(50, Delivery(), b"request")
 
 
-async def test_what_is_due_leaves_together() -> None:
+async def test_events_that_are_due_form_a_batch() -> None:
     """Events that are due at the same time form one batch. A later event is in another batch, and not sent early."""
     now = asyncio.get_running_loop().time
     started = now()
@@ -113,7 +113,7 @@ async def test_queue_shows_in_metrics_and_a_gone_client_frees_its_slot(serve: Ca
             assert 'vllm:request_success_total{finished_reason="abort",model_name="embedded-lexical"} 3.0' in await response.text()
 
 
-async def test_requests_that_find_no_room_wait(serve: Callable[..., str]) -> None:
+async def test_requests_wait_for_free_blocks(serve: Callable[..., str]) -> None:
     """A request holds its blocks until it ends. A request without enough free blocks waits for them."""
     long = {**HELLO, "messages": [{"role": "user", "content": "alpha beta gamma delta " * 20}]}
     url = serve(kv_blocks=12, block_size=16, ttft_ms=600_000)
@@ -144,5 +144,5 @@ async def test_first_token_is_not_early(serve: Callable[..., str]) -> None:
 
         await asyncio.gather(post(), post())
 
-        # 50 ms for one of them and, because it has to wait for that one, twice as much for the other.
+        # One request takes 50 ms. The other waits for it, so it takes twice as long.
         assert 0.145 <= await _gauge(session, url, "time_to_first_token_seconds_sum")

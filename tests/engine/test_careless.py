@@ -65,5 +65,5 @@ def test_an_error_rate_belongs_to_it(start_engine: Any) -> None:
     """An error rate is refused for other policies, which would ignore it."""
     child = start_engine(policy="lexical", error_rate=0.1)
 
-    with pytest.raises(Exception, match="only policy 'careless' has an error_rate"):
+    with pytest.raises(Exception, match="error_rate is only allowed if policy is 'careless'"):
         child.ready(Listening)

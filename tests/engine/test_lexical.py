@@ -110,7 +110,7 @@ def test_calls_of_one_tool_are_counted(tools: list[Json]) -> None:
     assert [ReplyCall("get_balance", {"account_type": "savings"})] == still_open
 
 
-def test_repeated_words_are_one_wish(tools: list[Json]) -> None:
+def test_clauses_about_the_same_thing_are_one_call(tools: list[Json]) -> None:
     """Two clauses about the same thing become one call with the arguments of both."""
     message = "Transfer $40 from checking to savings. The transfer of the money between the accounts should be made tomorrow."
     expected = {"from_account": "checking", "to_account": "savings", "amount": 40, "transfer_date": "tomorrow"}

@@ -130,7 +130,7 @@ def test_on_the_wire(lexical: str, ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("wanted", [5, {"type": "xml"}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {"schema": []}}])
-def test_a_format_that_is_none(lexical: str, ask: Ask, wanted: Any) -> None:
+def test_an_invalid_format(lexical: str, ask: Ask, wanted: Any) -> None:
     """An invalid response_format is refused, and the error names the parameter."""
     refused = ask(lexical, "Hello", response_format=wanted)
 

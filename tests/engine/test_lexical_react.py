@@ -91,7 +91,7 @@ def test_prompts_of_others(tools: list[Json]) -> None:
         [{"role": "user", "content": "Hello"}, {"role": "user", "content": "Hello"}],
     ],
 )
-def test_other_requests_are_none_of_its_business(messages: list[Json], tools: list[Json]) -> None:
+def test_other_requests_are_answered_as_usual(messages: list[Json], tools: list[Json]) -> None:
     """A request without the ReAct prompt, or with native tools, is answered in the usual way."""
     assert None is as_native({"messages": messages})
     assert None is as_native({"messages": opening(tools), "tools": tools})

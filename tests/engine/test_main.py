@@ -57,11 +57,11 @@ def test_script_and_policy_go_together(start_engine: StartEngine) -> None:
     for config in ({"policy": "script"}, {"script": "rules.yaml"}):
         said = _refusal(start_engine(**config))
 
-        assert said.startswith("engine config: script must name a file when, and only when, policy is 'script'")
+        assert said.startswith("engine config: script must name a file if policy is 'script', and must be absent otherwise")
 
 
 @pytest.mark.parametrize("line", [b"", b"{policy: lexical}\n"])
-def test_refuses_a_line_that_is_no_json(line: bytes) -> None:
+def test_refuses_a_line_that_is_not_json(line: bytes) -> None:
     """Invalid JSON on stdin leads to one sentence and exit code 2."""
     done = subprocess.run([sys.executable, "-m", "pytest_agentbench.engine"], input=line, capture_output=True, timeout=30, check=False)
     (said,) = done.stderr.decode().splitlines()
@@ -84,7 +84,7 @@ def test_settings_as_an_argument() -> None:
     assert 0 == status
 
 
-def test_refuses_an_argument_that_is_no_json() -> None:
+def test_refuses_an_argument_that_is_not_json() -> None:
     """Invalid JSON in the argument leads to a sentence that names the argument."""
     command = [sys.executable, "-m", "pytest_agentbench.engine", "lexical"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)

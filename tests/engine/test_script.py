@@ -140,7 +140,7 @@ def test_no_rule_fits(tmp_path: Path) -> None:
         ("- {stall: {after: 2}}", ": rule 1: the key 'stall.ms' is missing"),
         ("- {tool_calls: [{arguments: {}}]}", ": rule 1: the key 'tool_calls.0.name' is missing"),
         ("- {tool_calls: [{name: f, arguments: 3}]}", ": rule 1: tool_calls.0.arguments: must be a mapping or a text, not 3"),
-        ("- {message: Oh}", ": rule 1: message and retry_after require status"),
+        ("- {message: Oh}", ": rule 1: message and retry_after are only allowed together with status"),
         ("- {text: [}", ":1: not valid YAML: "),
     ],
 )

@@ -147,7 +147,7 @@ def test_tool_choice(lexical: str, ask: Ask, tools: list[Json]) -> None:
 
 
 def test_cached_tokens_grow_with_a_repeated_prefix(serve: Callable[..., str], ask: Ask, tools: list[Json]) -> None:
-    """Nothing is cached at first, the tools for another question, and more when a conversation continues."""
+    """A first request has no cached tokens. A repeated or continued conversation has its prefix cached, another question only the tools."""
     url = serve()
     question = [{"role": "system", "content": "You work for a bank. " * 20}, {"role": "user", "content": "What is my balance?"}]
     longer = [*question, {"role": "assistant", "content": "Which account?"}, {"role": "user", "content": "The joint one."}]
@@ -189,7 +189,7 @@ def test_refuses_in_openai_shape(lexical: str, ask: Ask, change: Json, status: i
     assert sentence in (None, error["message"])
 
 
-def test_refuses_a_choice_of_a_tool_that_is_not_there(lexical: str, ask: Ask, tools: list[Json]) -> None:
+def test_refuses_a_choice_of_an_unknown_tool(lexical: str, ask: Ask, tools: list[Json]) -> None:
     """`tool_choice` must name one of the tools in the request."""
     for choice in ("sometimes", {"type": "function", "function": {"name": "fly"}}):
         assert 400 == ask(lexical, tools=tools, tool_choice=choice).status_code
@@ -235,7 +235,7 @@ def test_metrics_count_what_was_answered(serve: Callable[..., str], ask: Ask) ->
 
 
 def test_says_its_cache(serve: Callable[..., str], ask: Ask) -> None:
-    """The cache's capacity is reported as in vLLM, for routers that use it. A request that can never fit is refused."""
+    """The capacity of the cache is reported as in vLLM, because routers use it. A request that can never fit is refused."""
     url = serve(kv_blocks=8, block_size=32)
     told = [name for name, value in _metrics(url).items() if name.startswith("vllm:cache_config_info{") and value == 1]
     too_long = ask(url, "word " * 300)

@@ -19,7 +19,10 @@ def cosine(one: str, other: str) -> float:
 
 
 def test_alike_is_near() -> None:
-    """The same words in another form have close vectors, other words do not. Case and punctuation do not matter. The length is 1."""
+    """Texts with the same words in other forms have close vectors, and texts with other words do not.
+
+    Case and punctuation do not matter. The length is 1.
+    """
     lamp = "The brass lamp stands on the oak table."
 
     assert cosine(lamp, "Brass lamps are standing on oak tables!") > 0.4
@@ -29,7 +32,7 @@ def test_alike_is_near() -> None:
 
 
 def test_over_http(lexical: str) -> None:
-    """One or several texts, as numbers or as base64, with fewer dimensions on request. An OpenAI client can read them."""
+    """A request may have one or several texts, numbers or base64, and fewer dimensions. An OpenAI client can read the answers."""
     body = {"model": "embedded-lexical", "input": ["brass lamp", "oak chair"]}
 
     answer = httpx.post(f"{lexical}/v1/embeddings", json=body).json()
@@ -53,7 +56,7 @@ def test_over_http(lexical: str) -> None:
         ({"model": "other"}, 404, "The model 'other' does not exist; this server has 'embedded-lexical'."),
     ],
 )
-def test_what_cannot_be_answered(lexical: str, change: Json, status: int, message: str) -> None:
+def test_invalid_requests(lexical: str, change: Json, status: int, message: str) -> None:
     """An invalid request gets an error in OpenAI's format that says what is allowed."""
     answer = httpx.post(f"{lexical}/v1/embeddings", json={"model": "embedded-lexical", "input": "a", **change})
 

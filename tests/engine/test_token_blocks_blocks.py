@@ -29,7 +29,7 @@ async def test_common_beginnings_are_known() -> None:
 
 
 async def test_the_least_recent_and_ends_are_forgotten_first() -> None:
-    """A full cache removes the least recently used blocks first, and of one prompt the last blocks first."""
+    """A full cache removes the least recently used blocks first. If they belong to one prompt, its last blocks are removed first."""
     blocks = BlockCache(5, 16)
     await through(blocks, Prompt(49, [1, 2, 3]))
     await through(blocks, Prompt(33, [7, 8]))
@@ -82,7 +82,7 @@ async def test_requests_wait_for_room() -> None:
     assert (0, 0) == (blocks.used, blocks.waiting)
 
 
-async def test_one_that_leaves_while_it_waits() -> None:
+async def test_a_request_that_gives_up_while_it_waits() -> None:
     """A request that gives up while waiting holds nothing, and the ones after it are served."""
     blocks = BlockCache(2, 16)
     async with blocks.reserve(Prompt(32, [1, 2]), 0):

@@ -21,8 +21,8 @@ def test_tokens_lose_nothing(text: str) -> None:
     assert text == "".join(tokenise(text))
 
 
-def test_block_hashes_stand_for_all_text_before() -> None:
-    """The same words after another beginning are different blocks. A prompt and its continuation begin with the same blocks."""
+def test_block_hashes_include_all_earlier_text() -> None:
+    """Equal words after different beginnings are in different blocks. A prompt and its continuation begin with the same blocks."""
     words = "alpha beta gamma delta " * 20
     one, other = (read_prompt({"messages": [{"role": "user", "content": f"{start} {words}"}]}, 16) for start in ("One", "Two"))
     longer = read_prompt({"messages": [{"role": "user", "content": f"One {words}"}, {"role": "assistant", "content": "Yes."}]}, 16)

@@ -1,4 +1,4 @@
-"""A job directory of the NeMo Agent Toolkit, written by hand from the description of its formats."""
+"""A job directory of the NeMo Agent Toolkit, made by hand from the description of its formats."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ eval:
 
 
 def event(kind: str, at: str, example: int, uuid: str, **columns: Any) -> Json:
-    """A row of the profiler's CSV."""
+    """Returns a row of the profiler's CSV."""
     return {"event_type": kind, "event_timestamp": at, "example_number": example, "UUID": uuid, "framework": "langchain", **columns}
 
 
 def call(example: int, uuid: str, start: str, tokens: Sequence[str], end: str | None, text: str = "x", **counts: int) -> list[Json]:
-    """The events of an LLM call; without an end it failed."""
+    """Returns the events of an LLM call. A call without an end has failed."""
     rows = [event("LLM_START", start, example, uuid, llm_name="llama-3.3-70b", llm_text_input='Say "hi",\nplease')]
     rows += [event("LLM_NEW_TOKEN", at, example, uuid, llm_new_token=text) for at in tokens]
     return rows if end is None else [*rows, event("LLM_END", end, example, uuid, llm_name="llama-3.3-70b", **counts)]
 
 
 def tool(example: int, uuid: str, name: str, start: str, end: str) -> list[Json]:
-    """The events of a tool call."""
+    """Returns the events of a tool call."""
     return [event("TOOL_START", start, example, uuid, tool_name=name), event("TOOL_END", end, example, uuid, tool_name=name)]
 
 
-#: The worked vector of the reference: three calls with tokens, one without.
+#: The example of the reference: three calls with tokens, one without.
 VECTOR: list[Json] = [
     *call(0, "a", "100.0", ["100.2", "100.25", "100.35", "100.4"], "100.5", prompt_tokens=40, completion_tokens=4),
     *call(0, "b", "101.0", ["101.1"], "101.2", prompt_tokens=50, completion_tokens=1),
@@ -52,7 +52,7 @@ VECTOR: list[Json] = [
 
 
 def item(id: str, score: float, called: Sequence[str] = (), expected: Sequence[str] = (), **keys: Any) -> Json:
-    """An item of the evaluator of tools."""
+    """Returns an item of the evaluator of tools."""
     details = {"actual_tools": [*called], "expected_tools": [*expected]}
     reasoning = {"tool_selection_accuracy": score, "parameter_usage_accuracy": 1.0, "actual_tool_calls": len(called), "details": details}
     return {"id": id, "score": score, "reasoning": reasoning, **keys}
@@ -76,7 +76,7 @@ def write_job(
     traces: Sequence[Json] | None = None,
     config: str = CONFIG,
 ) -> Path:
-    """Writes what `nat eval` leaves; returns the directory."""
+    """Writes the files of `nat eval`. Returns the directory."""
     job.mkdir(parents=True)
     scores = [each["score"] for each in items]
     output = {"average_score": sum(scores) / len(scores), "eval_output_items": items}
@@ -91,5 +91,5 @@ def write_job(
 
 
 def trace(uuid: str, given: Any) -> Json:
-    """A step of the traces: a tool that was started."""
+    """Returns a step of the traces: a tool that was started."""
     return {"payload": {"event_type": "TOOL_START", "UUID": uuid, "name": "tools__x", "data": {"input": given}}}

@@ -21,7 +21,7 @@ from tests.tables.shop import ALL, BOUGHT
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """The files of two runs."""
+    """The exported files of two runs."""
     directories = [run_directory(tmp_path / "reports" / name, *rollouts) for name, rollouts in (("old", ALL), ("new", (BOUGHT,)))]
     (tmp_path / "files").mkdir()
     load_writer("pytest-benchmark")(ChosenRuns(directories), tmp_path / "files")
@@ -29,7 +29,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def test_durations_are_rounds(files: Path) -> None:
-    """Calls and rollouts of a suite are rounds in seconds; failed calls and judges' have none."""
+    """Durations of calls and rollouts are rounds in seconds. Failed calls and judges' calls are left out."""
     benchmarks = {each["name"]: each for each in json.loads((files / "old.json").read_text())["benchmarks"]}
 
     assert {"rounds": 3, "min": 0.1, "median": 0.2, "max": 0.4}.items() <= benchmarks["shop: ttft"]["stats"].items()
@@ -37,8 +37,8 @@ def test_durations_are_rounds(files: Path) -> None:
     assert {"shop: itl_mean", "shop: e2e"} <= set(benchmarks)
 
 
-def test_statistics_are_those_of_the_tool() -> None:
-    """Each number that pytest-benchmark computes of rounds is the same, but for its quartiles, which it does not interpolate."""
+def test_statistics_equal_those_of_pytest_benchmark() -> None:
+    """Each statistic equals that of pytest-benchmark, except for the quartiles, which it does not interpolate."""
     seconds = [0.1, 0.2, 0.2, 0.3, 0.4, 0.5, 9.0]
     untyped: Any = Stats
     rounds = untyped()
@@ -65,8 +65,8 @@ def test_statistics_are_those_of_the_tool() -> None:
     assert statistics(np.array([0.5])).items() >= {"rounds": 1, "stddev": 0.0, "iqr": 0.0, "outliers": "0;0"}.items()
 
 
-def test_the_tool_compares_them(files: Path) -> None:
-    """`pytest-benchmark compare` shows both runs of a duration beside each other."""
+def test_pytest_benchmark_compares_them(files: Path) -> None:
+    """`pytest-benchmark compare` shows both runs of a duration side by side."""
     command = [
         sys.executable,
         "-m",

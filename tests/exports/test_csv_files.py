@@ -30,9 +30,9 @@ from tests.findings import report_of, said, tables
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, LOST, call, rollout
 
-CONVERTER = shutil.which("soffice")  # of LibreOffice
+CONVERTER = shutil.which("soffice")  # The program of LibreOffice
 
-#: Texts that are formulas for a spreadsheet, and texts that end a row or a cell for a reader that is not careful.
+#: Texts that a spreadsheet treats as formulas, and texts that a careless reader treats as the end of a row or cell.
 HOSTILE = (
     *(
         "=1+1",
@@ -54,7 +54,7 @@ Reader = Callable[[Path], list[list[str]]]
 
 
 def test_a_file_for_each_table(tmp_path: Path) -> None:
-    """Every table is a file with its columns and rows, unknown values are empty, and columns.csv explains them all."""
+    """Every table is a file with its columns and rows, unknown values are empty, and columns.csv explains all columns."""
     chosen = ChosenRuns([run_directory(tmp_path / "run", *ALL)])
     load_writer("csv")(chosen, tmp_path)
     files = {name: [*csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines())] for name in (*COLUMNS, "columns")}
@@ -66,8 +66,8 @@ def test_a_file_for_each_table(tmp_path: Path) -> None:
     ]
 
 
-def test_the_report_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below the scenarios of report.md is the command that writes scores.csv, which has a row for each of them."""
+def test_the_report_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the scenarios, report.md has the command that writes scores.csv, which has a row for each of them."""
     monkeypatch.chdir(tmp_path)
     directory = run_directory(tmp_path / "reports" / "run", *ALL)
     report = report_of(directory)
@@ -94,7 +94,7 @@ def with_pandas(file: Path) -> list[list[str]]:
 
 
 def sheet(file: Path) -> ET.Element:
-    """A CSV file as LibreOffice opens it with a double click."""
+    """Returns a CSV file as LibreOffice opens it with a double click."""
     assert CONVERTER is not None
     out = file.parent / "opened"
     command = [CONVERTER, "--headless", f"-env:UserInstallation={(out / 'profile').as_uri()}", "--convert-to", "fods", "--outdir", str(out)]
@@ -109,8 +109,8 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(rows=st.lists(st.tuples(CELLS, CELLS), max_size=5), exact=st.booleans())
-def test_what_is_written_is_read(scratch: Path, rows: list[tuple[Any, Any]], exact: bool) -> None:
-    """Whatever the cells are, csv and pandas read the rows that were written; lines end as RFC 4180 has them."""
+def test_written_rows_can_be_read(scratch: Path, rows: list[tuple[Any, Any]], exact: bool) -> None:
+    """The modules csv and pandas read the same rows that were written, whatever the cells contain. Lines end as in RFC 4180."""
     write_rows(scratch, ("a", "b"), rows, exact=exact)
 
     expected = [["a", "b"], *(["" if cell is None else str(cell if exact else inert(cell)) for cell in row] for row in rows)]
@@ -121,7 +121,7 @@ def test_what_is_written_is_read(scratch: Path, rows: list[tuple[Any, Any]], exa
 
 @given(CELLS)
 def test_no_cell_is_a_formula(cell: Any) -> None:
-    """A text that a spreadsheet takes for a formula gets an apostrophe, and nothing else changes."""
+    """A text that a spreadsheet treats as a formula gets an apostrophe. Other cells are unchanged."""
     written = inert(cell)
 
     assert written in (cell, f"'{cell}")
@@ -131,21 +131,21 @@ def test_no_cell_is_a_formula(cell: Any) -> None:
         assert written is cell
 
 
-def test_which_texts_are_formulas() -> None:
-    """Texts that begin like a formula, with full-width letters too, are neutralised; numbers, also those in texts, are not."""
+def test_texts_that_are_formulas() -> None:
+    """Texts that begin like a formula, also in full-width characters, get an apostrophe. Numbers, also as text, are unchanged."""
     assert [f"'{text}" for text in HOSTILE[:10]] == [*map(inert, HOSTILE[:10])]
     assert [*PLAIN, -1, -1.5] == [*map(inert, (*PLAIN, -1, -1.5))]
 
 
 def test_halves_of_characters(tmp_path: Path) -> None:
-    """A text with half a character, which no file can have, is written with an escape."""
+    """Half a surrogate pair, which no file can contain, is written as an escape."""
     write_rows(tmp_path / "a.csv", ("a",), [("x\ud800",)])
 
     assert [["a"], ["x\\ud800"]] == with_csv(tmp_path / "a.csv")
 
 
 def hostile_run(folder: Path) -> Path:
-    """A run whose scenarios, models and explanations are hostile."""
+    """Returns a run whose scenarios, models and explanations are hostile."""
     scores = [{"tsq": Score(-0.5, {text: 0.0}, text)} for text in HOSTILE]
     made = [
         rollout(text, calls=(call(0, 100, end=200, model=text),), scores=score, answer=text)
@@ -162,19 +162,20 @@ def column(rows: Sequence[Sequence[str]], name: str) -> list[str]:
 @pytest.mark.parametrize("read", [with_csv, with_pandas])
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_hostile_run(tmp_path: Path, read: Reader, exact: bool) -> None:
-    """The tables of a run with hostile texts have its rows and its texts: neutralised by default, and with --exact as they are."""
+    """The tables of a run with hostile texts have all rows and texts: with apostrophes by default, and unchanged with --exact."""
     run = hostile_run(tmp_path / "run")
     assert 0 == main(["export", str(run), "--as", "csv", "--output", str(tmp_path / "out"), *["--exact"] * exact])
 
     texts = [text if exact else inert(text) for text in HOSTILE]
     calls, scores = (read(tmp_path / "out" / f"{name}.csv") for name in ("calls", "scores"))
     assert sorted(texts) == sorted(column(calls, "scenario")) == sorted(column(calls, "model"))
-    assert sorted([*texts, *texts]) == sorted(column(scores, "scenario"))  # a row for the score, and one for its part
+    # There is a row for the score, and one for its part.
+    assert sorted([*texts, *texts]) == sorted(column(scores, "scenario"))
     assert {"-0.5", "0.0"} == {*column(scores, "value")}
 
 
 def test_other_formats_with_csv_files(tmp_path: Path) -> None:
-    """CSV files of other formats are written by the same rule, and Parquet has every text as it is."""
+    """CSV files of other formats follow the same rule, and Parquet contains every text unchanged."""
     pytest.importorskip("pyarrow", reason="NOT TESTED: pyarrow is not installed")
     run = str(hostile_run(tmp_path / "run"))
     for name, options in {"nat": [], "nat-exact": ["--exact"], "parquet": []}.items():
@@ -189,7 +190,7 @@ def test_other_formats_with_csv_files(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(CONVERTER is None, reason="NOT TESTED: LibreOffice is not installed (Debian: libreoffice-calc-nogui)")
 def test_a_spreadsheet_computes_nothing(tmp_path: Path) -> None:
-    """LibreOffice opens a table of hostile texts with as many rows as it has and without a formula; of the exact table it computes some."""
+    """LibreOffice opens a table of hostile texts with all rows and without a formula. The exact table has formulas."""
     table = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
     run = str(hostile_run(tmp_path / "run"))
     for name, options in {"default": [], "exact": ["--exact"]}.items():

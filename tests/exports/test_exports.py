@@ -1,4 +1,4 @@
-"""Tools that are read and written: field by field, what of a rollout comes back from their files, as docs/export.md has it."""
+"""Formats that are both exported and imported: the fields of a rollout that are lost or changed are those listed in docs/export.md."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.made_runs import run_directory
 from tests.project import ROOT
 from tests.tables.shop import BOUGHT, MS, START, call
 
-#: Tool that is read -> (format that is written, where below the export the reader looks).
+#: Maps each imported tool to its export format, and the place of the files below the export.
 WAYS: Mapping[str, tuple[str, str]] = {
     "nat": ("nat", "dynamo_evals/shop-react"),
     "harbor": ("atif", "run-shop-react"),
     "toolorchestra": ("toolorchestra", "hle_local_run"),
 }
 
-#: Of a rollout, a call and a tool call that went well, what says nothing: other tests have it.
+#: These fields are empty for successful rollouts and calls. Other tests check them.
 OF_WHAT_FAILED = {"status", "reason", "score_errors", "error_kind", "error", "retry_after_s"}
-SAID_NOTHING = OF_WHAT_FAILED | {"kind", "session"}
+SAID_NOTHING = OF_WHAT_FAILED | {"kind", "session", "conversation"}  # transcripts are compared in `messages`
 
 CALL = replace(
     call(10, 100, 120, 160, end=200, answered_by="m-1", request_bytes=512, request_crc=7, stamp="kernel", held_ns=5, repeats=1),
@@ -74,21 +74,21 @@ FULL = replace(
 
 
 class Fate(NamedTuple):
-    """What became of the fields of a record."""
+    """The fields of a record that did not survive."""
 
-    lost: frozenset[str]  # there was something, and there is nothing
-    other: frozenset[str]  # there is something else
+    lost: frozenset[str]  # Fields that had a value and are empty now.
+    other: frozenset[str]  # Fields that have another value now.
 
 
 def empty(field: Field[Any]) -> Any:
-    """What a record has where nobody said anything; None of a field that has to be given."""
+    """Returns the default of a field, or None if it has none."""
     if field.default is not MISSING:
         return field.default
     return field.default_factory() if field.default_factory is not MISSING else None
 
 
 def plain(name: str, value: Any, start: int) -> Any:
-    """A value that can be compared: stamps count from the rollout's start, scores go by no name."""
+    """Returns a comparable value: timestamps count from the rollout's start, and scores have no names."""
     if name.endswith("_ns") and value is not None and name != "held_ns":
         return value - start
     if name == "scores":
@@ -99,16 +99,19 @@ def plain(name: str, value: Any, start: int) -> Any:
 
 
 def fate(given: Any, back: Any, starts: tuple[int, int]) -> Fate:
-    """Compares two records of a kind, of rollouts that began at these times."""
+    """Compares a record before and after, for rollouts that began at these times."""
     nothing = {each.name: (empty(each), None, 0) for each in fields(given)}
     pairs = {each.name: (getattr(given, each.name), getattr(back, each.name)) for each in fields(given) if each.name not in SAID_NOTHING}
     lost = {name for name, (before, after) in pairs.items() if after in nothing[name] and before not in nothing[name]}
     alike = {name for name, values in pairs.items() if len({repr(plain(name, *each)) for each in zip(values, starts, strict=True)}) == 1}
-    return Fate(frozenset(lost), frozenset(pairs.keys() - lost - alike - {"calls", "tool_calls"}))  # of the two the other rows tell
+    # Calls and tool calls have rows of their own.
+    return Fate(
+        frozenset(lost), frozenset(pairs.keys() - lost - alike - {"calls", "tool_calls"})
+    )  # Calls and tool calls have rows of their own.
 
 
 def fates(tool: str, folder: Path) -> dict[str, Fate]:
-    """What becomes of a rollout, its first call and its first tool call on the way through a tool's files."""
+    """Compares a rollout, its first call and its first tool call before and after an export and import."""
     format, place = WAYS[tool]
     (folder / "out").mkdir()
     load_writer(format)(ChosenRuns([run_directory(folder / "reports" / "run", replace(FULL, trial=1), FULL)]), folder / "out")
@@ -121,7 +124,7 @@ def fates(tool: str, folder: Path) -> dict[str, Fate]:
 
 
 def told(tool: str) -> Iterator[tuple[str, Fate]]:
-    """What the page says of a tool: record -> what becomes of its fields."""
+    """Yields each record with its fields that are lost or changed according to docs/export.md."""
     text = (ROOT / "docs" / "export.md").read_text(encoding="utf-8").partition("\n## There and back\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     head, _, *body = rows
@@ -132,20 +135,20 @@ def told(tool: str) -> Iterator[tuple[str, Fate]]:
 
 
 def test_every_tool_is_compared() -> None:
-    """Each tool that is read is written too, and has a row in the tests below."""
+    """Each imported tool has an export format, and is compared in the tests below."""
     assert set(TOOLS) == set(WAYS)
     assert {format for format, _ in WAYS.values()} <= set(EXPORTS)
 
 
 def test_no_field_is_left_out() -> None:
-    """The rollout that goes there and back has something in each field, so that a new one is compared too."""
+    """The compared rollout has a value in each field, so that a new field is compared, too."""
     for record in (FULL, CALL, TOOL_CALL):
         assert [] == [each.name for each in fields(record) if each.name not in SAID_NOTHING and getattr(record, each.name) == empty(each)]
 
 
 @pytest.mark.parametrize("tool", WAYS)
-def test_what_comes_back(tmp_path: Path, tool: str) -> None:
-    """The page has the very fields that are lost on the way, and those in which something else comes back."""
+def test_lost_and_changed_fields_are_documented(tmp_path: Path, tool: str) -> None:
+    """docs/export.md lists exactly the fields that are lost or changed by an export and import."""
     measured = fates(tool, tmp_path)
     page = dict(told(tool))
 

@@ -1,4 +1,4 @@
-"""Every export and table of a run with arms, trials, variants and retries says what report.md and run.json of that run say."""
+"""Every export and table of a run with arms, trials, variants and retries has the numbers of report.md and run.json."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.project import FIND_THEN_ANSWER, Project
 
 Figures = Mapping[str, Mapping[str, object]]  # arm -> figure -> value
 
-#: The first two customers have their first request fail, in whichever arm that is; the last one never has an answer.
+#: In each arm, the first request of the first two customers fails, and the last customer never gets an answer.
 FLAKY: list[Json] = [
     *({"match": {"contains": f"Customer shop-{number}:", "call": 1}, "status": 500} for number in range(2)),
     {"match": {"contains": "Customer shop-5:"}, "status": 500},
@@ -41,7 +41,7 @@ VARIANTS = {"brief": {"agent": {"max_turns": 4}}, "long": {"agent": {"max_turns"
 
 
 def told(run: Json) -> dict[str, Json]:
-    """What run.json says of each arm."""
+    """Returns the numbers of each arm in run.json."""
     suites = {suite["variant"]: suite for suite in run["suites"].values()}
     return {arm["name"]: _told(run, arm, suites[arm["name"]]) for arm in run["ab"]["arms"]}
 
@@ -69,7 +69,7 @@ def _told(run: Json, arm: Json, suite: Json) -> Json:
 
 
 def of_report(directory: Path) -> Figures:
-    """What the facts on arms are about."""
+    """Returns the numbers in the report's facts about arms."""
     return {
         arm.name: {
             "ok": arm.rollouts["ok"],
@@ -82,7 +82,7 @@ def of_report(directory: Path) -> Figures:
 
 
 def of_serving(directory: Path) -> Figures:
-    """The table of arms in report.md, which has rounded rates."""
+    """Returns the table of arms in report.md, which has rounded rates."""
     report = (directory / "report.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \| [\d,.]+ \| ([\d,.]+) \| ([\d,.]+) \|$", report, re.MULTILINE)
     return {
@@ -97,7 +97,7 @@ def of_serving(directory: Path) -> Figures:
 
 
 def of_show(said: str) -> dict[str, tuple[int, float]]:
-    """Calls, and seconds from the first start of one to the last end, in the tables that `agentbench show --as nat` prints."""
+    """Returns calls and wall-clock seconds from the tables of `agentbench show --as nat`."""
     found = re.findall(r"of arm (\w+), .*?Total LLM Calls +(\d+)\n.*?Wall-Clock Time \(s\) +([\d.]+)\n", said, re.DOTALL)
     return {arm: (int(calls), float(seconds)) for arm, calls, seconds in found}
 
@@ -107,7 +107,7 @@ def _number(text: str) -> float:
 
 
 def of_tables(calls: pd.DataFrame, rollouts: pd.DataFrame, scores: pd.DataFrame) -> Figures:
-    """The tables as data frames, from whichever format."""
+    """Returns the numbers of each arm in data frames of any format."""
     return {arm: _of_tables(*(table[table["variant"] == arm] for table in (calls, rollouts, scores))) for arm in {*rollouts["variant"]}}
 
 
@@ -135,7 +135,7 @@ def of_parquet(out: Path) -> Figures:
 
 
 def of_benchmark(out: Path) -> Figures:
-    """pytest-benchmark: rounds are calls, or rollouts."""
+    """Returns the numbers in a pytest-benchmark file, in which rounds are calls or rollouts."""
     rounds = {each["fullname"]: each["stats"]["rounds"] for each in _json(out / "run.json")["benchmarks"]}
     arms = {name.partition("::")[0] for name in rounds}
     return {arm.removeprefix("shop-"): {"good_calls": rounds[f"{arm}::ttft"], "rollouts": rounds[f"{arm}::rollout"]} for arm in arms}
@@ -150,7 +150,7 @@ def of_perfetto(out: Path) -> Figures:
 
 
 def _arm(key: str) -> str:
-    """Of the name of a rollout, `shop[shop-0-ARM-t2]`."""
+    """Returns the arm in the name of a rollout, `shop[shop-0-ARM-t2]`."""
     return re.sub(r"^shop\[shop-\d-|(-t\d)?\]$", "", key)
 
 
@@ -172,7 +172,7 @@ def _of_perfetto(attempts: Sequence[Json], calls: Sequence[Json]) -> Json:
 
 
 def of_nat(out: Path) -> Figures:
-    """A row of the benchmark, and the job, of each arm."""
+    """Returns the numbers of each arm from its row in the benchmark and its job."""
     rows = [row for file in out.glob("benchmarks/*/benchmark_results.csv") for row in _rows(file)]
     return {job.parents[1].name.removeprefix("shop-"): _of_nat(job, rows) for job in out.glob("dynamo_evals/*/jobs/job_run")}
 
@@ -183,7 +183,8 @@ def _of_nat(job: Path, rows: Iterable[Mapping[str, str]]) -> Json:
     total = sum(float(call["duration_sec"]) for call in of_calls)
     ttft_ms = fmean(float(call["time_to_first_token_sec"]) for call in of_calls) * 1e3
     alike = [row for row in rows if float(row["sum_of_durations_sec"]) == pytest.approx(total, abs=0.006)]
-    [row] = [row for row in alike if float(row["ttft_mean_ms"]) == pytest.approx(ttft_ms, abs=0.006)]  # two arms may take equally long
+    # Two arms may have the same duration.
+    [row] = [row for row in alike if float(row["ttft_mean_ms"]) == pytest.approx(ttft_ms, abs=0.006)]
     assert int(row["concurrency"]) == config["eval"]["general"]["max_concurrency"]
     items = _json(job / "tool_selection_quality_output.json")["eval_output_items"]
     usage = [each for each in _rows(job / "standardized_data_all.csv") if each["event_type"] == "LLM_END"]
@@ -200,7 +201,7 @@ def _of_nat(job: Path, rows: Iterable[Mapping[str, str]]) -> Json:
 
 
 def of_atif(out: Path) -> Figures:
-    """Harbor's jobs; a mean of Harbor's has 0 for a trial without a reward."""
+    """Returns the numbers in Harbor's jobs, in which a trial without a reward counts as 0."""
     return {job.name.removeprefix("run-shop-"): _of_atif(job) for job in out.iterdir()}
 
 
@@ -236,7 +237,7 @@ def _of_toolorchestra(folder: Path) -> Json:
 
 
 def of_mooncake(out: Path) -> Figures:
-    """One trace of all that was asked."""
+    """Returns the numbers in the trace of all requests."""
     found: defaultdict[str, list[Json]] = defaultdict(list)
     for line in (out / "run.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -277,7 +278,7 @@ def _of_junit(tests: Sequence[Mapping[str, str]]) -> Json:
     }
 
 
-#: Each format that `agentbench export` writes.
+#: Contains each format of `agentbench export`.
 READERS: Mapping[str, Callable[[Path], Figures]] = {
     "csv": of_csv,
     "parquet": of_parquet,
@@ -305,14 +306,14 @@ def _rows(file: Path) -> list[dict[str, str]]:
 
 
 def extent_read(job: Path) -> float:
-    """Seconds from the first start of a call to the last end, as the toolkit's throughput_analysis.py reads them from the events."""
+    """Returns seconds from the first start of a call to the last end, computed like the toolkit's throughput_analysis.py."""
     events = _rows(job / "standardized_data_all.csv")
     starts, ends = ([float(each["event_timestamp"]) for each in events if each["event_type"] == f"LLM_{kind}"] for kind in ("START", "END"))
     return max(ends) - min(starts)
 
 
 def extent_told(directory: Path, arm: str) -> float:
-    """The same, of the time in which rollouts of an arm ran."""
+    """Returns seconds from the first start of a call to the last end, limited to the times in which rollouts of the arm ran."""
     attempts = [attempt for each in read_journal(directory) if each.variant == arm for attempt in each.attempts]
     calls = [call for attempt in attempts for call in attempt.calls]
     at = min(call.called_ns or call.received_ns for call in calls)
@@ -325,7 +326,7 @@ def extent_told(directory: Path, arm: str) -> float:
 
 
 def measured(project: Project, arms: str) -> Path:
-    """The directory, called `run`, of a run with these arms, two trials, and rollouts that are tried again."""
+    """Runs these arms with two trials and some retries. Returns the run directory, named `run`."""
     project.suite(scenarios=6, variants=VARIANTS)
     project.backend(FLAKY, ttft_ms=30)
     project.run("scenarios/shop", f"--agentbench-ab={arms}", "--agentbench-trials=2", "--junitxml=junit.xml")
@@ -335,7 +336,7 @@ def measured(project: Project, arms: str) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("arms", ["set:concurrency=2|4", "variant:brief,variant:long"], ids=["concurrency", "variant"])
 def test_all_formats_agree(project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], arms: str) -> None:
-    """Each figure that a format shares with the report has, for each arm, the report's value, not that of the run or of another arm."""
+    """Each number that a format shares with the report has the arm's value, not that of the run or of another arm."""
     directory = measured(project, arms)
     expected = told(_json(directory / "run.json"))
     assert 0 == main(["show", str(directory), "--as", "nat"])
@@ -357,7 +358,8 @@ def test_all_formats_agree(project: Project, tmp_path: Path, capsys: pytest.Capt
     for arm in expected:
         [job] = (tmp_path / "nat").glob(f"dynamo_evals/shop-{arm}/jobs/*")
         assert extent_told(directory, arm) == pytest.approx(extent_read(job), abs=1e-3)
-        assert 0 < shown[arm][1] < extent_told(directory, arm) + 0.01  # a failed call is none of the toolkit's
+        # The toolkit does not count failed calls.
+        assert 0 < shown[arm][1] < extent_told(directory, arm) + 0.01
     assert {True} == {each["retried"] > 0 for each in expected.values()}
     for name, figures in found.items():
         wanted = {arm: {figure: expected[arm][figure] for figure in of_arm} for arm, of_arm in figures.items()}

@@ -1,4 +1,4 @@
-"""Files of other tools are read without holding them, and a fault is one sentence that names the file."""
+"""Large files of other tools are read piece by piece, and errors are one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(values=st.lists(VALUES, max_size=6), size=st.integers(1, 9), indent=st.none() | st.integers(0, 2), ascii=st.booleans())
 def test_elements_of_an_array(scratch: Path, values: list[Any], size: int, indent: int | None, ascii: bool) -> None:
-    """Whatever is in an array, however it is written, and wherever the pieces end that are read: the elements are those of `json`."""
+    """The elements of an array are those that `json` reads, whatever they contain, however they are written, and wherever a piece ends."""
     scratch.write_text(json.dumps(values, indent=indent, ensure_ascii=ascii), encoding="utf-8", newline="")
 
     assert values == list(json_items(scratch, size))
 
 
 @given(values=st.lists(VALUES, max_size=4), data=st.data())
-def test_an_array_that_is_cut_off(scratch: Path, values: list[Any], data: st.DataObject) -> None:
-    """A part of an array is no array, wherever it was cut: the fault names the file."""
+def test_a_truncated_array(scratch: Path, values: list[Any], data: st.DataObject) -> None:
+    """An array that is truncated anywhere is an error that names the file."""
     text = json.dumps(values)
     scratch.write_text(text[: data.draw(st.integers(0, len(text) - 1))], encoding="utf-8")
 
@@ -52,7 +52,7 @@ def test_an_array_that_is_cut_off(scratch: Path, values: list[Any], data: st.Dat
 
 
 def test_an_array_is_read_piece_by_piece(tmp_path: Path) -> None:
-    """A long array takes the memory of its elements, not of all of it."""
+    """Reading a long array takes the memory of one piece, not of the whole array."""
     file = tmp_path / "long.json"
     file.write_text(json.dumps([{"text": "word " * 200} for _ in range(5_000)]))
     tracemalloc.start()
@@ -72,7 +72,7 @@ TIMES = st.integers(0, 4 * 10**18).map(lambda ns: str(Decimal(ns) / 10**9))
 
 @given(tokens=st.lists(st.tuples(TIMES, TEXTS), max_size=5), prompt=TEXTS, example=st.integers(0, 9))
 def test_events_of_a_csv(scratch: Path, tokens: list[tuple[str, str]], prompt: str, example: int) -> None:
-    """Prompts with commas, quotes and line breaks shift no column, and no nanosecond of a stamp is lost."""
+    """Commas, quotes and line breaks in prompts do not shift columns, and timestamps keep every nanosecond."""
     rows: list[Json] = call(example, "a", "0", [at for at, _ in tokens], "5000000000")
     for row, (_, text) in zip(rows[1:], tokens, strict=False):
         row["llm_new_token"] = text
@@ -90,7 +90,7 @@ def test_events_of_a_csv(scratch: Path, tokens: list[tuple[str, str]], prompt: s
 
 
 def test_times() -> None:
-    """Seconds since 1970 keep their digits; ISO 8601 is read with and without an offset's letter; nothing is no time."""
+    """Seconds since 1970 keep all digits. ISO 8601 is read with `Z` or an offset. A missing time is None."""
     here = Path("result.json")
 
     assert 1763740000200000001 == epoch_ns("1763740000.200000001")
@@ -107,8 +107,8 @@ def test_times() -> None:
     ("text", "why"),
     [("[]", "contains an array, must be an object"), ("{", "not valid JSON"), ("{}", "the key 'id' is missing"), ("3", "a whole number")],
 )
-def test_what_is_no_object(tmp_path: Path, text: str, why: str) -> None:
-    """A file that is not what it should be is named with what is wrong."""
+def test_invalid_objects(tmp_path: Path, text: str, why: str) -> None:
+    """An invalid file is named with the problem."""
     (tmp_path / "a.json").write_text(text)
 
     with pytest.raises(ConfigError, match=f"a.json: .*{why}"):

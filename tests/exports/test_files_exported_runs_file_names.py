@@ -5,8 +5,8 @@ from __future__ import annotations
 from pytest_agentbench.exports.files import FileNames
 
 
-def test_no_two_ids_have_one_name() -> None:
-    """An id that a name can hold is the name; of alike ones each has its own, always the same, and none is too long for a file."""
+def test_file_names_are_unique() -> None:
+    """An id that is a valid file name is kept. Similar ids get different names, which are always the same and never too long."""
     names = FileNames()
     ids = ["shop-1", "a/b", "a b", "a_b", "é" * 300, "é" * 301, "../x"]
     given = [names.of(id) for id in ids]

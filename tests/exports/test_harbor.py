@@ -27,7 +27,7 @@ def stamp(seconds: float) -> str:
 def trial(
     job: Path, name: str, rewards: Json | None, *, raised: str = "", last: str = "verifier", agent: str = "terminus-2", start: float = 0
 ) -> Path:
-    """Writes a trial that came as far as a phase; returns its directory."""
+    """Writes a trial that reached this phase. Returns its directory."""
     folder = job / name
     (folder / "agent").mkdir(parents=True)
     (folder / "config.json").write_text(
@@ -52,7 +52,7 @@ def trial(
 
 
 def job(folder: Path) -> Path:
-    """Writes the files of a job; returns its directory."""
+    """Writes the files of a job. Returns its directory."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"n_concurrent_trials": 4, "n_attempts": 2, "datasets": [{"path": "data/tb-dev"}]}))
     (folder / "result.json").write_text(json.dumps({"n_total_trials": 3, "stats": {}}))
@@ -79,7 +79,7 @@ def imported(folder: Path) -> tuple[list[Rollout], Json]:
     ],
 )
 def test_how_trials_end(tmp_path: Path, rewards: Json | None, raised: str, last: str, status: str, reason: str) -> None:
-    """Who is to blame follows from the phase of the exception; a reward counts although the agent ran out of time or failed."""
+    """The status follows from the phase of the exception. A reward counts even if the agent ran out of time or failed."""
     trial(job(tmp_path / "job"), "hello__abc", rewards, raised=raised, last=last)
 
     (rollout,), run = imported(tmp_path / "job")
@@ -90,7 +90,7 @@ def test_how_trials_end(tmp_path: Path, rewards: Json | None, raised: str, last:
 
 
 def test_a_killed_trial(tmp_path: Path) -> None:
-    """A trial without a result was killed: it has no score, and the mean is that of the others."""
+    """A trial without a result was killed: it has no score, and the mean is that of the other trials."""
     folder = job(tmp_path / "job")
     trial(folder, "hello__abc", {"reward": 1.0})
     (trial(folder, "fix__git__def", {"reward": 0.0}) / "result.json").unlink()
@@ -103,7 +103,7 @@ def test_a_killed_trial(tmp_path: Path) -> None:
 
 
 def test_attempts_and_times(tmp_path: Path) -> None:
-    """Attempts are trials in the order in which they began; a rollout's time is the agent's, without building and verifying."""
+    """Attempts become trials in the order of their start. A rollout's time is the agent's, without building and verifying."""
     folder = job(tmp_path / "job")
     trial(folder, "hello__abc", {"reward": 0.0, "style": 0.5}, start=20)
     trial(folder, "hello__zzz", {"reward": 1.0}, start=10)
@@ -120,7 +120,7 @@ def test_attempts_and_times(tmp_path: Path) -> None:
 
 
 def test_agents_are_variants(tmp_path: Path) -> None:
-    """A job of several agents is a run of several variants; keyword arguments of agents, which may hold keys, are left out."""
+    """A job with several agents becomes a run with several variants. Keyword arguments of agents, which may contain keys, are left out."""
     folder = job(tmp_path / "job")
     trial(folder, "hello__a", {"reward": 1.0}, agent="oracle")
     trial(folder, "hello__b", {"reward": 0.0}, agent="terminus-2")
@@ -135,13 +135,13 @@ def test_agents_are_variants(tmp_path: Path) -> None:
 
 
 def counted(folder: Path, agent: str, *metrics: Json) -> None:
-    """Writes a job's statistics of an agent."""
+    """Writes the statistics of a job about one agent."""
     stats = {"evals": {f"{agent}__adhoc": {"n_trials": 1, "n_errors": 1, "metrics": metrics}}}
     (folder / "result.json").write_text(json.dumps({"n_total_trials": 2, "stats": stats}))
 
 
-def test_the_mean_of_harbor_stands_beside_ours(tmp_path: Path) -> None:
-    """A trial without a reward is a 0 in Harbor's mean and not in ours: both are told, and why they differ."""
+def test_harbors_mean_and_ours(tmp_path: Path) -> None:
+    """Harbor's mean counts a trial without a reward as 0, and ours leaves it out. Both are reported, and why they differ."""
     folder = job(tmp_path / "job")
     trial(folder, "hello__a", {"reward": 1.0})
     trial(folder, "fix__b", None, raised="RuntimeError", last="environment_setup")
@@ -158,7 +158,7 @@ def test_the_mean_of_harbor_stands_beside_ours(tmp_path: Path) -> None:
 
 
 def test_means_of_several_rewards(tmp_path: Path) -> None:
-    """Of several rewards Harbor's means are known by their names; means that are ours as well need no reason."""
+    """With several rewards, Harbor's means are identified by name. If a mean equals ours, no reason is given."""
     folder = job(tmp_path / "job")
     trial(folder, "hello__a", {"reward": 1.0, "style": 0.25})
     counted(folder, "terminus-2", {"reward": 1.0, "style": 0.25})
@@ -170,8 +170,8 @@ def test_means_of_several_rewards(tmp_path: Path) -> None:
     ]
 
 
-def test_means_that_nobody_can_tell_apart(tmp_path: Path) -> None:
-    """Where a job has several metrics, or none of an agent, no mean of Harbor is shown as that of a reward."""
+def test_means_that_cannot_be_assigned(tmp_path: Path) -> None:
+    """If a job has several metrics, or none for an agent, none of Harbor's means is shown for a reward."""
     folder = job(tmp_path / "job")
     trial(folder, "hello__a", {"reward": 1.0})
     counted(folder, "terminus-2", {"mean": 1.0}, {"max": 1.0})
@@ -203,7 +203,7 @@ TRAJECTORY: Json = {
 
 
 def test_trajectories(tmp_path: Path) -> None:
-    """A trajectory gives calls with their tokens and without times, tools with arguments, the transcript and the answer."""
+    """A trajectory has calls with tokens but without times, tools with arguments, the transcript and the answer."""
     folder = trial(job(tmp_path / "job"), "hello__abc", {"reward": 1.0})
     (folder / "agent" / "trajectory.json").write_text(json.dumps(TRAJECTORY))
 
@@ -235,7 +235,7 @@ def test_trajectories(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_trajectory(tmp_path: Path, change: Json, why: str) -> None:
-    """A trajectory that is none is named with what is wrong, and leaves no run."""
+    """An invalid trajectory is named with the problem, and no run is written."""
     folder = trial(job(tmp_path / "job"), "hello__abc", {"reward": 1.0})
     (folder / "agent" / "trajectory.json").write_text(json.dumps({**TRAJECTORY, **change}))
 
@@ -247,15 +247,15 @@ def test_a_broken_trajectory(tmp_path: Path, change: Json, why: str) -> None:
 
 
 @pytest.mark.parametrize(("reward", "shown"), [("high", "'high'"), (float("nan"), "nan")])
-def test_a_reward_that_is_no_number(tmp_path: Path, reward: Any, shown: str) -> None:
-    """A reward that is no finite number is refused with the file."""
+def test_an_invalid_reward(tmp_path: Path, reward: Any, shown: str) -> None:
+    """A reward that is not a finite number is refused with the file."""
     trial(job(tmp_path / "job"), "hello__abc", {"reward": reward})
 
     with pytest.raises(ConfigError, match=rf"hello__abc/result\.json: the reward 'harbor_reward' is {shown}, must be a number"):
         imported(tmp_path / "job")
 
 
-def test_what_is_no_job(tmp_path: Path) -> None:
+def test_a_directory_without_trials(tmp_path: Path) -> None:
     """A directory without trials is refused."""
     with pytest.raises(ConfigError, match="contains no trial"):
         read(tmp_path)
@@ -274,7 +274,7 @@ def test_what_is_no_job(tmp_path: Path) -> None:
     ],
 )
 def test_a_trajectory_of_another_form(tmp_path: Path, changes: Json, sentence: str) -> None:
-    """What is of another kind than ATIF has it is a mistake with the file and the key, whoever wrote the trajectory."""
+    """A value in a trajectory with the wrong type is an error with the file and the key."""
     step = {"step_id": 1, "source": "agent", "message": "Done.", **changes}
     file = trial(job(tmp_path / "job"), "a__1", {"reward": 1.0}) / "agent" / "trajectory.json"
     file.write_text(json.dumps({"schema_version": "ATIF-v1.8", "steps": [step]}))
@@ -293,7 +293,7 @@ def test_a_trajectory_of_another_form(tmp_path: Path, changes: Json, sentence: s
     ],
 )
 def test_a_result_of_another_form(tmp_path: Path, file: str, changes: Json, sentence: str) -> None:
-    """The files of a job and of its trials are read as strictly."""
+    """A value in a job's or trial's files with the wrong type is an error with the file and the key."""
     trial(job(tmp_path / "job"), "a__1", {"reward": 1.0})
     path = tmp_path / "job" / file
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

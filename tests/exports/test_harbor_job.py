@@ -1,4 +1,4 @@
-"""`agentbench export --as atif`: jobs of Harbor with trajectories, and the way back."""
+"""`agentbench export --as atif` writes jobs of Harbor with trajectories, which can be imported again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.tables.shop import ALL, BOUGHT, LOST, NOON, TRIED
 
 
 def exported(folder: Path, *rollouts: Rollout) -> Path:
-    """The job of a run of the shop."""
+    """Exports a run of the shop. Returns the job's directory."""
     folder.mkdir(parents=True)
     load_writer("atif")(ChosenRuns([run_directory(folder / "reports" / "run", *rollouts)]), folder)
     return folder / "run-shop"
@@ -32,13 +32,15 @@ def read(path: Path) -> Json:
 
 
 def imported(folder: Path) -> list[Rollout]:
-    """What `agentbench import harbor` makes of a job."""
+    """Returns the rollouts that `agentbench import harbor` reads from a job."""
     directory, _ = import_run("harbor", load_reader("harbor")(folder), folder, None, folder.parent / "imported")
     return [*read_journal(directory)]
 
 
 def test_steps(tmp_path: Path) -> None:
-    """Messages are steps, tools and their results belong to the agent's, and its calls have tokens, durations and times."""
+    """Messages become steps, tools and their results belong to the agent's steps, and the steps have tokens, durations and times
+    of calls.
+    """
     told = read(exported(tmp_path / "out", *ALL) / "shop-0__1/agent/trajectory.json")
     asked, called, answered = told["steps"]
 
@@ -56,15 +58,15 @@ def test_steps(tmp_path: Path) -> None:
     assert {"total_prompt_tokens": 200, "total_completion_tokens": 4, "total_cached_tokens": 120, "total_steps": 3} == told["final_metrics"]
 
 
-def test_ids_that_are_alike_as_names(tmp_path: Path) -> None:
-    """Each trial has a folder of its own, in which its task has its own name."""
+def test_similar_ids(tmp_path: Path) -> None:
+    """Scenarios with similar ids have separate folders, and keep their ids."""
     folder = exported(tmp_path / "out", *(replace(BOUGHT, scenario=id) for id in ("a/b", "a b")))
 
     assert {"a/b", "a b"} == {rollout.scenario for rollout in imported(folder)}
 
 
 def test_trials(tmp_path: Path) -> None:
-    """The main score is the reward; how a rollout ended is an exception of the phase in which it was raised."""
+    """The main score becomes the reward, and a rollout's failure an exception in the phase in which it was raised."""
     folder = exported(tmp_path / "out", *ALL)
     results = {path.parent.name: read(path) for path in folder.glob("*/result.json")}
 
@@ -78,7 +80,7 @@ def test_trials(tmp_path: Path) -> None:
 
 
 def test_the_job_counts(tmp_path: Path) -> None:
-    """The result of a job has Harbor's own mean, in which a trial without a reward is 0, and its trials by reward and by exception."""
+    """The job's result has Harbor's mean, in which a trial without a reward is 0, and its trials by reward and by exception."""
     result = read(exported(tmp_path / "out", *ALL) / "result.json")
     (counted,) = result["stats"]["evals"].values()
 
@@ -89,8 +91,8 @@ def test_the_job_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", ["ok", "limit", "agent_error", "infra_error", "cancelled"])
-def test_how_it_ended_comes_back(tmp_path: Path, status: str) -> None:
-    """Import is the inverse: status, score, answer, tools with arguments, transcript, and of calls the tokens."""
+def test_status_and_content_come_back(tmp_path: Path, status: str) -> None:
+    """After export and import, status, score, answer, tools with arguments, transcript and tokens of calls are equal."""
     scores = BOUGHT.scores if status in ("ok", "limit") else {}
     reason = "" if status == "ok" else "so it was"
     (back,) = imported(exported(tmp_path / "out", replace(BOUGHT, status=status, reason=reason, scores=scores)))
@@ -107,15 +109,15 @@ def test_how_it_ended_comes_back(tmp_path: Path, status: str) -> None:
 
 
 def test_times_come_back(tmp_path: Path) -> None:
-    """A rollout's start and end are those of the agent's phase, to the microsecond."""
+    """A rollout's start and end come back as those of the agent's phase, to the microsecond."""
     bought, tried = imported(exported(tmp_path / "out", BOUGHT, TRIED))
 
     assert [1.0, 1.0] == pytest.approx([bought.duration_s, tried.duration_s], abs=2e-6)
     assert NOON + 0.4 == pytest.approx(tried.started_at, abs=2e-6)
 
 
-def test_what_is_lost(tmp_path: Path) -> None:
-    """Labels, events, judges' calls, times of calls but their start, and earlier attempts do not come back."""
+def test_lost_fields(tmp_path: Path) -> None:
+    """Labels, events, judges' calls, times of calls except their start, and earlier attempts are lost."""
     bought, tried, lost = imported(exported(tmp_path / "out", *ALL))
 
     assert ((), (), ()) == (bought.expected, bought.other_calls, tried.earlier_attempts)
@@ -123,8 +125,8 @@ def test_what_is_lost(tmp_path: Path) -> None:
     assert (LOST.status, 0) == (lost.status, lost.started_ns)
 
 
-def test_arguments_that_are_no_json(tmp_path: Path) -> None:
-    """They stand beside the call as they were written, for a trajectory takes only objects."""
+def test_invalid_arguments(tmp_path: Path) -> None:
+    """Arguments that are not valid JSON are stored as raw text, because a trajectory accepts only objects."""
     message = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": '{"item": '}}]}
     told = read(exported(tmp_path / "out", replace(BOUGHT, messages=(message,))) / "shop-0__1/agent/trajectory.json")
 
@@ -132,8 +134,8 @@ def test_arguments_that_are_no_json(tmp_path: Path) -> None:
     assert "metrics" not in told["steps"][0]
 
 
-def test_an_import_comes_out_as_it_was(tmp_path: Path) -> None:
-    """What Harbor wrote, imported and exported, has the same trials with the same rewards and exceptions."""
+def test_an_imported_job_is_exported_unchanged(tmp_path: Path) -> None:
+    """A job of Harbor that is imported and exported has the same trials, rewards and exceptions."""
     folder = job(tmp_path / "job")
     trial(folder, "hello__abc", {"reward": 1.0, "style": 0.5})
     trial(folder, "fix__def", {"reward": 0.0}, raised="AgentTimeoutError")
@@ -147,8 +149,8 @@ def test_an_import_comes_out_as_it_was(tmp_path: Path) -> None:
     assert ["AgentTimeoutError", None] == [(result["exception_info"] or {}).get("exception_type") for result in results]
 
 
-def test_a_main_score_of_which_less_is_better() -> None:
-    """It is no reward, which is better the higher it is, and keeps its name."""
+def test_a_main_score_where_lower_is_better() -> None:
+    """A main score for which lower is better is not exported as `reward` but under its own name, because a higher reward is better."""
     made = run_of(BOUGHT)
     falling = replace(made, suites={"shop": replace(made.suites["shop"], scales={"tsq": Scale("lower", 0.0, None, declared=True)})})
 

@@ -1,4 +1,4 @@
-"""`agentbench import nat`: what the toolkit wrote comes out as it was recorded, and what it did not write is said to be unknown."""
+"""`agentbench import nat`: recorded values are imported exactly, and missing ones are reported as unknown."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.tables import read_tables
 from tests.exports.nat_job import CONFIG, FAILED, VECTOR, call, event, item, tool, trace, write_csv, write_job
 
-IDS = ("banking_scenario_004", "banking_scenario_009")  # a filtered data set: their digits are no positions
+IDS = ("banking_scenario_004", "banking_scenario_009")  # The data set is filtered, so the digits are not positions.
 
 
 def imported(job: Path) -> tuple[list[Rollout], Json]:
-    """The rollouts and run.json of a job."""
+    """Returns the rollouts and run.json of an imported job."""
     directory, run = write("nat", read(job), job, None, job.parent / "reports")
     return [*read_journal(directory)], plain(run)
 
@@ -37,7 +37,7 @@ def notes(run: Json) -> str:
 
 
 def test_the_worked_vector(tmp_path: Path) -> None:
-    """By the toolkit's definitions the imported run says what its own script says of the same events, to the digit."""
+    """By the toolkit's definitions, the imported run has the numbers that the toolkit's script computes from the same events."""
     job = write_job(tmp_path / "job", ["Done.", "Done."], [item(id, 1.0) for id in IDS], VECTOR)
 
     rows = nat(each for rollout in imported(job)[0] for each in rollout.calls).rows
@@ -59,7 +59,7 @@ def test_the_worked_vector(tmp_path: Path) -> None:
 
 
 def test_the_worked_vector_by_our_definitions(tmp_path: Path) -> None:
-    """Ours keep the call without tokens, as a call and in the time that all took; its E2E counts, a TTFT it has not."""
+    """By our definitions, a call without tokens counts as a call and in the total time. It has an E2E latency but no TTFT."""
     job = write_job(tmp_path / "job", ["Done.", "Done."], [item(id, 1.0) for id in IDS], VECTOR)
 
     performance = imported(job)[1]["performance"]
@@ -73,7 +73,7 @@ def test_the_worked_vector_by_our_definitions(tmp_path: Path) -> None:
 
 
 def test_a_whole_job(tmp_path: Path) -> None:
-    """Scores, answers, labels and tools with their arguments come from the file that has each, under the ids of a filtered data set."""
+    """Scores, answers, labels and tools with arguments come from their files, and are assigned to the ids of a filtered data set."""
     rows = [*VECTOR, *tool(0, "t", "tools__get_rate", "100.6", "100.7"), *tool(0, "u", "tools__pay", "100.8", "100.9")]
     items = [item(IDS[0], 0.8, ["tools__get_rate", "tools__pay"], ["pay", "get_rate", "ask"]), item(IDS[1], 0.0, [], ["pay"])]
     traces = [{"request_number": 0, "intermediate_steps": [trace("t", "{'input_params': {'to': 'EUR'}}"), trace("u", "five euros")]}]
@@ -105,8 +105,8 @@ def test_a_whole_job(tmp_path: Path) -> None:
     assert "its labels included" in notes(run)
 
 
-def test_errors_are_no_zeros(tmp_path: Path) -> None:
-    """What the toolkit marks as an error has no score, an entry without any trace was not measured, zeros in doubt are counted."""
+def test_errors_do_not_count_as_zero(tmp_path: Path) -> None:
+    """Items that the toolkit marks as errors have no score, entries without any trace were not measured, and doubtful zeros are counted."""
     items = [
         {"id": "a", **FAILED},
         {"id": "b", "score": 0.0, "reasoning": {}, "error": "boom"},
@@ -128,7 +128,7 @@ def test_errors_are_no_zeros(tmp_path: Path) -> None:
 
 
 def test_structured_output_has_ids(tmp_path: Path) -> None:
-    """With ids in workflow_output.json answers are those of the ids, and repetitions of an entry are its trials."""
+    """If workflow_output.json has ids, answers are assigned by id, and repetitions of an entry are its trials."""
     rows: list[Json] = [
         {
             "id": f"a_rep{number}",
@@ -159,8 +159,8 @@ def test_structured_output_has_ids(tmp_path: Path) -> None:
         (call(7, "t", "1", [], "2"), "example_number 7 is beyond the 1 entries"),
     ],
 )
-def test_events_of_nobody(tmp_path: Path, rows: list[Json], why: str) -> None:
-    """Where positions of events do not fit the ids, no call, tool or time is given to anybody, and the run says why."""
+def test_events_that_cannot_be_assigned(tmp_path: Path, rows: list[Json], why: str) -> None:
+    """If positions of events do not match the ids, no calls, tools or times are assigned, and a note says why."""
     rollouts, run = imported(write_job(tmp_path / "job", ["Hello."], [item("a", 1.0, ["tools__ask"])], rows))
 
     assert ((), (), 0) == (rollouts[0].calls, rollouts[0].tool_calls, rollouts[0].ended_ns)
@@ -168,14 +168,14 @@ def test_events_of_nobody(tmp_path: Path, rows: list[Json], why: str) -> None:
 
 
 def test_borrowed_tools(tmp_path: Path) -> None:
-    """An entry that was scored for tools which its own events lack, the toolkit's global registry, is pointed out."""
+    """A note names entries that were scored for tools which their own events lack. The toolkit's global registry causes this."""
     job = write_job(tmp_path / "job", ["Hello."], [item("a", 1.0, ["tools__ask"])], call(0, "1", "1", [], "2"))
 
     assert "1 entries were scored for tools that their own events do not have, such as 'a'" in notes(imported(job)[1])
 
 
-def test_answers_of_nobody(tmp_path: Path) -> None:
-    """Texts without ids that are not as many as the scores are nobody's answer, and nobody's silence."""
+def test_answers_that_cannot_be_assigned(tmp_path: Path) -> None:
+    """If answers have no ids and their number differs from that of the scores, they are not assigned."""
     rollouts, run = imported(write_job(tmp_path / "job", ["Hello."], [item("a", 1.0), item("b", 1.0)]))
 
     assert [("", "ok"), ("", "ok")] == [(each.answer, each.status) for each in rollouts]
@@ -183,7 +183,10 @@ def test_answers_of_nobody(tmp_path: Path) -> None:
 
 
 def test_calls_are_paired_by_uuid(tmp_path: Path) -> None:
-    """Calls of one example that overlap keep their own tokens and ends; one without an end failed; rows need no order."""
+    """Overlapping calls of one example keep their own tokens and ends.
+
+    A call without an end has failed. The order of rows does not matter.
+    """
     rows = [*call(0, "a", "1", ["1.5", "4"], "5"), *call(0, "b", "2", ["2.5"], "3"), *call(0, "c", "6", ["6.5"], None)]
     write_csv(tmp_path / "events.csv", reversed(rows))
 
@@ -195,7 +198,7 @@ def test_calls_are_paired_by_uuid(tmp_path: Path) -> None:
 
 
 def test_token_events_without_text(tmp_path: Path) -> None:
-    """An event that is known to have no text, such as the bare role, is no token of ours; where texts were left out every event is one."""
+    """An event with an empty text, such as the bare role, is not a content chunk. If the file has no texts, every event is one."""
     rows = [
         *call(0, "a", "1", ["2"], "5", text=""),
         event("LLM_NEW_TOKEN", "3", 0, "a", llm_new_token="Hi"),
@@ -212,7 +215,7 @@ def test_token_events_without_text(tmp_path: Path) -> None:
 
 
 def test_counts_as_pandas_writes_them(tmp_path: Path) -> None:
-    """Whole numbers in a column with gaps are written with a point; 0 tokens are unknown ones."""
+    """Whole numbers in a column with gaps have a decimal point. A count of 0 tokens means unknown."""
     counts = [{"prompt_tokens": "12.0", "completion_tokens": "3.0"}, {"prompt_tokens": "0", "completion_tokens": "0"}]
     rows = [row for number, each in enumerate(counts) for row in call(number, "a", "1.5e0", ["2"], "3", **each)]  # type: ignore[arg-type]
     write_csv(tmp_path / "events.csv", rows)
@@ -238,7 +241,7 @@ HEADER = "event_type,event_timestamp,example_number,UUID\n"
     ],
 )
 def test_a_broken_csv(tmp_path: Path, text: str, why: str) -> None:
-    """A fault in the CSV is one sentence with file and line."""
+    """An error in the CSV is one sentence with file and line."""
     file = tmp_path / "events.csv"
     file.write_text(text)
 
@@ -249,7 +252,7 @@ def test_a_broken_csv(tmp_path: Path, text: str, why: str) -> None:
 
 
 def test_a_long_csv_takes_little_memory(tmp_path: Path) -> None:
-    """Of a token event a few bytes are kept, whatever texts stand beside it."""
+    """Only a few bytes of each token event are kept in memory, however long its other columns are."""
 
     def rows() -> Iterator[Json]:
         yield event("LLM_START", "1", 0, "a")
@@ -278,12 +281,12 @@ def test_a_long_csv_takes_little_memory(tmp_path: Path) -> None:
     ],
 )
 def test_arguments(given: object, arguments: Json | None) -> None:
-    """Arguments are understood as an object or as the text of one, in their wrapper or without; anything else is not guessed at."""
+    """Arguments are read from an object or its text, with or without their wrapper. Anything else is not interpreted."""
     assert arguments == parsed_arguments(given)
 
 
-def test_what_is_no_job(tmp_path: Path) -> None:
-    """A directory without scores, with several jobs, or with a damaged file is refused by name, and leaves no run."""
+def test_invalid_jobs(tmp_path: Path) -> None:
+    """A directory without scores, with several jobs, or with a damaged file is refused by name."""
     with pytest.raises(ConfigError, match=r"contains no <evaluator>_output\.json"):
         read(tmp_path)
     job = write_job(tmp_path / "jobs/job_1", ["x"], [item("a", 1.0), item("a", 1.0)])
@@ -298,7 +301,7 @@ def test_what_is_no_job(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each job of a directory becomes a run, and the runs of a directory are drawn in one picture."""
+    """Each job of a directory becomes a run, and these runs can be drawn in one plot."""
     for name, score in (("job_1", 1.0), ("job_2", 0.5)):
         write_job(tmp_path / "nat/jobs" / name, ["x"], [item("a", score)], [*VECTOR], config=CONFIG)
 

@@ -1,6 +1,6 @@
-"""`agentbench export --as nat`: the two files of the toolkit's profiler that say where time goes.
+"""`agentbench export --as nat`: the two files of the toolkit's profiler about where time is spent.
 
-nat_golden/ has what the toolkit's own code, of June 2026, made of the events that this export wrote.
+nat_golden/ has the output of the toolkit's own code, of June 2026, for the events of this export.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ MESSAGES = (
     {"role": "assistant", "content": "It is blue."},
 )
 
-#: Two calls and a tool; a tool that asks the model; calls at once; a call that failed, within which the next ones are for the toolkit.
+#: Contains two calls and a tool, a tool that calls the model, concurrent calls, and a failed call, in which the toolkit nests the next
+#: ones.
 LAMPS = (
     rollout(
         "shop-0",
@@ -61,20 +62,20 @@ LAMPS = (
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The job that is made of the lamps."""
+    """The exported job of LAMPS."""
     folder = tmp_path_factory.mktemp("lamps")
     return exported(folder / "out", run_directory(folder / "run", *LAMPS)) / "dynamo_evals/shop/jobs/job_run"
 
 
 def test_the_report(job: Path) -> None:
-    """Nested calls with their trees, and spikes with what was in them, line by line as the toolkit writes them."""
+    """Nested calls with their trees, and concurrency spikes with their content, are equal to the toolkit's report line by line."""
     expected, actual = ((folder / "workflow_profiling_report.txt").read_text(encoding="utf-8") for folder in (GOLDEN, job))
 
     assert expected == actual
 
 
 def test_optimization(job: Path) -> None:
-    """Confidence intervals, common prefixes, new words and runtimes under the toolkit's names, with its numbers."""
+    """Confidence intervals, common prefixes, new words and runtimes have the toolkit's names and numbers."""
     expected, actual = (flat(json.loads((folder / "inference_optimization.json").read_text(encoding="utf-8"))) for folder in (GOLDEN, job))
 
     assert [*expected] == [*actual]
@@ -82,7 +83,7 @@ def test_optimization(job: Path) -> None:
 
 
 def flat(value: Json | list[object] | object, path: str = "") -> dict[str, object]:
-    """Path -> value of everything in some JSON."""
+    """Maps each path in a JSON value to the value there."""
     match value:
         case dict():
             items = [*value.items()]
@@ -94,7 +95,7 @@ def flat(value: Json | list[object] | object, path: str = "") -> dict[str, objec
 
 
 def prefixes(*questions: str) -> Json:
-    """The common prefixes of calls that were asked these."""
+    """Returns the common prefixes of calls with these questions."""
     optimization = Optimization()
     for number, question in enumerate(questions):
         asked = ({"role": "user", "content": question}, {"role": "assistant", "content": "Yes."})
@@ -104,7 +105,7 @@ def prefixes(*questions: str) -> Json:
 
 
 def test_prefixes_to_the_letter() -> None:
-    """A common prefix ends at the letter from which on fewer than half of the calls are alike, wherever in a block that is."""
+    """A common prefix ends at the letter after which fewer than half of the calls are equal, even within a block."""
     beginning = '{"role": "user", "content": "'
     long = "a" * 200
     [first] = prefixes(f"{long}b", f"{long}cd", f"{long}ce", "none of it")["prefix_info"]
@@ -113,7 +114,7 @@ def test_prefixes_to_the_letter() -> None:
 
 
 def test_one_prompt_within_another() -> None:
-    """A prompt that another one goes on from is its prefix, so it is not listed itself; two that half of the calls have each are."""
+    """A prompt that is the beginning of another one is not listed itself. Two prompts that half of the calls have each are listed."""
     one, other = prefixes("a" * 100, "a" * 100, "b" * 100, "b" * 100)["prefix_info"]
 
     assert [2, 2] == [each["calls_count"] for each in (one, other)]
@@ -121,7 +122,7 @@ def test_one_prompt_within_another() -> None:
 
 
 def test_nothing_measured(tmp_path: Path) -> None:
-    """A job whose rollouts reached no model has both files, with the toolkit's zeros."""
+    """A job without any LLM call has both files, with the toolkit's zeros."""
     lost: Rollout = rollout("shop-0", status="infra_error")
     job = exported(tmp_path / "out", run_directory(tmp_path / "run", lost)) / "dynamo_evals/shop/jobs/job_run"
     found = json.loads((job / "inference_optimization.json").read_text(encoding="utf-8"))

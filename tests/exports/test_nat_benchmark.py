@@ -1,4 +1,4 @@
-"""benchmark_report.md: a heading, a table of all concurrencies, and a section for each."""
+"""benchmark_report.md has a heading, a table of all concurrencies, and a section for each."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ This benchmark evaluates performance across different concurrency levels (16).
 
 
 def test_the_report(tmp_path: Path) -> None:
-    """It has the layout of the original's report, with the numbers of the worked vector."""
+    """The report has the layout of the toolkit's report, and the numbers of the reference's example."""
     out = exported(tmp_path / "out", vector(tmp_path / "run"))
 
     assert REPORT == (out / "benchmarks/shop/benchmark_report.md").read_text(encoding="utf-8")

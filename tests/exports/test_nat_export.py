@@ -1,4 +1,4 @@
-"""`agentbench export --as nat`: the toolkit's files by its own definitions, and the way back."""
+"""`agentbench export --as nat` writes the toolkit's files by its own definitions, which can be imported again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.tables.shop import ALL, BOUGHT, LOST, NOON, TRIED, call, rollout
 
 
 def exported(folder: Path, *directories: Path) -> Path:
-    """The files of some runs."""
+    """Exports these runs. Returns the directory."""
     folder.mkdir()
     load_writer("nat")(ChosenRuns(directories), folder)
     return folder
@@ -34,14 +34,14 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def vector(folder: Path) -> Path:
-    """A run of the worked vector of the reference: milliseconds after 100 s."""
+    """Creates a run with the example of the reference, in milliseconds after 100 s."""
     one = rollout("shop-0", 0, 1_200, calls=(call(0, 200, 250, 350, 400, end=500), call(1_000, 1_100, end=1_200)), scores={"tsq": Score(1)})
     other = rollout("shop-1", 100, 1_400, calls=(call(100, 400, 500, 600, end=700), call(1_000, end=1_400)), scores={"tsq": Score(0.5)})
     return run_directory(folder, one, other, settings=RunOptions(backend="embedded", concurrency=16))
 
 
 def test_the_worked_vector(tmp_path: Path) -> None:
-    """The numbers of the reference come out to the digit: of each call, of the gaps, and of the benchmark."""
+    """Calls, gaps and the benchmark have the numbers of the reference's example."""
     out = exported(tmp_path / "out", vector(tmp_path / "run"))
     job = out / "dynamo_evals/shop/jobs/job_run"
     calls, gaps = rows(job / "tokens_per_second_analysis.csv"), rows(job / "inter_token_latency_distribution.csv")
@@ -81,7 +81,7 @@ def test_the_worked_vector(tmp_path: Path) -> None:
 
 
 def test_both_layouts(tmp_path: Path) -> None:
-    """Each suite of a run is a job of an experiment, and runs of a suite are rows of a benchmark by concurrency."""
+    """Each suite of a run is a job of an experiment, and runs of a suite are rows of a benchmark, sorted by concurrency."""
     runs = [vector(tmp_path / "wide"), run_directory(tmp_path / "narrow", *ALL)]
     out = exported(tmp_path / "out", *runs)
     jobs = out / "dynamo_evals/shop/jobs"
@@ -100,14 +100,14 @@ def test_both_layouts(tmp_path: Path) -> None:
 
 
 def test_runs_of_one_concurrency(tmp_path: Path) -> None:
-    """Two of them have an analysis each."""
+    """Two runs with the same concurrency have separate analysis files."""
     out = exported(tmp_path / "out", *(run_directory(tmp_path / name, BOUGHT) for name in ("one", "two")))
 
     assert {"analysis_8.txt", "analysis_8_2.txt"} == {file.name for file in (out / "benchmarks/shop").glob("*.txt")}
 
 
 def test_events(tmp_path: Path) -> None:
-    """The CSV has the toolkit's columns, a row for each event; of a call that failed there is no end."""
+    """The CSV has the toolkit's columns and a row for each event. A failed call has no end."""
     out = exported(tmp_path / "out", run_directory(tmp_path / "run", *ALL))
     events = rows(out / "dynamo_evals/shop/jobs/job_run/standardized_data_all.csv")
     kinds = [(row["example_number"], row["event_type"]) for row in events]
@@ -121,7 +121,10 @@ def test_events(tmp_path: Path) -> None:
 
 
 def test_evaluators(tmp_path: Path) -> None:
-    """TSQ is the toolkit's tool_selection_quality, with the tools; a missing score is an error, and counts as 0.0 in its average."""
+    """TSQ is exported as the toolkit's tool_selection_quality, with the tools.
+
+    A missing score is an error, and counts as 0.0 in the average.
+    """
     out = exported(tmp_path / "out", run_directory(tmp_path / "run", *ALL))
     tsq, exact = (
         json.loads((out / f"dynamo_evals/shop/jobs/job_run/{name}_output.json").read_text()) for name in ("tool_selection_quality", "exact")
@@ -136,8 +139,8 @@ def test_evaluators(tmp_path: Path) -> None:
     assert "ValueError: no label" == exact["eval_output_items"][0]["error"]
 
 
-def test_positions_are_those_of_ids(tmp_path: Path) -> None:
-    """Examples are numbered in the order of ids, in which shop-10 comes behind shop-9: the toolkit's plots join them so."""
+def test_positions_follow_the_order_of_ids(tmp_path: Path) -> None:
+    """Examples are numbered in the order of ids, with shop-10 after shop-9, because the toolkit's plots join them by position."""
     made = [rollout(f"shop-{number}", number, number + 1) for number in (10, 9, 1, 0, 2, 3, 4, 5, 6, 7, 8)]
     out = exported(tmp_path / "out", run_directory(tmp_path / "run", *made))
     job = out / "dynamo_evals/shop/jobs/job_run"
@@ -150,13 +153,13 @@ def test_positions_are_those_of_ids(tmp_path: Path) -> None:
 
 
 def imported(out: Path, reports: Path) -> tuple[list[Rollout], Json]:
-    """What `agentbench import nat` makes of an export."""
+    """Returns the rollouts and suites that `agentbench import nat` reads from an export."""
     directory, run = import_run("nat", load_reader("nat")(out / "dynamo_evals/shop"), out, None, reports)
     return [*read_journal(directory)], dict(run.suites)
 
 
 def of_call(made: Rollout) -> list[Json]:
-    """What of its calls comes back."""
+    """Returns the fields of a rollout's calls that come back."""
     start = made.started_ns
     return [
         {
@@ -169,8 +172,8 @@ def of_call(made: Rollout) -> list[Json]:
     ]
 
 
-def test_what_comes_back(tmp_path: Path) -> None:
-    """Import is the inverse: scenario, trial, scores, answer, labels, and of calls and tools names, times and tokens."""
+def test_fields_that_come_back(tmp_path: Path) -> None:
+    """After export and import, scenario, trial, scores, answer, labels, and names, times and tokens of calls and tools are equal."""
     again = replace(BOUGHT, trial=2, started_ns=BOUGHT.started_ns, answer="Again.")
     out = exported(tmp_path / "out", run_directory(tmp_path / "run", BOUGHT, again))
     back, _ = imported(out, tmp_path / "reports")
@@ -184,8 +187,8 @@ def test_what_comes_back(tmp_path: Path) -> None:
         assert sent.duration_s == pytest.approx(came.duration_s)
 
 
-def test_what_is_lost(tmp_path: Path) -> None:
-    """Cached tokens, judges' calls, attempts, how a rollout ended, the words of an error, and transcripts do not come back."""
+def test_lost_fields(tmp_path: Path) -> None:
+    """Cached tokens, judges' calls, attempts, status, texts of errors and transcripts are lost."""
     out = exported(tmp_path / "out", run_directory(tmp_path / "run", *ALL))
     back, _ = imported(out, tmp_path / "reports")
     bought, tried, lost = back
@@ -197,8 +200,8 @@ def test_what_is_lost(tmp_path: Path) -> None:
     assert 1 == len(bought.messages)
 
 
-def test_an_import_comes_out_as_it_was(tmp_path: Path) -> None:
-    """What `nat eval` wrote, imported and exported, has the same events at the same times, and the same scores."""
+def test_an_imported_job_is_exported_unchanged(tmp_path: Path) -> None:
+    """A job of `nat eval` that is imported and exported has the same events at the same times, and the same scores."""
     given = [*VECTOR, *tool(0, "t", "find_item", "100.6", "100.7")]
     items = [item("shop-0", 1.0, ["find_item"], ["find_item"]), item("shop-1", 0.25)]
     answers = [{"id": id, "generated_answer": f"{id} is done.", "question": "?"} for id in ("shop-0", "shop-1")]
@@ -219,8 +222,8 @@ def test_an_import_comes_out_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("suites", "experiment"), [(("shop",), "kv"), (("shop", "store"), "kv-shop")])
-def test_a_name_is_the_experiments(tmp_path: Path, suites: Sequence[str], experiment: str) -> None:
-    """A run that the user has called something is a job of that experiment; of several suites each has its own."""
+def test_a_runs_name_is_the_experiment(tmp_path: Path, suites: Sequence[str], experiment: str) -> None:
+    """A run with a name is a job of an experiment with that name. If it has several suites, each has its own experiment."""
     directory = run_directory(tmp_path / "run", *ALL, name="kv", suites=dict.fromkeys(suites, run_of(*ALL).suites["shop"]))
 
     assert [experiment] == [each.name for each in (exported(tmp_path / "out", directory) / "dynamo_evals").iterdir()]

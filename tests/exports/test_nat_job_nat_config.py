@@ -1,4 +1,4 @@
-"""The two configurations of a job, and what is between them."""
+"""The original and the effective configuration of a job, and the overrides between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tables.shop import BOUGHT
 
 
 def test_given_and_effective(tmp_path: Path) -> None:
-    """Both are YAML as people write it; what was changed for the run is in the effective one, and named as an override."""
+    """Both configurations are readable YAML. Changes of the run are in the effective one, and listed as overrides."""
     agent = {"kind": "react", "temperature": 0.2, "max_turns": 5}
     suites = {"shop": replace(run_of(BOUGHT).suites["shop"], agent=agent)}
     settings = RunOptions(backend="embedded", concurrency=4, changes={"agent.temperature": 0.2, "backend.ttft_ms": 5})

@@ -17,7 +17,7 @@ from tests.tables.shop import ALL
 
 
 def test_a_file_for_each_table(tmp_path: Path) -> None:
-    """Every table is a file with its rows, types and units, and what is not known is null."""
+    """Every table is a file with its rows, types and units, and unknown values are null."""
     chosen = ChosenRuns([run_directory(tmp_path / "run", *ALL)])
     load_writer("parquet")(chosen, tmp_path)
     files = {name: pyarrow.parquet.read_table(tmp_path / f"{name}.parquet") for name in COLUMNS}
@@ -32,7 +32,7 @@ def test_a_file_for_each_table(tmp_path: Path) -> None:
 
 
 def test_without_pyarrow(tmp_path: Path) -> None:
-    """Where pyarrow is missing the command that installs it is said, and nothing is written."""
+    """If pyarrow is missing, the error has the command that installs it, and nothing is written."""
     run_directory(tmp_path / "reports/run", *ALL)
     code = "import sys; sys.modules['pyarrow'] = None; from pytest_agentbench.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "export", "run", "--as", "parquet", "--output", "out"]

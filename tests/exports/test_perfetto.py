@@ -20,7 +20,7 @@ from tests.made_runs import run_directory
 from tests.tables.shop import ALL, BOUGHT, MS, START, call, rollout
 from tests.tables.test_tables import SAMPLES
 
-#: What the description of the format asks of the events that we write.
+#: The schema of the events that we write, from the description of the format.
 EVENT = {
     "type": "object",
     "required": ["ph", "pid", "tid", "name"],
@@ -55,14 +55,14 @@ VALID = fastjsonschema.compile(
 
 
 def trace(folder: Path, *directories: Path) -> list[Json]:
-    """The events of some runs, which are as the schema says."""
+    """Returns the events of some exported runs, after validating them."""
     load_writer("perfetto")(ChosenRuns(directories), folder)
     events: list[Json] = VALID(json.loads((folder / "trace.json").read_text(encoding="utf-8")))["traceEvents"]
     return events
 
 
 def crossings(events: Sequence[Json]) -> list[tuple[Json, Json]]:
-    """Slices of one thread of which neither lies within or beside the other."""
+    """Returns pairs of slices of one thread that overlap without one containing the other."""
     threads = defaultdict(list)
     for event in events:
         if event["ph"] == "X":
@@ -79,8 +79,8 @@ def crossings(events: Sequence[Json]) -> list[tuple[Json, Json]]:
     return crossed
 
 
-def test_slices_lie_within_each_other(tmp_path: Path) -> None:
-    """Attempts, calls, their parts, tools and programs are slices with names and times, and no two of a thread cross."""
+def test_slices_are_nested(tmp_path: Path) -> None:
+    """Attempts, calls, their parts, tools and programs are slices with names and times, and no two of a thread partly overlap."""
     events = trace(tmp_path, run_directory(tmp_path / "run", *ALL))
     slices = {(event["name"], event["cat"], event["ts"], event["dur"]) for event in events if event["ph"] == "X"}
 
@@ -99,14 +99,14 @@ def test_slices_lie_within_each_other(tmp_path: Path) -> None:
 
 
 def test_slots_are_as_many_as_rollouts_in_flight(tmp_path: Path) -> None:
-    """A slot is taken again when its attempt has ended: three attempts of which two overlap have two slots."""
+    """A slot is used again after its attempt has ended: three attempts, two of which overlap, have two slots."""
     events = trace(tmp_path, run_directory(tmp_path / "run", *ALL))
 
     assert {"slot 1", "slot 2"} == {event["args"]["name"] for event in events if event["name"] == "thread_name"}
 
 
-def test_what_runs_at_once_has_threads_of_its_own(tmp_path: Path) -> None:
-    """Two calls that overlap, and one that outlives its attempt, are beside it and not across it."""
+def test_overlapping_slices_have_separate_threads(tmp_path: Path) -> None:
+    """Two overlapping calls, and one that outlasts its attempt, are in additional threads."""
     calls = (call(0, 100, end=500), call(100, 300, end=600), call(900, 950, end=2_000))
     events = trace(tmp_path, run_directory(tmp_path / "run", rollout(calls=calls)))
 
@@ -115,7 +115,7 @@ def test_what_runs_at_once_has_threads_of_its_own(tmp_path: Path) -> None:
 
 
 def test_runs_begin_at_zero(tmp_path: Path) -> None:
-    """Each run is a process of its own that begins at 0, whenever it was; samples are counters in it."""
+    """Each run is a separate process that begins at 0, and its samples are counters."""
     later = replace(BOUGHT, started_at=BOUGHT.started_at + 1e6)
     one, two = (run_directory(tmp_path / name, each) for name, each in (("one", BOUGHT), ("two", later)))
     (one / "samples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in SAMPLES))
@@ -131,8 +131,8 @@ TIMES = st.tuples(st.integers(0, 1_000), st.integers(0, 300))
 
 @settings(max_examples=50)
 @given(st.lists(TIMES, max_size=8), st.lists(TIMES, max_size=8))
-def test_nothing_ever_crosses(calls: list[tuple[int, int]], tools: list[tuple[int, int]]) -> None:
-    """Whatever overlaps in an attempt, and sticks out of it, no two slices of a thread cross, and none is lost."""
+def test_slices_never_partly_overlap(calls: list[tuple[int, int]], tools: list[tuple[int, int]]) -> None:
+    """Whatever overlaps in an attempt or outlasts it, no two slices of a thread partly overlap, and none is lost."""
     made: Rollout = rollout(
         calls=tuple(call(at, at + length // 2, end=at + length) for at, length in calls),
         tool_calls=tuple(ToolCall("t", {}, 1, started_ns=START + at * MS, ended_ns=START + (at + length) * MS) for at, length in tools),

@@ -1,4 +1,4 @@
-"""`agentbench import toolorchestra`: the files of tasks, and what they do not tell."""
+"""`agentbench import toolorchestra`: files of tasks, and information that they lack."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOG = """\
 
 
 def task(folder: Path, id: str, calls: list[Any], correct: bool = False, status: str = "done", **keys: Any) -> None:
-    """Writes the result of a task; its `answer` is the label."""
+    """Writes the result of a task, in which `answer` is the label."""
     data: Json = {"id": id, "problem": "How many?", "all_tool_calls": calls, "all_tool_responses": {}, "answer": "the label"}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{id}.json").write_text(json.dumps({**data, "all_message_responses": {}, "correct": correct, "status": status, **keys}))
@@ -55,7 +55,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_how_tasks_end(results: Path) -> None:
-    """A tool's error and a model that never answered are no measurements; used up rounds are a limit, which counts as it was scored."""
+    """A tool's error and a model that never answered are infra_errors. A task that used all rounds is a limit with its score."""
     rollouts, run = imported(results)
 
     assert {
@@ -72,7 +72,7 @@ def test_how_tasks_end(results: Path) -> None:
 
 
 def test_answers_and_tools(results: Path) -> None:
-    """The answer is the prediction and never the label, which the file calls `answer`; calls that were not valid are there as such."""
+    """The answer is the prediction and not the label, which the file calls `answer`. Invalid calls are recorded as such."""
     rollouts, _ = imported(results)
 
     assert ("42", "") == (rollouts["right"].answer, rollouts["wrong"].answer)
@@ -84,8 +84,8 @@ def test_answers_and_tools(results: Path) -> None:
     ]
 
 
-def test_what_is_not_recorded(results: Path) -> None:
-    """Without logs and counts nothing is known of times, tokens and concurrency, and all of that is said."""
+def test_unknown_fields(results: Path) -> None:
+    """Without logs and usage, times, tokens and concurrency are unknown, and notes say so."""
     rollouts, run = imported(results)
 
     assert all(each.ended_ns == 0 and each.calls == () for each in rollouts.values())
@@ -97,7 +97,10 @@ def test_what_is_not_recorded(results: Path) -> None:
 
 
 def test_logs_and_counts(results: Path) -> None:
-    """A log tells the concurrency and tasks without a file; token counts are totals, cached ones unknown where they were assumed."""
+    """A log contains the concurrency and tasks without a file.
+
+    Usage gives totals of tokens; cached ones are unknown if they were inferred.
+    """
     (results / "eval_driver.log").write_text(LOG)
     usage = {"ts_unix": 1.0, "model": "Qwen/Qwen3-8B", "prompt_tokens": 800, "completion_tokens": 20, "cached_tokens": 512}
     lines = [usage, {**usage, "cached_tokens": 0, "cached_tokens_inferred": True}]
@@ -112,8 +115,8 @@ def test_logs_and_counts(results: Path) -> None:
     assert "for 1 of them the server did not say what was cached" in notes
 
 
-def test_what_is_no_run(results: Path) -> None:
-    """No results, results of two runs, a torn file and a value of another kind are refused by name."""
+def test_invalid_runs(results: Path) -> None:
+    """A directory without results, with results of two runs, or with damaged files is refused by name."""
     with pytest.raises(ConfigError, match="contains no result of a task"):
         read(results.parent / "reports")
     task(results / "outputs", "odd", [ANSWER], correct="yes")  # type: ignore[arg-type]
@@ -128,8 +131,8 @@ def test_what_is_no_run(results: Path) -> None:
     assert [] == [*(results.parent / "reports").glob("tool*")]
 
 
-def test_the_directory_that_is_named(results: Path) -> None:
-    """Where the directory that is named has tasks itself, they are the run; that others below were left out is said."""
+def test_a_named_directory_with_tasks(results: Path) -> None:
+    """If the named directory contains tasks, they are the run. A note names directories below that were left out."""
     task(results / "outputs" / "older", "a", [ANSWER])
 
     source = read(results / "outputs")
@@ -140,7 +143,7 @@ def test_the_directory_that_is_named(results: Path) -> None:
 
 @pytest.mark.parametrize("keys", [{"calls": 3}, {"calls": [], "all_tool_responses": {"turn_0": None, "turn_1": [3]}}])
 def test_a_task_of_another_form(tmp_path: Path, keys: Json) -> None:
-    """What is of another kind than the evaluation writes is a mistake with the file."""
+    """A value with the wrong type is an error with the file."""
     task(tmp_path / "run", "odd", **keys)
 
     with pytest.raises(ConfigError, match=r"odd\.json: \w+ (is|contains) a whole number"):

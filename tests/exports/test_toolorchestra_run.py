@@ -1,4 +1,4 @@
-"""`agentbench export --as toolorchestra`: tasks, usage, series, and summaries that divide by what was measured."""
+"""`agentbench export --as toolorchestra`: tasks, usage, time series, and summaries with rates over the measured time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.tables.shop import ALL, BOUGHT, LOST, MS, NOON, START, TRIED, call, r
 
 
 def exported(folder: Path, *rollouts: Rollout, samples: list[Json] | None = None, **changes: Any) -> Path:
-    """The directory of a run; `changes` are of its fields."""
+    """Exports a run with these changes of its fields. Returns its directory."""
     directory = run_directory(folder / "reports" / "run", *rollouts, **changes)
     (directory / "samples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in samples or []))
     (folder / "out").mkdir()
@@ -39,22 +39,22 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def look(number: int, second: float, hits: float, queries: float) -> Json:
-    """What vLLM told of its prefix cache."""
+    """Returns a sample of vLLM's prefix cache counters."""
     series = [["vllm:prefix_cache_hits_total", {}], ["vllm:prefix_cache_queries_total", {}]]
     first = {"first": True, "series": series} if number == 1 else {}
     when = {"round": number, "at": NOON + second, "ns": START + round(second * 1e9)}
     return {**when, "service": "engine", "replica": 0, **first, "values": [[0, hits], [1, queries]]}
 
 
-def test_ids_that_are_alike_as_names(tmp_path: Path) -> None:
-    """Each task has a file of its own: `a/b` is not written over `a b`."""
+def test_similar_ids(tmp_path: Path) -> None:
+    """Each task has a separate file: `a/b` does not overwrite `a b`."""
     out = exported(tmp_path, *(replace(BOUGHT, scenario=id) for id in ("a/b", "a b")))
 
     assert {"a/b", "a b"} == {read(file)["id"] for file in out.glob("a_b*.json")}
 
 
 def test_usage(tmp_path: Path) -> None:
-    """Each good call of an agent is a record, by when it ended; where the server did not say what was cached, that is said."""
+    """Each successful call of an agent is a record, sorted by its end. If the server did not report cached tokens, the record says so."""
     out = exported(tmp_path, replace(BOUGHT, calls=(BOUGHT.calls[0], replace(BOUGHT.calls[1], cached_tokens=None))), TRIED)
     records = [json.loads(line) for line in (out / "orchestrator_usage.jsonl").read_text().splitlines()]
 
@@ -65,7 +65,7 @@ def test_usage(tmp_path: Path) -> None:
 
 
 def test_series(tmp_path: Path) -> None:
-    """Counters have differences from the second look on, never below 0; what nobody told is nan."""
+    """From the second sample on, counters have differences, which are never below 0. Unknown values are nan."""
     gpu = {"round": 1, "at": NOON, "ns": START, "gpu": "0", "used_mib": 100, "total_mib": 200, "sm_percent": 50.0, "power_w": None}
     out = exported(tmp_path, *ALL, samples=[look(1, 0, 0, 0), gpu, look(2, 1, 30, 40), look(3, 2, 5, 10)])
     cache, gpus = rows(out / "prefix_cache_timeseries.csv"), rows(out / "gpu_sm_util_timeseries.csv")
@@ -76,7 +76,10 @@ def test_series(tmp_path: Path) -> None:
 
 
 def long_run() -> list[Rollout]:
-    """A task that ended before the window, and two within it, of which the last ends a thousand seconds after its beginning."""
+    """Returns a task that ended before the window, and two within it.
+
+    The last one ends about a thousand seconds after the window's start.
+    """
     early = rollout("shop-0", 0, 2_000, calls=(call(0, 500, end=1_000),))
     tools = tuple(replace(BOUGHT.tool_calls[0], ended_ns=START + second * 1_000 * MS, turn=second) for second in (700, 800))
     late = [
@@ -86,8 +89,11 @@ def long_run() -> list[Rollout]:
     return [early, *late]
 
 
-def test_rates_are_over_what_was_measured(tmp_path: Path) -> None:
-    """A window of two hours in which the run went on for a thousand seconds is divided by these; the nominal length stands beside."""
+def test_rates_use_the_measured_time(tmp_path: Path) -> None:
+    """If the run fills only a thousand seconds of a two-hour window, rates are divided by these seconds.
+
+    The nominal length is given, too.
+    """
     out = exported(tmp_path, *long_run())
     window = read(out / "window_summary.json")["windows"]["600-7800"]
     steps = read(out / "steps_summary.json")["steps"]
@@ -102,7 +108,7 @@ def test_rates_are_over_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_a_step_is_a_round_in_which_a_tool_ran(tmp_path: Path) -> None:
-    """A call that could not be understood is none, as in the evaluation, which carries none out then; one that the tool refused is."""
+    """An invalid call does not count as a step, because the evaluation does not execute it. A call that the tool refused counts."""
     good = BOUGHT.tool_calls[0]
     wrong = {"unknown_tool": 2, "malformed_arguments": 3, "invalid_arguments": 4}
     calls = (
@@ -116,7 +122,7 @@ def test_a_step_is_a_round_in_which_a_tool_ran(tmp_path: Path) -> None:
 
 
 def test_hit_ratios(tmp_path: Path) -> None:
-    """The server's ratio is that of its counters; the calls' own are by tokens and by requests."""
+    """The server's hit ratio comes from its counters, and that of the calls is given by tokens and by requests."""
     two = (replace(BOUGHT.calls[0], prompt_tokens=300, cached_tokens=0), BOUGHT.calls[1])
     out = exported(tmp_path, replace(BOUGHT, calls=two), samples=[look(1, 0, 0, 0), look(2, 0.5, 30, 40), look(3, 0.9, 30, 80)])
     window = next(value for name, value in read(out / "window_summary.json")["windows"].items() if name.startswith("0-"))
@@ -127,7 +133,7 @@ def test_hit_ratios(tmp_path: Path) -> None:
 
 
 def test_the_combined_summary(tmp_path: Path) -> None:
-    """Steps per second stand where the evaluation writes them, and where its own snippet looks for them."""
+    """Steps per second are at the place where the evaluation writes them, and at the one where its README's snippet reads them."""
     combined = read(exported(tmp_path, *long_run()) / "combined_summary.json")
 
     assert combined["steps"]["steps"]["steps_per_sec"] == combined["steps"]["steps_per_sec"]
@@ -140,7 +146,7 @@ def test_the_combined_summary(tmp_path: Path) -> None:
 
 
 def test_a_run_that_ended_before_the_window(tmp_path: Path) -> None:
-    """It has a rate of 0 there, as the evaluation has it, over nothing that was measured; the window of the whole run has another one."""
+    """A run that ended before the window has a rate of 0 there, over no measured time. The window of the whole run has another rate."""
     out = exported(tmp_path, *ALL)
     windows = read(out / "window_summary.json")["windows"]
     steps = read(out / "steps_summary.json")["steps"]
@@ -151,7 +157,7 @@ def test_a_run_that_ended_before_the_window(tmp_path: Path) -> None:
 
 
 def test_a_run_without_requests(tmp_path: Path) -> None:
-    """Where no call went well there is no first request, and each summary says so."""
+    """If no call succeeded there is no first request, and each summary says so."""
     out = exported(tmp_path, LOST)
 
     assert {"ok": False, "reason": "no_t0", "windows": None} == read(out / "combined_summary.json") == read(out / "window_summary.json")
@@ -162,8 +168,8 @@ def imported(out: Path, reports: Path) -> list[Rollout]:
     return [*read_journal(directory)]
 
 
-def test_what_comes_back(tmp_path: Path) -> None:
-    """Import is the inverse: status, answer, tools with arguments, the question, and whether it was correct."""
+def test_fields_that_come_back(tmp_path: Path) -> None:
+    """After export and import, status, answer, tools with arguments, the question and correctness are equal."""
     limited = replace(BOUGHT, scenario="shop-3", status="limit", reason="turns", answer="")
     back = imported(exported(tmp_path, *ALL, limited), tmp_path / "imported")
 
@@ -173,8 +179,8 @@ def test_what_comes_back(tmp_path: Path) -> None:
     assert [1.0, 0.0] == [float(score) for each in back[:2] for score in each.scores.values()]
 
 
-def test_what_is_lost(tmp_path: Path) -> None:
-    """Times, calls, labels and how good a score was do not come back; an agent's error is a tool's, and what was cancelled has no file."""
+def test_lost_fields(tmp_path: Path) -> None:
+    """Times, calls, labels and the value of a score are lost. An agent's error becomes a tool's error, and a cancelled task has no file."""
     failed = replace(BOUGHT, scenario="shop-1", status="agent_error", reason="oh", scores={})
     back = imported(exported(tmp_path, BOUGHT, failed, replace(LOST, status="cancelled")), tmp_path / "imported")
 
@@ -182,12 +188,12 @@ def test_what_is_lost(tmp_path: Path) -> None:
     assert (0, (), ()) == (back[0].started_ns, back[0].calls, back[0].expected)
 
 
-#: Where the text of each round and its number stand, which an import does not have.
+#: The fields with the text and number of each round, which an import lacks.
 NO_RESPONSES: Json = {"all_message_responses": {}, "all_tool_responses": {}}
 
 
-def test_an_import_comes_out_as_it_was(tmp_path: Path) -> None:
-    """What was imported is exported with the same tasks: calls, prediction, and whether it was correct."""
+def test_an_imported_run_is_exported_unchanged(tmp_path: Path) -> None:
+    """An imported run is exported with the same tasks: calls, prediction and correctness."""
     first = exported(tmp_path / "first", BOUGHT, TRIED)
     directory, _ = import_run("toolorchestra", load_reader("toolorchestra")(first), first, None, tmp_path / "imported")
     (tmp_path / "second").mkdir()
@@ -199,7 +205,7 @@ def test_an_import_comes_out_as_it_was(tmp_path: Path) -> None:
 
 
 def test_later_trials_have_directories(tmp_path: Path) -> None:
-    """A task's file is named by its id, so a second trial of it stands in a directory of its own, and comes back as one."""
+    """A task's file is named after its id, so a second trial is in a separate directory, and comes back as a second trial."""
     out = exported(tmp_path, BOUGHT, replace(BOUGHT, trial=2))
 
     assert ["shop-0.json", "trial_2/shop-0.json"] == sorted(str(path.relative_to(out)) for path in out.rglob("shop-*.json"))
@@ -207,8 +213,8 @@ def test_later_trials_have_directories(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("window", "name"), [((0.0, 0.5), "0-0.5"), ((600.0, None), "600-600"), (None, "600-7800")])
-def test_the_window_is_the_runs(tmp_path: Path, window: tuple[float, float | None] | None, name: str) -> None:
-    """The one that the user gave the run, to its end where none is named; without one it is the evaluation's own."""
+def test_the_window_of_the_run_is_used(tmp_path: Path, window: tuple[float, float | None] | None, name: str) -> None:
+    """The window is that of the run, until its end if no end is set. Without one, the evaluation's own window is used."""
     out = exported(tmp_path, *ALL, settings=RunOptions(backend="embedded", concurrency=8, window=window))
     combined = read(out / "combined_summary.json")
 

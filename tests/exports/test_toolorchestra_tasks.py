@@ -1,4 +1,4 @@
-"""The file of a task, in the evaluation's own form: what was called, what came of it, the right answer, and whether it was met."""
+"""The file of a task in the evaluation's format: calls, their results, the right answer, and correctness."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.tables.shop import BOUGHT, LOST, TRIED
 
 SHOP = run_of(BOUGHT, TRIED, LOST)
 
-#: Its keys, in the evaluation's order.
+#: The keys of a task's file, in the evaluation's order.
 KEYS = ["id", "problem", "all_tool_calls", "all_tool_responses", "answer", "all_message_responses", "correct", "status"]
 
 
 def test_keys() -> None:
-    """They are the evaluation's, and `error_type` is there of what broke."""
+    """A task has the evaluation's keys, and `error_type` if it failed."""
     bought, tried, lost = (task(each, SHOP) for each in (BOUGHT, TRIED, LOST))
 
     assert [KEYS, KEYS, [*KEYS, "error_type"]] == [[*each] for each in (bought, tried, lost)]
@@ -27,7 +27,7 @@ def test_keys() -> None:
 
 
 def test_the_right_answer() -> None:
-    """`answer` is the label as a text, which the evaluation compares predictions with; a scenario without one has an empty text."""
+    """`answer` is the label as text, with which the evaluation compares predictions. A scenario without a label has an empty text."""
     known = task(replace(BOUGHT, reference="7"), SHOP)
     [answered] = known["all_tool_responses"]["turn_1_response"]
 
@@ -36,7 +36,7 @@ def test_the_right_answer() -> None:
 
 
 def test_rounds() -> None:
-    """Rounds with tools that ran have what the model said and called, and their responses; the first one is number 0."""
+    """Rounds with executed tools have the model's text and calls, and their responses. The first round is number 0."""
     made = task(BOUGHT, SHOP)
     call = {"item": "lamp"}
 
@@ -48,16 +48,16 @@ def test_rounds() -> None:
     assert [{"tool": "find_item"}] == made["all_tool_responses"]["turn_0_response"]
 
 
-def test_what_the_model_said() -> None:
-    """A round's text is that of the transcript where this has every round, and null where rounds are missing in it."""
+def test_the_text_of_the_model() -> None:
+    """A round's text comes from the transcript if it contains every round. Otherwise it is null."""
     said = ({"role": "user", "content": "?"}, {"role": "assistant", "content": "I look."}, {"role": "assistant", "content": "There."})
     told = [task(replace(BOUGHT, messages=said, turns=turns), SHOP)["all_message_responses"] for turns in (2, 3)]
 
     assert ["I look.", None] == [each["turn_0_message"]["content"] for each in told]
 
 
-def test_calls_that_could_not_be_understood(tmp_path: Path) -> None:
-    """They are texts about them, as in the evaluation: an `answer` with wrong arguments did not end the task."""
+def test_invalid_calls(tmp_path: Path) -> None:
+    """Invalid calls are texts about them, as in the evaluation. An `answer` with wrong arguments did not end the task."""
     wrong = replace(BOUGHT.tool_calls[0], name="answer", arguments={}, problem="invalid_arguments", detail="model is missing")
     limited = replace(BOUGHT, status="limit", reason="rounds", answer="", tool_calls=(wrong,), scores={"tsq": Score(0.0)})
     out = exported(tmp_path, limited)
@@ -68,8 +68,8 @@ def test_calls_that_could_not_be_understood(tmp_path: Path) -> None:
     assert "limit" == back.status
 
 
-def test_an_expert_answers_in_the_end() -> None:
-    """The prediction stands at the last call of the tool `answer`, in its round."""
+def test_an_expert_gives_the_answer() -> None:
+    """The prediction is at the last call of the tool `answer`, in its round."""
     answer = replace(BOUGHT.tool_calls[0], name="answer", arguments={"model": "answer-1"}, turn=3)
     responses = task(replace(BOUGHT, tool_calls=(*BOUGHT.tool_calls, answer), turns=3), SHOP)["all_tool_responses"]
 
@@ -77,8 +77,8 @@ def test_an_expert_answers_in_the_end() -> None:
     assert ["Here it is."] == [each["pred"] for each in responses["turn_2_response"]]
 
 
-def test_correct_by_the_declaration() -> None:
-    """A rollout is correct up to the threshold if lower is better, and without a threshold at the best value."""
+def test_correctness_follows_the_scale() -> None:
+    """If lower is better, a rollout is correct up to the threshold, or without one at the best value."""
     mistakes = Scale("lower", 0.0, None, declared=True)
     made = run_of(BOUGHT)
     falling = replace(made, suites={"shop": replace(made.suites["shop"], scales={"tsq": mistakes}, passes=None)})

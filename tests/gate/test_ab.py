@@ -83,7 +83,7 @@ def test_a_slower_and_worse_arm_is_found() -> None:
     assert ("better", "faster") == (findings(ab)["tsq"], findings(ab)["ttft.p50"])
 
 
-def test_two_of_the_same_do_not_differ() -> None:
+def test_equal_arms_do_not_differ() -> None:
     """Between equal arms no difference is shown. p90 needs more rollouts, and the reason says how many."""
     found = findings(compared(*both()))
 
@@ -117,8 +117,11 @@ def test_an_agents_error_is_the_worst_score() -> None:
         ),
     ],
 )
-def test_what_cannot_be_relied_on_concludes_nothing(how: dict[str, Any], quality: str, reason: str) -> None:
-    """A lost arm makes its comparisons inconclusive, an unreliable timing those of that timing. The numbers are still shown."""
+def test_unreliable_measurements_are_inconclusive(how: dict[str, Any], quality: str, reason: str) -> None:
+    """If an arm was lost, its comparisons are inconclusive.
+
+    If the timings are unreliable, only latencies are inconclusive. The numbers are still shown.
+    """
     ab = compared(*both(-0.3, 2.0), **how)
 
     assert (quality, "inconclusive") == (findings(ab)["tsq"], findings(ab)["ttft.p50"])
@@ -130,7 +133,7 @@ def block(arm: str, hits: float, salt: str = "") -> CacheBlock:
     return CacheBlock(arm, 1, salt=salt, prefix_cache=CacheHits(hits / 100, hits, 100.0))
 
 
-def test_another_state_of_the_cache_is_a_warning() -> None:
+def test_a_different_cache_state_is_a_warning() -> None:
     """Hit ratios that differ by more than ten points (by server counters, or else by usage) cause a warning, as do unequal resets."""
     assert () == compared(*both(), blocks=[block("old", 50), block("new", 59)]).warnings
     (apart,) = compared(*both(), blocks=[block("old", 50), block("new", 61)]).warnings
@@ -171,7 +174,7 @@ def of_gate(rollouts: list[Rollout], q: int) -> float | None:
 @pytest.mark.parametrize(
     ("scale", "finding"), [(SCALES["tsq"], "worse"), (Scale("lower", 0.0, 1.0, declared=True), "better"), (UNDECLARED, "inconclusive")]
 )
-def test_an_arm_by_the_declaration(scale: Scale, finding: str) -> None:
+def test_the_declared_scale_decides_about_an_arm(scale: Scale, finding: str) -> None:
     """The scorer declares whether lower scores are better. Without a worst value, an arm with agent errors is not judged."""
     last = rollout("new", 60, None if scale == UNDECLARED else 0.5, 15.0), rollout("old", 60, 0.5, 15.0)
     found = next(each for each in compared(*both(change=-0.3), *last, scale=scale).comparisons if each.metric == "tsq")

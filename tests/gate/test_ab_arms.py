@@ -24,7 +24,7 @@ from tests.gate.test_ab import suites_in
 ARMS = parse_arms("a=x,b=y,c=z")
 NAMES = [arm.name for arm in ARMS]
 MS = 1_000_000
-ROUNDS, SIZE = 10, 6  # of blocks, and rollouts in each
+ROUNDS, SIZE = 10, 6  # rounds of blocks, and rollouts in each block
 
 
 def rollout(arm: str, number: int, turn: int, score: float, ttft_ms: float) -> Rollout:
@@ -104,7 +104,7 @@ def test_the_goodput_of_each_arm() -> None:
 
 
 @pytest.mark.parametrize(("dead", "alive"), [("b", "c"), ("c", "b")])
-def test_an_arm_that_is_gone_leaves_the_others(dead: str, alive: str) -> None:
+def test_a_lost_arm_does_not_affect_the_others(dead: str, alive: str) -> None:
     """A lost arm is inconclusive with the reason. The others are compared as if there were only two arms."""
     ab = compared({alive: 2.0}, {}, ArmFacts(failures={dead: f"arm {dead}: it is gone"}))
     ttft = of_metric(ab, "ttft.p50")
@@ -120,7 +120,7 @@ def test_without_the_first_arm_nothing_is_compared() -> None:
     assert {"inconclusive"} == {each.finding for each in ab.comparisons}
 
 
-def test_what_was_not_equal_names_all_arms() -> None:
+def test_warnings_about_unequal_conditions_name_all_arms() -> None:
     """Warnings report differing hit ratios of all arms, the salted arms, and the order of arms that ran in sequence."""
     hits = {"a": 50, "b": 52, "c": 65}
     blocks = tuple(

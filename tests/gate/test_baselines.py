@@ -27,7 +27,7 @@ def test_a_baseline_of_another_version(tmp_path: Path) -> None:
 
 
 def test_a_run_without_its_journal(tmp_path: Path) -> None:
-    """A run of which only run.json was kept is refused as a baseline or for a comparison. The error names what is missing."""
+    """A run without rollouts.jsonl is refused as a baseline or for a comparison. The error names the missing file."""
     directory = run_directory(tmp_path / "run", *ALL)
     (directory / "rollouts.jsonl").unlink()
 

@@ -51,13 +51,13 @@ def promotion(new: Evidence, old: Evidence | None) -> Promotion:
         ({}, [trial(1), trial(2, unscored=("tsq",))], [missing_scores(1, "tsq")]),
     ],
 )
-def test_no_basis(told: Json, trials: list[Trial], found: list[str]) -> None:
+def test_reasons_why_a_run_is_unfit(told: Json, trials: list[Trial], found: list[str]) -> None:
     """A run with lost, failed or missing results cannot be a baseline. Each reason is named."""
     assert found == [*unfit_reasons(run(**told), evidence(trials), "shop")]
 
 
-def test_no_basis_is_refused(tmp_path: Path) -> None:
-    """The sentence names the run and the suite."""
+def test_an_unfit_run_is_refused(tmp_path: Path) -> None:
+    """If a run is unfit, the error names the run, the suite and each reason."""
     with pytest.raises(ConfigError, match=r"now cannot be a baseline for shop: engine died; no rollout ended as ok or limit"):
         plan_promotion(run(failure="engine died"), evidence([]), "shop", tmp_path / "shop.jsonl")
 
@@ -90,8 +90,8 @@ def test_a_first_baseline() -> None:
 
 
 @given(st.floats(0, 1), st.floats(0, 1))
-def test_a_lower_mean_wants_a_reason(was: float, now: float) -> None:
-    """Every lower mean needs a reason, even if it can be chance, because drops add up."""
+def test_a_lower_mean_needs_a_reason(was: float, now: float) -> None:
+    """A lower mean needs a reason, even if the drop can be chance, because drops add up."""
     plan = promotion(of(now, now), of(was, was))
     check_reason([plan], "the data set is harder")
 
@@ -113,7 +113,7 @@ def test_less_may_be_better() -> None:
     assert [] == [each for each in promotion(of(1.0), more).changes if each.worse]
 
 
-def test_what_would_be_gone() -> None:
+def test_a_missing_variant_needs_a_reason() -> None:
     """A variant or a score that the new run lacks needs a reason, like a lower mean."""
     both = evidence([trial(1), replace(trial(1), group="shop-hot")])
 
@@ -121,7 +121,7 @@ def test_what_would_be_gone() -> None:
         check_reason([promotion(of(1.0), both)], "")
 
 
-def test_other_suites_stay_out() -> None:
+def test_other_suites_are_not_checked() -> None:
     """Only the promoted suite is checked."""
     other = evidence([trial(1), replace(trial(1, 0.0), suite="bank", group="bank")])
 

@@ -81,7 +81,7 @@ def rollout(**keys: Any) -> Rollout:
     )
 
 
-def test_what_is_taken_from_a_rollout() -> None:
+def test_the_data_of_a_rollout() -> None:
     """Evidence has scores, hashes, attempts, and timings derived from timestamps. Failed calls are marked."""
     assert Trial(
         suite="shop",
@@ -148,8 +148,8 @@ def test_writing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "no json", "[]", '{"schema": "agentbench-baseline/5"}', '{"schema": "agentbench-baseline/5", "suite": "s"}', "3"]
 )
-def test_what_is_no_baseline(tmp_path: Path, text: str) -> None:
-    """The error names the file and the command that writes a baseline."""
+def test_an_invalid_baseline(tmp_path: Path, text: str) -> None:
+    """If a file is not a baseline, the error names the file and the command that writes a baseline."""
     path = tmp_path / "base.jsonl"
     path.write_text(text)
 

@@ -40,7 +40,7 @@ def decided(text: str, run: Evidence, scale: Scale, *others: str, base: Evidence
 
 
 @pytest.mark.parametrize(("scale", "mean"), [(SHARE, 0.0), (MARKS, 6.0), (MISTAKES, None), (UNDECLARED, None), (Scale(greatest=1.0), None)])
-def test_what_an_agents_error_counts_as(scale: Scale, mean: float | None) -> None:
+def test_the_score_of_an_agent_error(scale: Scale, mean: float | None) -> None:
     """An agent error counts as the worst end of the scale if that is finite, and is left out otherwise."""
     measured = samples(run_of([1.0, None], scale).groups["shop"], "slips", scale)
 
@@ -52,7 +52,7 @@ def test_limits() -> None:
     measured = samples(run_of([1.0, 0.0], SHARE).groups["shop"], "slips", SHARE)
 
     assert [(0.0, 1.0), None, None] == [score_limits(each, measured) for each in (SHARE, MISTAKES, UNDECLARED)]
-    assert score_limits(MARKS, measured) is None  # 0 is no such mark, so the run is from before the declaration
+    assert score_limits(MARKS, measured) is None  # 0 is not a valid mark, so the run is older than the declaration
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_limits() -> None:
         ("slips.mean >= 2 of run", UNDECLARED, "FAIL", 1.0),
     ],
 )
-def test_crashing_does_not_pay(text: str, scale: Scale, verdict: str, estimate: float) -> None:
-    """A rule about a mean that leaves out an agent error cannot pass. It can still fail."""
+def test_a_mean_without_agent_errors_cannot_pass(text: str, scale: Scale, verdict: str, estimate: float) -> None:
+    """If a mean leaves out agent errors, a rule about it cannot pass. It can still fail."""
     decision = decided(text, run_of([1.0, 1.0, 1.0, 1.0, None], scale), scale)
 
     assert (verdict, estimate) == (decision.verdict, decision.estimate)
@@ -95,7 +95,7 @@ def test_errors_of_the_baseline() -> None:
 
 
 def test_another_declaration() -> None:
-    """Values on different scales are not compared, in whichever direction they changed."""
+    """Values on different scales are not compared, whether the values rose or fell."""
     run, base = run_of([1.0, 2.0] * 60, MARKS), run_of([1.0, 2.0] * 60, UNDECLARED, run="old")
 
     decision = decided("slips.mean <= 1 vs baseline", run, MARKS, base=base)
@@ -104,7 +104,7 @@ def test_another_declaration() -> None:
     assert decided("slips.mean <= 1 vs baseline", run, MARKS, base=run_of([1.0, 2.0] * 60, MARKS, run="old")).verdict == "PASS"
 
 
-def test_an_undeclared_score_says_so() -> None:
+def test_an_undeclared_score_has_a_note() -> None:
     """A note about an undeclared scale accompanies the verdict."""
     (found,) = judge_rules([rule("slips.mean >= 1 of run", UNDECLARED)], run_of([1.0], UNDECLARED), {})
 

@@ -1,4 +1,4 @@
-"""Runs of one setup: which they are, how many there were, and whether a run is the best of them."""
+"""Earlier runs of the same setup: which runs count, how many there are, and whether a run is the best of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def kept(reports: Path, *runs: Run) -> Path:
     return reports
 
 
-def test_tries_before(tmp_path: Path) -> None:
+def test_earlier_runs(tmp_path: Path) -> None:
     """Earlier runs of the same setup are counted, and those without PASS are named. Later runs and the run itself do not count."""
     runs = [run(4, "FAIL"), run(1, "FAIL"), run(2, "INCONCLUSIVE"), run(3)]
 
@@ -68,19 +68,19 @@ def test_tries_before(tmp_path: Path) -> None:
         *(other(part) for part in PARTS),
     ],
 )
-def test_no_try(tmp_path: Path, before: Run) -> None:
+def test_runs_that_do_not_count(tmp_path: Path, before: Run) -> None:
     """Runs that could not measure, were interrupted or rescored, or have another setup do not count."""
     assert EarlierRuns(0, ()) == earlier_runs(run(2), kept(tmp_path, before))
 
 
 def test_unknown_setups_are_not_the_same(tmp_path: Path) -> None:
-    """Without git, the setup is unknown."""
+    """Without git, the setup of a run is unknown, so no other run counts as one of the same setup."""
     assert setup_of(run(1, identity=NO_CODE)) is None
     reports = kept(tmp_path, run(1, "FAIL", identity=NO_CODE))
     assert EarlierRuns(0, ()) == earlier_runs(run(2, identity=NO_CODE), reports)
 
 
-def test_folders_that_are_no_runs(tmp_path: Path) -> None:
+def test_folders_that_are_not_runs(tmp_path: Path) -> None:
     """Symbolic links to runs and incomplete files do not count as runs."""
     kept(tmp_path, run(1, "FAIL"))
     (tmp_path / "latest").symlink_to("20260101-120000")

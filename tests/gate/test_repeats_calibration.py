@@ -1,4 +1,4 @@
-"""The runs that thresholds were suggested from pass those thresholds."""
+"""Thresholds that are suggested from several runs: those runs pass them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_of(values: list[float]) -> Evidence:
 @settings(max_examples=30)
 @given(st.lists(scores, min_size=2, max_size=3))
 def test_suggestions_hold(values: list[list[float]]) -> None:
-    """Every pair of runs passes with the margin, but not with a hundredth less. Every run passes the threshold of the mean."""
+    """Every pair of runs passes with the suggested margin, but not if it is smaller by 0.01. Every run passes the threshold of the mean."""
     runs = [run_of(each) for each in values]
     found = calibrate(runs, "shop", "tsq")
 
@@ -38,7 +38,7 @@ def test_suggestions_hold(values: list[list[float]]) -> None:
         assert {"PASS"} == {judge_rules([mean], each, {})[0].decision.verdict for each in runs}
 
 
-def test_what_varies() -> None:
+def test_the_flaky_scenarios() -> None:
     """The result has the flaky scenarios (widest first), the means of the runs, and the lowest score."""
     first, second = run_of([1.0, 0.5, 1.0, 0.9]), run_of([1.0, 0.75, 0.0, 0.9])
     found = calibrate([first, second], "shop", "tsq")
@@ -48,7 +48,7 @@ def test_what_varies() -> None:
     assert (4, 2, 0.0) == (found.scenarios, found.pairs, found.worst)
 
 
-def test_what_varies_alike() -> None:
+def test_equal_variation_is_sorted_by_id() -> None:
     """Scenarios with equal variation are sorted by id, in whatever order rollouts ended."""
     runs = [evidence([trial(id, score) for id in (2, 1)]) for score in (0.0, 1.0)]
 
@@ -56,7 +56,7 @@ def test_what_varies_alike() -> None:
 
 
 def test_real_differences_are_false_alarms() -> None:
-    """If runs really differ, one direction fails with a small margin."""
+    """If two runs really differ, the comparison in one direction fails with a small margin."""
     found = calibrate([run_of([1.0] * 50), run_of([0.5] * 50)], "shop", "tsq")
 
     assert {"PASS": 1, "FAIL": 1} == dict(found.verdicts[0.1])

@@ -1,4 +1,4 @@
-"""Gate rules: what they mean, and that the error about an invalid rule says what would work."""
+"""Gate rules: their meaning, and the errors about invalid rules."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def test_margins(text: str, margin: float) -> None:
         ("rollouts_per_hour >= -5", "the limit must be 0 or more"),
     ],
 )
-def test_what_is_no_rule(text: str, sentence: str) -> None:
-    """The error quotes the rule, and says what is wrong or what would work."""
+def test_invalid_rules(text: str, sentence: str) -> None:
+    """The error about an invalid rule quotes the rule, and says what is wrong or what would work."""
     with pytest.raises(ConfigError, match=sentence) as error:
         parsed(text)
 

@@ -1,4 +1,4 @@
-"""Comparisons of several runs with one: verdicts are corrected for their number, and incomparable values are not compared."""
+"""Comparisons of several runs with one: verdicts are corrected for the number of runs, and values that are not comparable are left out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def noisy(shift: float = 0.0, seed: int = 1) -> Evidence:
 
 
 def test_more_runs_have_wider_intervals() -> None:
-    """The same pair of runs has a wider interval together with two others than alone, by Holm's procedure."""
+    """A comparison of two runs has a wider interval if two more runs are compared, by Holm's procedure."""
     base, other = run(noisy()), run(noisy(seed=2))
     (alone,) = score_against(several(base, other), "shop", "tsq")
     beside, *_ = score_against(several(base, other, run(noisy(seed=3)), run(noisy(seed=4))), "shop", "tsq")
@@ -67,7 +67,7 @@ def test_scores_against_the_reference() -> None:
         assert [FAIL, INCONCLUSIVE] == [each.decision and each.decision.verdict for each in found]
 
 
-def test_what_is_not_compared() -> None:
+def test_values_that_are_not_compared() -> None:
     """Scores by other scorers, suites of one run, and speeds under other conditions are not compared. A sentence says why."""
     apart = evidence(trial(number, content={**HASHES, "scorers": {"tsq": "x"}}) for number in range(30))
     runs = several(run(noisy()), run(apart, concurrency=4), run(noisy(), suites=("store",)))
@@ -84,7 +84,7 @@ def test_what_is_not_compared() -> None:
     ] == [*comparison_warnings(runs)]
 
 
-def test_what_neither_has() -> None:
+def test_a_suite_that_neither_run_has() -> None:
     """A suite that only a third run has causes no warning about the other two runs."""
     runs = several(run(noisy()), run(noisy()), run(noisy(), suites=("shop", "store")))
 
@@ -134,7 +134,7 @@ def test_flips() -> None:
     assert [(1, 1), (0, 1)] == [(cell.passed, cell.trials) for cell in found[0].cells if cell]
 
 
-def test_more_trials_are_no_flip() -> None:
+def test_more_trials_do_not_make_a_flip() -> None:
     """A scenario that always passes does not differ if its means differ only by rounding."""
     base = evidence([trial("same", 0.8), trial("lower", 0.8)])
     new = evidence(trial(name, score, number=number) for name, score in (("same", 0.8), ("lower", 0.7)) for number in (1, 2, 3))
@@ -169,7 +169,7 @@ def test_goodput_under_other_objectives() -> None:
 
 
 def test_nothing_measured() -> None:
-    """A run whose backend failed still shares its scenarios; the reason is that none was measured."""
+    """A run whose backend failed still has the same scenarios. The reason is that none of them was measured."""
     dead = run(evidence(trial(name, None, status="infra_error") for name in range(3)))
     (found,) = score_against(several(run(), dead), "shop", "tsq")
 
@@ -182,7 +182,7 @@ def test_distinct_names() -> None:
 
 
 def test_how_many_scenarios_a_comparison_rests_on() -> None:
-    """If runs have different scenarios, a sentence tells on how many common ones they are compared."""
+    """If runs have different scenarios, a sentence has the number of common ones on which they are compared."""
     every, few = (passing(evidence(trial(name, number=number) for name in range(count) for number in (1, 2))) for count in (40, 10))
 
     assert [

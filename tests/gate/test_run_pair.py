@@ -53,7 +53,7 @@ def run(found: Evidence | None = None, **changes: Any) -> ComparedRun:
 
 
 @given(TREES, TREES)
-def test_what_differs_is_named(old: Json, new: Json) -> None:
+def test_differing_settings_are_listed(old: Json, new: Json) -> None:
     """Only differing settings are listed, each with its old and its new value."""
     found = [*setup_changes(run(agent=old), run(agent=new))]
 
@@ -62,7 +62,7 @@ def test_what_differs_is_named(old: Json, new: Json) -> None:
     assert [] == [*setup_changes(run(agent=old), run(agent=copy.deepcopy(old)))]
 
 
-def test_a_hash_is_no_difference_of_its_own() -> None:
+def test_a_hash_is_not_listed_as_well() -> None:
     """If the backend's settings differ, its hash is not listed as well."""
     found = [*setup_changes(run(), run(backend={"seed": 1}))]
 
@@ -101,7 +101,7 @@ def test_a_run_without_an_identity() -> None:
         ({"hits": 0.9}, ["the prefix cache was not in the same state: hit ratio 0.50 and 0.90"]),
     ],
 )
-def test_doubts(change: Json, said: list[str]) -> None:
+def test_speed_warnings(change: Json, said: list[str]) -> None:
     """Other hardware, concurrency, cache or a saturated client cause a warning about speeds. Another agent does not."""
     assert said == [*speed_warnings(run(hits=0.5), run(**{"hits": 0.5, **change}))]
 

@@ -1,4 +1,4 @@
-"""The history of a suite: what counts as a step, and what happens to regressions."""
+"""The history of a suite: which changes count as steps, and when a regression is new, fixed or recurring."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_new_fixed_recurring() -> None:
     assert found[0].high < 0
 
 
-def test_half_of_the_way_up_fixes_nothing() -> None:
+def test_a_partial_recovery_fixes_nothing() -> None:
     """A run that is better than the worst one, but still worse than before, leaves the regression open."""
     trend = history(*(night(day, share) for day, share in enumerate((1.0, 0.2, 0.6, 0.6, 1.0))))
 
@@ -80,7 +80,7 @@ def test_latencies_have_a_margin(factor: float, count: int) -> None:
     assert count == len(series(trend, "ttft.p50").regressions)
 
 
-def test_looks_have_their_price() -> None:
+def test_each_comparison_has_a_smaller_risk() -> None:
     """The k-th comparison of a metric has a risk of 0.05 / k (k + 1), which all together never exceed 0.05."""
     trend = history(night(0), night(1), night(2), night(3, 0.2))
 
@@ -89,8 +89,8 @@ def test_looks_have_their_price() -> None:
     assert pytest.approx(1 - 0.05 / (3 * 4)) == found.confidence
 
 
-def test_what_was_claimed_stays_claimed() -> None:
-    """Another night can only change whether an earlier regression is fixed."""
+def test_reported_regressions_do_not_change() -> None:
+    """A later night changes nothing about an earlier regression except whether it is fixed."""
     nights = [night(day, share) for day, share in enumerate((0.9, 0.3, 0.3, 0.9, 0.9, 0.3, 0.9))]
 
     for count in range(2, len(nights)):
@@ -107,7 +107,7 @@ def test_scored_in_another_way() -> None:
     assert ["n4"] == [each.run for each in series(history(night(0), *lower, night(4, 0.0, content=OTHER_SCORING))).regressions]
 
 
-def test_nobody_knows_whether_it_was_fixed() -> None:
+def test_a_regression_of_an_earlier_level_is_unknown() -> None:
     """A regression that is open when another level begins becomes unknown, and no later run fixes it."""
     others = [night(day, content=OTHER_SCORING) for day in (2, 3)]
 
@@ -148,8 +148,8 @@ def test_points_have_the_intervals_of_reports() -> None:
     assert all(each.low is not None and each.high is not None and each.low < each.value < each.high for each in points)
 
 
-def test_what_took_no_time() -> None:
-    """Gaps measured as 0 ms are 0 ms here too, as in run.json, with an interval that contains 0."""
+def test_a_latency_of_zero() -> None:
+    """If the gaps between tokens were measured as 0 ms, the point is 0 ms as in run.json, and its interval begins at 0."""
     call = CallTimes({"ttft": 100.0, "tpot": 0.0}, 11, failed=False)
     found = evidence(trial(number, calls=(call,), began_at=float(number)) for number in range(60))
     (point,) = series(history(found), "tpot.p50").points
@@ -158,7 +158,7 @@ def test_what_took_no_time() -> None:
 
 
 def test_a_directory_is_read(tmp_path: Path) -> None:
-    """Runs and baselines are in time order, each run once. Unreadable ones are listed with the reason."""
+    """Runs and baselines of a directory are read in time order, each run once. Unreadable ones are listed with the reason."""
     run_directory(tmp_path / "20260304-050607", *ALL, finished_at="2026-03-02T06:00:00+00:00")
     for day in (3, 0):
         (tmp_path / "baselines").mkdir(exist_ok=True)
@@ -174,7 +174,7 @@ def test_a_directory_is_read(tmp_path: Path) -> None:
 
 
 def test_a_run_without_its_journal(tmp_path: Path) -> None:
-    """A run of which only run.json was kept is left out with a reason. The others have their history."""
+    """A run without rollouts.jsonl is left out with a reason. The history of the other runs is complete."""
     run_directory(tmp_path / "20260304-050607", *ALL)
     (run_directory(tmp_path / "20260305-050607", *ALL) / "rollouts.jsonl").unlink()
 
@@ -198,7 +198,7 @@ def test_a_run_from_a_recording(tmp_path: Path) -> None:
     assert (["20260304-050607"], ["20260305-050607"]) == ([name for name, _ in past.evidence], [each.source for each in past.left_out])
 
 
-def test_nothing_to_read(tmp_path: Path) -> None:
+def test_directories_without_runs(tmp_path: Path) -> None:
     """A missing or empty directory, a single run, and a directory without readable runs are refused, each with a sentence."""
     with pytest.raises(ConfigError, match=r"nights is not a directory; name the directory that contains the runs"):
         read_history(tmp_path / "nights")

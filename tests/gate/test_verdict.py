@@ -1,4 +1,4 @@
-"""Verdicts on rules for a run and its baseline: what passes, what fails, and what never passes."""
+"""Verdicts on rules for a run and its baseline: which runs pass, fail, or cannot pass."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ BASE = evidence(suite(), run="before")
         ("rollouts_per_hour >= 900", {}, "PASS"),
         ("rollouts_per_hour >= 1100", {}, "FAIL"),
         ("rollouts_per_hour >= -1% vs baseline", {}, "PASS"),
-        ("output_tokens_per_s >= 1", {}, "INCONCLUSIVE"),  # this run has no such number
+        ("output_tokens_per_s >= 1", {}, "INCONCLUSIVE"),  # this run has no such rate
         ("infra_error.rate <= 0%", {}, "PASS"),
         ("agent_error.rate <= 1%", {"status": "agent_error"}, "FAIL"),
-        ("goodput >= 95%", {}, "INCONCLUSIVE"),  # nobody said what is good
+        ("goodput >= 95%", {}, "INCONCLUSIVE"),  # without latency objectives, no call is good
     ],
 )
 def test_rules(text: str, run: dict[str, Any], expected: str) -> None:
-    """Scores and latencies are decided by their interval, exact values without one."""
+    """Rules about scores and latencies are decided by an interval, rules about exact values without one."""
     assert expected == verdict(text, evidence(suite(**run)), BASE)
 
 
@@ -72,7 +72,7 @@ def test_goodput() -> None:
 
 
 def test_an_agents_error_is_the_worst_score() -> None:
-    """Leaving out agent errors would make a run better the more often its agent fails."""
+    """An agent error counts as score 0. If it were left out, a run would get better the more often its agent fails."""
     run = evidence([*suite(50), *(trial(i, None, status="agent_error") for i in range(50, 100))])
 
     found = judged("tsq.mean >= -0.05 vs baseline", run, BASE).decision
@@ -94,7 +94,7 @@ DOUBTFUL = {
 @pytest.mark.parametrize("name", DOUBTFUL)
 @pytest.mark.parametrize("text", ["tsq.mean >= -0.05 vs baseline", "tsq.mean >= 0.7", "ttft.p50 <= 150ms", "rollouts_per_hour >= 900"])
 def test_a_doubtful_run_never_passes(name: str, text: str) -> None:
-    """What was lost or not measured turns PASS into INCONCLUSIVE, and the reason says so."""
+    """If rollouts were lost or not measured, PASS becomes INCONCLUSIVE, and the reason says why."""
     run, why = DOUBTFUL[name]
     found = judged(text, run, BASE).decision
 
@@ -108,7 +108,7 @@ def test_a_doubtful_run_can_fail() -> None:
 
 
 def test_the_allowed_share_of_infra_errors() -> None:
-    """The allowed share of infra errors is 2 %, or the limit of a rule about it. That rule itself fails above its limit."""
+    """The allowed share of infra errors is 2 %, or the limit of a rule about it. Above its limit, the rule itself fails."""
     run = DOUBTFUL["infra"][0]
     rules = [asked("tsq.mean >= -0.05 vs baseline"), asked("infra_error.rate <= 5%")]
 
@@ -149,7 +149,7 @@ def test_nothing_measured_is_never_a_pass(text: str, status: str | None) -> None
         (evidence([*suite(), trial(1, None, unscored=("tsq",))]), BASE, missing_scores(1, "tsq")),
     ],
 )
-def test_what_cannot_be_compared(run: Evidence, base: Evidence | None, why: str) -> None:
+def test_baselines_that_cannot_be_compared(run: Evidence, base: Evidence | None, why: str) -> None:
     """A baseline that is missing or has other scenarios, data or scorers decides nothing, and the reason says so."""
     found = judged("tsq.mean >= -0.05 vs baseline", run, base).decision
 
@@ -166,7 +166,7 @@ def test_a_part_of_a_suite() -> None:
 
 
 @pytest.mark.parametrize("text", ["ttft.p50 <= 9s", "ttft.p50 <= 1ms", "rollouts_per_hour >= 1", "goodput >= 1%"])
-def test_a_saturated_client_times_nothing(text: str) -> None:
+def test_timings_of_a_saturated_client(text: str) -> None:
     """Timings of a saturated client neither pass nor fail. Scores are not affected."""
     run = evidence(suite(), stopwatch="client-saturated", slo={"ttft": 150.0})
 
@@ -175,7 +175,7 @@ def test_a_saturated_client_times_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["cost_per_pass <= 0.02", "score_per_1k_tokens >= 0.3", "prefix_cache_hit_ratio >= 0.5"])
-def test_tokens_need_no_stopwatch(text: str) -> None:
+def test_token_metrics_need_no_timing(text: str) -> None:
     """Token metrics are known even if the client was saturated."""
     efficiency = {"shop": {"cost_per_pass": 0.01, "score_per_1k_tokens": 0.5}}
     run = evidence(suite(), stopwatch="client-saturated", efficiency=efficiency, rates={"prefix_cache_hit_ratio": 0.75})
@@ -281,7 +281,7 @@ def test_imported_rollouts_may_have_no_time() -> None:
     assert "INCONCLUSIVE" == verdict("rollout.p50 <= +10% vs baseline", evidence(suite()), base)
 
 
-def test_what_else_has_changed() -> None:
+def test_notes_about_other_changes() -> None:
     """A different agent, backend or share of prefix cache hits causes a note, and does not change the verdict."""
     run = evidence(suite(content={**HASHES, "agent": "x", "backend": "y"}), rates={"prefix_cache_hit_ratio": 0.9})
     base = evidence(suite(), rates={"prefix_cache_hit_ratio": 0.1})
@@ -295,7 +295,7 @@ def test_what_else_has_changed() -> None:
 
 
 def test_hits_do_not_make_up_for_throughput() -> None:
-    """A rule on the rate fails although the prefix cache hits rose: a router that pauses programs may have twenty times the hits."""
+    """A rule on the rate fails although the prefix cache hits rose. A router that pauses programs may have twenty times the hits."""
     run = evidence(suite(), rates={"prefix_cache_hit_ratio": 0.65, "rollouts_per_hour": 300.0})
     base = evidence(suite(), rates={"prefix_cache_hit_ratio": 0.03, "rollouts_per_hour": 900.0})
 
@@ -362,7 +362,10 @@ HELD = {"quarantined": {"shop": [str(i) for i in range(5)]}}
     ],
 )
 def test_quarantined_scenarios_are_left_out(rule: str, run: dict[str, Any], base: dict[str, Any]) -> None:
-    """Whatever quarantined scenarios did in either run, the decision is that of the 95 others, and they are named."""
+    """Quarantined scenarios do not affect the decision, whatever they did in either run.
+
+    It is that of the 95 others, and a note names them.
+    """
     others = [each for each in suite() if int(each.scenario) >= 5]
     one = judged(rule, evidence([*suite(5, **run), *others], slo={"ttft": 150.0}, **HELD), evidence([*suite(5, **base), *others]))
     without = judged(rule, evidence(others, slo={"ttft": 150.0}), evidence(others))
@@ -398,14 +401,17 @@ def test_infra_errors_of_quarantined_scenarios_count(rule: str) -> None:
     assert "PASS" != verdict(rule, run, BASE)
 
 
-def test_everything_in_quarantine_is_no_pass() -> None:
+def test_a_suite_in_quarantine_cannot_pass() -> None:
     """If quarantine leaves no scenario of the selected part, the rule is INCONCLUSIVE."""
     assert "INCONCLUSIVE" == verdict("tsq.mean >= -0.9 vs baseline", evidence(suite(5), **HELD), BASE)
     assert "INCONCLUSIVE" == verdict("tsq.mean >= 0.1", evidence(suite(5), **HELD), any_part=True)
 
 
-def test_a_look_asks_for_more() -> None:
-    """If rounds are added until the verdict is decided, means and pass rates have the level of their look. Other rules are unchanged."""
+def test_interim_looks_need_more_confidence() -> None:
+    """If rounds are added until the verdict is decided, means and pass rates have the confidence of their interim look.
+
+    Other rules are unchanged.
+    """
     run = evidence(suite(trials=2), rounds=2, most_rounds=5)
     texts = ["tsq.mean >= -0.05 vs baseline", "tsq.mean >= 0.7", "ttft.p50 <= 150ms", "repeated.mean <= 0.5 vs baseline"]
 
@@ -415,7 +421,7 @@ def test_a_look_asks_for_more() -> None:
 
 
 def test_rules_without_a_margin_share_the_level_of_their_look() -> None:
-    """Two rules without margin have half of the level each, and so a higher confidence."""
+    """Two rules without a margin share the risk of an interim look, so each needs a higher confidence."""
     run = evidence(suite(trials=2), rounds=2, most_rounds=5)
     rule = asked("tsq.mean >= -0 vs baseline")
 
@@ -424,8 +430,8 @@ def test_rules_without_a_margin_share_the_level_of_their_look() -> None:
     assert 0.95 < one < two < 1
 
 
-def test_a_look_sees_whole_rounds() -> None:
-    """Trials of an interrupted round do not count for rules with interim looks, but for all others."""
+def test_interim_looks_use_complete_rounds() -> None:
+    """Trials of an incomplete round count for all rules except those with interim looks."""
     trials = [*suite(trials=2), *suite(n=50, score=0.0, trials=3)[2::3]]
     run = evidence(trials, rounds=2, most_rounds=5)
 
@@ -442,11 +448,11 @@ def test_a_look_sees_whole_rounds() -> None:
         ("tsq.mean >= -0.05 vs baseline", {"wrong": 50}, False),  # it fails
         ("tsq.mean >= -0.05 vs baseline", {"wrong": 7}, True),
         ("tsq.mean >= 0.8", {}, True),
-        ("pass^3 >= 0.7", {}, True),  # two trials cannot say
+        ("pass^3 >= 0.7", {}, True),  # two trials are too few
         ("pass^2 >= 0.5", {}, False),
     ],
 )
-def test_what_more_trials_may_decide(text: str, run: dict[str, Any], expected: bool) -> None:
+def test_rules_that_more_trials_may_decide(text: str, run: dict[str, Any], expected: bool) -> None:
     """A rule is open if its interval contains the threshold, or if a pass rate needs more trials than there are."""
     pass_threshold = PassThreshold("tsq", 0.5)
     rule = replace(asked(text, passes=True), pass_threshold=pass_threshold)
@@ -455,8 +461,8 @@ def test_what_more_trials_may_decide(text: str, run: dict[str, Any], expected: b
     assert expected == found.is_open(2)
 
 
-def test_more_trials_are_no_baseline() -> None:
-    """A rule without a baseline, or one that a part of the suite cannot pass, is not open."""
+def test_rules_that_more_trials_cannot_decide() -> None:
+    """A rule is not open if it lacks a baseline, or if the measured part of the suite is too small for a PASS."""
     run = evidence(suite(trials=2), rounds=2, most_rounds=5, scenarios={"shop": 1000})
     rules = [asked("tsq.mean >= -0.05 vs baseline"), asked("tsq.mean >= 0.5")]
 
@@ -469,7 +475,7 @@ def test_more_trials_are_no_baseline() -> None:
 @pytest.mark.parametrize(
     ("text", "verdict", "estimate"),
     [
-        ("tsq.mean >= 0.8 of run", "PASS", 0.8),  # on the limit is not below it
+        ("tsq.mean >= 0.8 of run", "PASS", 0.8),  # the threshold itself passes
         ("tsq.mean >= 0.81 of run", "FAIL", 0.8),
         ("repeated.mean <= 0 of run", "PASS", 0.0),
         ("pass^2 >= 0.8 of run", "PASS", 0.8),
@@ -511,7 +517,7 @@ def test_a_fact_about_a_part(score: float, any_part: bool, verdict: str) -> None
 
 
 def test_a_fact_counts_quarantine() -> None:
-    """Quarantine affects inference about a suite, but not values of the run: reports have the same mean."""
+    """A rule `of run` includes quarantined scenarios, so its mean equals that of the reports. A rule about the suite leaves them out."""
     run = evidence([trial(number, float(number > 0)) for number in range(20)], quarantined={"shop": ["0"]})
 
     fact, inferred = judge_rules([asked("tsq.mean >= 0.96 of run"), asked("tsq.mean >= 0.96")], run, {})

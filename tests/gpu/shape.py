@@ -1,4 +1,4 @@
-"""`python shape.py FOLDER PORT`: a config and a tokenizer of the shape of Qwen3-8B, for vLLM's `--load-format=dummy`."""
+"""Serves a config and a tokenizer in the shape of Qwen3-8B for vLLM's `--load-format=dummy`: `python shape.py FOLDER PORT`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 MAKER = Path(__file__).parents[2] / "backends" / "tiny_tokenizer.py"
 
-#: What Qwen3-8B has; its vocabulary is the small tokenizer's, rounded up.
+#: The shape of Qwen3-8B. Its vocabulary is that of the small tokenizer, rounded up.
 SHAPE = {
     "hidden_size": 4096,
     "intermediate_size": 12288,

@@ -1,4 +1,4 @@
-"""Ten minutes on a machine with a GPU: `make test-gpu`. Elsewhere it skips, and says what it needs."""
+"""A test of ten minutes on a machine with a GPU: `make test-gpu`. On other machines it is skipped with the requirements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STACK = "tests/gpu/random-8b.yaml"
 
 @pytest.fixture
 def gpu() -> gpus.Gpu:
-    """A free GPU whose memory NVML tells."""
+    """Returns a free GPU whose memory NVML reports."""
     if not os.environ.get("GPU_TESTS"):
         pytest.skip("NOT TESTED on a GPU: make test-gpu, with a GPU of 24 GB or more")
     try:

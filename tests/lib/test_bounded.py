@@ -23,7 +23,7 @@ class Stubborn:
 
     def __init__(self) -> None:
         self.released = asyncio.Event()
-        self.cancelled = 0  # times
+        self.cancelled = 0  # number of cancellations
         self.refused = asyncio.Event()
 
     async def run(self) -> str:
@@ -41,7 +41,7 @@ class Stubborn:
 
 @pytest.fixture
 async def stubborn() -> AsyncIterator[Stubborn]:
-    """Ends with the test, because the event loop waits for all its tasks when it is closed."""
+    """Yields code that ignores cancellation. It ends with the test, because a closing event loop waits for all its tasks."""
     code = Stubborn()
     yield code
     code.released.set()
@@ -79,7 +79,7 @@ async def test_code_that_raises(error: BaseException) -> None:
 
 
 async def test_code_that_cancels_itself() -> None:
-    """The caller is not cancelled."""
+    """Code that cancels itself does not cancel its caller."""
 
     async def give_up() -> None:
         task = asyncio.current_task()
@@ -107,7 +107,7 @@ async def test_code_that_ends_when_it_is_cancelled(answer: str, value: int | Non
 
 
 async def test_code_that_does_not_end(stubborn: Stubborn) -> None:
-    """It is left running after the grace period, and its later requests are refused."""
+    """Code that ignores cancellation is left running after the grace period, and its later requests are refused."""
     end = await run_bounded(stubborn.run, 0.01, grace=0.01)
 
     assert (True, TASK_LEFT, None, 1) == (end.took_too_long, end.left, end.error, stubborn.cancelled)
@@ -118,7 +118,7 @@ async def test_code_that_does_not_end(stubborn: Stubborn) -> None:
 
 
 async def test_a_caller_that_is_cancelled(stubborn: Stubborn) -> None:
-    """The cancellation is raised after the grace period, although the code still runs."""
+    """If the caller is cancelled, its cancellation is raised after the grace period, even if the code still runs."""
     caller = asyncio.create_task(run_bounded(stubborn.run, 60, grace=0.01))
     await asyncio.sleep(0.01)
     caller.cancel()

@@ -17,7 +17,7 @@ from pytest_agentbench.lib import capture
 
 @contextmanager
 def installed() -> Iterator[io.StringIO]:
-    """This process captures, as the pool does, instead of pytest; what belongs to no rollout comes here."""
+    """Captures in this process as the pool does, instead of pytest. Returns the output that belongs to no rollout."""
     outside, root = io.StringIO(), logging.getLogger()
     handlers, level = [*root.handlers], root.level
     root.handlers.clear()
@@ -31,7 +31,7 @@ def installed() -> Iterator[io.StringIO]:
 
 
 async def talk(name: str, meet: asyncio.Barrier) -> str:
-    """Logs and prints in step with others, in tasks and threads of its own too; returns what was captured."""
+    """Logs and prints in step with other rollouts, also in its own tasks and threads. Returns the captured output."""
 
     async def aside() -> None:
         print(f"{name} in a task")
@@ -64,7 +64,7 @@ async def test_tasks_do_not_mix() -> None:
 
 
 def test_levels() -> None:
-    """Messages from INFO up are kept, with their level and logger; DEBUG ones are not."""
+    """Messages of level INFO and above are kept, with level and logger. DEBUG messages are not."""
     with installed() as outside, capture.capture() as log:
         logging.getLogger("shop.debug").debug("small talk")
         logging.getLogger("shop.cart").warning("no %s left", "lamps")

@@ -21,7 +21,7 @@ from tests.made_runs import run_of
 
 @dataclass(frozen=True)
 class Box:
-    """Something with a size."""
+    """A record with fields of several types."""
 
     name: str
     size: float | None
@@ -31,7 +31,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Shelf:
-    """Boxes, and what a plugin has to say."""
+    """A record with nested records and an open mapping, in which plugins store their own keys."""
 
     boxes: tuple[Box, ...]
     places: Mapping[str, Mapping[str, int]]
@@ -54,8 +54,8 @@ SHELVES = st.builds(
 
 
 @given(SHELVES)
-def test_what_is_written_is_read(shelf: Shelf) -> None:
-    """Whatever is in a record, its JSON is read as an equal record; what plugins added stands among its own keys."""
+def test_any_record_survives_json(shelf: Shelf) -> None:
+    """Any record is read back from its JSON as an equal record. Keys of plugins are written next to the record's own keys."""
     written = json.loads(json.dumps(plain(shelf)))
 
     assert shelf == read(Shelf, written)
@@ -89,8 +89,8 @@ GOOD["anything"] = None
         ({"boxes": [{**GOOD["boxes"][0], "sise": 1}]}, "boxes[0].sise is unknown; known are: name, size, ends, word"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, Any], sentence: str) -> None:
-    """The first error is named with its place and the expected value. Nothing is guessed, and no key is ignored."""
+def test_errors_name_their_place(change: dict[str, Any], sentence: str) -> None:
+    """The message for the first error has its place and the expected type. Nothing is guessed, and no key is ignored."""
     with pytest.raises(ValueError, match=r".") as raised:
         read(Shelf, {**GOOD, **change})
 
@@ -99,7 +99,7 @@ def test_what_is_wrong_is_named(change: dict[str, Any], sentence: str) -> None:
 
 @dataclass(frozen=True)
 class Figures:
-    """Numbers, and boxes in the place of some."""
+    """A record whose values are records, numbers or None."""
 
     first: Box | float | None
     rest: Mapping[str, Box | float | None] = field(default_factory=dict, metadata=OPEN)
@@ -110,14 +110,14 @@ FIGURE = st.none() | NUMBERS | BOXES
 
 @given(st.builds(Figures, FIGURE, st.dictionaries(st.text("xyz", min_size=1), FIGURE)))
 def test_a_record_or_a_number(figures: Figures) -> None:
-    """Where a record, a number or nothing may stand, each is read as it was, also among the keys of the record that it belongs to."""
+    """A field for a record, a number or None is read back unchanged, also in an open mapping."""
     written = json.loads(json.dumps(plain(figures)))
 
     assert figures == read(Figures, written) == received(Figures, written)
 
 
 def test_json_of_a_record_or_a_number() -> None:
-    """A record is an object there, a number stays one though it is 0 or whole, and nothing is null."""
+    """In such a field, a record becomes an object, a number stays a number even if it is 0 or whole, and None becomes null."""
     box = Box("a", 1.5, None, "b")
     written = {"first": {"name": "a", "size": 1.5, "ends": None, "word": "b"}, "zero": 0.0, "whole": 2, "nothing": None}
 
@@ -140,7 +140,7 @@ def test_json_of_a_record_or_a_number() -> None:
     ],
 )
 def test_neither_a_record_nor_a_number(change: dict[str, Any], sentence: str) -> None:
-    """A value of another type is refused with its place, and so is a record with a fault, with the place inside it."""
+    """In such a field, a value of another type is refused with its place. A fault in a record is reported with the place inside it."""
     with pytest.raises(ValueError, match=r".") as raised:
         read(Figures, {"first": None, **change})
 
@@ -148,13 +148,13 @@ def test_neither_a_record_nor_a_number(change: dict[str, Any], sentence: str) ->
 
 
 def test_no_object_at_all() -> None:
-    """If a file contains something else altogether, the error has no place."""
+    """If a file does not contain an object, the error has no place."""
     with pytest.raises(ValueError, match=r"^it is a list, not an object$"):
         read(Shelf, [])
 
 
 class Stamp(NamedTuple):
-    """A row of an array, the last places of which may be missing in a file."""
+    """A row of an array. A file may omit its last elements."""
 
     at: int
     kind: str
@@ -163,7 +163,7 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class Parcel:
-    """The types that JSON does not have."""
+    """A record with types that JSON does not have."""
 
     label: str
     stamps: tuple[Stamp, ...] = ()
@@ -183,7 +183,7 @@ PARCELS = st.builds(Parcel, st.text(), st.lists(STAMPS).map(tuple), st.dictionar
 
 @given(PARCELS)
 def test_types_that_json_does_not_have(parcel: Parcel) -> None:
-    """Scores keep their parts, paths and dates are texts, and rows are arrays; a file and a message are the same JSON."""
+    """Scores keep their parts, paths and dates become texts, and rows become arrays. Files and messages have the same JSON."""
     written = json.loads(json.dumps(plain(parcel)))
 
     assert parcel == read(Parcel, written) == received(Parcel, written)
@@ -192,7 +192,7 @@ def test_types_that_json_does_not_have(parcel: Parcel) -> None:
 
 @given(PARCELS, st.sampled_from([each for each in Parcel.__dataclass_fields__ if each != "label"]))
 def test_a_missing_field(parcel: Parcel, name: str) -> None:
-    """A field that is missing takes its default in a file. In a message it is an error that names the field."""
+    """A missing field gets its default if it is read from a file. In a message it is an error that names the field."""
     written = plain(parcel)
     del written[name]
 
@@ -218,7 +218,7 @@ def test_a_missing_field(parcel: Parcel, name: str) -> None:
     ],
 )
 def test_damage_is_named(change: dict[str, Any], sentence: str) -> None:
-    """Each kind of field is refused if its value is wrong, with its place in the record."""
+    """A wrong value in any kind of field is refused with its place in the record."""
     with pytest.raises(ValueError, match=r".") as raised:
         read(Parcel, {**plain(Parcel("a")), **change})
 
@@ -230,7 +230,7 @@ def test_a_short_row_of_a_file() -> None:
     assert Stamp(1, "a") == read(Parcel, {"label": "", "stamps": [[1, "a"]]}).stamps[0]
 
 
-def test_a_function_is_generated_once() -> None:
+def test_mutable_defaults_are_not_shared() -> None:
     """A mutable default is created anew for each record."""
     first, second = read(Parcel, {"label": "a"}), read(Parcel, {"label": "b"})
 

@@ -1,4 +1,4 @@
-"""Each record and message survives the conversion to JSON and back, and a damaged field is named."""
+"""Every record and message survives the conversion to JSON and back, and a damaged field is named."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def records_of(home: ModuleType) -> Iterator[type]:
             yield kind
 
 
-#: Modules of messages; that of the engine has what policies return, which is not sent.
+#: Modules with messages. The engine's is left out, because its records are results of policies, which are not sent.
 PROTOCOLS = [messages, *(module(file) for file in sorted(PACKAGE.rglob("*protocol.py")) if file.parent.name != "engine")]
 READERS = [(name, each) for home in PROTOCOLS for name, each in vars(home).items() if isinstance(each, Messages)]
 MESSAGES = [kind for home in PROTOCOLS for kind in records_of(home)]
@@ -51,7 +51,8 @@ RECORDS = [kind for file in sorted((PACKAGE / "records").glob("[a-z]*.py")) for 
 FILES = [Session, RunFacts, Trial, Run, PoolSuite, PoolConfig, *typing.get_args(AttemptEntry)]
 KINDS = [*RECORDS, *MESSAGES, *FILES]
 
-few = settings(max_examples=8, suppress_health_check=[*HealthCheck], deadline=None, phases=[Phase.generate])  # large ones shrink slowly
+# Failures are not shrunk, because that takes too long for large records.
+few = settings(max_examples=8, suppress_health_check=[*HealthCheck], deadline=None, phases=[Phase.generate])
 
 
 def name_of(kind: type) -> str:
@@ -73,7 +74,7 @@ def test_a_record_comes_back(kind: type, data: st.DataObject) -> None:
 @few
 @given(st.data())
 def test_a_damaged_field_is_named(kind: type, data: st.DataObject) -> None:
-    """A value of another type is an error that begins with its place."""
+    """A value of a wrong type causes an error that begins with the place of the value."""
     written = loads(dumps_any(plain(data.draw(values_of(kind)))))
     field, value = data.draw(st.sampled_from([*damages(kind)]))
     place: Any = [part.name for part in parts_of(kind)].index(field) if is_array(kind) else field
@@ -87,7 +88,7 @@ def test_a_damaged_field_is_named(kind: type, data: st.DataObject) -> None:
 @few
 @given(st.data())
 def test_a_missing_field_is_named(kind: type, data: st.DataObject) -> None:
-    """A message in which a field is missing is refused, whether the field has a default or not."""
+    """A message with a missing field is refused, even if the field has a default."""
     written = loads(dumps_any(plain(data.draw(values_of(kind)))))
     missing = data.draw(st.sampled_from([part.name for part in parts_of(kind) if not part.open]))
     del written[missing]
@@ -100,7 +101,7 @@ def test_a_missing_field_is_named(kind: type, data: st.DataObject) -> None:
 @few
 @given(st.data())
 def test_a_reader_reads_its_messages(name: str, reader: Messages[Any], data: st.DataObject) -> None:
-    """A message is read by the reader of its direction as what it was; a `Refused` is raised."""
+    """The reader of a direction decodes each message of that direction unchanged. A `Refused` message is raised as OtherVersion."""
     message = data.draw(values_of(data.draw(st.sampled_from([*reader.kinds.values()]))))
     head = loads(dumps_any(messages.header(message)))
     if isinstance(message, Refused):

@@ -1,4 +1,4 @@
-"""Values that many records have in common are written once in a document."""
+"""A value that many records of a document share is written only once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_agentbench.records import SHARED
 
 @dataclass(frozen=True)
 class Lamp:
-    """One of many that have the same bulbs."""
+    """A record with a value that other records share."""
 
     name: str
     bulbs: tuple[str, ...] = field(default=(), metadata=SHARED)
@@ -24,7 +24,7 @@ class Lamp:
 
 @dataclass(frozen=True)
 class Shop:
-    """Lamps by room."""
+    """A mapping of rooms to their lamps."""
 
     rooms: dict[str, tuple[Lamp, ...]]
 
@@ -41,8 +41,8 @@ LARGE, SMALL = ("100 W", "60 W"), ("5 W",)
 SHOP = Shop({"hall": (Lamp("a", LARGE), Lamp("b", SMALL)), "attic": (Lamp("c", LARGE), Lamp("d"), Lamp("e", SMALL, 3))})
 
 
-def test_a_value_stands_once() -> None:
-    """The first record contains the value, the others its number."""
+def test_a_shared_value_is_written_once() -> None:
+    """The first record contains the shared value, and later records contain its number."""
     written = plain(SHOP)["rooms"]
 
     assert [["100 W", "60 W"], ["5 W"]] == [each["bulbs"] for each in written["hall"]]
@@ -51,7 +51,7 @@ def test_a_value_stands_once() -> None:
 
 @given(st.lists(st.sampled_from([LARGE, SMALL, ()])), st.lists(st.sampled_from([LARGE, SMALL])))
 def test_values_are_shared_again(hall: list[tuple[str, ...]], attic: list[tuple[str, ...]]) -> None:
-    """Records that shared a value share it after they were received, in any order."""
+    """Equal values that were shared before a message was sent are one object again after it is received, in any order."""
     shop = Shop({name: tuple(Lamp("a", each) for each in bulbs) for name, bulbs in (("hall", hall), ("attic", attic))})
     there = received(Shop, plain(shop))
 
@@ -71,7 +71,7 @@ def test_values_are_shared_again(hall: list[tuple[str, ...]], attic: list[tuple[
     ],
 )
 def test_a_wrong_number_is_named(room: str, place: int, change: dict[str, Any], sentence: str) -> None:
-    """A number without a value is an error. Errors after records with numbers are still named with their place."""
+    """A number that stands for no value is an error. Errors after records with numbers still have the right place."""
     written = plain(SHOP)
     written["rooms"][room][place] |= change
 
@@ -83,7 +83,7 @@ def test_a_wrong_number_is_named(room: str, place: int, change: dict[str, Any], 
 
 @dataclass(frozen=True)
 class Street:
-    """Shops, and something that can be missing beside them."""
+    """Two shops and a field that a message can lack."""
 
     first: Shop
     second: Shop
@@ -91,7 +91,7 @@ class Street:
 
 
 def test_a_fault_beside_shared_values() -> None:
-    """A fault of another field is named, and not the shared values that were not read because of it."""
+    """A missing field is named even if shared values were not read because of it. The error is not about those values."""
     written = plain(Street(SHOP, SHOP, "Main Street"))
 
     with pytest.raises(ValueError, match=r"^name is missing$"):
@@ -104,6 +104,6 @@ def test_a_fault_beside_shared_values() -> None:
 
 
 def test_a_fault_around_numbers_is_named() -> None:
-    """A field that is missing is told before the values that the record's numbers stand for are known."""
+    """A missing field is reported before the numbers of shared values are resolved."""
     with pytest.raises(ValueError, match=r"^b is missing$"):
         received(Pair, {"a": plain(SHOP)})

@@ -1,4 +1,4 @@
-"""YAML files become checked models; every fault is one sentence."""
+"""YAML files are read into validated models, and each fault is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Wheel(Spec):
 
 
 class Bicycle(Spec):
-    """A model with a nested one, a mapping of them and one that may be left out."""
+    """A model with a nested model, a mapping of models, and an optional one."""
 
     name: str
     front: Wheel = Wheel(size=28)
@@ -47,7 +47,7 @@ class Bicycle(Spec):
     ],
 )
 def test_invalid_yaml(text: str, sentence: str) -> None:
-    """A text that is no YAML, or whose values cannot be built, is one line that names the file and, where it is known, the line."""
+    """Text that is not YAML, or has values that cannot be built, is reported in one line, with the file and, if known, the line number."""
     with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}") as caught:
         parse_yaml(text, "f.yaml")
 
@@ -64,14 +64,14 @@ def test_invalid_yaml(text: str, sentence: str) -> None:
         ("1: a\n2: b\n1: c", "f.yaml:3: the key '1' occurs twice, first in line 1; keep one of them"),
     ],
 )
-def test_a_key_that_is_there_twice(text: str, sentence: str) -> None:
-    """Of two equal keys none is taken in silence: the line of the second one is named, at any depth."""
+def test_duplicate_keys(text: str, sentence: str) -> None:
+    """A duplicate key is refused at any depth, and the message has the lines of both."""
     with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
         parse_yaml(text, "f.yaml")
 
 
-def test_keys_that_only_look_twice() -> None:
-    """What `<<` brings may be replaced, mappings may have keys of others, anchors may be used again and around themselves."""
+def test_keys_that_are_not_duplicates() -> None:
+    """Keys merged by `<<` may be overridden, `1` and `'1'` are different keys, and anchors may be reused, even inside themselves."""
     merged = "x: {y: &base {<<: &deeper {size: 1, colour: red}, size: 2}}\nz: {<<: *base, colour: blue}\nagain: [*base, *deeper]"
     round_about = parse_yaml("a: &a {inner: *a}", "f.yaml")
 
@@ -82,7 +82,7 @@ def test_keys_that_only_look_twice() -> None:
 
 @pytest.mark.parametrize(("text", "kind"), [("", "empty"), ("# nothing", "empty"), ("- a", "list"), ("word", "str")])
 def test_a_yaml_file_holds_a_mapping(tmp_path: Path, text: str, kind: str) -> None:
-    """An empty file, a list and a bare word are refused by what they are."""
+    """A file that contains nothing, a list or a single word is refused. The message says which."""
     file = tmp_path / "f.yaml"
     file.write_text(text)
 
@@ -91,7 +91,7 @@ def test_a_yaml_file_holds_a_mapping(tmp_path: Path, text: str, kind: str) -> No
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
-    """A file that is missing, a folder or not UTF-8 is named with the reason; a byte order mark is no fault."""
+    """A file that is missing, is a folder or is not UTF-8 is named with the reason. A byte order mark is accepted."""
     latin = tmp_path / "latin.yaml"
     latin.write_bytes("name: café".encode("latin-1"))
     marked = tmp_path / "marked.yaml"
@@ -108,7 +108,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
 
 
 def test_override_replaces_values_at_dotted_paths() -> None:
-    """Values are replaced and added at any depth, in order; the given mapping stays as it is."""
+    """Overrides replace or add values at any depth, in order. The original mapping is not changed."""
     data: dict[str, Any] = {"name": "x", "agent": {"kind": "a", "t": 0.1}, "empty": None}
 
     changed = override(data, [("agent.t", 0.6), ("agent.t", 0.7), ("new.deep.key", [1]), ("empty.key", 1)], "f.yaml")
@@ -140,7 +140,7 @@ def test_override_through_a_value() -> None:
     ],
 )
 def test_faulty_keys(data: dict[str, Any], sentence: str) -> None:
-    """A fault names the file and the key with its path; for an unknown key it lists the known ones of that place."""
+    """The message for a fault has the file and the path of the key. For an unknown key it lists the known keys at that place."""
     with pytest.raises(ConfigError) as caught:
         validate(Bicycle, data, "f.yaml")
 
@@ -149,13 +149,13 @@ def test_faulty_keys(data: dict[str, Any], sentence: str) -> None:
 
 @pytest.mark.parametrize(("written", "seconds"), [("10m", 600), ("90s", 90), ("1.5h", 5400), ("250ms", 0.25), ("7", 7), (2, 2), (0.5, 0.5)])
 def test_durations(written: object, seconds: float) -> None:
-    """A duration is a number of seconds, or a text with a unit; the field has its seconds."""
+    """A duration is a number of seconds, or a text with a unit. The validated field has seconds."""
     assert seconds == validate(Wait, {"timeout": written}, "f").timeout
 
 
 @pytest.mark.parametrize("written", ["ten", "-5s", "10 minutes", ""])
 def test_texts_that_are_not_durations(written: str) -> None:
-    """The message shows how durations are written."""
+    """The message for an invalid duration shows valid ones."""
     sentence = f"f: timeout: must be a time such as 200ms, 90s, 10m or 2h, or a number of seconds, not {written!r}"
     with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
         validate(Wait, {"timeout": written}, "f")

@@ -1,4 +1,4 @@
-"""The marks of truncated texts."""
+"""The marks that replace the missing parts of truncated texts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of_program(text: str) -> str:
 
 
 def test_a_beginning_and_an_end() -> None:
-    """A text that is too long says how much it lost; one that fits stays; of bytes, half a character is shown as one."""
+    """A truncated text says how much is missing, and one that fits is unchanged. Half a character of UTF-8 becomes U+FFFD."""
     assert ("abc", "abc", "abc") == (beginning("abc", 3), beginning(b"abc", 3), ending("abc", 3))
     assert "ab [1,000 characters left out]" == beginning("ab" + "c" * 1_000, 2)
     assert "a\ufffd [1 bytes left out]" == beginning("aä".encode(), 2)
@@ -54,7 +54,7 @@ def test_a_beginning_and_an_end() -> None:
     ],
 )
 def test_every_cutter_leaves_a_mark(cutter: Callable[[str], str]) -> None:
-    """The mark of each function that truncates is recognised, together with the separators around it."""
+    """The mark of each truncating function is recognised, including the separators around it."""
     text = cutter(LONG)
     (mark,) = cuts(text)
 

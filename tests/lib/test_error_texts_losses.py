@@ -8,7 +8,7 @@ from pytest_agentbench.lib.error_texts import Losses
 
 
 def test_steps_fail_alone() -> None:
-    """A failed step is named once, with its cause, redacted. Interrupts of a session are not caught."""
+    """A failed step is reported once, with its cause, redacted. Interrupts of a session are not caught."""
     losses = Losses(lambda text: text.replace("hunter2", "[redacted]"))
 
     for _ in range(2):

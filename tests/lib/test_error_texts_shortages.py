@@ -1,4 +1,4 @@
-"""Errors about exhausted resources name the limit, under real limits."""
+"""Errors about exhausted resources name the limit, tested with real limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from pytest_agentbench.lib import error_texts
 from pytest_agentbench.lib.error_texts import address_space, shortage
 
-#: A program that asks for something until it is refused, and says what `shortage` makes of it.
+#: A program that allocates a resource until that fails, and prints the result of `shortage` for the error.
 ASKS = """
 import os, resource, subprocess, threading
 from pytest_agentbench.lib.error_texts import address_space, shortage
@@ -36,8 +36,8 @@ SPACE = "space = address_space() + (400 << 20); resource.setrlimit(resource.RLIM
 THREAD = "threading.Thread(target=threading.Event().wait)"
 
 
-def said(before: str, ask: str) -> str:
-    """Returns the output of a process under a limit."""
+def output_under_limit(before: str, ask: str) -> str:
+    """Returns the output of the program when it runs under a limit."""
     code = ASKS.format(before=before, ask=ask)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
     assert "" == done.stderr
@@ -50,8 +50,8 @@ def said(before: str, ask: str) -> str:
     ids=["memory", "threads"],
 )
 def test_too_little_address_space(ask: str, lacking: str) -> None:
-    """Under a limit of address space neither memory nor a thread is to be had, and `ulimit -v` is named with both figures."""
-    sentence = said(SPACE, ask)
+    """If a process exceeds its address space, by memory or by threads, the message has the limit, the current size and `ulimit -v`."""
+    sentence = output_under_limit(SPACE, ask)
 
     assert sentence.startswith(f"{lacking}: ")
     assert "MiB of address space are allowed to a process, and " in sentence
@@ -61,28 +61,28 @@ def test_too_little_address_space(ask: str, lacking: str) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="NOT TESTED: a limit of processes holds for each user, and only root becomes another one")
 @pytest.mark.parametrize("ask", [THREAD, "subprocess.Popen(['sleep', '60'])"], ids=["threads", "processes"])
 def test_too_few_processes(ask: str) -> None:
-    """If a user may not start more processes and threads, `ulimit -u` is named with its value."""
+    """If a user may not start more processes or threads, the message has `ulimit -u` and its value."""
     become = "resource.setrlimit(resource.RLIMIT_NPROC, (20, 20)); os.setuid(54321)"
 
-    assert said(become, ask).startswith("there are too few threads or processes: 20 are allowed to this user (`ulimit -u`)")
+    assert output_under_limit(become, ask).startswith("there are too few threads or processes: 20 are allowed to this user (`ulimit -u`)")
 
 
 def test_too_few_open_files() -> None:
-    """The limit of open files is named with its value."""
-    sentence = said("resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))", "open(os.devnull)")
+    """If a process may not open more files, the message has the limit."""
+    sentence = output_under_limit("resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))", "open(os.devnull)")
 
     assert "there are too few open files: 30 are allowed to a process; raise the limit (`ulimit -n`)" == sentence
 
 
 def test_other_errors() -> None:
-    """Other errors are not shortages, but the linker's message about missing memory is one."""
+    """Other errors are not shortages, except for the linker's message about missing memory."""
     assert "" == shortage(RuntimeError("no")) == shortage(ImportError("No module named 'x'")) == shortage(OSError(errno.ENOENT, "no"))
     assert shortage(ImportError("x.so: failed to map segment from shared object")).startswith("there is too little memory")
 
 
 @pytest.mark.parametrize(("text", "named"), [("max\n", False), ("100\n", True), (None, False)])
 def test_a_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, named: bool) -> None:
-    """The limit of a control group is named if there is one."""
+    """If a control group has a limit, the message contains it."""
     monkeypatch.setattr(error_texts, "PIDS", tmp_path / "pids.max")
     if text is not None:
         (tmp_path / "pids.max").write_text(text)

@@ -1,4 +1,4 @@
-"""The place of an exception in a user's file, and the common part of error texts with one place."""
+"""The line of user code at which an exception was raised, and the cause that error texts with the same line share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def raised(work: Callable[[], object]) -> BaseException:
 
 
 def test_the_last_frame_of_the_user(tmp_path: Path) -> None:
-    """The place is in the user's file, also if the standard library raised; it stands in the first line. Without a frame there is none."""
+    """The first line gets the place in the user's file, even if the standard library raised the error. Otherwise it is unchanged."""
     file = tmp_path / "scorers.py"
     file.write_text("import json\n\n\ndef mine(text):\n    return json.loads(text)\n")
     space: dict[str, Callable[[str], object]] = {}
@@ -42,5 +42,5 @@ def test_the_last_frame_of_the_user(tmp_path: Path) -> None:
     ],
 )
 def test_causes(one: str, other: str, equal: bool) -> None:
-    """Exceptions of one kind at one place are one cause; a text without a place is a cause of its own."""
+    """Exceptions of one type at one place have the same cause. Each text without a place is a cause of its own."""
     assert equal == (cause_of(one) == cause_of(other))

@@ -19,7 +19,7 @@ def test_whole_lines_once(tmp_path: Path) -> None:
     assert [[b"a\n"], [b"torn\n"], [], [b"new\n"]] == steps
 
 
-def test_one_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_a_file_that_does_not_exist_yet(tmp_path: Path) -> None:
     """A file that does not exist yet has no lines."""
     file = AppendedFile(tmp_path / "lines")
 

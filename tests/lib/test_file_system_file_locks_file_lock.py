@@ -39,7 +39,7 @@ def test_a_lock_ends_with_its_holder(tmp_path: Path) -> None:
             assert waiter.result()
 
 
-def test_shared_locks_stand_beside_each_other(tmp_path: Path) -> None:
+def test_shared_locks(tmp_path: Path) -> None:
     """Several processes can hold a shared lock."""
     path = tmp_path / "lock"
     path.touch()

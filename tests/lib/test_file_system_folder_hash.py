@@ -24,11 +24,11 @@ def sha256(root: Path, bits: int = 0o100) -> str:
     return folder_sha256([root / "tests"], root, bits)
 
 
-def test_whatever_changes_is_another_folder(root: Path) -> None:
+def test_every_change_changes_the_hash(root: Path) -> None:
     """The hash depends on contents, names, the executable bit and the targets of links, and on nothing else."""
     file, seen = root / "tests/test.sh", [sha256(root)]
     file.touch()
-    file.chmod(0o664)  # as another umask makes it
+    file.chmod(0o664)  # the mode under another umask
 
     assert seen[0] == sha256(root)
     file.chmod(0o755)
@@ -62,7 +62,7 @@ def test_what_is_left_out(root: Path) -> None:
 
 
 def test_a_link_that_leads_out(root: Path) -> None:
-    """It is refused, because it would lead to something else on another machine."""
+    """A link to a target outside of the folder is refused, because it would have another target on another machine."""
     (root / "tests/passwd").symlink_to("/etc/passwd")
 
     with pytest.raises(ConfigError, match="tests/passwd: is a link that leads out of "):
@@ -70,7 +70,7 @@ def test_a_link_that_leads_out(root: Path) -> None:
 
 
 def test_a_pipe(root: Path) -> None:
-    """It is refused by name, instead of waiting for its data."""
+    """A pipe is refused by name, because reading it would wait for data."""
     os.mkfifo(root / "tests/pipe")
 
     with pytest.raises(ConfigError, match="tests/pipe: is neither a file, a folder nor a link; take it out"):

@@ -19,7 +19,7 @@ TEXT = st.text(st.characters() | st.sampled_from([*map(chr, HIDDEN), *":#[]m\\;"
 
 
 @pytest.mark.parametrize("code", sorted({*HIDDEN} - {0x09, 0x0A}))
-def test_what_cannot_be_seen_is_shown(code: int) -> None:
+def test_invisible_characters_become_escapes(code: int) -> None:
     """Control characters, direction marks and lone surrogates become escapes. Tab and newline may stay."""
     escape = "\\r" if code == 0x0D else f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
@@ -45,7 +45,7 @@ def test_commands_of_a_log(text: str, shown: str) -> None:
 
 
 @given(TEXT)
-def test_nothing_is_left(text: str) -> None:
+def test_nothing_harmful_is_left(text: str) -> None:
     """The result never contains hidden characters or commands, and a second pass does not change it."""
     for clean in (block(text), one_line(text)):
         assert not [letter for letter in clean if ord(letter) in HIDDEN and letter not in "\t\n"]
@@ -57,6 +57,7 @@ def test_nothing_is_left(text: str) -> None:
 
 @given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"], exclude_characters=":#")))
 def test_ordinary_text_stays(text: str) -> None:
+    """ASCII text without control characters, `:` and `#` is not changed."""
     assert text == one_line(text)
 
 
@@ -80,7 +81,7 @@ def test_a_stream() -> None:
     assert not output.isatty()
 
 
-def test_nobody_else_prints() -> None:
+def test_only_commands_print() -> None:
     """Commands print through the escaping stream. No other code of the package writes to a standard stream."""
     package = Path(__file__).parents[2] / "pytest_agentbench"
 

@@ -1,4 +1,4 @@
-"""Texts that are too large are cut, with the number of bytes that are missing."""
+"""Texts that are too large are truncated, and a line says how many bytes are missing."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ def test_usual_sizes() -> None:
     [("", 0), ("abc", 3), ("äöü", 6), ("€" * 400_000, 1_200_000), ("\N{GRINNING FACE}x", 5), ("\ud83d", 3), ("ä" * 3_000_000, 6_000_000)],
 )
 def test_sizes_are_bytes_of_utf8(text: str, size: int) -> None:
-    """A character counts with its bytes, half of a character among them."""
+    """The size of a text is its number of bytes in UTF-8, including unpaired surrogates."""
     assert size == size_of(text)
 
 
 def test_a_text_that_fits_is_unchanged() -> None:
-    """A text of exactly the size is not cut."""
+    """A text of exactly the maximum size is not truncated."""
     text = "x" * 2048
 
     assert text is cut(text, 2048)
 
 
 def test_a_large_text_has_its_beginning_and_its_end() -> None:
-    """A cut text is below its size by 256 bytes, apart from the line that says how much is missing."""
+    """A truncated text keeps its beginning and its end, 256 bytes less than the size in total, and a line says how much is missing."""
     text = "a" * 5000 + "b" * 5000
 
     assert f"{'a' * 384}\n[9,232 bytes left out]\n{'b' * 384}" == cut(text, 1024)
 
 
 def test_a_small_size_keeps_three_quarters() -> None:
-    """A text of a size below 1 KiB, such as a number in an explanation, has its beginning and its end too."""
+    """If the size is below 1 KiB, a truncated text keeps three quarters of it as its beginning and its end."""
     assert f"{'a' * 37}\n[226 bytes left out]\n{'b' * 37}" == cut("a" * 150 + "b" * 150, 100)
 
 
 def test_no_character_is_cut_in_half() -> None:
-    """A character of which only some bytes fit is left out, and counted as missing."""
+    """A character that does not fit completely is left out, and its bytes count as missing."""
     assert f"{'€' * 128}\n[29,232 bytes left out]\n{'€' * 128}" == cut("€" * 10_000, 1024)
     assert f"x{'€' * 127}\n[29,238 bytes left out]\n{'€' * 127}y" == cut(f"x{'€' * 10_000}y", 1024)
 
 
 def test_a_cut_text_with_a_few_more_words_is_not_cut_again() -> None:
-    """A reason is cut where it is made, and gets a prefix and a place afterwards."""
+    """A truncated reason that gets a prefix and a place is not truncated a second time."""
     once = f"ValueError: {cut('x' * 100_000, 65_536)} (scorers.py:12)"
 
     assert once is cut(once, 65_536)
 
 
 def test_halves_of_characters_do_not_raise() -> None:
-    """A text of a tool may contain what no file can hold. Its halves of characters are left out of a cut text."""
+    """A text with unpaired surrogates, which no file can contain, is truncated without an error, and they are left out."""
     assert f"{'a' * 96}\n[2,208 bytes left out]\n{'a' * 96}" == cut("a\ud83d" * 600, 1024)
 
 
 def test_the_reason_names_the_option() -> None:
-    """The reason says what was found, what is allowed, and what to do."""
+    """The reason contains the size that was found, the allowed one, and the option that raises it."""
     assert "answer: 314,572,800 bytes, at most 1,048,576 are kept; raise --agentbench-size-answer" == too_large(
         "answer", 314_572_800, 1_048_576, "answer"
     )

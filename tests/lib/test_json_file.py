@@ -1,4 +1,4 @@
-"""Limits of files of JSON."""
+"""Limits on the size and depth of JSON files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str, why: str
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    """The size is compared before anything is read."""
+    """The size of a file is checked before it is read."""
     file = tmp_path / "data.json"
     file.write_text("[1, 2, 3]")
 

@@ -1,4 +1,4 @@
-"""Every file of JSON that a user gives, read by its own reader: a damaged or hostile one ends in one sentence."""
+"""Every reader of a JSON file from a user reports a damaged or hostile file in one sentence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_agentbench.suites.folder import read_agent_config
 
 
 def with_task(folder: Path) -> Path:
-    """Writes the result of a task of ToolOrchestra, beside which the usage is read; returns the folder."""
+    """Writes a task result of ToolOrchestra, because its usage file is read together with it. Returns the folder."""
     (folder / "task.json").write_text('{"id": "a", "problem": "", "all_tool_calls": [], "correct": true, "status": "ok"}')
     return folder
 
@@ -46,7 +46,7 @@ DEEP = '{"a":' * 3_000 + "1" + "}" * 3_000 + "\n"
 @pytest.mark.parametrize(("text", "fault"), [(DEEP, "nested|depth limit"), ("{]\n", "JSON|property name")], ids=["deep", "no-json"])
 @pytest.mark.parametrize("name", READERS)
 def test_a_faulty_file_is_a_sentence(tmp_path: Path, name: str, text: str, fault: str) -> None:
-    """A file that is nested 3,000 levels deep, or is not JSON, raises ConfigError with its name and what is wrong."""
+    """If a file is nested 3,000 levels deep or is not JSON, ConfigError has its name and the fault."""
     file = tmp_path / name
     file.write_text(text)
 
@@ -55,6 +55,6 @@ def test_a_faulty_file_is_a_sentence(tmp_path: Path, name: str, text: str, fault
 
 
 def test_a_deep_record_is_a_damaged_one() -> None:
-    """A line of rollouts.jsonl that is nested too deeply raises ValueError, which readers of a journal take as damage."""
+    """A line of rollouts.jsonl that is nested too deeply raises ValueError, which readers of a journal treat as damage."""
     with pytest.raises(ValueError, match="nested too deeply"):
         rollout_of(DEEP)

@@ -1,4 +1,4 @@
-"""JSON as agents and servers really write it."""
+"""JSON as agents and servers write it in practice, including values that the standard does not allow."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pytest_agentbench.lib.json_text import dumps, dumps_any, json_object, loads
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
-def test_what_only_the_standard_library_takes() -> None:
-    """NaN, half an emoji and large numbers are read and written."""
+def test_values_that_the_standard_does_not_allow() -> None:
+    """NaN, unpaired surrogates and large numbers are read and written, as by the standard library."""
     assert math.isnan(loads(b"NaN"))
     assert "\ud83d" == loads(b'"\\ud83d"')
     assert b'{"a": "\\ud83d"}' == dumps({"a": "\ud83d"})
@@ -21,8 +21,8 @@ def test_what_only_the_standard_library_takes() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"{'a': 1}", DEEP])
-def test_what_is_no_json(text: bytes) -> None:
-    """Everything else is a ValueError, also nesting that would overflow the stack."""
+def test_invalid_json(text: bytes) -> None:
+    """Any text that is not JSON raises ValueError, and so does nesting that would overflow the stack."""
     with pytest.raises(ValueError, match=r"Expecting|utf-8|nested too deeply"):
         loads(text)
 
@@ -30,7 +30,7 @@ def test_what_is_no_json(text: bytes) -> None:
 
 
 def test_what_cannot_be_written() -> None:
-    """A value that is nested too deeply is a ValueError."""
+    """Writing a value that is nested too deeply raises ValueError."""
     value: list[object] = []
     for _ in range(100_000):
         value = [value]
@@ -40,7 +40,7 @@ def test_what_cannot_be_written() -> None:
 
 
 def test_objects_only() -> None:
-    """Only JSON objects are returned."""
+    """`json_object` returns only objects, and None for any other JSON."""
     assert [{"a": 1}, None, None] == [json_object(text) for text in (b'{"a": 1}', b"[1]", b"1")]
 
 
@@ -59,7 +59,7 @@ def test_halves_of_characters(value: object, expected: object) -> None:
 
 
 def test_any_value() -> None:
-    """What JSON cannot express becomes a text; numbers that are not finite stay, and what is nested too deeply is refused."""
+    """Values that JSON cannot express become texts, and non-finite numbers are kept. Values that are nested too deeply are refused."""
     text = dumps_any({"day": date(2026, 11, 26), "scores": [math.inf, 1.5]})
 
     assert b'{"day":"2026-11-26","scores":[Infinity,1.5]}' == text

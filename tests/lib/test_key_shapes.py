@@ -1,4 +1,4 @@
-"""Keys that directly follow each other, and passwords under JSON keys."""
+"""Redaction of keys that directly follow each other, and of passwords in JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_agentbench.lib.redact import MARK, PublicText, Redactor
 
 
 def test_a_password_of_a_record() -> None:
-    """A text under the key `password` is replaced, however short it is, unless it is expected of agents. Anything else there stays."""
+    """A text under the key `password` is redacted, however short it is, unless it is an expected value. Values of other types stay."""
     record = {"arguments": {"password": "pw", "Password": "of 1", "of": [{"password": {"deep": "pw"}}, {"password": 5}]}}
 
     redacted = json.loads(Redactor(public=PublicText(labels='{"password": "of 1"}'))(json.dumps(record)))
@@ -20,7 +20,7 @@ def test_a_password_of_a_record() -> None:
 
 
 def test_keys_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key that begins where another secret ends, or in its last letters, is found; so is a third one, and one behind a value."""
+    """Keys that directly follow or overlap another secret are redacted, and so are several keys in a row."""
     monkeypatch.setenv("SHOP_KEY", "swordfish-0815x")
     keys = ["AKIAABCDEFGHIJKLMNOP", "ghp_abcdefghijklmnopqrstuvwxyz012345", "sk-proj-abc_DEF-ghi_JKL-mno", "AIza" + "x" * 35]
 
@@ -31,6 +31,6 @@ def test_keys_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_keys_without_a_gap() -> None:
-    """If many keys follow each other, each is read only a few times."""
+    """Many keys in a row are all redacted, in time proportional to their number."""
     for text in ("AKIAABCDEFGHIJKLMNOP" * 2_000, "sk-" * 20_000):
         assert "" == Redactor().plain(text).replace(MARK, "")

@@ -1,4 +1,4 @@
-"""Messages are identified by the names of their classes, and anything else is refused."""
+"""The encoding of messages: each has the name of its class and its fields, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_agentbench.records import RolloutKey
 
 @dataclass(frozen=True)
 class Begun:
-    """A message with a key."""
+    """A message with a secret key."""
 
     key: RolloutKey
 
@@ -36,13 +36,13 @@ SMALL: Messages[Small] = Messages(Small)
 
 @pytest.mark.parametrize("message", [Begun(RolloutKey("shop", "shop-1", "default", 2)), Rested(whole=True), Rested(whole=False, count=3)])
 def test_there_and_back(message: Small) -> None:
-    """A message is the name of its class and its fields, and survives the conversion."""
+    """A message is encoded as the name of its class and its fields, and decoded as an equal message."""
     assert header(message)[0] == type(message).__name__
     assert message == SMALL.read(header(message))
 
 
 def test_one_class() -> None:
-    """A direction may have a single message."""
+    """A direction may have only one class of messages."""
     only: Messages[Rested] = Messages(Rested)
 
     assert only.read(["Rested", {"whole": True, "count": 2}]) == Rested(whole=True, count=2)
@@ -65,19 +65,19 @@ def test_one_class() -> None:
     ],
 )
 def test_damaged(damaged: object, sentence: str) -> None:
-    """Anything that is not a message of the direction is refused with the first error."""
+    """Anything that is not a message of the direction is refused, and the error names the first fault."""
     with pytest.raises(ValueError, match=sentence):
         SMALL.read(damaged)
 
 
 def test_a_refusal() -> None:
-    """The refusal of another version is raised with its reason, whatever message is expected."""
+    """A refusal because of another version is raised with its reason, whatever message was expected."""
     with pytest.raises(OtherVersion, match=r"^both need the same version$"):
         SMALL.read(header(Refused("both need the same version")))
 
 
 def test_secrets_stay_out_of_logs() -> None:
-    """The repr of a message, which errors and logs may contain, never has a token or key."""
+    """The repr of a message, which may appear in errors and logs, never contains a token or key."""
     package = Path(pytest_agentbench.__file__).parent
     names = ("*protocol.py", "pool_config.py", "attempts.py", "inherited.py", "messages.py", "endpoint.py")
     files = [file.relative_to(package.parent) for name in names for file in package.rglob(name)]

@@ -1,4 +1,4 @@
-"""Arguments that are almost JSON: which ones are repaired, and that nothing is guessed."""
+"""Arguments that are almost JSON: which ones are repaired, and which are refused because they are ambiguous."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES = st.recursive(
     max_leaves=10,
 )
 OBJECTS = st.dictionaries(st.text(max_size=8), VALUES, max_size=4)
-#: Texts that Python and JSON escape in the same way, quotation marks apart.
+#: Texts that Python and JSON escape in the same way, except for the quotation marks.
 PLAIN = st.text(st.sampled_from("abc XYZ\"'{}[],:\n\t-é灯"), max_size=12)
 PYTHON = st.dictionaries(
     PLAIN, st.recursive(st.none() | st.booleans() | st.integers(-99, 99) | PLAIN, lambda inner: st.lists(inner, max_size=3), max_leaves=6)
@@ -48,8 +48,8 @@ ANY_TEXT = st.text() | st.lists(PIECES, max_size=30).map("".join)
         ("{}", {}),
     ],
 )
-def test_what_is_understood(text: str, meant: Json) -> None:
-    """Single quotes, a comma too many, Python's literals, brackets that are missing at the end, fences, and text around the object."""
+def test_what_is_repaired(text: str, meant: Json) -> None:
+    """Single quotes, extra commas, Python literals, missing closing brackets, code fences and text around the object are repaired."""
     assert meant == repaired(text)
 
 
@@ -82,14 +82,14 @@ def test_what_is_understood(text: str, meant: Json) -> None:
         "} {",
     ],
 )
-def test_what_is_not_guessed(text: str) -> None:
+def test_what_is_not_repaired(text: str) -> None:
     """Truncated texts, several objects, lists and words without quotes are not repaired, because they are ambiguous."""
     assert None is repaired(text)
 
 
 @given(OBJECTS, st.sampled_from([None, 2]))
 def test_json_stays_as_it_is(value: Json, indent: int | None) -> None:
-    """An object that is JSON is never changed, and its end is found."""
+    """A valid JSON object is never changed, and its end is found."""
     text = json.dumps(value, indent=indent)
 
     assert value == repaired(text)
@@ -98,7 +98,7 @@ def test_json_stays_as_it_is(value: Json, indent: int | None) -> None:
 
 @given(VALUES, st.booleans())
 def test_valid_arguments_are_never_repaired(value: Any, escaped: bool) -> None:
-    """Arguments that are JSON stay unchanged: an object is accepted, everything else is malformed."""
+    """Arguments that are valid JSON are not changed. An object is accepted, and any other value counts as malformed."""
     tools = Toolbox([Tool("find", "", {"type": "object"})])
 
     call = tools.parse_call("find", json.dumps(value, ensure_ascii=escaped), 1)
@@ -123,5 +123,5 @@ def test_any_text(text: str) -> None:
 
 @pytest.mark.parametrize("piece", ["{", '{"a":', "[", "'", '\\"', "{'", "```", " ", ",", '{"a":[', "{}"])
 def test_a_model_that_stutters(piece: str) -> None:
-    """A text in which a model repeats itself without end is refused, in time that grows with its length."""
+    """A text that a model repeats endlessly is refused, in time proportional to its length."""
     assert None is repaired("{" + piece * 100_000)

@@ -1,4 +1,4 @@
-"""Options of agents are what their annotations say."""
+"""Options of agents are validated by their annotations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WITHOUT_OPTIONS = ("nothing", "oracle")
 
 @pytest.mark.parametrize("kind", AGENTS)
 def test_every_option_of_ours_is_checked(kind: str) -> None:
-    """An option of a type that cannot be meant is refused by its name, whichever it is; another agent is made by its own settings."""
+    """Each option of each built-in agent refuses a value of a wrong type by name. Options that hold another agent are left out."""
     agent = load_agent(kind, Path())
     names = [each.name for each in fields(agent) if not each.metadata.get("agent")]
 
@@ -38,8 +38,8 @@ class Options:
 
 
 @pytest.mark.parametrize("given", [{"count": 3}, {"share": 1}, {"share": 0.0}, {"words": ["", "a"]}, {"variables": {}}, {"anything": 3}])
-def test_what_may_be(given: Mapping[str, Any]) -> None:
-    """The ends of a range, nothing where that may be, and whatever there is where an annotation says nothing that can be checked."""
+def test_valid_options(given: Mapping[str, Any]) -> None:
+    """The ends of a range, None for optional values, empty collections, and any value for an unchecked annotation are accepted."""
     check_options(Options(**given))
 
 
@@ -56,8 +56,8 @@ def test_what_may_be(given: Mapping[str, Any]) -> None:
         ({"variables": {"A": 5}}, "retry.variables must be names and texts, not {'A': 5}"),
     ],
 )
-def test_what_may_not(given: Mapping[str, Any], sentence: str) -> None:
-    """The sentence names the option, what would work, and what was given."""
+def test_invalid_options(given: Mapping[str, Any], sentence: str) -> None:
+    """The message has the option, the allowed values and the given value."""
     with pytest.raises(ValueError, match=r"^retry\.") as caught:
         check_options(Options(**given), "retry.")
 

@@ -1,4 +1,4 @@
-"""URLs with a user and a password."""
+"""URLs that contain a user and a password."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ from pytest_agentbench.lib.redact import MARK, Redactor
     ],
 )
 def test_the_login_of_a_url(text: str, url: str, pair: str | None) -> None:
-    """The text has no user and no password; the header has both, with percent escapes decoded. A copy keeps both."""
+    """The text of a URL has no user and no password. The header has both, with percent escapes decoded. Copies keep the header."""
     for read in (LoginUrl(text), LoginUrl(LoginUrl(text)), copy.deepcopy(LoginUrl(text))):
         assert url == read
         assert ("" if pair is None else f"Basic {base64.b64encode(pair.encode()).decode()}") == read.authorization
 
 
 def test_a_password_is_redacted() -> None:
-    """Once a URL was read, its password is redacted as it was typed, as it is sent and as it is meant; a short one only in its URL."""
+    """After a URL is read, its password is redacted as written, decoded, and as sent in base64.
+
+    A short one is redacted only inside URLs.
+    """
     LoginUrl("http://u:swordfish%2D0816@host")
     LoginUrl("http://u:pw@host")
 
@@ -46,5 +49,5 @@ def test_a_password_is_redacted() -> None:
 
 
 def test_urls_in_a_text() -> None:
-    """Each URL of a text loses its user and password."""
+    """The user and password of each URL in a text are removed."""
     assert "a=http://x/v1,b=https://y/@z" == without_logins("a=http://u:p@x/v1,b=https://q:r@y/@z")

@@ -1,4 +1,4 @@
-"""Child processes: start, messages about their end, and stopping them; and the inspection of other processes."""
+"""Child processes: how they start, the messages about their end, how they are stopped, and the inspection of other processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ sys.stdin.buffer.read()
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartChild]:
-    """Starts a module with the given code as a child; all are stopped in the end."""
+    """Starts a module with the given code as a child. All children are stopped at the end."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     children: list[Child] = []
 
@@ -64,7 +64,8 @@ def test_a_child_serves_and_leaves(start: StartChild) -> None:
     child = start(SERVES, port=5)
 
     assert Listening(len("{'port': 5}")) == child.ready(Listening)
-    assert all(timer.finished.is_set() for timer in threading.enumerate() if isinstance(timer, threading.Timer))  # none would kill it later
+    # No timer is left that would kill the child later.
+    assert all(timer.finished.is_set() for timer in threading.enumerate() if isinstance(timer, threading.Timer))
 
     child.stop(grace=60)
     child.stop()
@@ -77,7 +78,7 @@ def test_a_child_serves_and_leaves(start: StartChild) -> None:
     [("[1, 2]", "it is a list, not an object"), ('{"port": "5"}', "port is a text, not a whole number"), ("5 lamps", "")],
 )
 def test_another_first_line(start: StartChild, line: str, fault: str) -> None:
-    """A child whose first line is not the expected message is ended, with an error that says so."""
+    """If the first line of a child is not the expected message, the child is ended, and the error says so."""
     child = start(f"import sys\nprint({line!r}, flush=True)\nsys.stdin.buffer.read()")
     said = refusal(child)
 
@@ -86,7 +87,7 @@ def test_another_first_line(start: StartChild, line: str, fault: str) -> None:
 
 
 def test_an_interrupt_while_a_child_begins(start: StartChild) -> None:
-    """Ctrl-C leaves no timer behind, for which the interpreter would wait at its end."""
+    """Ctrl-C during the start leaves no timer thread, because the interpreter would wait for it when it exits."""
     child = start("import sys\nsys.stdin.buffer.read()")
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.2)
@@ -132,7 +133,7 @@ def test_a_large_config(start: StartChild) -> None:
 
 
 def test_a_config_that_cannot_be_written(start: StartChild) -> None:
-    """A configuration that JSON cannot express is an error before a process is started, because that would wait for ever."""
+    """A configuration that JSON cannot express is an error before the process starts, because a started one would wait for ever."""
     before = psutil.Process().children()
 
     with pytest.raises(TypeError, match="keys must be str"):
@@ -151,8 +152,8 @@ def test_a_child_that_dies(start: StartChild) -> None:
     assert [*(f"    line {number}" for number in range(101 - LOG_TAIL, 100)), "    no GPU"] == tail
 
 
-def test_a_child_that_dies_without_a_word(start: StartChild) -> None:
-    """An empty log is said to be empty, a signal is an exit code below zero, and SIGKILL has a hint where it was not ours."""
+def test_a_child_that_dies_with_an_empty_log(start: StartChild) -> None:
+    """The exit message says that a log is empty. A signal is a negative exit code, and SIGKILL has a hint unless agentbench sent it."""
     child = start("import os\nos.kill(os.getpid(), 9)")
 
     said = refusal(child)
@@ -166,7 +167,7 @@ def test_a_child_that_dies_before_it_reads(start: StartChild) -> None:
     assert "no GPU" in refusal(start("raise SystemExit('no GPU')", suites="x" * 5_000_000))
 
 
-def test_a_module_that_is_none(tmp_path: Path) -> None:
+def test_a_missing_module(tmp_path: Path) -> None:
     """A missing module is reported as a child that died."""
     child = Child("pytest_agentbench.no_such_module", {}, tmp_path / "child.log")
 
@@ -208,7 +209,7 @@ def test_a_stubborn_child(start: StartChild, monkeypatch: pytest.MonkeyPatch, ac
 
 
 def test_what_is_printed_later_goes_to_the_log(start: StartChild) -> None:
-    """After its first line, a child's stdout goes to the log, because a full pipe would block it."""
+    """After the first line, a child's stdout goes to its log, because a full pipe would block the child."""
     child = start(
         SERVES.replace(
             "serving(Listening(len(str(read_line()))))", "serving(Listening(1))\nprint('x' * 1_000_000)\nprint('done', file=sys.stderr)"
@@ -250,7 +251,7 @@ def test_a_session_of_its_own(start: StartChild) -> None:
 
 
 def test_the_environment_of_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child does not take itself for the test run, and uses no proxy for loopback."""
+    """A child does not inherit variables of pytest and coverage, and uses no proxy for loopback."""
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "x")
     monkeypatch.setenv("COV_CORE_SOURCE", "x")
     monkeypatch.setenv("COVERAGE_PROCESS_START", "x")
@@ -267,7 +268,7 @@ def test_the_environment_of_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_how_a_process_ended() -> None:
-    """A signal is told by its name, or its number where it has none; anything else is an exit code."""
+    """The text has the name of the signal, or its number if it has no name. For any other end it has the exit code."""
     nameless = signal.SIGRTMIN + 1
     ends = [end_text(code) for code in (0, 3, -signal.SIGSEGV, -nameless)]
 
@@ -303,7 +304,7 @@ LEAVES = "import subprocess, sys; print(subprocess.Popen(['sleep', '600'], stdou
 
 
 @pytest.mark.parametrize("grace", [0, 60])
-def test_what_a_leader_leaves_behind(grace: float) -> None:
+def test_a_group_whose_leader_has_ended(grace: float) -> None:
     """Ending a group ends all its processes, also if its leader has already ended."""
     with subprocess.Popen([sys.executable, "-c", LEAVES.format(code=3)], stdout=subprocess.PIPE, start_new_session=True) as leader:
         assert leader.stdout is not None
@@ -327,8 +328,11 @@ def test_a_zombie_does_not_live() -> None:
     assert not process.lives(ended.pid)
 
 
-def test_who_listens() -> None:
-    """A port that somebody listens on, by IPv4 or IPv6, leads to the process; one only bound, or with a connection left, to nobody."""
+def test_the_process_that_listens() -> None:
+    """A port with a listener on IPv4 or IPv6 leads to its process.
+
+    A port that is only bound, or has only an open connection, leads to none.
+    """
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         with socket.socket(family) as taken:
             taken.bind((host, 0))
@@ -339,16 +343,16 @@ def test_who_listens() -> None:
             assert (0, os.getpid()) == (before, process.listener(port))
             client = socket.create_connection((host, port))
             server, _ = taken.accept()
-        with client, server:  # what talks from that port listens no more
+        with client, server:  # The listener is closed, and only connections are left on the port.
             assert 0 == process.listener(port)
 
 
-def test_names(tmp_path: Path) -> None:
+def test_names_of_processes(tmp_path: Path) -> None:
     """A name of more than 15 characters, which the kernel truncates, is complete. The name of an ended process is unknown."""
     program = tmp_path / "a-program-with-a-long-name"
     program.symlink_to(Path("/bin/sleep").resolve())
     with subprocess.Popen([program, "600"]) as running:
-        arguments = Path(f"/proc/{running.pid}/cmdline")  # the kernel sets them last
+        arguments = Path(f"/proc/{running.pid}/cmdline")  # the kernel sets the arguments last
         wait_for(arguments.read_bytes, "arguments of a process")
         name = process.name(running.pid)
         running.kill()
@@ -357,7 +361,7 @@ def test_names(tmp_path: Path) -> None:
     assert "of another container or user" == process.name(running.pid)
 
 
-#: Overwrites the first variable of its environment, as programs do that write a title for `ps` there.
+#: Overwrites the first variable of its environment, like programs that set their title for `ps`.
 OVERWRITES = """
 import ctypes, os, sys
 start = int(open("/proc/self/stat").read().rpartition(")")[2].split()[47])
@@ -368,7 +372,7 @@ sys.stdin.read()
 
 
 def test_a_mark_in_an_environment(tmp_path: Path) -> None:
-    """Processes are found by a variable that they were started with, behind a gap too; not those without it, nor this one."""
+    """Processes are found by a variable that they were started with, even if an earlier variable is overwritten."""
     mark = f"mark-{tmp_path}"
     environment = {"AAA": "first", "SHOP_MARK": mark, "PATH": os.environ["PATH"]}
     with subprocess.Popen(

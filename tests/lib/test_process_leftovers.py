@@ -13,14 +13,14 @@ import pytest
 
 from pytest_agentbench.lib.process import SESSION, end_marked, lives
 
-#: Prints a line when SIGTERM no longer ends it.
+#: A process that prints a line as soon as it ignores SIGTERM.
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(300)"
 OBEDIENT = "import time; print(flush=True); time.sleep(300)"
 
 
 @contextmanager
 def running(code: str, mark: str | None) -> Iterator[subprocess.Popen[str]]:
-    """A process in a session of its own, with a mark or without one."""
+    """Starts a process in its own session, with or without the mark."""
     variables = {name: value for name, value in os.environ.items() if name != SESSION} | ({SESSION: mark} if mark else {})
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:

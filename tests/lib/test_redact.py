@@ -32,7 +32,7 @@ from pytest_agentbench.lib.redact import MARK, PublicText, Redactor, scrub, tail
     ],
 )
 def test_known_patterns(key: str) -> None:
-    """Keys of well-known makers are replaced wherever they stand: in a sentence, as a value, as a key, after a line break."""
+    """Keys of well-known formats are redacted everywhere: in a sentence, as a value, as a key, and after a line break."""
     record = {"log": f"use {key}, please", "nested": {"value": key, key: [f"x\n{key}\ny"]}}
 
     redacted = json.loads(Redactor()(json.dumps(record)))
@@ -67,15 +67,15 @@ PEM = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC"
         ("sent basic YTpiMQ==", f"sent basic {MARK}"),
     ],
 )
-def test_keys_that_their_surroundings_tell(text: str, redacted: str) -> None:
-    """Keys of W&B, of headers and of Azure's connection strings, a private key that was cut, and passwords: as they are, and in JSON."""
+def test_keys_that_their_context_identifies(text: str, redacted: str) -> None:
+    """Keys and passwords that only their context identifies are redacted, in plain text and in JSON."""
     assert redacted == Redactor().plain(text)
     assert {"a": redacted} == json.loads(Redactor()(json.dumps({"a": text})))
     assert {"a": json.dumps({"b": redacted})} == json.loads(Redactor()(json.dumps({"a": json.dumps({"b": text})})))
 
 
-def test_a_commit_is_no_key() -> None:
-    """40 hexadecimal digits are a secret only after certain words, and a header without a digit is ordinary text."""
+def test_a_commit_is_not_a_key() -> None:
+    """40 hexadecimal digits are a secret only after certain words. A header value without a digit is ordinary text."""
     text = json.dumps(
         {"commit": HEX, "a": f"at {HEX}", "b": "x-api-key: authentication-is-required", "c": "-----BEGIN PRIVATE KEY----- is missing"}
     )
@@ -83,7 +83,7 @@ def test_a_commit_is_no_key() -> None:
     assert text == Redactor()(text)
 
 
-#: Where the value of a variable may stand in a record and be a name, an id, or what is expected.
+#: Places in a record where a value is a name, an id or an expected value, even if it equals a secret variable.
 NAMED = {
     "suite": "find_item",
     "scenario": "find_item",
@@ -98,7 +98,7 @@ NAMED = {
 
 
 def test_names_and_labels_are_never_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A value that also is a name, an id, a tool, an argument's name or part of an expectation stays there, and goes from free text."""
+    """If a secret value is also a name, an id, a tool, an argument name or an expected value, it stays there. Elsewhere it is redacted."""
     monkeypatch.setenv("CACHE_KEY", "find_item")
     text = {"answer": "find_item it is", "messages": [{"content": "find_item"}], "arguments": {"name": "find_item", "id": ["find_item"]}}
 
@@ -112,8 +112,11 @@ def test_names_and_labels_are_never_rewritten(monkeypatch: pytest.MonkeyPatch) -
     } == redacted["text"]
 
 
-def test_what_everybody_reads_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A value that stands in a suite is kept in records, a word everywhere; both variables are named, without their values."""
+def test_public_values_are_not_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that is also a text of a suite stays in records, and an ordinary word stays everywhere.
+
+    Both variables are reported without their values.
+    """
     monkeypatch.setenv("CACHE_KEY", 'find "item"')
     monkeypatch.setenv("PGPASSWORD", "postgres")
     monkeypatch.setenv("SHOP_ACCESS", "password")
@@ -130,7 +133,7 @@ def test_what_everybody_reads_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_key_that_is_expected() -> None:
-    """Where an agent is expected to pass on what looks like a key, the record of the one that does keeps it."""
+    """If an agent is expected to pass on a text that looks like a key, records keep that text."""
     key, other = "sk-abcdefghijklmnopqrstuvwx", "sk-zyxwvutsrqponmlkjihgfedc"
     record = {"tool_calls": [{"arguments": {"key": key}}, {"arguments": {"key": other}}], "expected": [{"parameters": {"key": key}}]}
 
@@ -140,8 +143,8 @@ def test_a_key_that_is_expected() -> None:
     assert record["expected"] == redacted["expected"]
 
 
-def test_ordinary_words_are_no_keys() -> None:
-    """Words that contain the beginning of a key stay, and so do schemas, users of URLs and English that begins as a login does."""
+def test_ordinary_words_are_not_keys() -> None:
+    """Words that contain the prefix of a key stay, and so do schemas, user names in URLs, and English that resembles a login."""
     text = json.dumps(
         {
             "a": "a risk-assessment-of-every-customer, task-force-of-the-twentieth-century",
@@ -154,7 +157,7 @@ def test_ordinary_words_are_no_keys() -> None:
     assert text == Redactor()(text)
 
 
-#: The word that says so need not be the last one.
+#: Names in which the word for a secret is not the last one.
 IN_THE_MIDDLE = ["SECRET_KEY_BASE", "STRIPE_KEY_LIVE", "SIGNING_KEY_PEM", "APIKEY_PROD", "SHOP_TOKENS_V2"]
 
 
@@ -172,7 +175,10 @@ def test_values_of_the_environment(monkeypatch: pytest.MonkeyPatch, name: str) -
     "name", ["SHOP_KEYBOARD", "MONKEY_BUSINESS", "SSL_KEY_FILE", "TOKEN_URL", "SSH_AUTH_SOCK", "TOKENIZERS_PARALLELISM"]
 )
 def test_other_variables_stay(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A variable with an ordinary name, or that says where a secret is, is no secret; a short value would blank out ordinary text."""
+    """A variable with an ordinary name, or with the place of a secret, is not a secret.
+
+    A short value is not redacted, because it occurs in ordinary text.
+    """
     monkeypatch.setenv(name, "correct horse")
     monkeypatch.setenv("SHOP_KEY", "lamp")
     text = '{"a": "a lamp for the correct horse"}'
@@ -183,7 +189,7 @@ def test_other_variables_stay(monkeypatch: pytest.MonkeyPatch, name: str) -> Non
 @pytest.mark.parametrize("ascii", [True, False])
 @pytest.mark.parametrize("value", ['pass"word', "back\\slash", "pässwörd", 'ä"\\\nö---', "tab\tulator"])
 def test_values_that_json_writes_differently(monkeypatch: pytest.MonkeyPatch, value: str, ascii: bool) -> None:
-    """A value is found in its JSON form, whether the writer escapes characters or not."""
+    """A value is found in its JSON form, whether or not non-ASCII characters are escaped."""
     monkeypatch.setenv("SHOP_KEY", value)
 
     assert {"a": f"<{MARK}>"} == json.loads(Redactor()(json.dumps({"a": f"<{value}>"}, ensure_ascii=ascii)))
@@ -198,15 +204,15 @@ def test_the_longest_value_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("value", ["tool_calls", "12345678", 'value": "', "judge_calls", ': "value'])
-def test_a_record_stays_a_record(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    """A value that also is one of our keys, a part of a number or of JSON's punctuation does not break the record."""
+def test_a_record_stays_valid(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """A value that equals a key of the record, a part of a number or JSON punctuation does not make the record invalid."""
     monkeypatch.setenv("SHOP_KEY", value)
     record = {"tool_calls": [{"value": "value", "at": 991234567899}], "judge_calls": {"a\\": '"'}, "text": f"<{value}>"}
 
     assert {**record, "text": f"<{MARK}>"} == json.loads(Redactor()(json.dumps(record)))
 
 
-#: Keys of well-known makers, as generators of random ones.
+#: Patterns from which random keys of well-known formats are generated.
 SHAPES = [
     r"sk-[A-Za-z0-9]{48}",
     r"sk-ant-api03-[A-Za-z0-9_-]{90}",
@@ -225,13 +231,13 @@ SHAPES = [
 ]
 KEYS = st.one_of(*(st.from_regex(re.compile(shape, re.ASCII), fullmatch=True) for shape in SHAPES))
 
-#: What a key may stand between.
+#: Texts before and after a key.
 AROUND = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
-#: How a text gets into a record: as it is, or as JSON within JSON.
+#: How many levels of JSON within JSON contain the text.
 DEPTHS = st.integers(0, 3)
 
-#: Texts that begin as secrets do, and are none.
+#: Texts that resemble the beginning of a secret.
 DECOYS = st.sampled_from(
     [
         "risk-assessment-of-every-customer",
@@ -264,8 +270,8 @@ def nested(text: str, depth: int, ascii: bool) -> str:
 
 
 @given(PLAIN_JSON, st.booleans())
-def test_what_has_no_secret_is_not_touched(record: object, ascii: bool) -> None:
-    """JSON and other texts without secrets stay unchanged to the last character."""
+def test_texts_without_secrets_are_unchanged(record: object, ascii: bool) -> None:
+    """JSON and other texts without secrets are not changed by a single character."""
     text = json.dumps(record, ensure_ascii=ascii)
 
     assert text == Redactor()(text)
@@ -275,7 +281,7 @@ def test_what_has_no_secret_is_not_touched(record: object, ascii: bool) -> None:
 
 @given(KEYS, AROUND, AROUND, DEPTHS, st.booleans())
 def test_no_key_is_left(key: str, before: str, after: str, depth: int, ascii: bool) -> None:
-    """A key of a known maker is found between any other text, and in JSON within JSON; what comes out is valid JSON still."""
+    """A key of a well-known format is redacted between any texts, and in JSON within JSON. The result is valid JSON."""
     assume(not re.search(r"[A-Za-z0-9]\Z", before))
     text = nested(f"{before}{key}{after}", depth + 1, ascii)
 
@@ -307,8 +313,8 @@ ENCODINGS: Mapping[str, Callable[[str], str]] = {
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=8).filter(str.strip), AROUND, DEPTHS, st.booleans())
 def test_no_value_is_left(monkeypatch: pytest.MonkeyPatch, encoding: str, value: str, around: str, depth: int, ascii: bool) -> None:
-    """A value of a secret-looking variable is found however it is written, and the record is valid JSON afterwards."""
-    assume(len(value.strip()) >= 8 and not value.strip().isalpha())  # a word is no secret
+    """The value of a secret variable is redacted in every encoding, and the record is still valid JSON."""
+    assume(len(value.strip()) >= 8 and not value.strip().isalpha())  # a single word is not a secret
     monkeypatch.setenv("SHOP_API_KEY", value)
     written = ENCODINGS[encoding](value)
     text = nested(f"{around}{written}{around}", depth + 1, ascii)
@@ -327,12 +333,12 @@ def test_no_value_is_left(monkeypatch: pytest.MonkeyPatch, encoding: str, value:
 
 
 def core(written: str) -> str:
-    """A part that only the value accounts for: base64 mixes the ends with what is around them."""
+    """Returns the part of an encoded value that does not depend on the surrounding text, because base64 mixes both ends with it."""
     return written.rstrip("=")[-8:-2]
 
 
 def argument_of(text: str) -> str | None:
-    """One level less of JSON; None when there is none, or a mark stands where it was."""
+    """Removes one level of JSON. Returns None if the text is not JSON, or a redaction mark replaced the level."""
     try:
         return str(json.loads(text)["arguments"])
     except (ValueError, LookupError, TypeError):
@@ -340,13 +346,16 @@ def argument_of(text: str) -> str | None:
 
 
 def test_a_log_is_scrubbed_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs of services lose their secrets where they lie, wherever a block ends, and a service that still writes goes on at the end."""
+    """Secrets in logs of services are overwritten in place, even across blocks.
+
+    A service that is still running can append further lines.
+    """
     monkeypatch.setenv("SHOP_PASSWORD", "swörd-fish-0815")
     line = f"logged in with sk-{'a' * 48} and swörd-fish-0815\n"
     log = tmp_path / "backend" / "worker-0.log"
     log.parent.mkdir()
-    harmless = f"{'.' * ((1 << 20) - (1 << 14) - 2)}risk-assessment-of-every-customer"  # the second block begins within it
-    straddling = f"{harmless.ljust((1 << 20) - 60, '.')} key=sk-{'a' * 100}\n"  # over the end of the first block
+    harmless = f"{'.' * ((1 << 20) - (1 << 14) - 2)}risk-assessment-of-every-customer"  # the second block begins within this text
+    straddling = f"{harmless.ljust((1 << 20) - 60, '.')} key=sk-{'a' * 100}\n"  # the key crosses the end of the first block
     with log.open("a", encoding="utf-8") as service:
         service.write(straddling + line * 30_000 + "a word, risk-assessment-of-every-customer\n" * 60_000)
         service.flush()
@@ -373,14 +382,14 @@ def test_the_end_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_log_that_cannot_be_scrubbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is named with the cause, and the logs before and after it are redacted."""
+    """A log that cannot be redacted is reported with the cause. The logs before and after it are redacted."""
     monkeypatch.setenv("SHOP_PASSWORD", "swordfish-0815")
     logs = [tmp_path / f"{name}.log" for name in "abc"]
     for log in logs:
         log.write_text("password swordfish-0815\n")
     logs[1].unlink()
     shutil.copy("/bin/sleep", logs[1])
-    with subprocess.Popen([str(logs[1]), "60"]) as running:  # nobody may write to a program that runs, not even root
+    with subprocess.Popen([str(logs[1]), "60"]) as running:  # not even root may write to the file of a running program
         try:
             cleaned, failed = scrub(tmp_path, Redactor())
         finally:

@@ -34,7 +34,7 @@ def nested(text: str, depth: int, ascii: bool) -> str:
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(7, 22), st.integers(0, 3), st.booleans())
 def test_a_value_that_was_cut(monkeypatch: pytest.MonkeyPatch, cutter: str, kept: int, depth: int, ascii: bool) -> None:
-    """What is left of a value beside the mark of a cut is replaced, in JSON within JSON too; nothing else is."""
+    """The rest of a truncated secret value next to the mark of the cut is redacted, also in JSON within JSON. Nothing else is."""
     value = "wörd-fish/08\\15\"of'the~shop"
     monkeypatch.setenv("SHOP_PASSWORD", value)
     around = "x" * (2_000 - kept)
@@ -49,7 +49,7 @@ def test_a_value_that_was_cut(monkeypatch: pytest.MonkeyPatch, cutter: str, kept
 
 
 def test_a_key_that_was_cut() -> None:
-    """The beginning of a key of a known maker before the mark of a cut is replaced, as few letters as it may be."""
+    """The shortest recognisable beginning of a known key is redacted before the mark of a cut."""
     for key in ("sk-proj-abcd", "ghp_abcd", "eyJhbGciOiJI.eyJz"):
         assert f"with {MARK} [5 characters left out]" == Redactor().plain(beginning(f"with {key}12345", len(key) + 5))
     assert "a risk-abcd [5 characters left out]" == Redactor().plain("a risk-abcd [5 characters left out]")

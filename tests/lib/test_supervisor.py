@@ -13,7 +13,7 @@ LOADED = "print(*(name for name in sys.modules if name.startswith('pytest_agentb
 
 @pytest.mark.parametrize(("name", "more"), [("program", {"pytest_agentbench.lib.cut_marks"}), ("mcp_server", set())])
 def test_a_supervisor_loads_little_of_the_package(name: str, more: set[str]) -> None:
-    """It loads neither site-packages nor the records, which would take longer than a small program runs."""
+    """A supervisor imports neither site-packages nor the records, because that would take longer than running a small program."""
     module = f"pytest_agentbench.lib.supervisor.{name}"
     *options, code = supervisor_command(module)
     run = subprocess.run([*options, code.replace("main()", LOADED)], capture_output=True, text=True, check=True)

@@ -111,7 +111,7 @@ def test_a_thread_that_dies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_coroutine_apart() -> None:
-    """The result of a coroutine, or its error, is passed from the other thread."""
+    """The result or the error of a coroutine in another thread is passed to the caller."""
 
     async def work(error: BaseException | None) -> threading.Thread:
         if error is not None:
@@ -124,7 +124,7 @@ def test_a_coroutine_apart() -> None:
 
 
 def test_ctrl_c_on_a_coroutine_apart() -> None:
-    """Ctrl-C cancels the coroutine, waits for what it has to clean up, and not for a task that it leaves behind."""
+    """Ctrl-C cancels the coroutine and waits for its clean-up, but not for a task that it leaves behind."""
     code = """
 import asyncio, os, signal
 from pytest_agentbench.lib.threads import run_apart

@@ -1,4 +1,4 @@
-"""Names in a YAML become Python objects."""
+"""Names and import paths in a YAML file are resolved to Python objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def suite_with(folder: Path, code: str, name: str = "agent.py") -> Path:
 
 
 def test_names_and_import_paths(tmp_path: Path) -> None:
-    """A known name, a module and a file of the suite lead to the object; a colon makes an import path."""
+    """A known name, a module and a file of the suite are resolved to the object. A name with a colon is an import path."""
     suite_with(tmp_path, "class Agent: ...")
 
     assert load_object("agent", "path", KNOWN, tmp_path) is Path
@@ -33,7 +33,7 @@ def test_names_and_import_paths(tmp_path: Path) -> None:
 
 
 def test_two_suites_may_have_an_agent(tmp_path: Path) -> None:
-    """`./agent.py` is each suite's own, whatever was imported first; loading it again does not run it again."""
+    """`./agent.py` is resolved in each suite's own folder, whatever was imported before. Loading a file again does not run it again."""
     code = "import sys\nclass Agent:\n    home = {!r}\nassert sys.modules[Agent.__module__].Agent is Agent"
     one, two = (suite_with(tmp_path / name, code.format(name)) for name in ("one", "two"))
 
@@ -66,7 +66,7 @@ def test_an_unknown_name() -> None:
     ],
 )
 def test_what_cannot_be_loaded(tmp_path: Path, name: str, reason: str) -> None:
-    """An import path that leads nowhere, or to code that fails or ends the process, is a sentence with the reason; again and again."""
+    """If an import path does not exist, or its code fails or ends the process, each attempt raises one sentence with the reason."""
     suite_with(tmp_path, "class", "broken.py")
     suite_with(tmp_path, "import pytest\npytest.importorskip('no_such_package')", "skipping.py")
     suite_with(tmp_path, "1 / 0", "failing.py")
@@ -82,7 +82,7 @@ def test_what_cannot_be_loaded(tmp_path: Path, name: str, reason: str) -> None:
 
 
 def test_a_name_that_a_module_lacks(tmp_path: Path) -> None:
-    """What a module has instead is listed, its first names only; one that makes its names on demand says why it cannot."""
+    """The error for a missing name lists the first names of the module. If the module's `__getattr__` fails, the error has its reason."""
     suite_with(tmp_path, "from pathlib import Path\n" + "\n".join(f"def f{number}(): ..." for number in range(13)), "large.py")
     suite_with(tmp_path, "def __getattr__(name):\n    raise ImportError('not\\ntoday')", "lazy.py")
     listed = "the module does not define 'Agent'; it defines: f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, ..."
@@ -95,7 +95,7 @@ def test_a_name_that_a_module_lacks(tmp_path: Path) -> None:
 
 
 class Methods:
-    """Functions that take this and that."""
+    """Functions with various parameters."""
 
     def fits(self, scenario: object, llm: object, tools: object) -> None: ...
     def anything(self, *things: object) -> None: ...
@@ -112,7 +112,7 @@ TAKEN = ("scenario", "llm", "tools")
 
 @pytest.mark.parametrize("name", ["fits", "anything", "other_names"])
 def test_a_signature_that_fits(name: str) -> None:
-    """A function that can be called with this number of arguments is accepted, whatever its parameters are called."""
+    """A function that accepts this number of arguments is accepted, whatever the names of its parameters are."""
     check_takes("it", getattr(Methods(), name), TAKEN)
 
 
@@ -127,7 +127,7 @@ def test_a_signature_that_fits(name: str) -> None:
     ],
 )
 def test_a_signature_that_does_not_fit(name: str, fault: str) -> None:
-    """A function that cannot be called so, or has the same names in another order, is refused. The error shows its signature."""
+    """A function that does not take these arguments, or has their names in another order, is refused. The error has its signature."""
     function = getattr(Methods(), name)
 
     with pytest.raises(ConfigError) as caught:
@@ -138,6 +138,6 @@ def test_a_signature_that_does_not_fit(name: str, fault: str) -> None:
 
 
 def test_a_function_that_shows_no_signature() -> None:
-    """Some functions written in C do not say what they take; nobody can know their options then."""
+    """Some functions written in C have no signature, so their options are unknown."""
     with pytest.raises(ConfigError, match=r"^scorer 'max': no signature found for builtin .*; write a function of your own that calls it$"):
         with_options("scorer", "max", max, {})

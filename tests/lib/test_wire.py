@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.messages import Hello, header
 
-#: Any JSON value, non-finite numbers left out because they do not equal themselves.
+#: Any JSON value except NaN, which does not equal itself, infinite numbers, and integers beyond 64 bits, which are read as floats.
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=8,
 )
@@ -30,7 +30,7 @@ FRAMES = st.lists(st.tuples(st.dictionaries(st.text(), JSON, max_size=4), st.bin
 
 @contextmanager
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Two connected sockets; a frame that never ends is a failure instead of a hang."""
+    """Yields two connected sockets. A read of an incomplete frame fails after a minute instead of hanging."""
     near, far = socket.socketpair()
     with near, far:
         near.settimeout(60)
@@ -45,7 +45,7 @@ def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
 
 
 async def fed(parts: Iterator[bytes], count: int) -> list[wire.Packet]:
-    """So many frames of a stream that arrives in parts and then ends."""
+    """Returns this many frames from a stream that arrives in parts and then ends."""
     reader = asyncio.StreamReader()
 
     async def collect() -> list[wire.Packet]:
@@ -61,7 +61,7 @@ async def fed(parts: Iterator[bytes], count: int) -> list[wire.Packet]:
 
 @given(FRAMES, st.lists(st.integers(min_value=0), max_size=8))
 def test_frames_survive_any_cuts(frames: list[wire.Packet], cuts: list[int]) -> None:
-    """However a stream of frames is split into packets, the same frames are read, blocking and in asyncio."""
+    """The same frames are read however the stream is split into packets, with blocking sockets and with asyncio."""
     data = b"".join(wire.framed(*frame) for frame in frames)
 
     with pair() as (near, far):
@@ -74,7 +74,7 @@ def test_frames_survive_any_cuts(frames: list[wire.Packet], cuts: list[int]) -> 
 
 
 def test_a_frame_without_a_body() -> None:
-    """A header alone is a frame with an empty body."""
+    """A frame that consists only of a header has an empty body."""
     with pair() as (near, far):
         wire.send(near, Hello("t", "test"))
 
@@ -82,7 +82,7 @@ def test_a_frame_without_a_body() -> None:
 
 
 def test_big_frames() -> None:
-    """A header and a body of several megabytes arrive complete, although no buffer between is that large."""
+    """A header and a body of several megabytes arrive complete, although they exceed all buffers."""
     keys: dict[str, Any] = {"keys": [["banking", f"banking-{number}", "default", 1] for number in range(20_000)]}
     body = bytes(range(256)) * 20_000
 
@@ -111,7 +111,7 @@ def test_a_closed_connection_is_an_error(sent: int) -> None:
 
 
 async def fed_once(data: bytes) -> wire.Packet:
-    """The frame of a stream that ends after `data`."""
+    """Reads the first frame of a stream that ends after `data`."""
     reader = asyncio.StreamReader()
     reader.feed_data(data)
     reader.feed_eof()
@@ -125,8 +125,8 @@ def test_what_is_not_a_frame() -> None:
         wire.sizes(b"GET " + struct.pack("!I", 0))
 
 
-def test_a_header_that_is_no_json() -> None:
-    """Only its own frame fails: the next frame is read from its beginning."""
+def test_an_invalid_header() -> None:
+    """A header that is not JSON is an error for its own frame only. The next frame is read correctly."""
     data = struct.pack("!II", 1, 4) + b"{body" + wire.framed(["next"])
     with pair() as (near, far):
         near.sendall(data)
@@ -146,7 +146,7 @@ def test_a_header_that_is_no_json() -> None:
 
 
 def test_connect_introduces_itself() -> None:
-    """The first frame of a connection is a hello with its token and role; afterwards it blocks without a limit."""
+    """The first frame of a connection is a Hello with its token and role. Afterwards the connection blocks without a time limit."""
     with socket.create_server(("127.0.0.1", 0)) as server, wire.connect(server.getsockname()[1], "secret", "test") as connection:
         accepted, _ = server.accept()
         with accepted:
@@ -156,8 +156,8 @@ def test_connect_introduces_itself() -> None:
             assert connection.gettimeout() is None
 
 
-def test_nobody_listens() -> None:
-    """A port without a listener is a ConnectionError."""
+def test_a_port_without_a_listener() -> None:
+    """Connecting to a port without a listener raises ConnectionError."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -166,7 +166,7 @@ def test_nobody_listens() -> None:
 
 
 def test_headers_are_plain_json() -> None:
-    """A frame is two lengths in network order, JSON, and the body as it is."""
+    """A frame consists of two lengths in network byte order, the header as JSON, and the body unchanged."""
     frame = wire.framed({"op": "plan"}, b"\x00\xff")
 
     assert (13, 2) == struct.unpack("!II", frame[:8])

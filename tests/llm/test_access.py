@@ -27,7 +27,7 @@ class Tap:
     def __init__(self, lost: str = "") -> None:
         self.events: list[str] = []
         self.accounts: list[tuple[str, Json]] = []
-        self.lost = lost  # the address of which it cannot tell
+        self.lost = lost  # the address whose calls the tap has lost
 
     async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
         del key
@@ -98,7 +98,7 @@ async def test_calls_that_are_lost(lost: str, status: str) -> None:
     assert 6 == len(tap.events)
 
 
-async def test_a_cancelled_attempt_hangs_up() -> None:
+async def test_a_cancelled_attempt_closes_its_addresses() -> None:
     """All open addresses are closed when a rollout is cancelled."""
     tap, asked = Tap(), asyncio.Event()
 
@@ -118,7 +118,7 @@ async def test_a_cancelled_attempt_hangs_up() -> None:
     assert ["close agent", "close judge", "close judge elsewhere"] == sorted(each for each in tap.events if each.startswith("close"))
 
 
-async def test_nobody_judges_by_hand() -> None:
+async def test_there_is_no_judge_outside_of_rollouts() -> None:
     """A client outside of a rollout has no judge."""
     with pytest.raises(InfraError, match="no model for the role 'judge' is available here"):
         await LLM("http://127.0.0.1:9/v1", "m").judge()
@@ -167,7 +167,10 @@ class Asking:
 
 
 async def test_roles_have_addresses_of_their_own() -> None:
-    """Each role asks under its own address, once, which ends with the agent's. What reached the backend counts, what went elsewhere not."""
+    """Each role has one address of its own, which is closed together with the agent's.
+
+    Only calls that reached the backend under test count.
+    """
     tap, agent = Tap(), Asking("search", "reasoner", "search")
     rollout = await ran(tap, agent, search=OTHER, reasoner={"model": "large"})
 
@@ -183,7 +186,7 @@ async def test_the_suites_judge_is_a_role() -> None:
     tap, agent = Tap(), Asking("judge")
     rollout = await ran(tap, agent, judge=OTHER)
 
-    assert (["judge"], 0) == (agent.models, len(rollout.scores))  # `by_judge` expects the backend's model
+    assert (["judge"], 0) == (agent.models, len(rollout.scores))  # `by_judge` gives no score, because it expects the backend's model
     assert ["open agent", "open judge elsewhere", "close agent", "close judge elsewhere"] == tap.events
 
 
@@ -214,7 +217,7 @@ BACKEND = Endpoint("http://backend/v1", "served", roles={"search": {"url": "http
         (Access(role="reasoner", endpoint={"url": "http://backend/v1/", "model": "x", "prices": {}}), {"model": "x"}),
     ],
 )
-def test_who_plays_a_role(access: Access, expected: Json) -> None:
+def test_the_endpoint_of_a_role(access: Access, expected: Json) -> None:
     """The backend's YAML has priority over the suite's, and an endpoint that is the backend under test is not a separate one."""
     assert expected == role_facts(access, BACKEND)
 
@@ -226,7 +229,7 @@ def test_a_backend_that_plays_all_roles() -> None:
     assert {"model": "x"} == role_facts(access, Endpoint("http://backend/v1", "served", plays_roles=True))
 
 
-def test_a_role_that_nobody_plays() -> None:
+def test_an_undefined_role() -> None:
     """A role that neither suite nor backend defines is an InfraError."""
     with pytest.raises(InfraError, match="no model plays the role 'serach'"):
         role_facts(Access(role="serach"), BACKEND)

@@ -14,7 +14,7 @@ from pytest_agentbench.llm.client import LLM, ModelFacts
 from pytest_agentbench.records import Json
 from tests.web import listening
 
-ASKED: list[Json] = [{"role": "user", "content": "x" * 400}]  # 100 tokens, as a rule of thumb
+ASKED: list[Json] = [{"role": "user", "content": "x" * 400}]  # estimated as 100 tokens
 ANSWER: Json = {"choices": [{"message": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}]}
 
 NO_MAX_TOKENS = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
@@ -109,9 +109,9 @@ async def test_fields_that_are_known() -> None:
 @pytest.mark.parametrize(
     ("words", "tries"),
     [
-        (NO_MAX_TOKENS, 2),  # said of both names
+        (NO_MAX_TOKENS, 2),  # the message is about both names of the limit
         ("Unsupported parameter: 'messages' is not supported with this model.", 1),
-        ("Unsupported parameter: 'seed' is not supported with this model.", 1),  # which was not sent
+        ("Unsupported parameter: 'seed' is not supported with this model.", 1),  # a field that was not sent
         ("This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.", 1),
         ("Something else.", 1),
     ],
@@ -137,7 +137,7 @@ async def test_other_statuses() -> None:
 @pytest.mark.parametrize(
     ("words", "limit"),
     [
-        # vLLM in three versions, SGLang, and OpenAI without and with functions
+        # Messages of vLLM in three versions, of SGLang, and of OpenAI without and with functions.
         (f"'max_tokens' is too large: 40000. {CONTEXT} and your request has 768 input tokens (40000 > 32768 - 768).", 32000),
         (f"{CONTEXT}. However, your request has 768 input tokens plus 40000 'max_tokens'.", 32000),
         ("You passed 768 input tokens and requested 40000 output tokens. However, the model's context length is only 32768 tokens", 32000),
@@ -162,11 +162,11 @@ async def test_lengths_that_are_refused(words: str, limit: int) -> None:
 @pytest.mark.parametrize(
     ("context", "characters", "asked", "sent"),
     [
-        (32768, 300, 40000, 32768 - 100 - 256),  # what the prompt leaves, of dense text, and what a template adds
+        (32768, 300, 40000, 32768 - 100 - 256),  # 100 tokens of dense text and 256 of a chat template are subtracted
         (32768, 300, 8000, 8000),  # fits
-        (32768, 100_000, 12000, 12000),  # fits if the text is plain; where it is not the server says so
-        (None, 400, 40000, 40000),  # nobody knows
-        (32768, 90_000, 40000, 40000),  # little is left, and a rule of thumb is too coarse to say how little: the server counts
+        (32768, 100_000, 12000, 12000),  # fits plain text; for other text the server refuses the length
+        (None, 400, 40000, 40000),  # the context length is unknown
+        (32768, 90_000, 40000, 40000),  # little is left, and an estimate is too coarse, so the server has to count
     ],
 )
 def test_lengths_that_are_known(context: int | None, characters: int, asked: int, sent: int) -> None:

@@ -1,4 +1,4 @@
-"""Answers of judges are parsed leniently and validated strictly; missing values are never guessed."""
+"""Answers of judges are parsed leniently and validated strictly. Missing values are never guessed."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ TEXT = json.dumps(MARK)
     ],
     ids=["plain", "fenced", "text", "thoughts", "half thoughts", "last", "last that fits", "open braces", "more keys", "texts"],
 )
-def test_it_is_found(text: str) -> None:
-    """The last object that fits is used, whatever is around it. Unambiguous strings are converted."""
+def test_the_verdict_in_an_answer(text: str) -> None:
+    """The last object in the answer that fits is used, whatever is around it. Unambiguous strings are converted."""
     assert MARK == read(text, FORM)
 
 
@@ -69,8 +69,8 @@ def test_it_is_found(text: str) -> None:
         ('{"a":' * 5000, "there is no JSON object in it"),
     ],
 )
-def test_it_is_not_guessed(text: str, fault: str) -> None:
-    """An answer that does not fit is an error with the reason and a quotation of the judge."""
+def test_an_answer_without_a_verdict(text: str, fault: str) -> None:
+    """If an answer does not contain a verdict, the error has the reason and a quotation of the judge."""
     with pytest.raises(JudgeError) as caught:
         read(text, FORM)
 
@@ -97,7 +97,7 @@ def test_nothing_else_is_raised(text: str, more: str) -> None:
 
 @given(st.dictionaries(st.sampled_from(["question", "answer"]), st.text(), min_size=2))
 def test_templates(values: dict[str, str]) -> None:
-    """Only the names are replaced, once. Other braces stay, and inserted values are not replaced again."""
+    """Only the names in a template are replaced, once. Other braces stay, and inserted values are not searched for names."""
     template = 'Return {"a": {question}} or {0} {} {{answer}} {other}'
 
     assert f'Return {{"a": {values["question"]}}} or {{0}} {{}} {{{values["answer"]}}} {{other}}' == fill_template(template, values)

@@ -29,14 +29,20 @@ LONG = "This model's maximum context length is 4096 tokens. However, your messag
     ],
 )
 def test_error_bodies(status: int, content: object, expected: RolloutError) -> None:
-    """Only a full context is a limit of the agent, in whatever words. All other errors are the backend's, with its message."""
+    """Only a full context is a limit of the agent, whatever the words of the message.
+
+    Any other error is the backend's, with its message.
+    """
     error = failure(status, json.dumps(content).encode())
 
     assert (type(expected), str(expected)) == (type(error), str(error))
 
 
 def test_a_status_of_the_tap() -> None:
-    """A status of the tap itself is not shown as one of the backend: the error is the tap's sentence, which has the backend's status."""
+    """A status of the tap itself is not shown as the backend's.
+
+    The error has the tap's sentence, which contains the status of the backend.
+    """
     error = failure(502, error_body(502, "HTTP 200: it is a page", "bad_json"))
 
     assert (InfraError, "HTTP 200: it is a page") == (type(error), str(error))
@@ -67,7 +73,7 @@ def test_a_history_that_is_refused(status: int, arguments: str, kind: type[Rollo
     ],
 )
 def test_what_is_sent_back(said: str | None, sent: str) -> None:
-    """The conversation contains arguments that servers accept; the recorded calls contain what the model wrote."""
+    """The conversation contains arguments that servers accept. The recorded calls contain the model's original arguments."""
     function = {"name": "find", "arguments": said}
     reply = Reply({"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}, "stop", {})
 
@@ -75,8 +81,8 @@ def test_what_is_sent_back(said: str | None, sent: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "empty"), [("", True), (" \n", True), ("x", False)])
-def test_an_answer_of_nothing(text: str, empty: bool) -> None:
-    """An answer of white space is empty, one with a tool call is not."""
+def test_an_empty_answer(text: str, empty: bool) -> None:
+    """An answer of white space is empty, and an answer with a tool call is not."""
     said = {"role": "assistant", "content": text}
     call = {"id": "1", "type": "function", "function": {"name": "find"}}
 

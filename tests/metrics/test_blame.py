@@ -1,4 +1,4 @@
-"""Agent or backend as the cause of a rollout's end, for tables of calls."""
+"""Whether the agent or the backend caused the end of a rollout, for tables of calls."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ LOST = ("infra_error", "HTTP 500: boom; the agent answered without it")
         ([call(0)], ("ok", "")),
         ([broken(0)], LOST),
         ([call(0), broken(1)], LOST),
-        ([broken(0), call(1)], ("ok", "")),  # sent again, or asked otherwise
+        ([broken(0), call(1)], ("ok", "")),  # sent again, or replaced by another request
         ([broken(0), broken(1), call(2)], ("ok", "")),
         ([broken(0), call(1), broken(2)], LOST),
-        ([broken(0, 5), call(3)], LOST),  # it ran beside it
+        ([broken(0, 5), call(3)], LOST),  # both ran at the same time
         ([broken(0, 5, request_crc=7), call(3, request_crc=7)], ("ok", "")),  # the same request again, before the first one gave up
         ([broken(0, 5, request_crc=7), call(3, request_crc=8)], LOST),
-        ([call(0, request_crc=7), broken(2, request_crc=7)], LOST),  # an earlier answer is none to a later request
-        ([broken(0), left(1, 2)], LOST),  # nor is one that nobody waited for
+        ([call(0, request_crc=7), broken(2, request_crc=7)], LOST),  # an earlier answer does not answer a later request
+        ([broken(0), left(1, 2)], LOST),  # a call that the agent abandoned is not an answer
         ([left(0, 1)], ("ok", "")),
         ([call(0), broken(1, error_kind="bad_history", status=400)], ("ok", "")),
         ([refused(0, error=FULL)], ("ok", "")),
         ([call(0), MISSED, call(2)], ("infra_error", "not recorded")),  # a later answer does not make up for it
-        ([broken(0, role="search"), call(1)], LOST),  # what another role says is no answer to it
+        ([broken(0, role="search"), call(1)], LOST),  # an answer of another role does not count
         ([broken(0, role="search"), call(1, role="search")], ("ok", "")),
         ([broken(0, role="judge", endpoint="http://one"), call(1, role="judge")], LOST),
     ],
 )
-def test_a_failed_call_has_to_be_made_good(calls: list[LLMCall], expected: tuple[str, str]) -> None:
+def test_a_failed_call_has_to_be_repeated(calls: list[LLMCall], expected: tuple[str, str]) -> None:
     """A call that the backend failed makes the rollout an infra_error, unless the same call or a later one succeeds."""
     assert expected == final_status("ok", "", calls)
 
 
 @pytest.mark.parametrize("kind", ERROR_KINDS)
-def test_every_kind_is_somebodys(kind: str) -> None:
-    """All kinds of failures count as the backend's, except those listed as the agent's."""
+def test_every_kind_of_failure_has_a_cause(kind: str) -> None:
+    """Each kind of failure counts as caused by the backend, except those listed as the agent's."""
     calls = [broken(0, error_kind=kind)]
 
     assert ([] if kind in AGENT_ERRORS else calls) == unrecovered(calls)
@@ -91,7 +91,7 @@ def test_every_kind_is_somebodys(kind: str) -> None:
         ("infra_error", "HTTP 400: no", [refused(0, error="HTTP 400: no; advice")], ("infra_error", "HTTP 400: no; advice")),
     ],
 )
-def test_however_the_agent_ended(status: str, reason: str, calls: list[LLMCall], expected: tuple[str, str]) -> None:
+def test_the_end_of_the_agent_does_not_matter(status: str, reason: str, calls: list[LLMCall], expected: tuple[str, str]) -> None:
     """After a failed call, it does not matter how the agent ends. Exceeding the context length is a limit.
 
     The reason of a refusal is the error of the tap, which may add advice to the server's message.
@@ -118,13 +118,13 @@ OWED = f"{TIME}, while a call was waiting for a token of the backend"
         ([left(1, 10, 9), left(2, 10)], ("infra_error", OWED)),
         ([left(1, 9)], ("limit", TIME)),  # the agent had hung up before
         ([left(1, 11)], ("infra_error", OWED)),
-        ([left(10.5, 11)], ("limit", TIME)),  # by code that went on when its time was over
+        ([left(10.5, 11)], ("limit", TIME)),  # the agent's code continued after its time was over
     ],
 )
-def test_a_budget_that_ends_while_the_backend_owes(calls: list[LLMCall], expected: tuple[str, str]) -> None:
+def test_a_time_limit_while_the_backend_is_late(calls: list[LLMCall], expected: tuple[str, str]) -> None:
     """If a call waits for its first token, or longer than before for the next one, when time is up, the backend is the cause."""
     assert expected == final_status("limit", TIME, calls, 10 * SECOND)
-    assert ("limit", TIME) == final_status("limit", TIME, calls)  # of a rollout whose time has no end
+    assert ("limit", TIME) == final_status("limit", TIME, calls)  # without a known end of the rollout
 
 
 def test_a_call_that_was_never_sent() -> None:
@@ -140,7 +140,7 @@ def test_a_call_that_was_never_sent() -> None:
         ([], ""),
         ([refused(0)], "HTTP 400: boom"),
         ([refused(0, 422)], "HTTP 422: boom"),
-        ([refused(0), call(1)], ""),  # it went otherwise
+        ([refused(0), call(1)], ""),  # another request succeeded
         ([call(0), refused(1)], ""),
         *(([call(0), refused(1, status)], f"HTTP {status}: boom") for status in (401, 403, 404)),
         ([refused(0), refused(1, 404)], "HTTP 400: boom"),

@@ -39,7 +39,7 @@ def rollout(scenario: str, start: int, end: int, *calls: LLMCall, suite: str = "
     return Rollout(suite, scenario, variant, 1, **{"status": "ok", **times, "calls": own, "other_calls": other, **keys})
 
 
-#: Two arms that take turns in the first session, and overlap at its end; another suite in a second one, which tried `e` again.
+#: Two arms that alternate in the first session and overlap at its end. Another suite is in a second session, which repeated `e`.
 TRIED = Attempt(1, "infra_error", session=1, started_ns=40 * S, ended_ns=42 * S, calls=(call(40, end=41, error_kind="cut"),))
 ALL = (
     rollout("a", 0, 10, call(0, 1, 3, end=4), call(5, 6, end=7, role="judge"), variant="a"),
@@ -115,7 +115,10 @@ def test_a_slice_of_a_slice() -> None:
     ids=str,
 )
 def test_seconds(asked: dict[str, Any], seconds: int, per_hour: float | None) -> None:
-    """A session counts from the first start to the last end of an attempt. For some rollouts only the time counts in which they ran."""
+    """The time of a session is from the first start to the last end of an attempt.
+
+    For a part of its rollouts, only the time in which they ran counts.
+    """
     part = scenarios_of(*ALL).where(**asked)
 
     assert (seconds, per_hour) == (part.seconds, part.value("rollouts_per_hour"))
@@ -130,7 +133,7 @@ def test_seconds_of_windows() -> None:
     assert {1: [(0, 10 * S), (20 * S, 30 * S)]} == part.where(arm="a").active_spans
 
 
-def test_what_lies_in_a_window() -> None:
+def test_the_edges_of_a_window() -> None:
     """A span includes its start and excludes its end for sent calls. For ends of calls and for tokens it is the other way round."""
     calls = [call(sent, *range(sent + 1, end), end=end) for sent, end in ((0, 10), (5, 20), (10, 25), (20, 30))]
     failed = call(10, 11, 12, end=15, error_kind="cut")
@@ -143,7 +146,7 @@ def test_what_lies_in_a_window() -> None:
     assert (0.25, 90.0) == (part.rollouts_done, part.value("rollouts_per_hour"))
 
 
-def test_windows_are_of_sessions() -> None:
+def test_windows_belong_to_sessions() -> None:
     """A window of one session contains nothing of another one, whose clock may have the same values."""
     two = [rollout("a", 0, 10, call(0, 1, 2, end=3), session=each) for each in (1, 2)]
     part = scenarios_of(*two)
@@ -167,7 +170,10 @@ def test_windows_are_of_sessions() -> None:
     ],
 )
 def test_tokens_of_events(counts: tuple[int | None, ...], total: int, tokens: list[int]) -> None:
-    """The tokens of an event are the difference of the server's counts, and the last event gets the rest. Empty without counts."""
+    """The tokens of an event are the difference of the server's counts, and the last event gets the rest.
+
+    Without counts the list is empty.
+    """
     chunks = tuple(Chunk(place, "content", tokens=count) for place, count in enumerate(counts))
 
     assert tokens == tokens_of_events(LLMCall(0, 0, 9, chunks, completion_tokens=total))
@@ -240,7 +246,7 @@ def same(one: Frame, other: Frame) -> None:
         assert values.dtype == others.dtype, name
 
 
-#: Events that were read late, and counts of the server.
+#: A rollout with events that were read late, and with token counts of the server.
 LATE = rollout(
     "f",
     50,
@@ -301,7 +307,7 @@ def of_nothing(part: Slice) -> Iterator[Slice]:
 
 
 @pytest.mark.parametrize("metric", registry.functions())
-def test_nothing_is_none(metric: str) -> None:
+def test_metrics_of_empty_slices(metric: str) -> None:
     """Every metric of an empty slice is None or 0."""
     nothing = [scenarios_of(), scenarios_of(*ALL).where(suite="none"), scenarios_of(ALL[-1])]
     values = [each.frame.metrics[metric].of(each) for empty in nothing for each in of_nothing(empty)]

@@ -1,4 +1,4 @@
-"""Metrics of other tools for streams, with values computed by hand."""
+"""Metrics of streams as other tools define them, with values calculated by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_agentbench.records import Chunk, LLMCall
 
 MS = 1_000_000  # nanoseconds
 
-#: A bare role first, reasoning, 4 + 4 tokens in two events, a stall, a tool call, the finish reason in an event of its own, usage.
+#: A role alone, reasoning, 4 + 4 tokens in two events, a pause, a tool call, the finish reason in an event of its own, and usage.
 #: 11 tokens: 1 + 4 + 4 + 1 + 1.
 STREAM = (
     (60, "role"),
@@ -61,7 +61,7 @@ def value(tool: str, row: str, column: str = "", calls: tuple[LLMCall, ...] = (O
         ("vllm-bench", "Mean TTFT (ms)", "", 60),  # to the bare role
         ("vllm-bench", "Mean E2EL (ms)", "", 840),  # to the finish reason
         ("vllm-bench", "Mean TPOT (ms)", "", (840 - 60) / 10),
-        ("vllm-bench", "Mean ITL (ms)", "", (840 - 60) / 6),  # the gap behind the role and that before the finish reason are in it
+        ("vllm-bench", "Mean ITL (ms)", "", (840 - 60) / 6),  # the gaps after the role and before the finish reason count
         ("vllm-bench", "Median ITL (ms)", "", 40),
         ("vllm-bench", "P99 ITL (ms)", "", 500 - 0.05 * (500 - 160)),
         ("vllm-bench", "Output token throughput (tok/s)", "", 11 / 0.85),
@@ -70,14 +70,14 @@ def value(tool: str, row: str, column: str = "", calls: tuple[LLMCall, ...] = (O
         ("aiperf", "Time to Second Token (ms)", "avg", 40),
         ("aiperf", "Time to First Output Token (ms)", "avg", 260),  # not the reasoning
         ("aiperf", "Request Latency (ms)", "avg", 820),  # to the last event with text
-        ("aiperf", "Inter Token Latency (ms)", "p99", (820 - 220) / 10),  # one number a call: the stall is not in sight
+        ("aiperf", "Inter Token Latency (ms)", "p99", (820 - 220) / 10),  # one number per call hides the pause
         ("aiperf", "Inter Chunk Latency (ms)", "max", 500),
         ("aiperf", "Inter Chunk Latency (ms)", "std", math.sqrt((2 * 110**2 + 350**2 + 130**2) / 4)),
         ("aiperf", "Output Token Throughput Per User (tokens/sec/user)", "avg", 1000 / 60),
         ("aiperf", "Output Token Throughput (tokens/sec)", "avg", 11 / 0.82),
         ("guidellm", "TTFT (ms)", "mean", 200),  # from the send
         ("guidellm", "ITL (ms)", "p99", 60),
-        ("guidellm", "TPOT (ms)", "mean", 800 / 11),  # the TTFT is in it
+        ("guidellm", "TPOT (ms)", "mean", 800 / 11),  # including the TTFT
         ("guidellm", "Request Latency (s)", "median", 0.83),  # to the end of the body
         ("guidellm", "Output tokens/s", "mean", 11 / 0.83),
         ("nat", "TTFT (ms)", "mean", 60),
@@ -121,7 +121,7 @@ def test_nat_in_its_own_example() -> None:
     assert rows == {name: pytest.approx(found.rows[name], abs=1e-3) for name in rows}
 
 
-def test_who_counts_what_failed() -> None:
+def test_failed_calls_by_tool() -> None:
     """A stream with an error event counts as a success for two tools, and a closed connection for none."""
     calls = (ONE, CUT, ERROR_EVENT)
 
@@ -170,7 +170,10 @@ def test_vllm_bench_has_a_version() -> None:
 @pytest.mark.parametrize("failed", [1, 2, 5])
 @pytest.mark.parametrize("name", ["Time to First Token (ms)", "Request Latency (ms)", "Inter Token Latency (ms)"])
 def test_aiperf_adjusts_for_failures(name: str, failed: int) -> None:
-    """Failed calls count as infinite: percentiles use numpy's `nearest`, mean and maximum are infinite. Without any there is no row."""
+    """Failed calls count as infinite.
+
+    Percentiles use numpy's `nearest`; mean and maximum are infinite. Without failed calls there is no adjusted row.
+    """
     good = [call((20 + 10 * each, "content"), (100 + 25 * each, "content"), completion_tokens=3) for each in range(7)]
     found = figures("aiperf", *good, *[CUT] * failed)
     values = [value("aiperf", name, "avg", (each,)) for each in good]
@@ -189,7 +192,7 @@ def test_guidellm_weighs_by_tokens() -> None:
     assert (10, 100) == tuple(value("guidellm", "ITL (ms)", column, (slow, fast)) for column in ("median", "p99"))
 
 
-def test_a_clock_that_nobody_started() -> None:
+def test_an_unknown_start_of_a_call() -> None:
     """If the client did not report when it called, the clock starts when the request is sent."""
     silent = call(*STREAM, called=None, completion_tokens=11)
 
@@ -198,8 +201,8 @@ def test_a_clock_that_nobody_started() -> None:
 
 @pytest.mark.parametrize("tool", PEERS)
 @pytest.mark.parametrize("calls", [(), (CUT,), (call(completion_tokens=3),), (call((30, "content"), end=30, completion_tokens=0),)])
-def test_there_may_be_nothing(tool: str, calls: tuple[LLMCall, ...]) -> None:
-    """Without calls, successful calls, events or tokens, values are unknown and no error is raised."""
+def test_calls_without_values(tool: str, calls: tuple[LLMCall, ...]) -> None:
+    """Without calls, successful calls, events or tokens, values are unknown, and no error is raised."""
     found = figures(tool, *calls)
 
     assert found.differs

@@ -57,7 +57,7 @@ def test_timings() -> None:
     assert ({"usage": 2}, {"user": 2}) == (found["token_sources"], found["stamps"])
 
 
-def test_what_failed_counts_in_no_rate() -> None:
+def test_failed_calls_count_in_no_rate() -> None:
     """A failed call has no latencies and no tokens, and an unmeasured rollout adds no throughput. Both are counted."""
     good = call(10, 20, end=30, completion_tokens=5)
     cut = call(40, 50, end=60, completion_tokens=7, error_kind="cut")
@@ -224,7 +224,7 @@ def test_split() -> None:
     assert measured()["split"] is None
 
 
-def test_a_judge_is_no_part_of_the_timings() -> None:
+def test_calls_of_a_judge_are_not_in_the_timings() -> None:
     """The time of a judge is a separate part. No latency, count or rate of the agent includes its calls."""
     own, judge = (
         call(0, 100, end=500, completion_tokens=5),
@@ -257,7 +257,7 @@ def test_the_stopwatch_reads_the_run() -> None:
 
 
 @pytest.mark.parametrize("lag_ms", [0, 5])
-def test_a_percentile_is_judged_by_what_it_needs(lag_ms: int) -> None:
+def test_late_events_spoil_only_some_percentiles(lag_ms: int) -> None:
     """If 4 % of a thousand gaps of 20 ms are read late, p99 becomes 40 ms and is not usable. p95 and TTFT stay usable.
 
     If the tap read in time, the server sent these events together, and everything is usable.
@@ -318,7 +318,7 @@ def test_a_pause_between_sessions_counts_in_no_rate(origin: int) -> None:
     assert at_once["steady"]["rollouts"]["rollouts_per_hour"] == pytest.approx(found["steady"]["rollouts"]["rollouts_per_hour"])
 
 
-def test_each_session_is_steady_by_what_it_asked_for() -> None:
+def test_each_session_is_steady_by_its_concurrency() -> None:
     """The steady window of each session depends on its own concurrency."""
     one = rollout("a", started_ns=0, ended_ns=1000 * MS, session=1)
     two = rollout("b", started_ns=0, ended_ns=1000 * MS, session=2)
@@ -326,7 +326,7 @@ def test_each_session_is_steady_by_what_it_asked_for() -> None:
     assert 1.0 == measured(one, two, concurrency=2, by_session={1: 1, 2: 2})["steady"]["rollouts"]["seconds"]
 
 
-def test_the_stopwatch_looks_at_its_own_session() -> None:
+def test_the_stopwatch_uses_its_own_session() -> None:
     """CPU samples of a session are compared only with its own calls, because clocks of sessions differ."""
     busy = [(0, 1000 * MS, 0.99)]
     earlier = rollout("a", calls=(call(0, 500, end=1000),), ended_ns=1000 * MS, session=1)

@@ -32,7 +32,7 @@ EARLY = rollout(call(10, 11, 15), call(18, 20, 24), start=9, end=24)
 LATE = rollout(call(30, 33, 35), call(36, 37, 38, error_kind="cut", called_ns=35 * S), start=24, end=40)
 
 
-def test_what_lies_in_it() -> None:
+def test_the_content_of_a_window() -> None:
     """A window from 5 s to 22 s after the first call has its tokens, shares of rollouts, ended calls and sent calls."""
     found = measured((5, 22), LATE, EARLY)
 
@@ -59,7 +59,7 @@ def test_ends_that_are_left_out() -> None:
     assert {None} == {*rest.latencies.values()}
 
 
-def test_nothing_in_it() -> None:
+def test_an_empty_window() -> None:
     """A window after the end of the run, and a run without calls, have no values."""
     late, empty = measured((30, 60), EARLY, LATE), measured((0, 60), rollout(start=0, end=9))
 

@@ -44,7 +44,7 @@ def test_objectives(text: str, parsed: tuple[str, float]) -> None:
 
 
 @pytest.mark.parametrize("text", ["ttft", "ttft=", "ttft=500", "ttft=5m", "ttft=-5ms", "ttft=0ms", "=5ms", "", "ttft=5ms5"])
-def test_what_is_no_objective(text: str) -> None:
+def test_invalid_objectives(text: str) -> None:
     """A time without a unit and a missing time are refused."""
     with pytest.raises(ValueError, match="must be NAME=TIME, for example ttft=500ms or e2e=30s"):
         parse(text)
@@ -82,7 +82,7 @@ def test_failed_calls_are_bad() -> None:
     assert (0, 1) == (found.good_calls, found.bad_calls)
 
 
-def test_what_a_call_does_not_have() -> None:
+def test_calls_without_gaps_or_tokens() -> None:
     """A call with one token meets an objective on gaps. A call without a first token is unknown, unless it misses another objective."""
     gaps = judged({"itl": 1.0, "tpot": 1.0}, call(100, completion_tokens=1))
     first, both = judged({"ttft": 1.0}, call()), judged({"ttft": 1.0, "e2e": 10.0}, call())

@@ -68,7 +68,7 @@ def test_a_made_up_rate_is_everywhere(project: Project, monkeypatch: pytest.Monk
     """A new rate appears in run.json, report.md, terminal, OpenMetrics, CSV, comparisons, gate rules and arms."""
     monkeypatch.setenv("GITLAB_CI", "true")
     project.write("made_up.py", MADE_UP_RATE)
-    project.backend(name="quick", ttft_ms=20, itl_ms=20)  # as the stopwatch may refuse the times of an engine that never waits
+    project.backend(name="quick", ttft_ms=20, itl_ms=20)  # timings of an engine that never waits may be unusable
     project.backend(name="slow", ttft_ms=70, itl_ms=20)
     project.suite(scenarios=3)
     made_up = ("-p", "made_up", "-v", "--agentbench-backend=quick")
@@ -118,7 +118,7 @@ def made_up_command(project: Project, *words: str) -> list[str]:
 
 @pytest.mark.parametrize("metric", registry.METRICS, ids=lambda metric: metric.name)
 def test_every_metric_has_a_function(metric: registry.Metric) -> None:
-    """Each metric has the functions of its level: events also have one for the largest value; sessions and suites use slices."""
+    """Each metric has the functions of its level. Events also have one for the largest value; sessions and suites use slices."""
     durations = {"event": (True, True, False, False), "call": (True, False, False, False), "rollout": (False, False, True, False)}
     functions = durations | dict.fromkeys(("session", "suite"), (False, False, False, True)) | {"score": (False, False, False, False)}
 

@@ -24,7 +24,7 @@ def test_parts() -> None:
     assert (1, 200.0, 0.0, 100.0, 100.0) == (second.number, second.total_ms, second.queue_ms, second.first_token_ms, second.decoding_ms)
 
 
-def test_a_client_that_does_not_say() -> None:
+def test_an_unknown_time_of_the_call() -> None:
     """If the client did not report when it called, the duration begins with the receipt at the tap."""
     [only] = slowest(call(500, 700, end=800, called_ns=None, received_ns=START + 400 * MS))
 

@@ -84,12 +84,12 @@ def test_all_reasons_are_named() -> None:
         ("client-saturated", "e2e.p50", "the client was saturated, so its timings describe the client, not the backend"),
     ],
 )
-def test_doubts(verdict: str, name: str, why: str) -> None:
+def test_reasons_why_a_timing_is_unusable(verdict: str, name: str, why: str) -> None:
     """A percentile or objective is not usable if it is listed. With a saturated client none is usable."""
     assert why == unusable_reason(Stopwatch(verdict=verdict, unusable=("itl.p99", "goodput.itl") * (verdict == "warn")), name)
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_notes_about_unknown_data() -> None:
     """Notes name unknown data: read lag (user-space timestamps), client queue, and CPU shares."""
     found = judge(StopwatchEvidence(clean_share=1.0, stamps=("user",)))
 
@@ -103,7 +103,7 @@ def test_nothing_measured() -> None:
 
 
 def test_the_busiest_second() -> None:
-    """Only samples count that are long enough and had calls in flight for half of their time."""
+    """The busiest second is taken from samples that are long enough, and during which calls were in flight for half of the time."""
     samples = [(0, S, 0.99), (S, 2 * S, 0.5), (2 * S, 3 * S, 0.7), (3 * S, 4 * S, 0.8), (4 * S, 4 * S + S // 10, 1.0)]
     calls = [(S, 3 * S), (7 * S // 2 + 1, 5 * S)]
 
@@ -114,7 +114,7 @@ def test_the_busiest_second() -> None:
 
 
 class Worker:
-    """A process whose CPU time equals the time."""
+    """A process that uses half of a CPU all the time."""
 
     def cost(self) -> Mapping[str, float]:
         return {"cpu_s": time.monotonic() / 2}
@@ -126,7 +126,10 @@ class Gone:
 
 
 def test_cpu_is_sampled() -> None:
-    """Samples have no gaps between them, and the end takes a last one. A process without CPU times has no samples."""
+    """Samples of CPU time follow each other without gaps, and a last one is taken at the end.
+
+    A process without CPU times has no samples.
+    """
     watch = CpuWatch(every_ns=5_000_000)
     watch.start({"tap": Worker(), "pool": Gone()})
     while len(watch.samples["tap"]) < 3:

@@ -1,4 +1,4 @@
-"""Effects of late events on timings: usable values are near the true ones."""
+"""Effects of late events on timings: usable values are close to the true ones."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_a_late_first_event() -> None:
     assert (0.0, 1.0) == tuple(stopwatch_of(each, CpuShares(), 1).late_first_share for each in (sliced(), part))
 
 
-def test_what_was_in_time_has_no_effect() -> None:
-    """Events that the server sent together have no effect."""
+def test_events_that_were_read_in_time_have_no_effect() -> None:
+    """If the server sent several events together, they have no effect on the timings."""
     part = sliced(call([100, 120, 140, 160], [1], lag_ns=0), itl=10.0)
 
     assert [100.0, 20.0, 0.0, 40.0] == [*map(part.value, ("ttft.p50", "tpot.p50", "itl.min", "itl.max"))]

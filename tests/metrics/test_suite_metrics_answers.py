@@ -38,7 +38,7 @@ def test_counts() -> None:
     assert (None, None, 1) == (found.calibration_low, found.calibration_high, found.bins)
 
 
-def test_a_summary_is_read_as_it_was_written() -> None:
+def test_a_summary_can_be_written_and_read() -> None:
     """run.json contains the summary of answers. A score that is not about answers has none."""
     suite = run_of(*[rollout(f"b-{number}", float(number < 8), 0.75, judged=number > 9) for number in range(12)]).suites["shop"]
 

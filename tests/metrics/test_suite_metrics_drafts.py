@@ -44,7 +44,7 @@ def test_an_agent_without_drafts() -> None:
     assert suite(rollout()).drafts is None
 
 
-def test_a_server_counts_the_judge_that_it_is() -> None:
+def test_a_judge_on_the_same_server_counts() -> None:
     """Calls of a judge count for the comparison with the server's counters only if the judge uses that server."""
     client = Client()
     client.add(

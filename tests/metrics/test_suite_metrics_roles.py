@@ -37,7 +37,7 @@ def suite(*rollouts: Rollout) -> SuiteResult:
     return run_of(*rollouts).suites["shop"]
 
 
-def test_roles_are_told_apart() -> None:
+def test_roles_are_counted_separately() -> None:
     """Each role has its calls, failures, tokens and latencies of all attempts. The agent comes first."""
     failed = call(
         "search", endpoint=EXPERT, error_kind="rate_limited", chunks=(), prompt_tokens=None, cached_tokens=None, completion_tokens=None
@@ -58,7 +58,7 @@ def test_roles_are_told_apart() -> None:
     assert (1, 1, ()) == (roles["reasoner"].calls, roles["reasoner"].measured, roles["reasoner"].endpoints)
 
 
-def test_what_is_measured_is_decided_by_the_endpoint() -> None:
+def test_the_endpoint_decides_which_calls_are_measured() -> None:
     """Serving metrics include a role's calls to the backend under test, but not those to other endpoints."""
     run = run_of(rollout(call(), call("reasoner", at=300), call("search", at=600, endpoint=EXPERT, ttft=300), call("judge", at=900)))
     ttft = run.performance.latency("ttft")
@@ -74,7 +74,7 @@ def test_a_run_without_roles() -> None:
     assert {} == suite(rollout(call())).roles
 
 
-def test_what_roles_cost() -> None:
+def test_the_costs_of_roles() -> None:
     """Tokens are priced by endpoint. Without a price or a token count, or with different currencies, the cost is unknown."""
     made = rollout(
         call(), call("search", endpoint=EXPERT), call("both"), call("both", endpoint=EXPERT), call("free", endpoint="http://free")
@@ -94,7 +94,7 @@ def test_what_roles_cost() -> None:
     assert ("USD", None) == (unknown.currency, unknown.cost)
 
 
-def test_what_of_a_role_is_measured() -> None:
+def test_the_measured_calls_of_a_role() -> None:
     """`measured` counts the calls of a role to the backend: all, some or none. Failed calls count with their time and tokens."""
     cut = call("search", endpoint=EXPERT, error_kind="cut")
     found = suite(rollout(call(), call("reasoner"), call("judge", took=2500), call("search"), cut)).roles
@@ -112,8 +112,8 @@ def test_what_of_a_role_is_measured() -> None:
     assert [(100.0, None), (200.0, None)] == [(spread.p50, spread.p95) for spread in latencies if spread]
 
 
-def test_prices_of_a_suite_are_its_roles() -> None:
-    """The endpoint of a price matches the role's URL, with or without a slash at the end."""
+def test_prices_by_endpoint() -> None:
+    """The endpoint of a price matches the role's URL, with or without a slash at the end of the URL."""
     priced = replace(SHOP, roles={"search": {"url": f"{EXPERT}/", "model": "m", "prices": vars(DEAR)}, "reasoner": {}})
 
     assert {EXPERT: DEAR, "": BACKEND} == prices_by_endpoint(priced.roles, BACKEND)

@@ -28,7 +28,7 @@ def test_in_flight() -> None:
 
 
 def brute(spans: list[Span], instant: int) -> int:
-    """Returns the number of spans at each instant."""
+    """Returns how many spans contain an instant."""
     return sum(start <= instant < end for start, end in spans)
 
 
@@ -146,8 +146,11 @@ def test_precedence(calls: tuple[LLMCall, ...], tools: tuple[Span, ...], parts: 
     assert parts == run(*calls, tools=tools)
 
 
-def test_a_judge_has_what_nobody_else_has() -> None:
-    """A judge gets the time of its calls from the request on, but none after the end of the rollout."""
+def test_the_time_of_a_judge() -> None:
+    """Time in which only a judge's call is active counts for the judge, from the request on.
+
+    Time after the end of the rollout does not count.
+    """
     asked = (call(60, 65, 70, 80, called=55), call(90, 90, None, 300), call(200, 210, None, 300))
     judge = tuple(replace(each, role="judge") for each in asked)
     found = split(Rollout("s", "a", "default", 1, "ok", ended_ns=100 * MS, calls=(call(0, 0, 10, 57, called=0),), other_calls=judge))
@@ -155,7 +158,7 @@ def test_a_judge_has_what_nobody_else_has() -> None:
     assert {"first_token": 10, "decoding": 47, "judge": 33, "agent": 10} == {part: took / MS for part, took in found.items() if took}
 
 
-def test_a_role_elsewhere_has_what_no_tool_has() -> None:
+def test_the_time_of_a_role_elsewhere() -> None:
     """The wait for another endpoint counts for `roles`, unless a tool made the call."""
     expert = tuple(replace(call(at, at, at + 5, at + 10), role="search", endpoint="http://expert/v1") for at in (10, 50))
     tool = ToolCall("search", {}, 1, started_ns=40 * MS, ended_ns=60 * MS)
@@ -179,5 +182,5 @@ def test_parts_sum_to_the_duration(times: list[tuple[list[int], bool, bool]], to
 
 
 def test_lengths() -> None:
-    """The total length of disjoint spans."""
+    """The total length of disjoint spans is the sum of their lengths."""
     assert 30 == total_ns([(0, 10), (20, 40)])

@@ -33,7 +33,7 @@ THINKING = _call(
 
 
 def test_latencies_start_at_the_send() -> None:
-    """A role is an event but not a token, reasoning is a token but not an answer, and the stream ends after its last token."""
+    """Latencies begin when the call is sent. A role is an event but not a token, and reasoning is a token but not an answer."""
     assert 195 * MS == timings.ttft_ns(THINKING)
     assert 5 * MS == timings.first_event_ns(THINKING)
     assert 345 * MS == timings.first_answer_ns(THINKING)
@@ -150,7 +150,7 @@ def test_the_import_is_light() -> None:
         (None, None, None),
     ],
 )
-def test_the_queue_of_the_server_stands_apart(timing: Json | None, queued: float | None, served: float | None) -> None:
+def test_the_queue_of_the_server_is_separate(timing: Json | None, queued: float | None, served: float | None) -> None:
     """TTFT includes the wait that the server reports. The wait and the rest of TTFT are separate metrics."""
     call = replace(THINKING, server=timing if timing is None else {"worker_id": None, "timing": timing})
 
@@ -160,7 +160,7 @@ def test_the_queue_of_the_server_stands_apart(timing: Json | None, queued: float
     )
 
 
-def test_a_failed_call_was_queued_for_nothing() -> None:
+def test_a_failed_call_has_no_server_queue() -> None:
     """A failed call has no server queue and no served TTFT."""
     call = replace(THINKING, server={"timing": {"router_queue_ms": 150.0}}, error_kind="server_error")
 

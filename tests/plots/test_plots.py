@@ -48,7 +48,7 @@ def test_points(tmp_path: Path) -> None:
     assert [1.0, 0.0] == points.values.tolist()
     assert [150.0, 400.0] == points.measures["ttft"].tolist()  # the median of 100 and 200; one call
     assert [2.0, 1.0] == points.measures["llm_calls"].tolist()
-    assert [4.0, 2.0] == points.measures["total_tokens"].tolist()  # those that were generated, as the toolkit counts
+    assert [4.0, 2.0] == points.measures["total_tokens"].tolist()  # generated tokens, as the toolkit counts
     assert [1.0, 1.0] == points.measures["total_duration"].tolist()
     assert [100.0, 200.0, 400.0] == points.calls["ttft"].tolist()
     assert ["run"] == points.kinds
@@ -86,7 +86,7 @@ def test_text_of_a_picture(tmp_path: Path) -> None:
 
 
 def test_many_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A directory of runs stands for all of them, each in its own colour. Several runs need --output."""
+    """A directory of runs means all runs in it, each in its own colour. Several runs need --output."""
     for name in ("old", "new"):
         run_directory(tmp_path / "reports" / name, *ALL)
 
@@ -117,7 +117,7 @@ def test_the_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["temperature", "agent.temperature"])
 def test_colours_of_a_setting(tmp_path: Path, name: str) -> None:
-    """Colours can stand for a setting of the agent, or for the concurrency, with which a rollout ran."""
+    """Colours can show a setting of the agent, or the concurrency, with which a rollout ran."""
     runs = {}
     for directory, temperature in (("cold", 0.0), ("warm", 0.7)):
         suites = {"shop": replace(run_of(*ALL).suites["shop"], agent={"kind": "react", "temperature": temperature})}
@@ -137,8 +137,8 @@ def test_colours_of_a_setting(tmp_path: Path, name: str) -> None:
         (["--color-by=scenario"], "scenario has 9 values, but there are 8 colours; choose another column with --color-by"),
     ],
 )
-def test_what_cannot_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:
-    """The error says what would work, and no directory is left behind."""
+def test_invalid_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:
+    """The error about an invalid choice says what would work, and no directory is left behind."""
     run = run_directory(tmp_path / "run", *(replace(BOUGHT, scenario=f"s{number}") for number in range(9)))
 
     assert 4 == plot(run, *arguments)
@@ -171,7 +171,7 @@ def test_a_line() -> None:
 
 
 def test_bins() -> None:
-    """Bins of TTFT are 5 ms wide up to 500 ms; longer ones get a hundred bins. Small counts have a bin each."""
+    """Bins of TTFT are 5 ms wide up to 500 ms, and longer values get a hundred bins. Small counts have a bin each."""
     assert {5.0} == {*np.diff(histograms.edges(np.array([3.0, 412.0]), "ttft")).tolist()}
     assert 101 == len(histograms.edges(np.array([3.0, 1412.0]), "ttft"))
     assert [1.5, 2.5, 3.5, 4.5] == histograms.edges(np.array([2.0, 4.0]), "llm_calls").tolist()
@@ -227,7 +227,7 @@ def test_arms_are_points_of_their_own(tmp_path: Path) -> None:
     assert [RunLoad("x old", 150.0, 240.0), RunLoad("x new", 150.0, 212.0)] == [*loads_of(run, "x", {**ttfts, "dead": 1.0})]
 
 
-def test_what_has_no_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_without_a_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run without the score is left out of scatter plots, and a sentence says so."""
     for name, rollouts in (("well", ALL), ("dead", [rollout(status="infra_error")])):
         run_directory(tmp_path / "reports" / name, *rollouts)

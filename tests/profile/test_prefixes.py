@@ -39,10 +39,10 @@ def reuse(*rollouts: Rollout) -> PromptReuse:
     return trees.reuse()
 
 
-def test_what_a_rollout_asks_again() -> None:
+def test_repeated_prompts_of_a_rollout() -> None:
     """A later prompt of a rollout contains the earlier one, so a cache has its blocks and the tokens before the transcript."""
     found = reuse(asked("shop-0", "a", "b"))
-    blocks = 4 + 8  # of the first prompt, and of the second
+    blocks = 4 + 8  # blocks of the first and of the second prompt
 
     assert (3, 0, True) == (found.calls, found.unknown, found.counted)
     assert 2 * BEFORE + PER_CHARACTER * blocks * BLOCK == pytest.approx(found.reusable_tokens)
@@ -50,7 +50,7 @@ def test_what_a_rollout_asks_again() -> None:
     assert () == found.prefixes
 
 
-def test_what_rollouts_share() -> None:
+def test_prefixes_that_rollouts_share() -> None:
     """If two rollouts share a prefix, the second gets it from the cache, and the prefix is listed with its last characters."""
     found = reuse(asked("shop-0", "a"), asked("shop-1", "b"))
     [prefix] = found.prefixes
@@ -63,7 +63,7 @@ def test_what_rollouts_share() -> None:
     assert BEFORE + PER_CHARACTER * 4 * BLOCK == pytest.approx(between)
 
 
-def test_what_stands_before_the_transcript() -> None:
+def test_tokens_before_the_transcript() -> None:
     """Rollouts of one suite and model with different transcripts share only tools and template."""
     questions = asked("shop-0", "a"), asked("shop-1", "b", letter="y")
     [prefix] = reuse(*(replace(each, messages=({"role": each.scenario}, *each.messages)) for each in questions)).prefixes
@@ -87,7 +87,7 @@ def test_hits_of_the_server() -> None:
     assert None is reuse(untold).cached_tokens
 
 
-def test_prompts_that_nobody_knows() -> None:
+def test_unknown_prompts() -> None:
     """If a transcript lacks answers, only the first prompt of an attempt is known. Failed calls are ignored."""
     short = replace(asked("shop-0", "a"), messages=asked("shop-0").messages)
     failed = Attempt(1, "infra_error", calls=(call(0, 10, end=20), call(30, end=40, error_kind="cut"), call(50, 60, end=70)))
@@ -118,7 +118,7 @@ def test_no_counts() -> None:
     ids=["line", "one-length", "through-zero", "falls", "nothing"],
 )
 def test_fit(points: list[tuple[int, int]], expected: tuple[float, float]) -> None:
-    """Tokens before the transcript and per character come from a fitted line. If its values are impossible, a token has four characters."""
+    """Tokens before the transcript and per character come from a fitted line. If the line is impossible, a token has four characters."""
     fit = TokenFit()
     for characters, tokens in points:
         fit.add(characters, tokens)
@@ -126,8 +126,8 @@ def test_fit(points: list[tuple[int, int]], expected: tuple[float, float]) -> No
     assert expected == pytest.approx(fit.line())
 
 
-def test_what_is_less_than_a_block() -> None:
-    """A cache keeps only whole blocks. Of two equal prompts, the part after the last whole block is not reused."""
+def test_the_part_after_the_last_block() -> None:
+    """A cache keeps only whole blocks. If two prompts are equal, the part after the last whole block is not reused."""
     twice = reuse(asked("shop-0", question=4 * BLOCK + 10), asked("shop-1", question=4 * BLOCK + 10))
 
     assert 10 / 4 == pytest.approx(twice.prompt_tokens / 2 - twice.reusable_tokens)

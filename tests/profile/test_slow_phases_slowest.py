@@ -13,7 +13,7 @@ from pytest_agentbench.records import LLMCall
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, MS, START, call, rollout
 
-#: Ten calls, none at the same time as another: 100 ms to the first token, then one every 20 ms.
+#: Ten calls, one after the other, with 100 ms to the first token and then 20 ms per token.
 USUAL = tuple(call(at, at + 100, at + 120, at + 140, end=at + 150) for at in range(0, 10_000, 1_000))
 
 
@@ -31,14 +31,14 @@ def why(folder: Path, odd: LLMCall) -> str:
 
 
 def test_only_the_slowest(tmp_path: Path) -> None:
-    """There are at most ten, the longest first."""
+    """At most ten calls are listed, the longest first."""
     calls = [call(at, at + 10, end=at + 100 + at // 1_000) for at in range(0, 30_000, 1_000)]
     times = [each.call.total_ms for each in slowest(tmp_path, *calls)]
 
     assert [129.0 - place for place in range(SLOWEST)] == times
 
 
-def test_a_failed_call_took_its_time_too(tmp_path: Path) -> None:
+def test_failed_calls_are_included(tmp_path: Path) -> None:
     """Failed calls are included, with the kind of failure."""
     first, *_ = slowest(tmp_path, *USUAL, call(20_000, end=25_000, error_kind="timeout_idle"))
 

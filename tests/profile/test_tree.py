@@ -1,4 +1,4 @@
-"""The call tree of agents, by name."""
+"""The call tree of agents, whose branches have names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tool(name: str, start: int, end: int) -> ToolCall:
 
 
 def figures(branch: Branch) -> tuple[int, float, float]:
-    """Returns count, total and self time of each branch, in milliseconds."""
+    """Returns count, total time and self time of a branch. The times are in milliseconds."""
     return branch.count, round(branch.total_s * 1e3, 6), round(branch.self_s * 1e3, 6)
 
 
@@ -50,7 +50,7 @@ def test_the_shop() -> None:
 
 
 def test_a_tool_that_asks_a_model() -> None:
-    """A call during a tool belongs to the tool: it is below it, and is not part of its self time."""
+    """A call during a tool is below the tool in the tree, and its time is not part of the tool's self time."""
     within = rollout(calls=(call(0, 100, end=200), call(300, 350, end=400)), tool_calls=(tool("ask_expert", 250, 500),))
     branches = tree(within)
 

@@ -1,4 +1,4 @@
-"""Stacks as a session boots them, and what their endpoints say."""
+"""Stacks that are booted as in a session, and requests to their endpoints."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
 class Booted(NamedTuple):
-    """A stack that is ready."""
+    """A stack that is ready to answer."""
 
-    url: str  # of its OpenAI API, with /v1
+    url: str  # URL of its OpenAI API, with /v1
     model: str
-    folder: Path  # of its logs
+    folder: Path  # folder of its logs
     boot: Json  # what run.json says about its boot
     home: Path  # its folder, which marks its processes
 
     def chat(self, text: str, headers: Mapping[str, str] = {}, **fields: Any) -> Json:
-        """The answer of one chat."""
+        """Returns the answer to one chat request."""
         whole: Json = json.loads(self._post([{"role": "user", "content": text}], headers, fields))
         return whole
 
     def prompt(self, messages: Sequence[Json], **fields: Any) -> str:
-        """What Dynamo makes of messages."""
+        """Returns the prompt that Dynamo makes of messages."""
         said = self._post(messages, {}, {"stream": True, "nvext": {"annotations": ["formatted_prompt"]}, **fields})
         prompt: str = json.loads(re.findall(r"^event: formatted_prompt\n: (.*)$", said, re.MULTILINE)[0])
         return prompt
@@ -60,11 +60,11 @@ class Booted(NamedTuple):
             return str(answer.read().decode())
 
     def metric(self, name: str) -> float:
-        """A metric of the endpoint's server, summed over its series."""
+        """Returns a metric of the endpoint's server, summed over its series."""
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", self.get("/metrics"), re.MULTILINE))
 
     def get(self, path: str) -> str:
-        """What the endpoint's server says at a path of its own."""
+        """Returns the answer of the endpoint's server to a GET request of a path."""
         with urllib.request.urlopen(self.url.removesuffix("/v1") + path, timeout=ANSWER) as answer:
             return str(answer.read().decode())
 
@@ -72,11 +72,11 @@ class Booted(NamedTuple):
         return (self.folder / f"{service}.log").read_text(errors="replace")
 
     def exposed(self) -> list[str]:
-        """What of it others than this machine can reach and speak HTTP with, or anything but ZeroMQ."""
+        """Returns the sockets of the stack that other machines can reach, except those that speak ZeroMQ."""
         return [f"{name} at {port}" for name, port in sorted(self._listening()) if not _greets_as_zeromq(port)]
 
     def _listening(self) -> Iterator[tuple[str, int]]:
-        """Command and port of each socket that is bound to more than loopback."""
+        """Yields command and port of each socket that is bound to more than loopback."""
         for pid in (pid for pid, home in ownership.processes() if home == str(self.home)):
             process = psutil.Process(pid)
             for seen in process.net_connections("tcp"):
@@ -85,7 +85,7 @@ class Booted(NamedTuple):
 
 
 def _greets_as_zeromq(port: int) -> bool:
-    """Its sockets speak first (ZMTP 3.1, 3.1): a byte that no text begins with."""
+    """Returns whether a server speaks ZeroMQ. Its sockets send the first byte (ZMTP 3.1, section 3.1), with which no text begins."""
     with socket.create_connection(("127.0.0.1", port), timeout=ANSWER) as connection:
         connection.settimeout(GREETING)
         try:
@@ -96,7 +96,7 @@ def _greets_as_zeromq(port: int) -> bool:
 
 @contextmanager
 def booted(wanted: str, folder: Path, changes: Sequence[tuple[str, Any]] = ()) -> Iterator[Booted]:
-    """A stack for as long as the block lasts; what this machine lacks skips the test."""
+    """Boots a stack until the block ends. Skips the test if this machine lacks a requirement."""
     spec = load_backend(wanted, ROOT, changes)
     assert isinstance(spec, StackSpec)
     backend = Stacked(spec, SessionTerms())
@@ -114,7 +114,7 @@ def booted(wanted: str, folder: Path, changes: Sequence[tuple[str, Any]] = ()) -
 
 
 def run(backend: str, folder: Path, *options: str, status: int = 0) -> Json:
-    """What run.json says of a session with the banking suite; its directory is `folder`/latest."""
+    """Runs a session with the banking suite and returns its run.json. Its directory is `folder`/latest."""
     command = [sys.executable, "-m", "pytest", "scenarios/banking", "-q", "-p", "no:cacheprovider", f"--agentbench-backend={backend}"]
     scrubbed = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Real parts: they run when REAL_SERVERS is set, each within its time, and a table at the end says what ran and what did not."""
+"""Tests with real servers run if REAL_SERVERS is set. A table at the end shows which tests ran, and why others did not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 HERE = Path(__file__).parent
 
-#: Test -> outcome, seconds, and why it did not run.
+#: Test -> outcome, seconds, and the reason if it did not run.
 TABLE: dict[str, tuple[str, float, str]] = {}
 
 

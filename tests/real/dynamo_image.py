@@ -1,10 +1,10 @@
 """Makes the image that the container test runs: Debian's Python and NVIDIA Dynamo with its mocker, from packages alone.
 
-    python tests/real/dynamo_image.py       makes it if it is not there; the last line is its name
+    python tests/real/dynamo_image.py       makes the image if it does not exist, and prints its name as the last line
 
-The root of its files is kept below ${XDG_CACHE_HOME:-~/.cache}/pytest-agentbench/images under a hash of what it is made from, so that
-an engine that has lost the image gets it again in seconds. Needs root (debootstrap), Debian's mirror and pip as it is set up here:
-packages are put in place from outside, so no index, certificate or proxy of this machine gets into the image.
+The root of its files is kept below ${XDG_CACHE_HOME:-~/.cache}/pytest-agentbench/images under a hash of its sources. So an engine that
+has lost the image gets it again in seconds. It needs root (for debootstrap), Debian's mirror, and pip with its settings on this machine.
+Packages are installed from outside, so no index, certificate or proxy of this machine gets into the image.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ DEBIAN = ("python3-minimal", f"libpython{PYTHON}-stdlib", "ca-certificates")
 PINS = environments()["dynamo"].pins
 START = ["ENV PYTHONUNBUFFERED=1"]
 
-#: Wheels that run on this Debian, whatever the machine that fetches them runs.
+#: Versions of glibc whose wheels run on this Debian, independent of the machine that downloads them.
 GLIBC = (17, 24, 26, 27, 28, 31, 34, 35)
 PLATFORMS = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in GLIBC))
 
-#: Nothing that a container needs, or what debootstrap copies from this machine.
+#: Files that a container does not need, or that debootstrap copies from this machine.
 LEFT_OUT = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale", "etc/resolv.conf", "etc/hostname")
 
 HASH = hashlib.sha256(repr((SUITE, DEBIAN, PINS, START, LEFT_OUT)).encode()).hexdigest()[:12]
@@ -43,7 +43,7 @@ STEP = 900  # seconds that one step may take
 
 
 def image() -> str:
-    """The image's name; it is made if the engine does not have it."""
+    """Returns the name of the image, which is made if the engine does not have it."""
     client = docker.from_env()
     try:
         if not client.images.list(IMAGE):
@@ -57,7 +57,7 @@ def image() -> str:
 
 
 def make(archive: Path) -> None:
-    """Writes the root of the image's files as a tar, which is either whole or not there."""
+    """Writes the root of the image's files as a tar. The file is either complete or does not exist."""
     if os.geteuid() or not shutil.which("debootstrap"):
         raise MissingError("the image of Dynamo is made by debootstrap: install it, and be root")
     IMAGES.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""A sandbox by way of Harbor, in an interpreter that has it: python -m tests.real.harbor_sandbox TASK FOLDER, a task directory of ours.
+"""Uses a sandbox of Harbor, in an interpreter that has Harbor: `python -m tests.real.harbor_sandbox TASK FOLDER`, with a task directory.
 
-Prints as JSON what came of commands, files and ends; the test that runs it says what should.
+Prints the results of commands, files and ends as JSON. The test that runs this program checks them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pytest_agentbench.sandbox.factory import open_sandbox
 from pytest_agentbench.sandbox.sandbox import CommandResult, Sandbox
 from pytest_agentbench.suites.datasets.harbor import scenario
 
-#: How many processes sleep for so long; the images of our tasks have no `ps`.
+#: Counts the processes that sleep for this long. The images of our tasks have no `ps`.
 LEFT = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o 'sleep {}' | wc -l"
 
 SANDBOX = "harbor:pytest_agentbench.harbor:Environment"
 
 
 async def commands(sandbox: Sandbox) -> Json:
-    """What commands say, each with its exit code; the last one takes too long."""
+    """Returns the output and the exit code of several commands. The last one exceeds its time limit."""
     given: dict[str, Json] = {
         "in order": {"command": "echo one; echo two >&2; echo three; exit 3"},
         "unknown": {"command": "no-such-program"},
@@ -44,7 +44,7 @@ def _told(command: CommandResult) -> Json:
 
 
 async def files(sandbox: Sandbox, folder: Path) -> Json:
-    """A folder there and back, and what is not read."""
+    """Copies a folder to the sandbox and reads files of it. Returns contents, and the errors of files that cannot be read."""
     (folder / "data").mkdir(parents=True)
     (folder / "run.sh").write_text("echo ran")
     (folder / "run.sh").chmod(0o750)
@@ -63,7 +63,7 @@ async def files(sandbox: Sandbox, folder: Path) -> Json:
 
 
 async def ends(sandbox: Sandbox) -> Json:
-    """What is left of processes, what another sandbox knows of this one, and what becomes of one that has ended."""
+    """Ends processes and sandboxes. Returns what is left of them, and the error of a sandbox that has ended."""
     await sandbox.exec("echo kept > /kept; (setsid env -i sleep 777 &)", seconds=30)
     await sandbox.end_processes()
     told: Json = {"after": (await sandbox.exec(f"{LEFT.format('77[7]')}; cat /kept", seconds=30)).output}

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client of the engine that the stack uses."""
+    """Yields a client of the engine that the stack uses."""
     try:
         with any_engine() as url:
             monkeypatch.setenv("DOCKER_HOST", url)
@@ -32,7 +32,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_mocker_in_containers(engine: Any, tmp_path: Path) -> None:
-    """Frontend and workers in containers find each other, answer, and are gone afterwards."""
+    """A frontend and workers in containers find each other and answer. No container is left afterwards."""
     try:
         image = dynamo_image.image()
     except MissingError as why:

@@ -1,4 +1,4 @@
-"""A router whose engine has died, in a session of ours: what it does with calls is no score of anybody's."""
+"""A router whose engine has died, in a session: its rollouts get no score."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(240)
 
-ENVIRONMENTS = environments_folder()  # the tests' sessions have another HOME
+ENVIRONMENTS = environments_folder()  # read here, because the sessions of tests have another HOME
 
 
 METRICS = ("--metrics", "--metrics-interval=0.5", "--scheduler-interval=0.5")
 
 
 class Routed(NamedTuple):
-    """The real router before the built-in engine, neither of which belongs to a session."""
+    """The real router in front of the built-in engine. Neither belongs to a session."""
 
     url: str
     engine: Child
@@ -68,16 +68,16 @@ def routed(folder: Path, *options: str) -> Iterator[Routed]:
         router.terminate()
         try:
             router.wait(5)
-        except subprocess.TimeoutExpired:  # it waits for calls that it holds
+        except subprocess.TimeoutExpired:  # the router waits for the calls that it holds
             router.kill()
             router.wait(5)
 
 
 @pytest.mark.parametrize(("options", "error"), [(METRICS, "timeout_call"), ((), "server_error")], ids=["holds new calls", "fails them"])
 def test_an_engine_dies(project: Project, monkeypatch: pytest.MonkeyPatch, options: Sequence[str], error: str) -> None:
-    """With --metrics the router holds calls of new programs for half an hour, without it answers 500: no score either way.
+    """With --metrics the router holds calls of new programs for half an hour, without it answers 500. Neither leads to a score.
 
-    What was finished before stays, our own budget of a call ends the wait, and all programs are released.
+    Finished rollouts are kept, our own time limit for a call ends the wait, and all programs are released.
     """
     monkeypatch.setenv("AGENTBENCH_ENVS", str(ENVIRONMENTS))
     with routed(project.root, *options) as router:

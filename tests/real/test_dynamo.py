@@ -1,4 +1,4 @@
-"""The real NVIDIA Dynamo without a GPU: its mocker in every form that backends/ has."""
+"""The real NVIDIA Dynamo without a GPU: its mocker in every form that is in backends/."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_agentbench.backends.machine.environments import environments_folder,
 from pytest_agentbench.records import Json
 from tests.real.booted_stack import ROOT, Booted, booted, run
 
-#: So long that the router knows most of it again.
+#: A text that is long enough to fill most of each prompt, so that the router recognises it.
 PREFIX = "The sky is blue, and the sea is as well, but nobody knows why they are so. " * 20
 
 WORKER: Json = {"nvext": {"extra_fields": ["worker_id", "timing"]}}
@@ -30,9 +30,9 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Dynamo writes nothing where temporary files are, and nothing into the user's home."""
+    """Dynamo writes nothing to the folder of temporary files or to the user's home."""
     monkeypatch.setenv("AGENTBENCH_ENVS", str(environments_folder()))
-    here = Path(tempfile.mkdtemp(prefix="d", dir="/tmp"))  # short, for sockets
+    here = Path(tempfile.mkdtemp(prefix="d", dir="/tmp"))  # a short path, because paths of sockets are limited
     for variable, name in (("HOME", "h"), ("TMPDIR", "t")):
         (here / name).mkdir()
         monkeypatch.setenv(variable, str(here / name))
@@ -44,12 +44,12 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def workers(stack: Booted, count: int) -> list[Json]:
-    """Which workers answered requests that begin alike."""
+    """Returns the worker ids of answers to requests with the same beginning."""
     return [stack.chat(f"{PREFIX}{index}", **WORKER)["nvext"]["worker_id"] for index in range(count)]
 
 
 def test_kv_router(tmp_path: Path) -> None:
-    """Requests that begin alike go to the worker that knows their beginning."""
+    """Requests with the same beginning go to the worker that has this beginning in its cache."""
     with booted("dynamo-mocker", tmp_path) as stack:
         decoded = Counter(worker["decode_worker_id"] for worker in workers(stack, 16))
         hits = stack.metric("dynamo_component_router_kv_hit_rate_sum") / stack.metric("dynamo_component_router_kv_hit_rate_count")
@@ -60,7 +60,7 @@ def test_kv_router(tmp_path: Path) -> None:
 
 
 def test_round_robin(tmp_path: Path) -> None:
-    """Every worker gets its share."""
+    """With round-robin, both workers get the same number of requests."""
     with booted("dynamo-mocker", tmp_path, [("settings.router_mode", "round-robin")]) as stack:
         decoded = Counter(worker["decode_worker_id"] for worker in workers(stack, 16))
 
@@ -68,7 +68,7 @@ def test_round_robin(tmp_path: Path) -> None:
 
 
 def test_sessions_stay_with_their_worker(tmp_path: Path) -> None:
-    """Both workers get sessions, and each session has one worker for all of its calls; only this machine can reach their HTTP."""
+    """Both workers get sessions, and all calls of a session go to one worker. Only this machine can reach the HTTP ports."""
     told: dict[str, set[int]] = {}
     with booted("dynamo-mocker", tmp_path, [*FAST, ("settings.router_mode", "round-robin")]) as stack:
         for session in [*map(str, range(8))] * 3:
@@ -82,7 +82,10 @@ def test_sessions_stay_with_their_worker(tmp_path: Path) -> None:
 
 
 def test_calls_with_tools(tmp_path: Path) -> None:
-    """Dynamo's answers to requests with tools do not say who answered and how fast; its trace does, and which rollouts have arrived."""
+    """Answers to requests with tools name no worker and no times, so both are read from Dynamo's trace.
+
+    The trace also shows which rollouts arrived.
+    """
     said = run("dynamo-embedded", tmp_path, "--agentbench-limit", "5", "--agentbench-set", "backend.settings.ttft_ms=0")
     rollouts = map(json.loads, (tmp_path / "latest" / "rollouts.jsonl").read_text().splitlines())
     told = {rollout["scenario"]: [call["server"] for call in rollout["calls"]] for rollout in rollouts}
@@ -95,7 +98,7 @@ def test_calls_with_tools(tmp_path: Path) -> None:
 
 
 def test_disaggregated(tmp_path: Path) -> None:
-    """One worker reads each prompt, and another one writes the answer."""
+    """One worker prefills each prompt, and another one decodes the answer."""
     with booted("dynamo-mocker-disagg", tmp_path, FAST) as stack:
         exposed = stack.exposed()
         pairs = {(worker["prefill_worker_id"], worker["decode_worker_id"]) for worker in workers(stack, 8)}
@@ -124,7 +127,7 @@ def test_etcd_and_nats(tmp_path: Path) -> None:
 
 
 def test_thunderagent(tmp_path: Path) -> None:
-    """A session is a program until it is said to be final; that request is not answered by the engine."""
+    """A session is a program of the router until its final request. The engine does not answer that request."""
     session = {"x-dynamo-session-id": "rollout-1"}
     with booted("dynamo-mocker-thunderagent", tmp_path, FAST) as stack:
         turns = [stack.chat("Hello", session, max_tokens=20)["usage"]["completion_tokens"] for _ in range(2)]
@@ -138,17 +141,17 @@ def test_thunderagent(tmp_path: Path) -> None:
 
 
 def test_rollouts_are_programs(tmp_path: Path) -> None:
-    """In a session every rollout is a program of the ThunderAgent router, and none is left when it ends."""
+    """In a session every rollout is a program of the ThunderAgent router, and no program is left at its end."""
     said = run("dynamo-mocker-thunderagent", tmp_path, "--agentbench-limit", "5", "--agentbench-set", "backend.settings.speedup=100")
     log = (tmp_path / "latest" / "backend" / "router.log").read_text()
 
-    assert 5 == said["suites"]["banking"]["rollouts"]["limit"]  # the mocker talks until it is cut
+    assert 5 == said["suites"]["banking"]["rollouts"]["limit"]  # the mocker writes until its limit
     released = re.findall(r"Released program \S+:banking\.(\S+?)\.1:\w+ \((\d+) remaining\)", log)
     assert [f"banking-00{index}" for index in range(5)] == sorted(scenario for scenario, _ in released)
     assert "0" == released[-1][1]
 
 
-#: A conversation with all that the template has to write, and what Llama is to read.
+#: A conversation with all parts that the template handles, and the prompt that Llama should get.
 TALK: list[Json] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": [{"type": "text", "text": "Rome and Oslo?"}]},
@@ -188,7 +191,7 @@ cold<|eot_id|><|start_header_id|>assistant<|end_header_id|>
 
 
 def test_llama_template(tmp_path: Path) -> None:
-    """Dynamo writes with backends/llama3_json.jinja what Llama 3.3 was trained on, several calls in one turn included."""
+    """With backends/llama3_json.jinja, Dynamo writes prompts in the form that Llama 3.3 was trained on, also for several calls per turn."""
     model = tmp_path / "model"
     make = f"from pathlib import Path; import tiny_tokenizer; tiny_tokenizer.make(Path({str(model)!r}))"
     subprocess.run([resolve_python("dynamo", ROOT), "-c", make], cwd=ROOT / "backends", check=True, timeout=60)

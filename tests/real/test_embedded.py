@@ -1,4 +1,4 @@
-"""Meaningful answers through the real NVIDIA Dynamo: a whole suite, with the built-in engine behind its frontend and KV router."""
+"""A whole suite through the real NVIDIA Dynamo, with the built-in engine behind its frontend and KV router."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_WAIT_EMBEDDED = ["--agentbench-set", "backend.ttft_ms=0", "--agentbench-set",
 
 
 def test_banking(tmp_path: Path) -> None:
-    """All hundred customers are served, and every one of them as by the engine itself: nothing gets lost on the way."""
+    """All hundred scenarios are answered, with the same scores as by the engine alone."""
     through_dynamo = run("dynamo-embedded", tmp_path / "dynamo", "-n", "8", *NO_WAIT)["suites"]["banking"]
     engine_alone = run("embedded", tmp_path / "embedded", *NO_WAIT_EMBEDDED)["suites"]["banking"]
 
@@ -34,7 +34,7 @@ CALL: Json = {
 
 
 def test_choices_of_tools(tmp_path: Path) -> None:
-    """A required and a named tool are called, with arguments that are JSON; with `none` the answer is in words."""
+    """With `required` or a named tool, a tool is called with arguments that are JSON. With `none`, the answer is text."""
     with booted("dynamo-embedded", tmp_path) as stack:
         named = {"type": "function", "function": {"name": "find"}}
         answers = [stack.chat("Hello there", **CALL, tool_choice=choice, max_tokens=200) for choice in ("required", named, "none")]
@@ -46,7 +46,7 @@ def test_choices_of_tools(tmp_path: Path) -> None:
 
 
 def test_scripted_answers(tmp_path: Path) -> None:
-    """The engine's other policy, by settings alone."""
+    """The scripted policy of the engine can be chosen by settings alone."""
     script = tmp_path / "answers.script.yaml"
     script.write_text("- match: {contains: Rome}\n  text: It is sunny there.\n- text: I do not know.\n")
     changes = [("settings.policy", "script"), ("settings.script", str(script)), ("ready.tools", "none")]
@@ -57,7 +57,10 @@ def test_scripted_answers(tmp_path: Path) -> None:
 
 
 def test_thunderagent(tmp_path: Path) -> None:
-    """The real ThunderAgent router plans with the built-in engine's capacity: every rollout is a program of it, and each is released."""
+    """The real ThunderAgent router uses the capacity of the built-in engine.
+
+    Every rollout is a program of the router, and each is released.
+    """
     with booted("thunderagent-embedded", tmp_path, [("settings.kv_blocks", 64)]) as stack:
         stack.chat("Hello", program_id="rollout-1")
         programs, metrics = (json.loads(stack.get(path)) for path in ("/programs", "/metrics"))

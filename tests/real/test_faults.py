@@ -1,4 +1,4 @@
-"""Faults in sessions on the real NVIDIA Dynamo: the message names the cause, finished rollouts are kept, and nothing stays behind."""
+"""Faults in sessions on the real NVIDIA Dynamo: the message names the cause, finished rollouts are kept, and no process is left."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.timeout(240)
 
 Session = Callable[..., Background]
 
-ENVIRONMENTS = environments_folder()  # the tests' sessions have another HOME
+ENVIRONMENTS = environments_folder()  # read here, because the sessions of tests have another HOME
 
-#: The mocker goes on until it may not: every one of its answers is cut.
+#: The mocker writes until its limit, so every answer is truncated.
 SAYS_MUCH = "def test_it(rollout): assert rollout.status == 'limit'\n"
 
-#: Answers take some two seconds, and both workers get their share.
+#: Answers take about two seconds, and both workers get requests.
 MOCKER = (
     "--agentbench-backend=dynamo-mocker",
     *(f"--agentbench-set=backend.settings.{each}" for each in ("speedup=1", "router_mode=round-robin")),
@@ -42,7 +42,7 @@ MOCKER = (
 
 @pytest.fixture(autouse=True)
 def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the stacks of the test are; afterwards none may be left."""
+    """Yields the folder with the stacks of the test. Afterwards it must be empty."""
     monkeypatch.setenv("AGENTBENCH_ENVS", str(ENVIRONMENTS))
     try:
         resolve_python("dynamo", ROOT)
@@ -54,7 +54,7 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def session(project: Project) -> Iterator[Session]:
-    """Starts a session on Dynamo's mocker in the background, and returns when it has finished so many rollouts."""
+    """Starts a session on Dynamo's mocker in the background, and waits until it has finished a number of rollouts."""
     started: list[Background] = []
 
     def start(*arguments: str, finished: int = 1, scenarios: int = 24) -> Background:
@@ -72,18 +72,21 @@ def session(project: Project) -> Iterator[Session]:
 
 
 def kill(stacks: Path, program: str) -> None:
-    """SIGKILL to the first process of the stack that runs a program."""
+    """Sends SIGKILL to the first process of the stack that runs a program."""
     pid = min(pid for pid, _ in marked(stacks) if program in command_of(pid))
     os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("migration", [0, 3])
 def test_a_worker_is_killed(session: Session, stacks: Path, migration: int) -> None:
-    """With migration calls go on at the other worker; without, they end with Dynamo's own error and their rollouts are tried again."""
+    """With migration, calls continue on the other worker.
+
+    Without it, they fail with Dynamo's own error, and their rollouts are repeated.
+    """
     background = session(
         f"--agentbench-set=backend.env.DYN_MIGRATION_LIMIT={migration}", "--agentbench-set=backend.services.worker.restart=1"
     )
-    time.sleep(1)  # rollouts end together; now the next answers, which take two seconds, are on their way
+    time.sleep(1)  # Rollouts end together, so the next answers, which take two seconds, are now in flight.
     kill(stacks, "dynamo_mocker.py")
 
     assert 0 == background.ended(180), background.output
@@ -91,7 +94,7 @@ def test_a_worker_is_killed(session: Session, stacks: Path, migration: int) -> N
     assert ["limit"] * 24 == [rollout.status for rollout in background.rollouts]
     again = [rollout.earlier_attempts[0].reason for rollout in background.rollouts if rollout.earlier_attempts]
     broken_off = [reason for reason in again if "Internal server error" in reason]
-    refused = [reason for reason in again if "Failed to generate completions" in reason]  # nothing of them had come yet
+    refused = [reason for reason in again if "Failed to generate completions" in reason]  # no part of these answers had arrived yet
     assert [] == broken_off if migration else broken_off + refused, again
     assert migration == 0 or re.search(r"model_migration_total", (background.directory / "samples.jsonl").read_text())
     run = json.loads((background.directory / "run.json").read_text())
@@ -100,7 +103,10 @@ def test_a_worker_is_killed(session: Session, stacks: Path, migration: int) -> N
 
 @WAYS
 def test_the_frontend_is_killed(session: Session, stacks: Path, way: tuple[str, ...]) -> None:
-    """Without it there is no stack: the tests that are left say that it is gone, and how many rollouts are saved."""
+    """If the frontend is killed, the stack is lost.
+
+    The remaining tests report that, and the session reports how many rollouts are saved.
+    """
     background = session(*way)
     kill(stacks, "dynamo.frontend")
 
@@ -113,7 +119,7 @@ def test_the_frontend_is_killed(session: Session, stacks: Path, way: tuple[str, 
 
 @WAYS
 def test_the_controller_is_killed(session: Session, stacks: Path, way: tuple[str, ...]) -> None:
-    """The stack daemon ends all of Dynamo; the journal has what has finished."""
+    """If the controller is killed, the stack daemon ends all processes of Dynamo. The journal has the finished rollouts."""
     background = session(*way)
     os.kill(background.process.pid, signal.SIGKILL)
 
@@ -123,7 +129,7 @@ def test_the_controller_is_killed(session: Session, stacks: Path, way: tuple[str
 
 
 def test_an_xdist_worker_is_killed(session: Session, stacks: Path) -> None:
-    """No rollout is lost with it, for rollouts do not run there."""
+    """If a worker of pytest-xdist is killed, no rollout is lost, because rollouts do not run there."""
     background = session("-n", "2", scenarios=12)
     worker = next(pid for pid in descendants(background.process.pid) if "exec(eval(sys.stdin.readline()))" in command_of(pid))
     os.kill(worker, signal.SIGKILL)
@@ -134,7 +140,7 @@ def test_an_xdist_worker_is_killed(session: Session, stacks: Path) -> None:
 
 
 def test_an_engine_that_never_gets_ready(session: Session, stacks: Path) -> None:
-    """A worker too few is said as Dynamo counts them."""
+    """If a worker is missing, the message has the numbers of workers as Dynamo counts them."""
     changes = ("ready.workers.aggregated=3", "ready.timeout=20")
     background = session(*(f"--agentbench-set=backend.{change}" for change in changes), finished=0, scenarios=2)
 
@@ -144,8 +150,8 @@ def test_an_engine_that_never_gets_ready(session: Session, stacks: Path) -> None
     assert "workers: 2 of 3 aggregated" in background.output
 
 
-def test_a_full_disk_while_it_boots(session: Session, stacks: Path, small_disk: Path) -> None:
-    """The services may live without their logs; when they do not, the message names the disk."""
+def test_a_full_disk_during_the_boot(session: Session, stacks: Path, small_disk: Path) -> None:
+    """If the disk is full while the stack boots, the message names the disk. Services may continue without their logs."""
     background = session(finished=0, scenarios=2)
     wait_for(lambda: marked(stacks), "the start of the workers", 60)
     fill(small_disk)
@@ -157,7 +163,7 @@ def test_a_full_disk_while_it_boots(session: Session, stacks: Path, small_disk: 
 
 
 def test_a_stolen_port(session: Session, stacks: Path) -> None:
-    """Whoever takes the frontend's port before it starts is named, and nobody waits for him."""
+    """If another process takes the frontend's port before it starts, the message names that process, and the session does not wait."""
     reserved = Reserved()
     port = reserved.take()
     reserved.close()
@@ -173,7 +179,7 @@ def test_a_stolen_port(session: Session, stacks: Path) -> None:
 
 @pytest.fixture
 def small_disk(project: Project) -> Iterator[Path]:
-    """A disk of its own for the reports, of 4 MiB."""
+    """Yields a folder for the reports on its own disk of 4 MiB."""
     reports = project.root / "reports"
     reports.mkdir()
     if (
@@ -192,7 +198,7 @@ def fill(disk: Path) -> None:
 
 
 def test_a_full_disk_in_the_middle(session: Session, stacks: Path, small_disk: Path) -> None:
-    """What cannot be written is an ERROR that says so, what was written stays, and the stack is torn down."""
+    """If the disk becomes full in the middle, tests are an ERROR that says so. Written records are kept, and the stack is stopped."""
     background = session()
     fill(small_disk)
 
@@ -204,7 +210,7 @@ def test_a_full_disk_in_the_middle(session: Session, stacks: Path, small_disk: P
 
 
 def test_a_disk_that_is_full_from_the_start(session: Session, stacks: Path, small_disk: Path) -> None:
-    """Then nothing is booted, and the session says what is wrong."""
+    """If the disk is full from the start, nothing is booted, and the session reports the reason."""
     fill(small_disk)
     background = session(finished=0, scenarios=2)
 
@@ -215,7 +221,7 @@ def test_a_disk_that_is_full_from_the_start(session: Session, stacks: Path, smal
 
 
 def test_two_sessions_at_once(session: Session, stacks: Path) -> None:
-    """Each has a Dynamo of its own, which finds its own workers only."""
+    """Two sessions at once have a Dynamo each, which finds only its own workers."""
     two = [session(finished=0, scenarios=4) for _ in range(2)]
 
     assert [0, 0] == [each.ended(180) for each in two], two[0].output
@@ -225,7 +231,7 @@ def test_two_sessions_at_once(session: Session, stacks: Path) -> None:
 
 @pytest.mark.parametrize("finished", [0, 1], ids=["booting", "running"])
 def test_ctrl_c_twice(session: Session, stacks: Path, finished: int) -> None:
-    """All of Dynamo is gone soon after."""
+    """After Ctrl-C twice, all processes of Dynamo end soon."""
     background = session(finished=finished)
     wait_for(lambda: len(marked(stacks)) >= 3, "the start of Dynamo", 60)
     for _ in range(2):

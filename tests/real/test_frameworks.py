@@ -1,4 +1,4 @@
-"""Agents on frameworks that others wrote, from the package index: each serves the banking suite, as docs/examples has it."""
+"""Agents on frameworks from the package index: each runs the banking suite as in docs/examples."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.runs.message_file import Conversations, MessageFile
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tap.client import TapControl
-from pytest_agentbench.tap.protocol import KeptReplies, TakeReplies, TapConfig, TapListening
+from pytest_agentbench.tap.protocol import AddressCalls, CloseAddress, KeptReplies, TakeReplies, TapConfig, TapListening
 from pytest_agentbench.tools.toolbox import Toolbox
 from tests.project import Project
 from tests.tap.peers import Message, Tap, answering, backend, response, stream
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PYTHON = home_of("agents") / "bin" / "python"
-LIMIT = 10  # customers; `--agentbench-limit` left out serves all hundred
+LIMIT = 10  # scenarios; without `--agentbench-limit` all hundred run
 
-#: Those that send what the built-in agent sends: the same messages, the tools with their own schemas, and no prompt that the
+#: Agents that send the same as the built-in agent: equal messages, the tools with their own schemas, and no prompt that the
 #: built-in engine would read.
 ALIKE = ("openai_agents", "pydantic_ai_agent", "langgraph_agent")
 
@@ -42,10 +43,10 @@ def calls_of(rollout: Rollout) -> list[tuple[str, Json, int]]:
 
 
 def test_banking(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenAI Agents, Pydantic AI and LangGraph make the very calls of the built-in agent; smolagents begins with them.
+    """OpenAI Agents, Pydantic AI and LangGraph make the same calls as the built-in agent. The calls of smolagents begin with them.
 
-    smolagents asks for a tool call in every turn (`tool_choice: required`) and writes earlier ones into its messages as text, so that
-    the built-in engine goes on calling until the agent's steps are used up.
+    smolagents asks for a tool call in every turn (`tool_choice: required`) and writes earlier calls into its messages as text. So
+    the built-in engine makes calls until the agent has no steps left.
     """
     monkeypatch.chdir(project.root)
     shutil.rmtree("backends")
@@ -68,6 +69,8 @@ def test_banking(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
 
     result.assert_outcomes(passed=5 * LIMIT)
     found = {(rollout.variant, rollout.scenario): rollout for rollout in project.rollouts}
+    conversations = Conversations(project.directory)
+    assert {True} == {conversations.is_exact(call) for rollout in found.values() for call in rollout.all_calls}
     assert {"ok": 5 * LIMIT} == Counter(rollout.status for rollout in found.values())
     for (variant, scenario), rollout in found.items():
         expected = found["default", scenario]
@@ -81,7 +84,7 @@ def test_banking(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
             assert {"final_answer"}.isdisjoint(rollout.tools)
 
 
-#: One question through each API of the two SDKs, streamed and not; prints what each made of the answer.
+#: Sends one question through each API of the two SDKs, streamed and not, and prints the answer that each returned.
 SDKS = """
 import json, os
 import anthropic, openai
@@ -132,7 +135,7 @@ MESSAGE: Json = {
 
 
 def named(*events: Json) -> bytes:
-    """A streamed answer of an API whose events have names."""
+    """Returns a streamed answer of an API whose events have names."""
     return stream(*(b"event: %b\ndata: %b\n\n" % (each["type"].encode(), json.dumps(each).encode()) for each in events))
 
 
@@ -154,7 +157,7 @@ MESSAGE_STREAM = named(
 
 
 async def test_sdks(tmp_path: Path) -> None:
-    """The SDKs of OpenAI and Anthropic find the tap by their own variables; what is said to them is read from each of their APIs."""
+    """The SDKs of OpenAI and Anthropic find the tap by their own variables. The tap reads the answers of each of their APIs."""
     child = Child("pytest_agentbench.tap", TapConfig("of-the-test"), tmp_path / "tap.log")
     ports = child.ready(TapListening)
     control = await TapControl.connect(ports.control_port, "of-the-test")
@@ -171,7 +174,7 @@ async def test_sdks(tmp_path: Path) -> None:
     try:
         async with backend(answering(*answers, requests=requests)) as url:
             await tap.point_at(url + "/v1", api_key="of-the-backend")
-            id = await tap.open(upgrade=None, keep=True)
+            id = await tap.open(upgrade=None, keep=True, kept="all")
 
             async def kept() -> list[Json]:
                 return [reply.said for reply in (await control.ask(TakeReplies(id), KeptReplies)).replies]
@@ -180,7 +183,8 @@ async def test_sdks(tmp_path: Path) -> None:
             tools = Toolbox((Tool("find", "", {"type": "object"}),))
             scenario = Scenario("s", ({"role": "user", "content": "Hello"},), (), ())
             answer = await agent.run(scenario, LLM(tap.url(id), "m", said=kept), tools)
-            calls = await tap.close(id)
+            closed, lines = await control.ask_for_body(CloseAddress(id), AddressCalls)
+            calls = closed.calls
     finally:
         control.close()
         child.stop()
@@ -188,5 +192,12 @@ async def test_sdks(tmp_path: Path) -> None:
     assert ["Hi", "find", "find", "find", "find"] == json.loads(answer.text)
     assert [("find", {"n": 1}, turn) for turn in (2, 3, 4, 5)] == [(call.name, call.arguments, call.turn) for call in tools.calls]
     assert ["chat", "responses", "responses", "messages", "messages"] == [call.dialect for call in calls]
+    with MessageFile(tmp_path, str) as file:
+        file.add(lines.split(b"\n"))
+    conversations = Conversations(tmp_path)
+    assert [True] * 5 == [conversations.is_exact(call) for call in calls]
+    assert [[CHAT["choices"][0]["message"]], [ITEM], [ITEM], [USE], [USE]] == [
+        reply[0]["content"] if isinstance(reply[0].get("content"), list) else reply for reply in map(conversations.reply_messages, calls)
+    ]
     assert {"Bearer of-the-backend"} == {each.headers["authorization"] for each in requests}
     assert not any("x-api-key" in each.headers for each in requests)

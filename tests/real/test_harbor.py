@@ -1,4 +1,4 @@
-"""Harbor, from the package index: its models accept every file that is exported for it, and its tables of a task are ours."""
+"""Harbor from the package index: its models accept every exported file, and its tables of a task have the same keys as ours."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.project import Project
 from tests.tables.shop import ALL
 
 PYTHON = home_of("harbor") / "bin" / "python"
-LIMIT = 10  # customers
+LIMIT = 10  # scenarios
 
-#: Reads each file of a job by the model that Harbor writes it from; prints how many of each, and what the models say of the job.
+#: Reads each file of a job with Harbor's model, and prints the number of files and the contents of the job.
 READ = """
 import json, sys
 from collections import Counter
@@ -68,7 +68,7 @@ print(json.dumps({
 }))
 """
 
-#: Prints what Harbor's package knows of a task.toml: its newest schema, and the keys of each table.
+#: Prints the newest schema of a task.toml in Harbor's package, and the keys of each table.
 TABLES = """
 import json
 from harbor.models.task import config
@@ -80,7 +80,7 @@ print(json.dumps({"schema": schema, "keys": [sorted(model.model_fields) for mode
 """
 
 OURS: tuple[type[BaseModel], ...] = (TaskToml, AgentTable, VerifierTable, EnvironmentTable, SolutionTable, Artifact)
-OLDER = {"allow_internet"}  # what Harbor has as a field, and we turn into today's key
+OLDER = {"allow_internet"}  # a field of Harbor that we convert to its new key
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -89,7 +89,7 @@ pytestmark = [
 
 
 def asked(script: str, home: Path, *arguments: Path) -> Json:
-    """What a script in Harbor's environment prints, without telemetry and with a home of its own."""
+    """Returns the output of a script in Harbor's environment, without telemetry and with its own home folder."""
     environment = {**foreign_environment(), "HARBOR_TELEMETRY": "0", "HOME": str(home)}
     done = subprocess.run([PYTHON, "-c", script, *arguments], env=environment, capture_output=True, text=True, check=False)
     assert 0 == done.returncode, done.stderr
@@ -98,7 +98,7 @@ def asked(script: str, home: Path, *arguments: Path) -> Json:
 
 
 def test_a_session(project: Project, tmp_path: Path) -> None:
-    """Every trial and trajectory of a session of the banking suite is valid, and its mean is the run's."""
+    """Every trial and trajectory of a session of the banking suite is valid, and the mean is that of the run."""
     shutil.rmtree(project.root / "backends")
     (project.root / "backends").mkdir()
     project.shipped("banking")
@@ -117,8 +117,8 @@ def test_a_session(project: Project, tmp_path: Path) -> None:
     assert project.run_json["suites"]["banking"]["scores"]["tsq"]["mean"]["value"] == pytest.approx(told["mean"])
 
 
-def test_what_went_wrong(tmp_path: Path) -> None:
-    """Rollouts without a model, with several attempts, and with a field of everything are valid as well."""
+def test_unusual_rollouts(tmp_path: Path) -> None:
+    """Rollouts without a model, with several attempts, and with all fields set are also valid."""
     (tmp_path / "out").mkdir()
     load_writer("atif")(ChosenRuns([run_directory(tmp_path / "reports" / "run", *ALL, FULL)]), tmp_path / "out")
 
@@ -129,7 +129,7 @@ def test_what_went_wrong(tmp_path: Path) -> None:
 
 
 def test_every_key_of_a_task_is_known(tmp_path: Path) -> None:
-    """Harbor's newest schema is ours, and we name each of its keys: what Harbor adds is seen here, not by who is skipped."""
+    """We support Harbor's newest schema and know each of its keys. So a new key of Harbor fails this test before it skips a task."""
     told = asked(TABLES, tmp_path)
 
     assert NEWEST_SCHEMA == told["schema"]

@@ -1,4 +1,4 @@
-"""Harbor, from the package index, with our agent and our sandbox, on a real Docker Engine."""
+"""Harbor from the package index with our agent and our sandbox, on a real Docker Engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOME = home_of("harbor")
 AGENT, ENVIRONMENT = "pytest_agentbench.harbor:Agent", "pytest_agentbench.harbor:Environment"
 KEY = "canary-key-of-the-endpoint"
 
-#: The guide's agent_config.json; its api_base is the address of the test's own server.
+#: The guide's agent_config.json. Its api_base is replaced by the address of the test's server.
 AGENT_CONFIG: Json = {
     "agent_name": "nvidia-nemotron-nano",
     "model": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
@@ -52,7 +52,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def engine_url() -> Iterator[str]:
-    """DOCKER_HOST of an engine that has the image that our tasks are built on; none of ours is left there in the end."""
+    """Yields the DOCKER_HOST of an engine that has the base image of our tasks. At the end none of our containers is left."""
     try:
         with any_engine() as url, closing(docker.DockerClient(base_url=url)) as client, base_image(client):
             yield url
@@ -63,19 +63,19 @@ def engine_url() -> Iterator[str]:
 
 @pytest.fixture
 def environment(engine_url: str, tmp_path: Path) -> dict[str, str]:
-    """Of Harbor's processes: the engine, a key, and a home of their own."""
+    """Returns the environment of Harbor's processes: the engine, a key, and their own home folder."""
     return {**foreign_environment(), "DOCKER_HOST": engine_url, "HOME": str(tmp_path), "OPENAI_API_KEY": KEY}
 
 
 def scripted(folder: Path, rules: list[Json]) -> Child:
-    """A server whose model follows a script."""
+    """Starts a server whose model follows a script."""
     script = folder / "rules.yaml"
     script.write_text(yaml.safe_dump(rules))
     return Child("pytest_agentbench.engine", {"policy": "script", "script": str(script), "model": "scripted"}, folder / "engine.log")
 
 
 def done(*arguments: str | Path, environment: dict[str, str], given: str = "", folder: Path = ROOT) -> str:
-    """What a program of Harbor's environment prints, started in `folder`."""
+    """Returns the output of a program in Harbor's environment, started in `folder`."""
     command = [str(HOME / "bin" / arguments[0]), *map(str, arguments[1:])]
     ended = subprocess.run(command, input=given, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     assert 0 == ended.returncode, ended.stdout + ended.stderr
@@ -83,7 +83,7 @@ def done(*arguments: str | Path, environment: dict[str, str], given: str = "", f
 
 
 def trial(task: Path, agent: Json, folder: Path, environment: dict[str, str]) -> Json:
-    """What becomes of one trial of Harbor's in our sandbox."""
+    """Runs one trial of Harbor in our sandbox, and returns its result."""
     config = {
         "task": {"path": str(task)},
         "trials_dir": str(folder / "trials"),
@@ -97,7 +97,7 @@ def trial(task: Path, agent: Json, folder: Path, environment: dict[str, str]) ->
 
 @pytest.mark.parametrize("task", sorted(each.name for each in TASKS.iterdir()))
 def test_harbors_oracle_in_our_sandbox(task: str, environment: dict[str, str], tmp_path: Path) -> None:
-    """Harbor's oracle solves each of our tasks, and Harbor's verifier says so; who does nothing gets 0."""
+    """Harbor's oracle solves each of our tasks by Harbor's verifier, and the agent that does nothing gets 0."""
     solved = trial(TASKS / task, {"name": "oracle"}, tmp_path / "oracle", environment)
     nothing = trial(TASKS / task, {"name": "nop"}, tmp_path / "nop", environment)
 
@@ -106,9 +106,9 @@ def test_harbors_oracle_in_our_sandbox(task: str, environment: dict[str, str], t
 
 
 def test_our_agent_by_harbors_command(environment: dict[str, str], tmp_path: Path) -> None:
-    """`harbor run` with our agent and our sandbox solves a task, counts its tokens, and puts no key into what it writes.
+    """`harbor run` with our agent and our sandbox solves a task, counts its tokens, and writes no key to its files.
 
-    It finds our package in its environment: it is started where the package is not.
+    Harbor finds our package in its environment, because it is started in a folder without the package.
     """
     solution = (TASKS / "log-forensics/solution/solve.sh").read_text()
     rules: list[Json] = [
@@ -135,7 +135,7 @@ def test_our_agent_by_harbors_command(environment: dict[str, str], tmp_path: Pat
     assert not [each for each in (tmp_path / "jobs").rglob("*") if each.is_file() and KEY.encode() in each.read_bytes()]
 
 
-#: The commands of the Harbor guide, in the words of Harbor 0.24 where it has others, and with commands of ours where the guide has scripts.
+#: The commands of the Harbor guide, in the form of Harbor 0.24, and with our commands in place of the guide's scripts.
 GUIDE = r"""
 curl -s {url}/models
 
@@ -159,8 +159,11 @@ cat ./ours/*/result.json | jq '.'
 """
 
 
-def test_the_guides_commands(environment: dict[str, str], tmp_path: Path) -> None:
-    """From the first look at the server to results of both, with its agent_config.json as it is: the same task is solved both ways."""
+def test_the_commands_of_the_guide(environment: dict[str, str], tmp_path: Path) -> None:
+    """All commands of the guide work with its unchanged agent_config.json, from the first request to the results.
+
+    The task is solved both ways.
+    """
     if lacking := [name for name in ("curl", "jq") if not shutil.which(name)]:
         pytest.skip(f"NOT TESTED: the guide's commands; {', '.join(lacking)} is not installed")
     shutil.copytree(TASKS / "log-forensics", tmp_path / "openthoughts_dataset/log-forensics")
@@ -188,8 +191,8 @@ def test_the_guides_commands(environment: dict[str, str], tmp_path: Path) -> Non
     assert "agent_config.json: not used: agent_name, api_type\n" in (tmp_path / "benchmark_results/theirs/job.log").read_text()
 
 
-def test_an_agent_that_runs_out_of_iterations_is_verified(environment: dict[str, str], tmp_path: Path) -> None:
-    """What it has done so far counts, and Harbor's record says what it ran out of."""
+def test_an_agent_without_iterations_left_is_verified(environment: dict[str, str], tmp_path: Path) -> None:
+    """If an agent has no iterations left, its work is verified, and Harbor's record names the limit."""
     server = scripted(tmp_path, [{"tool_calls": [{"name": "bash", "arguments": {"command": "pwd"}}]}])
     try:
         url = f"http://127.0.0.1:{server.ready(Listening).port}/v1"
@@ -211,7 +214,7 @@ def test_an_agent_that_runs_out_of_iterations_is_verified(environment: dict[str,
     ],
 )
 def test_a_wrong_option_is_named(options: Json, sentence: str, environment: dict[str, str], tmp_path: Path) -> None:
-    """Before anything is started, in one sentence."""
+    """A wrong option is refused in one sentence before anything starts."""
     agent = {"import_path": AGENT, "model_name": "openai/scripted", "kwargs": options}
     with pytest.raises(AssertionError) as caught:
         trial(TASKS / "meter-readings", agent, tmp_path, environment)
@@ -220,7 +223,7 @@ def test_a_wrong_option_is_named(options: Json, sentence: str, environment: dict
 
 
 def test_an_environment_of_harbors_as_a_sandbox(environment: dict[str, str], tmp_path: Path) -> None:
-    """Commands, files and ends are what they are in a sandbox of ours, whichever environment stands behind."""
+    """Commands, files and ends work in an environment of Harbor as in our own sandbox."""
     told = json.loads(
         done("python", "-m", "tests.real.harbor_sandbox", TASKS / "log-forensics", tmp_path / "files", environment=environment)
     )
@@ -244,7 +247,7 @@ def test_an_environment_of_harbors_as_a_sandbox(environment: dict[str, str], tmp
 
 
 def session(project: Project, sandbox: str, *arguments: str, environment: dict[str, str]) -> Json:
-    """The run.json of a session under Harbor's Python, whose tasks are carried out in that sandbox; what it printed is beside it."""
+    """Runs a session under Harbor's Python with that sandbox, and returns its run.json. The output is in the file `printed`."""
     chosen = ("-p", "no:cacheprovider", "--agentbench-set", f"sandbox={sandbox}", "--agentbench-retries=0")
     command = [str(HOME / "bin/python"), "-m", "pytest", "-m", "openthoughts", *chosen, *arguments]
     ended = subprocess.run(command, env=environment, cwd=project.root, capture_output=True, text=True, check=False)
@@ -254,7 +257,7 @@ def session(project: Project, sandbox: str, *arguments: str, environment: dict[s
 
 
 def test_a_session_in_an_environment_of_harbors(project: Project, environment: dict[str, str]) -> None:
-    """The terminal agent solves one task and leaves the other; verifier, scores and the report are those of any session."""
+    """The terminal agent solves one task and leaves the other. Verifier, scores and report are those of any other session."""
     project.shipped("openthoughts")
     first_line = (TASKS / "log-forensics/instruction.md").read_text().partition("\n")[0]
     call = {"name": "bash", "arguments": {"command": (TASKS / "log-forensics/solution/solve.sh").read_text()}}
@@ -271,7 +274,7 @@ def test_a_session_in_an_environment_of_harbors(project: Project, environment: d
 
 
 def test_harbors_docker_in_a_session(project: Project, environment: dict[str, str]) -> None:
-    """Where its compose is missing, a task is an error that says so; nothing is measured."""
+    """If Docker Compose is missing, each task is an error that says so, and nothing is measured."""
     if not (missing := compose_problem()):
         pytest.skip("NOT TESTED: what is said where compose is missing; it is here")
     project.shipped("openthoughts")
@@ -282,7 +285,7 @@ def test_harbors_docker_in_a_session(project: Project, environment: dict[str, st
 
 
 def test_harbors_docker(project: Project, environment: dict[str, str]) -> None:
-    """Harbor's own environment is a sandbox as well: its oracle's reward is 1, and who does nothing gets 0."""
+    """Harbor's own environment is also a sandbox: the reward of its oracle is 1, and the agent that does nothing gets 0."""
     if missing := compose_problem():
         pytest.skip(f"NOT TESTED: harbor:docker; {missing}")
     project.shipped("openthoughts")

@@ -1,4 +1,4 @@
-"""The methods of ThunderAgent's paper as arms of one session: the shipped YAMLs and their real routers, before engines without a GPU."""
+"""The methods of ThunderAgent's paper as arms of one session: the shipped YAML files and their real routers, with engines without a GPU."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tests.small_stacks import own_folder
 
 pytestmark = pytest.mark.timeout(500)
 
-#: The first is what the others are compared with.
+#: The others are compared with the first one.
 METHODS = ("vllm-default-router", "vllm-continuum", "thunderagent", "thunderagent-no-decay", "dynamo-thunderagent")
 
-#: What ThunderAgent's router says of itself when it starts: its mode, and whether it lets programs go that are idle.
+#: What ThunderAgent's router logs when it starts: its mode, and whether the tokens of idle programs decay.
 MODES = {
     "vllm_default_router": ("Router mode: default", False),
     "vllm_continuum": ("Router mode: default", False),
@@ -36,16 +36,16 @@ MODES = {
     "thunderagent_no_decay": ("Router mode: tr", False),
 }
 
-#: Of the original, for each run.
+#: Files of the original for each run.
 WINDOW_FILES = {
     *("orchestrator_usage.jsonl", "prefix_cache_timeseries.csv", "gpu_sm_util_timeseries.csv"),
     *("window_summary.json", "steps_summary.json", "combined_summary.json"),
 }
 
-#: The mocker goes on until it may not.
+#: The mocker writes until its limit.
 ENDS = "def test_it(rollout): assert rollout.status in ('ok', 'limit')\n"
 
-ENVIRONMENTS = environments_folder()  # the tests' sessions have another HOME
+ENVIRONMENTS = environments_folder()  # read here, because the sessions of tests have another HOME
 
 
 @pytest.fixture(autouse=True)
@@ -64,9 +64,9 @@ def shipped(name: str) -> Json:
 
 
 def write_methods(project: Project, rules: Sequence[Json], worker: Json) -> None:
-    """backends/ of the shipped methods: their engines say what the rules have; routers, labels and order of start are as shipped.
+    """Writes backends/ with the shipped methods. Their engines follow the rules; routers, labels and order of start are as shipped.
 
-    `worker` has the services of Dynamo in the place of its own.
+    `worker` replaces the worker services of Dynamo.
     """
     script = project.root / "rules.json"
     script.write_text(json.dumps([{"ttft_ms": 20, **rule} for rule in rules]), encoding="utf-8")
@@ -89,7 +89,7 @@ def write_methods(project: Project, rules: Sequence[Json], worker: Json) -> None
 
 
 def mocker(project: Project) -> Json:
-    """Dynamo's mocker: it says random things, and tells the router how much fits into its cache."""
+    """Returns Dynamo's mocker, which answers with random text, and reports the size of its cache to the router."""
     make = f"from pathlib import Path; import tiny_tokenizer; tiny_tokenizer.make(Path({str(project.root / 'model')!r}))"
     subprocess.run([resolve_python("dynamo", ROOT), "-c", make], cwd=ROOT / "backends", check=True, timeout=60)
     options = ["--model-name=behind-thunderagent", "--speedup-ratio=100", "--block-size=16", "--num-gpu-blocks-override=16384"]
@@ -98,15 +98,18 @@ def mocker(project: Project) -> Json:
 
 
 def speaker(project: Project) -> Json:
-    """A worker of Dynamo that says what the built-in engine says."""
+    """Returns a worker of Dynamo that answers like the built-in engine."""
     mocker(project)
     folder = str(project.root / "model")
     run = ["python", str(ROOT / "backends" / "dynamo_embedded_worker.py"), "{engine.url}", "behind-thunderagent", folder]
     return {**shipped("dynamo-embedded")["services"]["worker"], "run": run, "replicas": 1}
 
 
-def test_five_methods(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One session takes all of them in turns: calls pass their arm's router, programs are released, each arm is held against the first."""
+def test_five_methods_as_arms(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One session runs all methods in turns.
+
+    Calls pass the router of their arm, programs are released, and each arm is compared with the first.
+    """
     write_methods(project, FIND_THEN_ANSWER, mocker(project))
     project.suite(scenarios=24, test=ENDS, agent={"kind": "tool_calling", "max_tokens": 20})
     with own_folder(monkeypatch):
@@ -132,7 +135,7 @@ def test_five_methods(project: Project, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="NOT TESTED: bubblewrap is not installed")
 def test_the_throughput_figure(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`agentbench reproduce hle-throughput` measures all of them on the suite `hle`: a row, a ratio and the original's files for each."""
+    """`agentbench reproduce hle-throughput` measures all methods on the suite `hle`. Each has a row, a ratio and the original's files."""
     project.shipped("hle")
     rules = yaml.safe_load((project.root / "scenarios" / "hle" / "orchestrated_answers.yaml").read_text(encoding="utf-8"))
     write_methods(project, rules, speaker(project))

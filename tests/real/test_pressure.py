@@ -1,4 +1,4 @@
-"""`python -m benchmarks pressure` in small: the real NVIDIA Dynamo routes in three ways, and its workers' passes are all there."""
+"""The benchmark `pressure` with few repeats: the real NVIDIA Dynamo routes in three ways, and no pass of its workers is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def test_three_ways(tmp_path: Path) -> None:
-    """Prompts begin alike, so that each way finds something in its caches, and no more than there is."""
+    """With prompts that begin alike, each way of routing has cache hits, and a hit ratio below 1."""
     try:
         resolve_python("dynamo", tmp_path)
     except MissingError as error:

@@ -1,4 +1,4 @@
-"""The retriever in its own environment: FAISS and a model of sentence-transformers there, agentbench here."""
+"""The retriever in its own environment, which has FAISS and a model of sentence-transformers. agentbench runs outside of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.real.booted_stack import booted
 NAME = "retriever-cpu"
 PYTHON = home_of(NAME) / "bin" / "python"
 
-#: Saves a model of sentence-transformers that knows these words, each as a vector of random numbers.
+#: Saves a model of sentence-transformers with these words, each as a vector of random numbers.
 MAKE = """
 import sys, torch
 from sentence_transformers import SentenceTransformer
@@ -47,7 +47,7 @@ pytestmark = [
 
 @pytest.fixture
 def port() -> int:
-    """One that is free."""
+    """Returns a free port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         free: int = server.getsockname()[1]
         return free
@@ -55,7 +55,7 @@ def port() -> int:
 
 @pytest.fixture
 def project(tmp_path: Path, port: int) -> Path:
-    """A folder with a model, an index that was built with it in the environment, and a stack that has the retriever beside an engine."""
+    """Returns a folder with a model, an index that was built with it in the environment, and a stack of the retriever and an engine."""
     words = " ".join(TEXTS.values()).split()
     subprocess.run([PYTHON, "-c", MAKE, tmp_path / "model", *dict.fromkeys(words)], env=foreign_environment(), check=True)
     (tmp_path / "corpus.jsonl").write_text("".join(f"{json.dumps({'id': id, 'content': text})}\n" for id, text in TEXTS.items()))
@@ -77,7 +77,10 @@ def project(tmp_path: Path, port: int) -> Path:
 
 
 def test_a_service_of_a_stack(project: Path, port: int) -> None:
-    """The doctor finds nothing missing; booted, it finds what is near, and its log in the run's directory has a line for the request."""
+    """The doctor reports nothing as missing.
+
+    The booted retriever returns the nearest document, and its log in the run directory has a line per request.
+    """
     file = project / "both.yaml"
     spec = load_backend(str(file), project)
     assert isinstance(spec, StackKind)

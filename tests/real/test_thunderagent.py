@@ -1,4 +1,4 @@
-"""The real ThunderAgent router before the built-in engine: what it does at the edges of a program's life."""
+"""The real ThunderAgent router with the built-in engine: the beginning and the end of programs."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ pytestmark = [
     pytest.mark.skipif(not is_whole(home_of("thunderagent")), reason="NOT TESTED with ThunderAgent: agentbench env create thunderagent"),
 ]
 
-LONG = "A lamp that stands on a table. " * 50  # some 350 tokens
-WAITS = 2.0  # seconds after which a call that the router holds is taken to be held
+LONG = "A lamp that stands on a table. " * 50  # about 350 tokens
+WAITS = 2.0  # seconds after which a call without an answer counts as held by the router
 
 
 @contextmanager
 def stack(folder: Path, *, decay: bool = True, mode: str = "tr", replicas: int = 1, **settings: Any) -> Iterator[Booted]:
-    """thunderagent-embedded with other settings; without decay as the original's script starts it."""
+    """Boots thunderagent-embedded with other settings. Without decay, the router starts as in the original's script."""
     spec = load_backend("thunderagent-embedded", ROOT)
     assert isinstance(spec, StackSpec)
     command = [word for word in spec.services["router"].run if decay or word != "--use-acting-token-decay"]
@@ -54,13 +54,13 @@ def stack(folder: Path, *, decay: bool = True, mode: str = "tr", replicas: int =
 
 
 def programs(stack: Booted) -> dict[str, Json]:
-    """Those that the router knows."""
+    """Returns the programs that the router knows."""
     known: dict[str, Json] = json.loads(stack.get("/programs"))
     return known
 
 
 def release(stack: Booted, id: str) -> bool:
-    """What the router says to a release."""
+    """Releases a program, and returns whether the router released it."""
     request = urllib.request.Request(
         f"{stack.url.removesuffix('/v1')}/programs/release", json.dumps({"program_id": id}).encode(), {"Content-Type": "application/json"}
     )
@@ -69,7 +69,7 @@ def release(stack: Booted, id: str) -> bool:
 
 
 def is_held(stack: Booted, text: str, id: str) -> bool:
-    """Whether a call gets no answer; whoever made it then leaves."""
+    """Returns whether a call gets no answer in time. The connection is then closed."""
     body = {"model": stack.model, "messages": [{"role": "user", "content": text}], "max_tokens": 8, "program_id": id}
     request = urllib.request.Request(f"{stack.url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
@@ -81,7 +81,10 @@ def is_held(stack: Booted, text: str, id: str) -> bool:
 
 
 def test_the_life_of_a_program(tmp_path: Path) -> None:
-    """Released once; its name begins anew afterwards; a call that fails leaves it as if it ran, and a release ends that too."""
+    """A program is released only once, and its name can be used again.
+
+    After a failed call it counts as running, and a release ends that.
+    """
     with stack(tmp_path) as router:
         router.chat("Hello", program_id="run:a")
         released = [release(router, id) for id in ("run:a", "run:a", "run:unknown")]
@@ -102,8 +105,11 @@ def test_the_life_of_a_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"include_usage": True, "continuous_usage_stats": True}, {"include_usage": False}])
-async def test_how_large_a_program_is(tmp_path: Path, options: Json) -> None:
-    """The router believes the first usage of a stream, and waits for one: through the tap it gets it, whatever an agent asks for."""
+async def test_the_size_of_a_program(tmp_path: Path, options: Json) -> None:
+    """The router takes the size of a program from the first usage in a stream.
+
+    Through the tap the usage is right, whatever the agent asks for.
+    """
     tap = Child("pytest_agentbench.tap", TapConfig("t"), tmp_path / "tap.log")
     body = {"messages": [{"role": "user", "content": LONG}], "stream": True, "stream_options": options, "program_id": "straight"}
     try:
@@ -128,7 +134,10 @@ async def test_how_large_a_program_is(tmp_path: Path, options: Json) -> None:
 
 
 def test_a_release_while_a_call_is_open(tmp_path: Path) -> None:
-    """Its answer still comes, and its program is gone: so we break calls off first, and a name is never used twice."""
+    """If a program is released during a call, the call is still answered, but the program is unknown.
+
+    So we end calls first, and use each name once.
+    """
     with stack(tmp_path, ttft_ms=1500) as router:
         answers: list[Json] = []
         calls = [threading.Thread(target=lambda: answers.append(router.chat("Hello", program_id="run:a"))) for _ in range(2)]
@@ -142,21 +151,24 @@ def test_a_release_while_a_call_is_open(tmp_path: Path) -> None:
         assert (True, 2, {}) == (released, len(answers), programs(router))
 
 
-def test_programs_that_nobody_released(tmp_path: Path) -> None:
-    """Without decay one that is left over keeps new ones waiting, whose calls the router sends although nobody waits any more."""
+def test_programs_that_were_not_released(tmp_path: Path) -> None:
+    """Without decay, a program that was not released keeps new ones waiting.
+
+    The router still sends their calls after the client has left.
+    """
     with stack(tmp_path, decay=False, kv_blocks=64) as router:
         router.chat(LONG * 2, program_id="left-over")
         held = is_held(router, LONG, "run:a")
         paused = programs(router)["run:a"]["state"]
         release(router, "left-over")
-        wait_for(lambda: programs(router)["run:a"]["status"] == "acting", "the call that nobody waits for")
+        wait_for(lambda: programs(router)["run:a"]["status"] == "acting", "the call of the client that left")
         swept = release(router, "run:a")
 
         assert (True, "paused", True, {}) == (held, paused, swept, programs(router))
 
 
 def test_a_release_of_a_queued_program(tmp_path: Path) -> None:
-    """It sends the call that waits, past all plans."""
+    """A release of a queued program sends its waiting call at once, without regard to the capacity."""
     with stack(tmp_path, decay=False, kv_blocks=64) as router:
         router.chat(LONG * 2, program_id="left-over")
         answers: list[Json] = []
@@ -170,7 +182,7 @@ def test_a_release_of_a_queued_program(tmp_path: Path) -> None:
 
 
 def test_rollouts_that_end_in_the_queue(tmp_path: Path) -> None:
-    """Rollouts larger than the whole cache are ended by their own budget, have no score, and leave no program behind."""
+    """Rollouts that are larger than the whole cache end at their own time limit, have no score, and leave no program behind."""
     small = [f"--agentbench-set=backend.settings.{each}" for each in ("kv_blocks=16", "scheduler_interval=0.2")]
     limits = ("--agentbench-budget-rollout=3s", "--agentbench-limit=3", "--agentbench-set=backend.warm_up=0")
     said = run("thunderagent-embedded", tmp_path, *small, *limits, status=6)
@@ -181,7 +193,7 @@ def test_rollouts_that_end_in_the_queue(tmp_path: Path) -> None:
 
 
 def test_decay_lets_others_in(tmp_path: Path) -> None:
-    """With decay, as our YAMLs start it, a program that was left over is paused in favour of a new one."""
+    """With decay, as in our YAML files, a program that was not released is paused in favour of a new one."""
     with stack(tmp_path, kv_blocks=64) as router:
         router.chat(LONG * 2, program_id="left-over")
         router.chat(LONG, program_id="run:a")
@@ -190,7 +202,9 @@ def test_decay_lets_others_in(tmp_path: Path) -> None:
 
 
 def test_the_default_mode(tmp_path: Path) -> None:
-    """The baseline's: it is ready in the same way, knows programs, and holds none however full the cache is."""
+    """In the default mode of the baseline, the router becomes ready in the same way, knows programs, and holds none, however full the cache
+    is.
+    """
     with stack(tmp_path, decay=False, mode="default", kv_blocks=64) as router:
         router.chat(LONG * 2, program_id="run:a")
         router.chat(LONG * 2, program_id="run:b", job_id="run:b", is_last_step=False)
@@ -200,7 +214,7 @@ def test_the_default_mode(tmp_path: Path) -> None:
 
 
 def test_two_engines(tmp_path: Path) -> None:
-    """A program stays with the engine that had its first call, and two programs are on two engines."""
+    """A program stays with the engine of its first call, and two programs are on two engines."""
     with stack(tmp_path, replicas=2) as router:
         places = []
         for id in ("run:a", "run:b", "run:a", "run:b"):
@@ -212,7 +226,7 @@ def test_two_engines(tmp_path: Path) -> None:
 
 
 def test_a_program_moves(tmp_path: Path) -> None:
-    """One that is paused because its engine is full goes on at another one, which knows nothing of its prompt."""
+    """A program that is paused because its engine is full continues on another engine, which has nothing of its prompt in the cache."""
     with stack(tmp_path, replicas=2, kv_blocks=64) as router:
         router.chat(LONG, program_id="run:a")
         home = programs(router)["run:a"]["backend"]
@@ -231,12 +245,12 @@ def test_a_program_moves(tmp_path: Path) -> None:
 
 
 def _cached(answer: Json) -> int:
-    """Tokens of a prompt that its engine knew."""
+    """Returns the cached tokens of a prompt."""
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def test_a_program_that_never_fits(tmp_path: Path) -> None:
-    """One that is larger than the whole cache waits for half an hour at the router: our own deadline ends it, which is no score."""
+    """A program that is larger than the whole cache waits at the router for half an hour. Our own time limit ends it without a score."""
     with stack(tmp_path, kv_blocks=64) as router:
         held = is_held(router, LONG * 8, "run:a")
         with suppress(KeyError):
@@ -246,7 +260,7 @@ def test_a_program_that_never_fits(tmp_path: Path) -> None:
 
 
 def test_a_router_that_does_not_know_its_engine(tmp_path: Path) -> None:
-    """One that started before its engine never learns how much fits, and holds what comes: the boot does not take it for ready."""
+    """A router that started before its engine never learns the capacity and holds all calls. So the boot does not accept it as ready."""
     spec = load_backend("thunderagent-embedded", ROOT)
     assert isinstance(spec, StackSpec)
     command = ["--backends=http://127.0.0.1:9" if word.startswith("--backends=") else word for word in spec.services["router"].run]
@@ -257,7 +271,7 @@ def test_a_router_that_does_not_know_its_engine(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_router_that_holds_a_call(tmp_path: Path) -> None:
-    """SIGTERM alone would not end it while it holds a call that nobody waits for; the stack is gone all the same, its ports are free."""
+    """SIGTERM does not end a router that holds a call. The stack ends nevertheless, and none of its processes is left."""
     with stack(tmp_path, kv_blocks=64) as router:
         held, home = is_held(router, LONG * 8, "run:a"), router.home
 
@@ -266,7 +280,7 @@ def test_the_end_of_a_router_that_holds_a_call(tmp_path: Path) -> None:
 
 
 def test_steps_are_read_into_calls(tmp_path: Path) -> None:
-    """Each call of a session says how long the router held it; the report has that apart from TTFT."""
+    """Each call of a session has the time for which the router held it. The report shows it apart from TTFT."""
     said = run("thunderagent-embedded", tmp_path, "--agentbench-limit", "8")
     rollouts: list[Rollout] = [*read_journal(tmp_path / "latest")]
     timings = [call.server and call.server["timing"] for rollout in rollouts for call in rollout.calls]

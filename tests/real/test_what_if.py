@@ -20,7 +20,7 @@ NO_WAIT = ["--agentbench-set", "backend.ttft_ms=0", "--agentbench-set", "backend
 
 
 def asked(reports: Path, *words: str) -> Json:
-    """What is answered about the latest run; without the simulator the test is skipped."""
+    """Returns the answer of `what-if` about the latest run. Skips the test if the simulator is missing."""
     try:
         resolve_python("dynamo", reports)
     except MissingError as error:
@@ -34,7 +34,7 @@ def asked(reports: Path, *words: str) -> Json:
 
 
 def test_run_of_the_built_in_engine(tmp_path: Path) -> None:
-    """All calls go through the simulator on each setting; it finds as much in its caches as the engine did, and no file of it stays."""
+    """All calls are simulated on each setting. The cache hits are about those of the engine, and no file of the simulator is left."""
     said = run("embedded", tmp_path, "--agentbench-limit", "20", "--agentbench-set", "backend.kv_blocks=3000", *NO_WAIT)
     files = sorted(tmp_path.rglob("*"))
     found = asked(tmp_path, "--workers", "1,2", "--kv-blocks", "1500,3000", "--router", "kv,round_robin", "--slo", "ttft=10s")
@@ -52,7 +52,7 @@ def test_run_of_the_built_in_engine(tmp_path: Path) -> None:
 
 
 def test_run_of_dynamo(tmp_path: Path) -> None:
-    """A stack of Dynamo says itself what it had: two workers, their blocks, and the router."""
+    """The setting of a Dynamo stack is read from the run: two workers, their blocks, and the router."""
     run("dynamo-mocker", tmp_path, "--agentbench-limit", "8", "--agentbench-set", "backend.settings.speedup=100")
     found = asked(tmp_path, "--workers", "4")
 

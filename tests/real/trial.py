@@ -1,6 +1,6 @@
-"""Carries out one of Harbor's own trials, in an interpreter that has Harbor: python -m tests.real.trial, a TrialConfig as JSON on stdin.
+"""Runs one trial of Harbor, in an interpreter that has Harbor: `python -m tests.real.trial`, with a TrialConfig as JSON on stdin.
 
-Prints what became of it as JSON: rewards, the exception, and what the agent says of itself.
+Prints the result as JSON: rewards, the exception, and the agent's own data.
 """
 
 from __future__ import annotations

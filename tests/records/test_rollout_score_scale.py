@@ -1,4 +1,4 @@
-"""The scale of a score."""
+"""The scale of a score: its ends, its text, and comparisons with other scales."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_words() -> None:
     assert UNDECLARED.text.startswith("higher is taken as better, because the scorer does not declare it")
 
 
-def test_what_can_be_compared() -> None:
+def test_comparable_scales() -> None:
     """Scales can be compared if direction and range are equal, even if unit and threshold differ."""
     assert SHARES.is_comparable(Scale(least=0.0, greatest=1.0, unit="share", threshold=0.5))
     assert not SHARES.is_comparable(UNDECLARED)

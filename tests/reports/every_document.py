@@ -1,6 +1,6 @@
-"""Documents that have every kind of block with every kind of text in it, one of which may be hostile.
+"""Documents with every kind of block and every kind of text, one of which may be hostile.
 
-They are made from the fields of the classes in `document`, so that a new block or a new field is among them.
+They are made from the fields of the classes in `document`, so that new blocks and fields are included.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from pytest_agentbench.reports.document import (
 
 NOTE = Note("a note", level=Level.HEADLINE)
 SECTION = Section("A section", (NOTE,))
-REST = Section("The rest", (Note("a detail", level=Level.VERBOSE),))  # for which a page has all sections below its first screen
+REST = Section("The rest", (Note("a detail", level=Level.VERBOSE),))  # so that a page has a part below its first screen
 
-#: What is not made from its type: where no text can be, and where the blocks of a document would be made again.
+#: Values of types that are not made from their fields: those without texts, and those that contain blocks again.
 GIVEN: dict[Any, list[Any]] = {
     Level: [Level.VERBOSE],
     tuple[AnyBlock | Section, ...]: [(NOTE,)],
@@ -45,7 +45,7 @@ GIVEN: dict[Any, list[Any]] = {
 
 
 def as_it_is(text: Text) -> Text:
-    """The phrase of findings whose value is their text."""
+    """A phrase of findings whose value is their text."""
     return text
 
 
@@ -53,7 +53,7 @@ hints_of = lru_cache(get_type_hints)
 
 
 class Documents:
-    """Makes documents. Each text in them has a place: a number from 0 on; that of `place` is `text`, and all others are harmless."""
+    """Makes documents. Each text in them has a number from 0 on. The text at `place` is `text`, and all others are harmless."""
 
     def __init__(self, place: int, text: str) -> None:
         self.places = 0
@@ -89,7 +89,7 @@ class Documents:
         return made
 
     def _instances(self, kind: Any) -> Iterator[Any]:
-        """Yields so many instances that each field has each of its alternatives."""
+        """Yields enough instances that each field has each of its alternatives."""
         hints = hints_of(kind)
         values = {
             field.name: self._every(hints[field.name]) for field in fields(kind) if hints[field.name] != tuple[tuple[TableCell, ...], ...]
@@ -102,7 +102,7 @@ class Documents:
             yield replace(made, level=Level.HEADLINE) if isinstance(made, ReportBlock) else made
 
     def _rows(self, width: int) -> tuple[tuple[Any, ...], ...]:
-        """Returns rows in which each kind of cell stands in each column."""
+        """Returns rows in which each kind of cell is in each column."""
         cells = self._every(TableCell)
         return tuple(tuple(cells[(number + place) % len(cells)] for place in range(width)) for number in range(len(cells)))
 
@@ -112,7 +112,7 @@ class Documents:
 
 
 def places() -> int:
-    """Returns how many texts the documents have."""
+    """Returns the number of texts in the documents."""
     made = Documents(-1, "")
     made.all()
     return made.places

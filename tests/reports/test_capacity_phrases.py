@@ -1,4 +1,4 @@
-"""The words of a sweep."""
+"""Phrases about a sweep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_agentbench.sweep.levels import Criteria, SustainedRange
 
 
 def test_a_knee_at_the_end() -> None:
-    """One that is the greatest level may lie beyond it, and says so; one between two levels does not."""
+    """If the knee is at the greatest level, the text adds that it may be beyond it. For a knee between two levels it does not."""
     last, between = capacity_phrases.knee(4, 4), capacity_phrases.knee(4, 8)
 
     assert last.startswith(between)
@@ -27,7 +27,7 @@ def test_a_knee_at_the_end() -> None:
     ],
 )
 def test_the_greatest_level(found: SustainedRange, levels: list[str]) -> None:
-    """It has the level that is shown, the one that is not, those between, and by which criteria."""
+    """The text has the level that passes, the one that fails, those between them, and the criteria."""
     terms = Criteria({"ttft": 500.0}, 0.75, 0.25)
     criteria = capacity_phrases.criteria(terms)
 

@@ -54,7 +54,7 @@ GATE = gate_result(
 )
 
 
-def test_where_we_are() -> None:
+def test_detecting_the_ci_system() -> None:
     """GitHub and GitLab are detected by their variables. The option overrides them."""
     assert "github" == system("auto", {"GITHUB_ACTIONS": "true"})
     assert "gitlab" == system("auto", {"GITLAB_CI": "true"})
@@ -64,7 +64,7 @@ def test_where_we_are() -> None:
 
 
 @given(TEXT, TEXT, TEXT)
-def test_a_command_is_one_line_and_comes_apart_again(title: str, message: str, file: str) -> None:
+def test_an_annotation_is_one_line_and_can_be_decoded(title: str, message: str, file: str) -> None:
     """An annotation with any content is one line, cannot start a second command, and is decoded to the original text."""
     line = command("error", title, message, (file, 3))
 
@@ -83,7 +83,7 @@ def unquoted(text: str) -> str:
 
 
 def test_the_most_important_first() -> None:
-    """There are at most ten: the verdict, gate rules, worse scenarios, unmeasured tests as one, and failed tests by score."""
+    """At most ten annotations are printed: the verdict, gate rules, worse scenarios, unmeasured tests as one, and failed tests by score."""
     tests = [failure(number, status="ok", tsq=number / 100) for number in range(30, 0, -1)]
     tests += [failure(number, "error", "infra_error: gone", status="infra_error") for number in range(40, 60)]
     run = run_with(verdict="FAIL", exit_status=1, gate=GATE, tests=outcomes_of(*tests))
@@ -107,7 +107,7 @@ def test_the_most_important_first() -> None:
 
 
 @given(st.lists(TEXT.map(lambda text: " ".join(text.split())), max_size=40), st.integers(1, 60), st.integers(0, 3000))
-def test_a_cut_text_is_short_enough(lines: list[str], times: int, limit: int) -> None:
+def test_a_truncated_text_is_short_enough(lines: list[str], times: int, limit: int) -> None:
     """A text is whole, or truncated at the end of a line with the number of left-out lines. It never exceeds the limit."""
     text = "\n".join([*lines * times, ""])
 
@@ -122,7 +122,7 @@ def test_a_cut_text_is_short_enough(lines: list[str], times: int, limit: int) ->
         assert re.match(r"\d+ of \d+ lines are left out", note)
 
 
-def test_a_cut_closes_what_is_open() -> None:
+def test_truncation_closes_code_blocks() -> None:
     """A truncated code block is closed before the sentence, which names the left-out sections."""
     text = "# One\n\n```text\n" + "line\n" * 1000 + "```\n## Two\n\n## Three\n"
 

@@ -26,8 +26,8 @@ def lines(run: Run) -> list[str]:
 
 
 @given(st.lists(TEXT, min_size=1, max_size=300))
-def test_it_is_short_and_harmless(messages: list[str]) -> None:
-    """A comment stays short enough if much failed. Texts of tests and models stay inside code."""
+def test_a_comment_is_short_and_harmless(messages: list[str]) -> None:
+    """A comment stays short enough even if much failed. Texts of tests and models stay inside code."""
     tests = [failure(number, message=f"@everyone {message} <img src=x> ![](http://x) " * 5) for number, message in enumerate(messages)]
     text = "\n".join(lines(run_with(tests=outcomes_of(*tests))))
 
@@ -37,7 +37,7 @@ def test_it_is_short_and_harmless(messages: list[str]) -> None:
         assert "<img" not in line
 
 
-def test_it_is_a_summary() -> None:
+def test_a_comment_is_a_summary() -> None:
     """A comment has the summary below a second-level heading without the name of the run."""
     run = run_with(verdict="FAIL", gate=GATE)
     summary = replace(document(RunView(run, Path("nowhere"))), title="agentbench")
@@ -46,7 +46,7 @@ def test_it_is_a_summary() -> None:
     assert lines(run)[0].startswith("## agentbench: FAIL")
 
 
-def test_it_can_be_found_again(tmp_path: Path) -> None:
+def test_the_marker_of_a_comment(tmp_path: Path) -> None:
     """The first line is equal for equal suites and backend, cannot end the HTML comment early, and is invisible."""
     run = run_with()
     odd = run_with(backend=replace(run_of().backend, name="http://127.0.0.1:8000/v1 --> $(rm)"))
@@ -56,7 +56,7 @@ def test_it_can_be_found_again(tmp_path: Path) -> None:
     assert [comment.marker(run), *lines(run), ""] == comment.write(run, tmp_path).read_text(encoding="utf-8").split("\n")
 
 
-def test_it_is_cut(tmp_path: Path) -> None:
+def test_a_long_comment_is_truncated(tmp_path: Path) -> None:
     """A comment that is too long is truncated at the end of a line, and says which file has the rest."""
     many = {f"suite {number}": run_with().suites["shop"] for number in range(1000)}
 

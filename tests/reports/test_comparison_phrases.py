@@ -1,4 +1,4 @@
-"""Phrases of reports that compare: the values that are in them, in their order."""
+"""Phrases of reports that compare: the values in them, and their order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.gate.test_run_pair import run
     ],
 )
 def test_changes(change: Json, values: list[str]) -> None:
-    """Prompts differ by hash, lists by the words that do, and nothing takes more than a line; what one run lacks is named as such."""
+    """Prompts differ by hash and lists by their differing words. Every text fits in a line, and a value that one run lacks is described."""
     old = run(backend={"run": ["vllm", "--len", "4", "-v"]} if "backend" in change else {})
 
     [said] = [comparison_phrases.change(each) for each in setup_changes(old, run(**change))]

@@ -55,7 +55,7 @@ def test_levels(level: Level) -> None:
     assert [each.name for each in Level if each <= level] == labels(Section("", FACTS).at(level))
 
 
-def test_what_is_said_in_full_above() -> None:
+def test_blocks_with_a_last_level() -> None:
     """A block is not shown above its last level."""
     short, full = Fact("short", "a", level=Level.FIRST_PAGE, until=Level.SUMMARY), Fact("full", "a and b", level=Level.FULL)
     shown = [labels(Section("", (short, full)).at(level)) for level in Level]
@@ -77,7 +77,7 @@ def test_nested_sections() -> None:
     assert (["outer"], ["b"]) == ([each.title for each in document.at(Level.SUMMARY).sections], labels(document.at(Level.SUMMARY)))
 
 
-def test_what_stands_before_sections() -> None:
+def test_nested_sections_come_last() -> None:
     """Nested sections come last, because blocks after a section would look like a part of it."""
     inner, first, last = Section("inner", (Note("a"),)), Note("b"), Note("c")
 
@@ -107,7 +107,7 @@ def test_the_headline_stays() -> None:
         Bullets(()),
     ],
 )
-def test_nothing_to_say(block: Fact | Note | Table | Bullets | None) -> None:
+def test_empty_blocks(block: Fact | Note | Table | Bullets | None) -> None:
     """Empty blocks are removed, and so are sections with only such blocks."""
     kept = Fact("b", "b")
 
@@ -115,7 +115,7 @@ def test_nothing_to_say(block: Fact | Note | Table | Bullets | None) -> None:
     assert Section("a", (kept,)) == section("a", [block, kept, block])
 
 
-def test_something_to_say() -> None:
+def test_blocks_that_are_kept() -> None:
     """A measure without a value, an empty listing and any section are not removed."""
     kept = (
         Fact("a", Measure(None)),
@@ -142,7 +142,7 @@ def test_findings() -> None:
 
 
 def test_columns() -> None:
-    """A title creates a column of texts, a title with a number a column of numbers with so many decimal places."""
+    """A title gives a column of texts. A title with a number gives a column of numbers with that many decimal places."""
     assert (Column("a"), Column("b", 2), Column("c", 0)) == heads("a", ("b", 2), ("c", 0))
     assert [False, True, True] == [each.has_numbers for each in heads("a", ("b", 2), ("c", 0))]
 
@@ -161,7 +161,7 @@ def test_texts(content: Content, words: str) -> None:
     assert isinstance(spans(found), tuple)
 
 
-def test_a_measure_is_no_text() -> None:
+def test_measures_and_texts_are_returned_unchanged() -> None:
     """`words_of` returns measures and texts unchanged."""
     measure, text = Measure(1.0, "ms"), ("a", Code("b"))
     content: list[Text | Measure] = [words_of(measure), words_of(text)]

@@ -15,7 +15,7 @@ def point(value: float, low: float | None = None, high: float | None = None, ton
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
 @example(839.0, 0.001)
 def test_ticks(low: float, size: float) -> None:
-    """There are two to five numbers, all inside the range."""
+    """An axis has two to five ticks, all inside the range."""
     found = ticks(low, low + size)
 
     assert 2 <= len(found) <= 5
@@ -29,13 +29,13 @@ def test_ticks_are_round() -> None:
 
 
 def test_no_axis_below_zero() -> None:
-    """The axis of counts and latencies does not go below zero; that of differences may."""
+    """The axis of counts and latencies does not go below zero. The axis of differences may."""
     assert 0.0 == Axes([point(0.0)]).low == Axes([point(0.5, 0.01, 1.0)]).low
     assert Axes([point(40.0), point(42.0)]).low > 39
     assert Axes([point(0.0, -1.0, 1.0)]).low < -1
 
 
-def test_all_is_inside() -> None:
+def test_points_are_inside_the_chart() -> None:
     """Points and intervals are inside the chart, also for a single run and for equal values."""
     for points in ([point(0.0)], [point(5.0, 4.0, 9.0), point(1.0, -2.0, 2.0)], [point(1.0, 1.0, 1.0)] * 2):
         chart = Axes(points)

@@ -23,7 +23,7 @@ from tests.reports.every_document import Documents, places, with_text
 
 RENDERERS = ("terminal", "markdown", "html", "comment")
 
-#: What nobody may find in what a renderer has written: control characters, marks that turn the direction of reading, halves of characters.
+#: Characters that no renderer may write: control characters, marks that change the direction of reading, and lone surrogates.
 HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 HOSTILE = {
@@ -92,7 +92,7 @@ def pairs(text: str) -> Iterator[tuple[Document, Document]]:
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_terminals(text: str) -> None:
-    """On a terminal, no text hides anything, sends control codes or starts a line. Commands stay whole; other lines keep their width."""
+    """On a terminal, no text hides anything, sends control codes or starts a line or a command. Lines keep their width."""
     for hostile, harmless in pairs(text):
         for name, written in TERMINALS.items():
             lines = written(hostile)
@@ -157,9 +157,9 @@ class Page(HTMLParser):
         self.text += data
 
 
-#: What makes a line of Markdown more than words, at its beginning and behind other such marks.
+#: Markup at the beginning of a line of Markdown, also after other such markup.
 OPENING = re.compile(r"#{1,6}(?=\s|$)|[-+*](?=\s|$)|\d{1,9}[.)](?=\s|$)|>|[-*_]{3,}$|~{3,}|\[[ xX]\](?=\s)|\[[^\]]*\]:|(?: {4}|\t)(?=\S)")
-#: What makes words more than words.
+#: Markup inside a line of Markdown.
 ACTIVE = re.compile(
     r"!\[\]\(|<[A-Za-z/!?]|&#?\w+;|@(?=\w)|\][(\[]|\b(?:https?|ftp|mailto|www)(?=[:.])|[`*]|~(?=\S)|(?<=\S)~|(?<![^\W_])_|_(?![^\W_])",
     re.IGNORECASE,
@@ -221,7 +221,7 @@ def test_each_text_is_shown() -> None:
     assert (1, True) == (len(of_headline), len(of_titles) > 1)
 
 
-#: All that a renderer writes of a document.
+#: The complete output of each renderer.
 WHOLE: Mapping[str, Callable[[Document], str]] = {
     "terminal": lambda document: "\n".join(on_terminal(document, 2, 80)),
     "markdown": lambda document: "\n".join(in_markdown(document, Level.VERBOSE)),
@@ -269,12 +269,12 @@ def text_of(node: ast.AST) -> str:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_no_renderer_holds_a_sentence(name: str) -> None:
-    """Texts with two consecutive words belong into `phrases`. A single word may be a label: `picture`."""
+def test_renderers_contain_no_sentences(name: str) -> None:
+    """Texts with two consecutive words belong in `phrases`. A single word may be a label, for example `picture`."""
     assert [] == sentences(SOURCES[name].read_text(encoding="utf-8"))
 
 
-def test_what_a_sentence_is() -> None:
+def test_finding_sentences() -> None:
     """The check finds words in texts and f-strings, also inside their values, but not in markup and docstrings."""
     source = """
 def words(count: int) -> str:

@@ -58,13 +58,13 @@ def readable(page: str) -> str:
     return "\n".join([re.sub(r"<script( type=.text/plain.[^>]*)?>.*?</script>", "", page, flags=re.DOTALL), *blocks])
 
 
-def test_it_has_the_keys_of_today(run: Run) -> None:
+def test_the_example_has_current_keys(run: Run) -> None:
     """run.json has the keys, order and schema that this version writes."""
     assert json.dumps(plain(run), indent=2, ensure_ascii=False) + "\n" == (EXAMPLE / FILE).read_text(encoding="utf-8"), "make example"
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_it_has_the_words_of_today(run: Run, tmp_path: Path, page: str) -> None:
+def test_the_example_has_current_pages(run: Run, tmp_path: Path, page: str) -> None:
     """The pages are those that this version writes for the same numbers."""
     again = shutil.copytree(EXAMPLE, tmp_path / run.id)
     write_pages(again)
@@ -72,8 +72,8 @@ def test_it_has_the_words_of_today(run: Run, tmp_path: Path, page: str) -> None:
     assert (again / page).read_text(encoding="utf-8") == (EXAMPLE / page).read_text(encoding="utf-8"), "python -m tests.example pages"
 
 
-def test_it_has_the_pictures_of_today() -> None:
-    """The pictures have today's names and axes. The report shows both, README.md one of them."""
+def test_the_example_has_current_pictures() -> None:
+    """The pictures have the names and axes of this version. The report shows both, and README.md one of them."""
     report, readme = ((folder / name).read_text(encoding="utf-8") for folder, name in ((EXAMPLE, "report.md"), (ROOT, "README.md")))
 
     assert sorted(PICTURES) == sorted(file.name for _, file in drawn(EXAMPLE)) == sorted(each.name for each in (EXAMPLE / FOLDER).iterdir())
@@ -86,7 +86,7 @@ def test_it_has_the_pictures_of_today() -> None:
     assert str((EXAMPLE / FOLDER / PICTURES[0]).relative_to(ROOT)) in readme
 
 
-def test_its_parts_are_explained() -> None:
+def test_the_files_are_explained() -> None:
     """README.md of the folder links each file."""
     links = re.findall(r"\]\(([^)#]+)", (REPORTS / "README.md").read_text(encoding="utf-8"))
 
@@ -94,7 +94,7 @@ def test_its_parts_are_explained() -> None:
     assert {f"example/banking/{file.name}" for file in EXAMPLE.iterdir()} <= {*links}
 
 
-def test_it_tells_nothing_of_a_machine() -> None:
+def test_the_example_has_no_facts_about_a_machine() -> None:
     """The run is small, and contains no paths of the machine that made it."""
     paths = {path for _, text in texts(EXAMPLE) for path in re.findall(r"(?<![\w.:/<-])/[a-z][\w-]*/[\w./-]+", text)}
 
@@ -113,7 +113,7 @@ def reports(tmp_path: Path) -> Path:
     return folder
 
 
-def test_it_is_nobodys_earlier_run(run: Run, reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_is_not_an_earlier_run(run: Run, reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The example is not an earlier run of a setup, cannot be resumed, is not `latest`, and is not in a picture of all runs."""
     assert run.identity is not None
     under_git = replace(run, id="another", identity=replace(run.identity, code=Git("c", dirty=False, diff=None)))
@@ -130,13 +130,13 @@ def test_it_is_nobodys_earlier_run(run: Run, reports: Path, tmp_path: Path, caps
     assert "another" not in (tmp_path / "plots" / "quality_vs_speed.svg").read_text()
 
 
-def test_it_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """`agentbench show` prints the example if its folder is given, as in its README."""
     assert 0 == main(["show", "banking", "--reports", str(REPORTS / "example")])
     assert re.search(r"^verdict     PASS; banking tsq 0\.\d{3} \[", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_git_sees_it_and_no_run(reports: Path) -> None:
+def test_git_tracks_the_example_and_no_runs(reports: Path) -> None:
     """Git tracks the example, baselines and READMEs, but no runs. A session does not change that."""
     run_directory(reports / "20260304-050607", *ALL)
     (reports / "latest").symlink_to("20260304-050607")

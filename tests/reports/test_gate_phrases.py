@@ -1,4 +1,4 @@
-"""What a gate found, in words."""
+"""Phrases about the results of a gate."""
 
 from __future__ import annotations
 
@@ -103,12 +103,12 @@ def test_rules_in_short() -> None:
 
 
 def said(phrase: Callable[[RuleResult], str], *rules: RuleResult) -> list[bool]:
-    """Returns of which rules a phrase has something to say."""
+    """Returns for each rule whether a phrase has a text about it."""
     return [bool(phrase(each)) for each in rules]
 
 
 def test_details() -> None:
-    """What could have been found, why nothing was decided, and what was left out."""
+    """The texts of a rule have the detectable difference, the reason why nothing was decided, and the scenarios that were left out."""
     wide = rule("tsq.mean >= -0.01 vs baseline", run(), run())
     small = rule("tsq.mean >= -0.01 vs baseline of population", run(n=2), run(n=2, wrong=1))
     of_population = rule("tsq.mean >= -0.02 vs baseline of population", run(wrong=1), run())
@@ -132,7 +132,10 @@ def test_details() -> None:
 
 
 def test_a_rule_that_was_decided_has_no_reason() -> None:
-    """Of one whose interval holds the threshold, it is said of what there have to be more; that depends on its question."""
+    """A decided rule has no reason.
+
+    If the interval contains the threshold, the reason asks for more trials of a suite, or more scenarios of a population.
+    """
     decided, suite, population = (
         made_rule("tsq.mean >= 0.5", verdict, 0.5, of=of)
         for verdict, of in (("PASS", "suite"), ("INCONCLUSIVE", "suite"), ("INCONCLUSIVE", "population"))
@@ -143,7 +146,7 @@ def test_a_rule_that_was_decided_has_no_reason() -> None:
 
 
 def test_p_worse() -> None:
-    """The p-value is told if it was computed, and zero is one."""
+    """The text has the p-value if it was computed, also if it is zero."""
     known, zero, unknown = (made_rule("tsq.mean >= 0.5", "PASS", p_worse=p) for p in (0.04321, 0.0, None))
 
     assert ["0.0432"] == amounts(gate_phrases.p_worse(known))
@@ -151,7 +154,7 @@ def test_p_worse() -> None:
 
 
 def test_deterministic() -> None:
-    """The word of the suite stands in the verdict's line, with what it hides if it is wrong."""
+    """For a deterministic suite, the text has the share of failures that may be hidden. If trials differ, a note says so."""
     asked_so = replace(asked("tsq.mean >= -0.001 vs baseline"), deterministic=True)
     judged = rule_result(judge_rules([asked_so], run(), {"shop": run()})[0])
     differing = judge_rules(
@@ -170,8 +173,8 @@ def test_deterministic() -> None:
     )
 
 
-def test_the_whole() -> None:
-    """The verdict comes first, then what it was compared with and what it overrules."""
+def test_the_gate_as_a_whole() -> None:
+    """The verdict comes first, then the baseline, and then the tests that it overrules."""
     gate = gate_result("FAIL", tests_below=1, baselines=dict.fromkeys(("shop", "bank"), BaselineRun("a", None, "")))
     verdict, compared, overruled = gate_phrases.gate(gate).split("; ")
 
@@ -182,7 +185,7 @@ def test_the_whole() -> None:
 
 
 def test_scenarios_that_got_worse() -> None:
-    """A claim has the score before and now, and its p-value; a ranking has no p-value."""
+    """A claim has the scores before and now, and the p-value. A ranking has no p-value."""
     result, suspect = made_rule("tsq.mean >= -0.05 vs baseline", "FAIL"), Suspect("b-17", 0.9, 0.0, 0.001084, claimed=True)
 
     name, change = gate_phrases.change(result, suspect, "")
@@ -195,8 +198,8 @@ def test_scenarios_that_got_worse() -> None:
     assert ["1.000", "0.000"] == amounts(gate_phrases.fall(replace(suspect, base=1.0)))
 
 
-def test_what_became_of_a_rule() -> None:
-    """Beside its text a rule has its verdict, the estimate with its interval, and why nothing was decided."""
+def test_the_outcome_of_a_rule() -> None:
+    """The outcome of a rule has the verdict, the estimate with its interval, and the reason if nothing was decided."""
     failed = made_rule("x", "FAIL", -0.1, low=-0.15, high=-0.05)
     open_one = made_rule("x", "INCONCLUSIVE", reason="the timings are of a saturated client")
 
@@ -211,7 +214,7 @@ def test_what_became_of_a_rule() -> None:
     ids=["stands", "all", "not one", "broken off"],
 )
 def test_rounds(ran: int, stands: bool, numbers: list[str]) -> None:
-    """It is said after how many of the rounds the verdict stands, and what that saved, or where they were broken off."""
+    """The text has the rounds after which the verdict was decided, and the rollouts saved by that, or the rounds that ran."""
     rounds = RoundsResult(ran=ran, most=5, stands=stands, saved=300 if stands else 0, looks=())
 
     assert numbers == amounts(gate_phrases.rounds_of_trials(rounds))

@@ -116,7 +116,7 @@ def test_measures_are_cards() -> None:
     ]
     assert (["TTFT"], ["11.3 ms, median"], [f"{phrases.interval(latency)}; p90 12.0 ms"]) == cards[0]
     assert ([["prefix cache"], ["95.9 %"], [""]], [["tsq"], ["not measured"], ["0 or more"]]) == tuple(map(list, cards[1:]))
-    assert [] == screen.all("dd")  # no measure is said twice
+    assert [] == screen.all("dd")  # no measure is repeated
 
 
 def test_reasons_come_before_numbers() -> None:
@@ -134,7 +134,7 @@ def test_reasons_come_before_numbers() -> None:
 
 
 def test_tables_are_below() -> None:
-    """The first screen has no tables and no notes on them; the report has both. If the summary has everything, there is no report."""
+    """The first screen has no tables and no notes on them, but the report has both. If the summary has everything, there is no report."""
     table = Table(heads("test", "said"), (("a", "b"),), level=SUMMARY)
     inner = Section("Failed tests", (table, Note("and 4 more", level=SUMMARY)))
     screen, report = html_of(
@@ -146,7 +146,7 @@ def test_tables_are_below() -> None:
     assert "<details" not in run_html(Document("Run x", None, (Section("Part", (Fact("a", "b", level=SUMMARY),)),)), no_address)
 
 
-def test_nothing_is_said_twice() -> None:
+def test_findings_are_not_repeated() -> None:
     """A list leaves out items that a fact of the first screen has. An empty list is left out."""
     twice, once = "a rule failed", "calls failed"
     rule = Fact("rule", twice, level=SUMMARY)
@@ -158,7 +158,7 @@ def test_nothing_is_said_twice() -> None:
     assert ([], ["Part"]) == (without.all("ul"), texts(without.all("h2")))
 
 
-def test_a_table_is_a_table() -> None:
+def test_tables_have_labels_and_headers() -> None:
     """A table is labelled with its section. Header cells have a scope, and numbers a class."""
     columns = heads("scenario", ("tsq", 3), "reason")
     table = Table(columns, (("a", 0.5, Code("gone")), ("b", None, None)), level=VERBOSE)
@@ -211,7 +211,7 @@ def test_links() -> None:
 
 
 @pytest.mark.parametrize("words", ["<script>", '"><img src=x onerror="x">', "&lt;b&gt;", "\u202eevil", "\x1b[31m", "\ud83d half", "a\nb"])
-def test_words_of_others_are_words(words: str) -> None:
+def test_foreign_texts_are_text(words: str) -> None:
     """Foreign texts never become elements or attributes, and their hidden characters are visible."""
     seen = words.replace("\u202e", "\\u202e").replace("\x1b", "\\x1b").replace("\ud83d", "\\ud83d")
     blocks = (
@@ -250,8 +250,8 @@ def test_words_of_others_are_words(words: str) -> None:
     assert not {"\u202e", "\x1b", "\ud83d"} & {*html}
 
 
-def test_long_names_are_cut() -> None:
-    """Foreign texts are truncated; commands are not, so that they can be copied."""
+def test_long_names_are_truncated() -> None:
+    """Foreign texts are truncated. Commands are not, so that they can be copied."""
     long = "x" * 1000
     _, report = html_of(Bullets((Code(long), Code(long, "scenario"), Code(long, "command")), level=VERBOSE))
 
@@ -266,7 +266,7 @@ def test_long_names_are_cut() -> None:
     ],
 )
 def test_colours(verdict: str, mark: str) -> None:
-    """The headline has the colour of the verdict; a run without a gate has none."""
+    """The headline has the colour of the verdict. Without a gate it has no colour."""
     run = run_of(verdict=verdict)
     found = parsed(run_html(document(RunView(run, Path("reports/x"))), no_address))
 

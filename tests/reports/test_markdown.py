@@ -57,7 +57,7 @@ def test_markdown_is_inert(text: str) -> None:
 
 
 def test_a_fence_is_longer_than_any_in_it() -> None:
-    """The output of a service cannot end its code block."""
+    """The output of a service cannot end its code block, because the fence is longer than any fence in it."""
     assert "````text\na\n```\n<b>\\x1b\n````" == fenced("a\n```\n<b>\x1b")
 
 
@@ -69,7 +69,7 @@ def test_prose_stays_readable() -> None:
 
 
 def test_tables() -> None:
-    """A table has a rule under its header; bars and line breaks do not break its cells."""
+    """A table has a rule under its header. Bars and line breaks do not break its cells."""
     assert ["| a | b |", "| --- | --- |", "| x \\| y | two lines |", "|  | 1 |"] == [
         *table(["a", "b"], [["x | y", "two\nlines"], ["", "1"]])
     ]
@@ -123,7 +123,7 @@ def test_levels() -> None:
 
 
 def test_long_texts() -> None:
-    """Foreign texts are truncated; commands are not, so that they can be copied."""
+    """Foreign texts are truncated. Commands are not, so that they can be copied."""
     long = "x" * (LONGEST + 1)
 
     assert f"`{'x' * LONGEST}...`" == text(Note(Code(long)))
@@ -131,7 +131,7 @@ def test_long_texts() -> None:
 
 
 @pytest.mark.parametrize("mark", ["# a", "- a", "+ a", "> a", "---", "[x] a"])
-def test_a_text_begins_no_block(mark: str) -> None:
+def test_texts_do_not_start_blocks(mark: str) -> None:
     """A text at the start of a line does not become a heading, list, quote, rule or checkbox."""
     assert f"\\{mark}" == text(Note(mark))
     assert f"- \\{mark}" == text(Bullets((mark,)))

@@ -60,12 +60,12 @@ def test_cells_with_intervals() -> None:
     assert ("1.0, 1.0", "1.0, -", "-") == tuple(map(phrases.median_and_p95, (spread, replace(spread, p95=None), None)))
 
 
-def test_what_is_left_out() -> None:
-    """The text has the number, and is empty for zero."""
+def test_left_out_items() -> None:
+    """The text about left-out items has their number, and is empty for zero."""
     assert (["4"], "", "") == (amounts(phrases.more(4)), phrases.more(0), phrases.more(-1))
 
 
-def test_what_others_say_is_marked() -> None:
+def test_foreign_texts_are_marked_as_code() -> None:
     """Commands, settings and names of tools are marked as code."""
     assert Code("pytest 'a b'", "command") == phrases.command(["pytest", "a b"])
     assert (Code('{"seed": "ü"}', "command"), "none") == (phrases.settings({"seed": "ü"}), phrases.settings({}))

@@ -60,7 +60,7 @@ def test_many_suites() -> None:
     assert ["2"] == amounts(means[3])
 
 
-def test_a_plan_of_which_all_ran() -> None:
+def test_a_complete_plan() -> None:
     """The text is empty if all planned rollouts ran."""
     assert "PASS; shop tsq not measured" == phrases.headline(run_of(plan=Plan(3, 3, 0), gate=gate_result("PASS", rule_result("x", "PASS"))))
 
@@ -80,7 +80,7 @@ def test_a_plan_of_which_all_ran() -> None:
     ],
 )
 def test_earlier_runs(runs: int, failed: int, place: str) -> None:
-    """If an earlier run of the setup was not PASS, the text has the number of this run and of those."""
+    """If an earlier run of the setup was not PASS, the text has the number of this run and the number of those."""
     text = phrases.earlier_runs(EarlierRuns(runs, ("x",) * failed))
 
     assert ([place[:-2], str(failed)] if place else []) == amounts(text)

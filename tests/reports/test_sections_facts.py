@@ -19,8 +19,8 @@ from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.run_file import FILE, read_run
 
-#: Run -> report -> words with a digit in it, of the reports that were written one by one before they were documents. A confidence of
-#: 38.3 % on the page is left out, which is 0.383 in all reports now.
+#: Run -> report -> words with a digit, from reports of versions that wrote each report separately. A confidence of
+#: 38.3 % on the page is left out, because it is 0.383 in all reports now.
 FACTS: dict[str, dict[str, list[str]]] = json.loads(lzma.decompress(Path(__file__).with_name("facts.json.xz").read_bytes()))
 
 

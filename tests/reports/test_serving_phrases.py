@@ -51,7 +51,7 @@ def test_timings(keys: Json, parts: list[str]) -> None:
     assert serving_phrases.timing(stopwatch) in serving_phrases.timing_of_run(stopwatch)
 
 
-def test_trouble_with_timings() -> None:
+def test_unusable_timings() -> None:
     """The first page has the verdict, and different texts for a saturated client and for timings that are partly unusable."""
     warn, saturated = (serving_phrases.timing_trouble(replace(READING, verdict=verdict)) for verdict in ("warn", SATURATED))
 
@@ -124,7 +124,7 @@ def test_dashes_are_explained() -> None:
 
 
 def test_throughput() -> None:
-    """The text has the rates. Unknown values are called unknown; zero is not."""
+    """The text has the rates. Unknown values are called unknown, but zero is not."""
     rates: Json = {"output_tokens_per_s": 840.04, "rollouts_per_hour": 1234.5, "speedup": 12.345, "call_prefix_cache_hit_ratio": 0.5}
     known, cold = (
         replace(nothing_but(**rates, prefix_cache_hit_ratio=each), rollouts_in_flight=InFlight(48, 40.26)) for each in (0.754, 0.0)
@@ -138,7 +138,7 @@ def test_throughput() -> None:
     assert "0.00" in amounts(serving_phrases.throughput(cold))
 
 
-def test_a_rate_without_a_place_of_its_own() -> None:
+def test_rates_that_are_not_shown_elsewhere() -> None:
     """The throughput has each known rate that is not shown elsewhere."""
     named, others = (
         {name: value for value, name in enumerate(registry.rates(), 1001) if (name in serving_phrases.NAMED_METRICS) is is_named}
@@ -180,7 +180,7 @@ def test_steady() -> None:
     ("seconds", "calls", "numbers"),
     [(0.0, 0, ["5 s", "6 s", "4.0 s"]), (0.9, 0, ["5 s", "6 s", "0.9 s"]), (0.02, 2, ["2", "20.0 ms", "5 s", "6 s"])],
 )
-def test_a_window_with_little_in_it(seconds: float, calls: int, numbers: list[str]) -> None:
+def test_empty_and_short_windows(seconds: float, calls: int, numbers: list[str]) -> None:
     """An empty window has its limits and the length of the run. A short window is not shown as 0.0 s."""
     unknown = dict.fromkeys(registry.rates())
     text = serving_phrases.chosen_window(WindowSummary(5.0, 6.0, seconds, 4.0, calls, 0, unknown, {}))
@@ -230,7 +230,7 @@ def test_the_load_of_a_server() -> None:
     assert serving_phrases.server_load(replace(SERVING, rounds=3)) == serving_phrases.server_load(SERVING)
 
 
-def test_what_disturbed_a_server() -> None:
+def test_disturbances_of_a_server() -> None:
     """Decreases of counters are counted. A gap in the sampling has its length and the sampling interval."""
     assert ("", ["2"]) == (serving_phrases.counter_resets(SERVING), amounts(serving_phrases.counter_resets(replace(SERVING, resets=2))))
     assert ["3.9 s", "1 s"] == amounts(serving_phrases.sampling_gap(replace(SERVING, longest_gap_s=3.9)))

@@ -1,4 +1,4 @@
-"""Phrases about what a suite measured."""
+"""Phrases about the results of a suite."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_data_sets() -> None:
 
 
 def test_statuses() -> None:
-    """Statuses are counted; those without rollouts are left out."""
+    """Statuses are counted, and those without rollouts are left out."""
     assert "97 ok, 3 limit" == suite_phrases.statuses({"ok": 97, "limit": 3, "agent_error": 0})
     assert "none" == suite_phrases.statuses({"ok": 0})
 
@@ -69,8 +69,8 @@ def test_rollouts() -> None:
     assert ("", True) == (suite_phrases.ended_badly(good), suite_phrases.ended_badly(mixed).endswith(": 2 limit"))
 
 
-def test_rollouts_that_were_tried_again() -> None:
-    """Their scores are compared with the others; if none of them was measured, there is no comparison."""
+def test_retried_rollouts() -> None:
+    """Scores of retried rollouts are compared with those of others. If no retried rollout was measured, there is no comparison."""
     measured = replace(SUITE, retried=2, retried_scores={"tsq": RetriedMeans(mean(0.5, None, None), mean(0.6, None, None))})
     lost = replace(SUITE, retried=2, retried_scores={"tsq": RetriedMeans(None, mean(0.6, None, None))})
 
@@ -115,8 +115,8 @@ def test_ways_to_fail() -> None:
     assert "" == suite_phrases.commonest_failure(TasksSummary((task("a", 2),), ()))
 
 
-def test_what_a_table_of_tasks_leaves_out() -> None:
-    """The text has the number, and is empty for zero."""
+def test_left_out_tasks() -> None:
+    """The text about left-out tasks has their number, and is empty for zero."""
     assert (["3"], []) == (amounts(suite_phrases.tasks_left(3)), amounts(suite_phrases.tasks_left(0)))
 
 
@@ -167,7 +167,7 @@ def test_pass_rates_in_short() -> None:
     ],
 )
 def test_roles(changes: Json, numbers: list[str], timed: str) -> None:
-    """Calls, those that failed, tokens, time and cost of a role, and how many of its calls are in the serving metrics."""
+    """The text of a role has its calls, failed calls, tokens, time and cost, and how many of its calls are in the serving metrics."""
     text = suite_phrases.role(replace(NO_CALLS, prompt_tokens=1000, output_tokens=100, seconds=0.2, **changes))
 
     assert numbers == amounts(text)
@@ -175,7 +175,10 @@ def test_roles(changes: Json, numbers: list[str], timed: str) -> None:
 
 
 def test_cells_of_roles() -> None:
-    """A role uses the backend, other endpoints, or both. A price without a cost is shown as unknown; without a price, nothing is shown."""
+    """A role uses the backend, other endpoints, or both.
+
+    If there is a price, an unknown cost is shown as unknown. Without a price it is not shown.
+    """
     expert = ("http://expert/v1",)
     backend, both, other = (
         replace(NO_CALLS, measured=1),
@@ -222,7 +225,7 @@ def test_examples() -> None:
     assert (a,) == suite_phrases.examples(["a"], "")
 
 
-def test_scores_that_are_not_there() -> None:
+def test_missing_scores() -> None:
     """A cause has the number of rollouts, the scorer, the error and the first rollout. Left-out causes are counted."""
     failure = ScorerFailure("tsq", "KeyError: 'x'\nTraceback", 2, "s-0")
 
@@ -241,6 +244,6 @@ def test_the_worst() -> None:
     assert "s-0 0.250" == suite_phrases.worst(replace(low, question=""))
 
 
-def test_scenarios_that_are_not_shown() -> None:
-    """The text has their number, and is empty for zero."""
+def test_left_out_scenarios() -> None:
+    """The text about left-out scenarios has their number, and is empty for zero."""
     assert (["200", "40"], "") == (amounts(suite_phrases.scenarios_left(200, 240)), suite_phrases.scenarios_left(200, 200))

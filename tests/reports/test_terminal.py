@@ -94,7 +94,7 @@ def test_wide_characters() -> None:
     assert ["a     n", "日本  1", "b     2"] == [*table_lines(Table(heads("a", ("n", 0)), (("日本", 1), ("b", 2))))]
 
 
-def test_what_is_no_first_page() -> None:
+def test_levels_above_the_first_page() -> None:
     """With -v, each fact is one line of any length, below the title of its section."""
     text = "so many words " * 20
 
@@ -172,7 +172,7 @@ def test_verbosities() -> None:
 
 
 def test_one_line() -> None:
-    """With -q, the headline and its facts are one line, and each command has a line with its label."""
+    """With -q, the headline and its facts are one line. Each command has a line with its label."""
     command, level = Code("pytest --agentbench-resume=x", "command"), Level.HEADLINE
     report = document(
         *(fact("rule", "rule FAIL", level), fact("go on with", command, level), fact("report", Code("a.md", "command"), level)),
@@ -188,7 +188,7 @@ def test_one_line() -> None:
     assert ["agentbench: a"] == [*headline_lines(document(fact("b", "a", level)))]
 
 
-def test_others_begin_no_line() -> None:
+def test_foreign_texts_start_no_line() -> None:
     """Foreign text cannot start a line or a command, neither in facts nor in the lines of rollouts."""
     paper = Paper()
 
@@ -203,7 +203,7 @@ def test_others_begin_no_line() -> None:
 
 
 def test_rollouts() -> None:
-    """With -v each rollout has its status, its scores or its reason, and its time; with -vv its tools."""
+    """With -v each rollout has its status, its scores or its reason, and its time. With -vv it also has its tools."""
     made = Rollout(
         *("shop", "a", "default", 1, "ok"),
         ended_ns=1_500_000_000,

@@ -1,4 +1,4 @@
-"""Tables of a terminal: their columns, and their parts if the columns do not fit beside each other."""
+"""Tables on a terminal: their columns, and their parts if the columns do not fit beside each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pytest_agentbench.reports.document import Table, heads
 
 
 def test_parts_begin_with_the_same_columns() -> None:
-    """Columns that do not fit beside each other stand in parts, each with the first ones; a wide column is never left out."""
+    """Columns that do not fit beside each other are split into parts that begin with the same columns. A wide column is never left out."""
     assert [[0, 1, 2]] == [*parts([5, 5, 5], 1, 30)]
     assert [[0, 1], [0, 2], [0, 3]] == [*parts([5, 5, 5, 90], 1, 18)]
     assert [[0, 1, 2], [0, 1, 3]] == [*parts([5, 5, 5, 5], 2, 20)]

@@ -101,7 +101,7 @@ def test_a_second_time(folder: Path) -> None:
     assert before == (folder / "trend.json").read_text()
 
 
-def test_where_nothing_can_be_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error is one sentence."""
+def test_a_directory_that_cannot_be_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If the files cannot be written, the error is one sentence."""
     assert 4 == main(["trend", str(folder), "--output", "/dev/null/x"])
     assert "/dev/null/x cannot be written: " in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The plan of a reproduction: its sessions, and that a directory has cells of only one plan."""
+"""The plan of a reproduction: its sessions, and that a directory has only cells of one plan."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ PLAN = ReproductionPlan("scenarios/hle", "orchestrator", 9000.0, (600.0, 7800.0)
 
 
 def test_cells() -> None:
-    """Methods take turns within a concurrency; each cell is a session with the paper's window, which drains when its time is over,
-    and in which nobody in flight waits for a sandbox.
+    """At each concurrency, all methods have a cell. A cell is a session with the paper's window and a time limit.
+
+    There are as many sandboxes as rollouts in flight, so that none waits for one.
     """
     cells = PLAN.cells([24, 48])
 
@@ -42,7 +43,7 @@ def test_cells() -> None:
     ("cells", "duration_s", "text"),
     [(12, 9000.0, "30 h 0 min"), (1, 9000.0, "2 h 30 min"), (1, 7182.0, "2 h 0 min"), (1, 90.0, "1.5 min"), (0, 9000.0, "0 min")],
 )
-def test_how_long_it_takes(cells: int, duration_s: float, text: str) -> None:
+def test_the_duration(cells: int, duration_s: float, text: str) -> None:
     """The duration includes only the windows. Boots and rollouts that finish later come on top."""
     assert text == duration([Cell("a", "b", 1)] * cells, replace(PLAN, duration_s=duration_s))
 
@@ -55,7 +56,7 @@ def test_methods() -> None:
 
 
 @pytest.mark.parametrize("text", ["", ",", "a=,b", "=b", "a,a", "a=b,a=c", "a/b=c"])
-def test_methods_that_are_none(text: str) -> None:
+def test_invalid_methods(text: str) -> None:
     """Names become folders, so they must be plain and unique."""
     with pytest.raises(ValueError, match=r"such as thunderagent|each name once"):
         methods(text)

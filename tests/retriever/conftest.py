@@ -1,4 +1,4 @@
-"""Fixtures: a small corpus, an engine that computes its vectors, and a retriever, all of them real."""
+"""Fixtures: a small corpus, an engine that computes its vectors, and a retriever. All of them are real."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def documents() -> list[Json]:
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of an engine that computes vectors."""
+    """Yields the base URL of an engine that computes vectors."""
     with engines.engine(tmp_path_factory.mktemp("engine"), model="m") as url:
         yield f"{url}/v1"
 
 
 @pytest.fixture(scope="session")
 def index_dir(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index that `agentbench retriever build` made."""
+    """Returns the folder of an index that `agentbench retriever build` made."""
     folder = tmp_path_factory.mktemp("index")
     corpus = folder / "corpus.jsonl"
     corpus.write_text("".join(f"{json.dumps(each)}\n" for each in documents()))
@@ -56,7 +56,7 @@ Start = Callable[..., Child]
 
 @pytest.fixture
 def start(engine: str, index_dir: Path, tmp_path: Path) -> Iterator[Start]:
-    """Starts retrievers with given settings, and stops all of them at the end."""
+    """Returns a function that starts retrievers with given settings. All of them are stopped at the end."""
     children: list[Child] = []
 
     def retriever(**config: Any) -> Child:
@@ -71,7 +71,7 @@ def start(engine: str, index_dir: Path, tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def serve(start: Start) -> Callable[..., str]:
-    """Starts a retriever with given settings, and returns its address when it is ready."""
+    """Returns a function that starts a retriever with given settings, and returns its address when it is ready."""
     return lambda **config: f"http://127.0.0.1:{start(**config).ready(Listening).port}"
 
 
@@ -91,7 +91,7 @@ class Handler(QuietHandler):
         self.server.asked.append((f"{self.path} {self.headers['Authorization']}", body))
         self.server.answers.wait()
         answer = json.dumps({"results": self.server.results}).encode()
-        with contextlib.suppress(ConnectionError):  # the retriever went away meanwhile
+        with contextlib.suppress(ConnectionError):  # the retriever may have closed the connection
             self.answer(200 if self.server.results else 432, answer)
 
 

@@ -11,7 +11,7 @@ EMBEDDINGS = {"embeddings": {"model": "m"}}
 
 
 def test_the_folder_of_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings name it, also with an environment variable in it, or else INDEX_DIR does."""
+    """The folder of the index is that of the settings, also with an environment variable in it, or else that of INDEX_DIR."""
     monkeypatch.setenv("INDEX_DIR", "/data/index")
 
     folders = [parse_config({**EMBEDDINGS, **own}).index_dir for own in ({}, {"index_dir": "own"}, {"index_dir": "${INDEX_DIR}/2"})]
@@ -19,8 +19,8 @@ def test_the_folder_of_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If neither names it, the error names the variable."""
+    """If neither the settings nor INDEX_DIR name a folder, the error names the variable."""
     monkeypatch.delenv("INDEX_DIR", raising=False)
 
-    with pytest.raises(ConfigError, match=r"index_dir is \$INDEX_DIR, and INDEX_DIR is not set"):
+    with pytest.raises(ConfigError, match=r"index_dir is \$INDEX_DIR, but the environment variable INDEX_DIR is not set"):
         expand_variables(parse_config(EMBEDDINGS).index_dir, "index_dir")

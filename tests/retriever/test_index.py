@@ -1,4 +1,4 @@
-"""Indexes: built ones can be read, so can those of other programs, and files that do not belong together are refused."""
+"""Indexes: those that were built here or by other programs can be read, and files that do not match are refused."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pytest_agentbench.retriever.index import DOCUMENTS, INDEX, Index, read_allo
 from tests.retriever.conftest import TEXTS, documents
 
 
-def test_what_was_built(index_dir: Path) -> None:
-    """`agentbench retriever build` writes both files; documents are whole and in order."""
+def test_a_built_index(index_dir: Path) -> None:
+    """`agentbench retriever build` writes both files. The documents are complete and in order."""
     index = Index.read(index_dir)
 
     assert documents() == [*index.documents]
     assert 512 == index.dimensions
 
 
-def test_one_that_was_built_elsewhere(tmp_path: Path) -> None:
+def test_an_index_of_another_program(tmp_path: Path) -> None:
     """Any kind of FAISS index can be read, here one in half precision. Its vector n belongs to line n of eval.jsonl."""
     faiss = pytest.importorskip("faiss")
     vectors = np.eye(4, dtype=np.float32)
@@ -40,21 +40,21 @@ def test_one_that_was_built_elsewhere(tmp_path: Path) -> None:
     assert [pytest.approx(0.8, abs=1e-3), pytest.approx(0.6, abs=1e-3)] == [best[0], second[0]]
 
 
-def test_files_that_do_not_belong_together(index_dir: Path, tmp_path: Path) -> None:
+def test_files_that_do_not_match(index_dir: Path, tmp_path: Path) -> None:
     """A missing document, vectors of another length, and a file that is not an index are errors of one sentence."""
     folder = tmp_path / "index"
     shutil.copytree(index_dir, folder)
-    with pytest.raises(ConfigError, match="the index has vectors of 512 numbers, and the embeddings 3"):
+    with pytest.raises(ConfigError, match="the index has vectors of 512 numbers, and the embeddings have 3"):
         Index.read(folder).nearest(np.ones((1, 3), dtype=np.float32), 1)
     lines = (folder / DOCUMENTS).read_text().splitlines(keepends=True)
     (folder / DOCUMENTS).write_text("".join(lines[1:]))
     with pytest.raises(ConfigError, match=r"eval\.index has 5 vectors and eval\.jsonl 4 documents"):
         Index.read(folder)
     (folder / INDEX).write_bytes(b"no index")
-    with pytest.raises(ConfigError, match="FAISS cannot read it"):
+    with pytest.raises(ConfigError, match="FAISS cannot read the index"):
         Index.read(folder)
     (folder / INDEX).unlink()
-    with pytest.raises(ConfigError, match=r"is not there: `agentbench retriever build CORPUS\.jsonl --output "):
+    with pytest.raises(ConfigError, match=r"does not exist: create it with `agentbench retriever build CORPUS\.jsonl --output "):
         Index.read(folder)
 
 
@@ -63,13 +63,13 @@ def test_files_that_do_not_belong_together(index_dir: Path, tmp_path: Path) -> N
     [
         ("{", "corpus.jsonl:1: not valid JSON"),
         ('{"content": "a"}', "corpus.jsonl:1: a document must be an object with an `id`"),
-        ('{"id": "a"}', "corpus.jsonl:1: a document must have its text as 'content' or 'contents'"),
-        ('{"id": "a", "content": "x"}\n{"id": "a", "content": "y"}', "corpus.jsonl:2: the id 'a' is there twice; ids must be unique"),
-        ("", "corpus.jsonl: no documents in it"),
+        ('{"id": "a"}', "corpus.jsonl:1: a document must have a text under the key 'content' or 'contents'"),
+        ('{"id": "a", "content": "x"}\n{"id": "a", "content": "y"}', "corpus.jsonl:2: the id 'a' occurs twice; ids must be unique"),
+        ("", "corpus.jsonl: the file contains no documents"),
     ],
 )
-def test_what_is_no_corpus(tmp_path: Path, line: str, message: str) -> None:
-    """The error names file, line and problem."""
+def test_an_invalid_corpus(tmp_path: Path, line: str, message: str) -> None:
+    """The error about an invalid corpus names the file, the line and the problem."""
     (tmp_path / "corpus.jsonl").write_text(line)
 
     with pytest.raises(ConfigError) as caught:
@@ -78,13 +78,13 @@ def test_what_is_no_corpus(tmp_path: Path, line: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_what_is_no_list_of_documents(tmp_path: Path) -> None:
-    """The lists of questions must be an object of lists."""
+def test_an_invalid_list_of_documents(tmp_path: Path) -> None:
+    """The lists of documents must be an object of lists, one for each question."""
     file = tmp_path / "allowed.json"
     file.write_text(json.dumps({"q": [1, "b"]}))
     assert {"q": frozenset({"1", "b"})} == read_allowed(file)
     file.write_text(json.dumps([*TEXTS]))
-    with pytest.raises(ConfigError, match="should hold an object, question id -> list of document ids"):
+    with pytest.raises(ConfigError, match="must contain an object, question id -> list of document ids"):
         read_allowed(file)
 
 
@@ -95,10 +95,10 @@ def test_what_is_no_list_of_documents(tmp_path: Path) -> None:
         ("sentence_transformers", [], "sentence-transformers is not installed: pip install 'pytest-agentbench[sentence-transformers]'"),
     ],
 )
-def test_what_is_not_installed(
+def test_missing_packages(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: str, words: list[str], message: str
 ) -> None:
-    """The error has the command that installs the package. There is no fallback."""
+    """If a package is missing, the error has the command that installs it. There is no fallback."""
     monkeypatch.setitem(sys.modules, module, None)
 
     assert 4 == main(["retriever", "build", "corpus.jsonl", "--model", "m", *words])

@@ -1,4 +1,4 @@
-"""A retriever process with its index and a real server of vectors: what it returns, leaves out and refuses."""
+"""A retriever process with its index and a real server of vectors: its results, the documents that it leaves out, and its errors."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_several_queries(serve: Serve) -> None:
     assert {"status": "ok", "documents": 5}.items() < httpx.get(f"{url}/health").json().items()
 
 
-def test_a_plan_that_asks_it(serve: Serve, tmp_path: Path) -> None:
-    """The requirements of planned sessions include that the retriever runs, and how many documents it has."""
+def test_requirements_of_planned_sessions(serve: Serve, tmp_path: Path) -> None:
+    """The requirements of a planned session include the retriever: whether it runs, and its number of documents."""
     agent = {"kind": "orchestrator", "run_code": False, "retriever": serve()}
     roles: Json = {role: {} for role in ("search", "reasoner", "answer")}
     suite = {
@@ -57,7 +57,7 @@ def test_a_plan_that_asks_it(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_scores(serve: Serve) -> None:
-    """With `return_scores` each is {document, score, source}, by falling scores, `topk` at most; without limits nothing is left out."""
+    """With `return_scores`, each result is {document, score, source}. Results are sorted by score, and there are at most `topk`."""
     url = serve(least_score=-1.0, least_characters=0)
 
     (hits,) = httpx.post(f"{url}/retrieve", json={"queries": [LAMP], "topk": 3, "return_scores": True}).json()
@@ -88,7 +88,7 @@ def test_a_list_for_each_question(serve: Serve, tmp_path: Path) -> None:
         ([], "request"),
     ],
 )
-def test_what_is_no_request(serve: Serve, body: object, message: str) -> None:
+def test_invalid_requests(serve: Serve, body: object, message: str) -> None:
     """An invalid request is an HTTP 400 that names the wrong key."""
     answer = httpx.post(f"{serve()}/retrieve", json=body)
 
@@ -101,20 +101,20 @@ def test_what_is_no_request(serve: Serve, body: object, message: str) -> None:
     [
         ({"index_dir": "/nowhere"}, "/nowhere/eval.jsonl"),
         ({"embeddings": {"url": "http://127.0.0.1:9/v1", "model": "m"}}, "http://127.0.0.1:9/v1/embeddings: no embeddings: "),
-        ({"embeddings": {"url": "http://127.0.0.1:9/v1", "model": "m", "api_key": "NO_SUCH_KEY"}}, "set NO_SUCH_KEY"),
+        ({"embeddings": {"url": "http://127.0.0.1:9/v1", "model": "m", "api_key": "NO_SUCH_KEY"}}, "export NO_SUCH_KEY="),
         ({"topk": 3}, "retriever config: unknown key 'topk'"),
     ],
 )
-def test_settings_that_cannot_work(start: Callable[..., Child], tmp_path: Path, change: Json, message: str) -> None:
-    """The process ends with one sentence that says why."""
+def test_invalid_settings(start: Callable[..., Child], tmp_path: Path, change: Json, message: str) -> None:
+    """If the settings cannot work, the process ends with an error of one sentence."""
     child = start(**change)
 
     assert 2 == child.process.wait(30)
     assert message in (tmp_path / "retriever-0.log").read_text()
 
 
-def test_it_ends_with_its_stdin(start: Callable[..., Child]) -> None:
-    """It ends when its stdin closes, because its parent process has ended."""
+def test_the_retriever_ends_with_its_stdin(start: Callable[..., Child]) -> None:
+    """The retriever ends when its stdin closes, because that means that its parent process has ended."""
     child = start()
     child.ready(Listening)
     assert child.process.stdin is not None
@@ -124,8 +124,11 @@ def test_it_ends_with_its_stdin(start: Callable[..., Child]) -> None:
     assert 0 == child.process.wait(30)
 
 
-def test_the_web_where_documents_say_too_little(serve: Serve, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a key, and fewer than three documents, the web's pages come behind them, with scores of -1, -2; its refusal is a 502."""
+def test_the_web_is_searched_if_documents_are_few(serve: Serve, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a key, and fewer than three documents, pages of the web follow them with the scores -1 and -2.
+
+    If the web search fails, the answer is 502.
+    """
     monkeypatch.setenv("TAVILY_API_KEY", "tvly-test")
     url = serve(tavily={"url": f"http://127.0.0.1:{web.server_port}"})
 

@@ -1,4 +1,4 @@
-"""The retriever's log: a line for each request, and who learns its path."""
+"""The retriever's log: its lines, and that clients and errors name its path."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ def lines(log: Path) -> list[Json]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """The log of the first retriever that a test starts."""
+    """Returns the path of the log of the first retriever that a test starts."""
     return tmp_path / "retriever-0.log"
 
 
 def test_a_line_for_each_request(serve: Serve, web: Web, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line has the time, the scenario, the number of documents from each source, and the seconds, or else the error."""
+    """A line has the time, the scenario, the number of documents from each source, and the seconds.
+
+    For a failed request it has the error.
+    """
     monkeypatch.setenv("TAVILY_API_KEY", "tvly-test")
     url = serve(tavily={"url": f"http://127.0.0.1:{web.server_port}"})
 

@@ -12,7 +12,7 @@ from tests.robustness.processes import Background
 
 @pytest.fixture
 def start(project: Project) -> Iterator[Callable[..., Background]]:
-    """Starts pytest in the background with the arguments given; what is left of it in the end is killed."""
+    """Starts pytest in the background with these arguments. Processes that are left at the end of the test are killed."""
     started: list[Background] = []
 
     def start(*arguments: str) -> Background:

@@ -1,4 +1,4 @@
-"""Real processes for tests of failure: a pytest in the background, its children, and how to wait for what they do."""
+"""Real processes for tests of failure: a pytest in the background, its children, and waiting for events."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from pytest_agentbench.runs.journal import read_journal
 from tests.project import PYTEST, Project
 from tests.waits import wait_for
 
-#: Seeds of the moments at which processes are killed. A night of `KILL_SEEDS=100 .venv/bin/pytest tests/robustness` tries more of them.
+#: Seeds of the moments at which processes are killed. `KILL_SEEDS=100 .venv/bin/pytest tests/robustness` tries more of them, for example at
+#: night.
 SEEDS = range(1, 1 + int(os.environ.get("KILL_SEEDS", "4")))
 
 SERVICES = ("pytest_agentbench.engine", "pytest_agentbench.tap", "pytest_agentbench.rollouts.pool")
 
 
 def command_of(pid: int) -> str:
-    """Empty for one that ended."""
+    """Returns the command line of a process, or "" if it has ended."""
     try:
         return " ".join(psutil.Process(pid).cmdline())
     except psutil.Error:
@@ -31,7 +32,7 @@ def command_of(pid: int) -> str:
 
 
 def descendants(pid: int) -> list[int]:
-    """Children of a process, their children, and so on."""
+    """Returns the ids of a process's children, their children, and so on."""
     try:
         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:
@@ -39,7 +40,7 @@ def descendants(pid: int) -> list[int]:
 
 
 class Background:
-    """A pytest of its own that a test can hurt while it runs."""
+    """A pytest in the background whose processes a test can kill while it runs."""
 
     def __init__(self, project: Project, *arguments: str) -> None:
         self.root = project.root
@@ -68,7 +69,7 @@ class Background:
         return [*read_journal(self.directory)] if [*self.root.glob("reports/2*/rollouts.jsonl")] else []
 
     def in_the_middle(self, finished: int = 1) -> list[int]:
-        """Waits until some rollouts are in the journal; all processes of the session then."""
+        """Waits until some rollouts are in the journal. Returns the ids of all processes of the session at that time."""
         wait_for(lambda: len(self.rollouts) >= finished or self.process.poll() is not None, "the first rollouts", 60)
         assert self.process.poll() is None, self.output
         pids = descendants(self.process.pid)
@@ -76,22 +77,22 @@ class Background:
         return pids
 
     def has_recorded(self, count: int) -> None:
-        """Waits until so many rollouts are in the journal, or the session is over."""
+        """Waits until this number of rollouts is in the journal, or the session has ended."""
         wait_for(lambda: len(self.rollouts) >= count or self.process.poll() is not None, f"{count} rollouts", 60)
 
     def child(self, module: str) -> int:
-        """The process id of `python -m <module>`."""
+        """Returns the process id of `python -m <module>`."""
         (pid,) = self.children(module)
         return pid
 
     def children(self, module: str) -> list[int]:
-        """The process ids of all `python -m <module>` that live."""
+        """Returns the process ids of all living `python -m <module>`."""
         pids = [pid for pid in descendants(self.process.pid) if module in command_of(pid) and lives(pid)]
         self.seen.update(pids)
         return pids
 
     def ended(self, seconds: float = 30) -> int:
-        """Waits for its end; returns the exit status."""
+        """Waits until the session has ended. Returns its exit status."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -107,7 +108,7 @@ class Background:
 def limited(
     project: Project, kind: int, *limits: int, arguments: tuple[str, ...] = (), timeout: float = 100
 ) -> subprocess.CompletedProcess[str]:
-    """A session under a limit of `setrlimit`, soft and hard; fails when it does not end."""
+    """Runs a session under soft and hard limits of `setrlimit`. Fails if it does not end."""
     return subprocess.run(
         [*PYTEST, "-p", "no:cacheprovider", *arguments, "scenarios/shop"],
         cwd=project.root,
@@ -120,5 +121,5 @@ def limited(
 
 
 def run_on_a_small_disk(project: Project, limit: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A session in which no file gets larger than `limit` bytes."""
+    """Runs a session in which no file can be larger than `limit` bytes."""
     return limited(project, resource.RLIMIT_FSIZE, limit, arguments=arguments, timeout=60)

@@ -1,4 +1,4 @@
-"""What runs rollouts may live elsewhere: in another working directory, with another HOME, and with a clock of its own."""
+"""Pool and tap may run elsewhere: in another working directory, with another HOME, and with another clock."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from tests.project import Project
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-ONE_BY_ONE = ("--agentbench-concurrency=1", "scenarios/shop")  # so that the prefix cache of the engine gives each call the same
-AHEAD = 1_000_000  # seconds that the clock of the other host shows more
+# Rollouts run one after the other, so that the engine's prefix cache gives each call the same number of tokens.
+ONE_BY_ONE = ("--agentbench-concurrency=1", "scenarios/shop")
+AHEAD = 1_000_000  # Seconds by which the clock of the other host is ahead.
 
-#: Starts pool and tap as if they were on another host, and everything else as usual.
+#: Starts pool and tap as if they were on another host, and all other processes as usual.
 ELSEWHERE = f"""#!/bin/sh
 case "$2" in
 pytest_agentbench.rollouts.pool | pytest_agentbench.tap)
@@ -55,7 +56,7 @@ class Greeting(ToolCalling):
 
 
 def without_times(value: Any) -> Any:
-    """A record without times, and without what is random in each run."""
+    """Returns a record without times and random values."""
     if isinstance(value, dict):
         return {name: without_times(each) for name, each in value.items() if not name.endswith("_ns") and name not in RANDOM}
     return [*map(without_times, value)] if isinstance(value, list) else value
@@ -66,14 +67,14 @@ RANDOM = frozenset({"crc", "started_at", "chunks", "response_id"})
 
 
 def records(project: Project) -> tuple[dict[str, Json], list[int]]:
-    """Scenario -> its record without times, and when the rollouts began."""
+    """Returns the record of each scenario without times, and the start times of the rollouts."""
     lines = [json.loads(line) for line in (project.directory / "rollouts.jsonl").read_bytes().splitlines()]
     return {line["scenario"]: without_times(line) for line in lines}, [line["started_ns"] for line in lines]
 
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """A folder that is the home of processes on another host; skips if this kernel has no clocks of their own for processes."""
+    """A folder that is the home of processes on another host. Skips if the kernel cannot give processes a clock of their own."""
     done = subprocess.run(["unshare", "--time", "--monotonic", "1", "--fork", "true"], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"NOT RUN: processes cannot get a clock of their own here: {done.stderr.strip()}")
@@ -83,7 +84,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 def test_a_pool_on_another_host(project: Project, elsewhere: Path) -> None:
-    """The records are the same but for times, whether the pool shares working directory, HOME and clock with the controller or not."""
+    """Except for times, the records do not depend on whether pool and controller share working directory, HOME and clock."""
     project.suite(scenarios=6, agent={"kind": "./agent.py:Greeting"}, expected=("find_item", "order_item"), thresholds={"tsq": 0.0})
     project.write("scenarios/shop/agent.py", AGENT)
     project.write("scenarios/shop/greeting.txt", "Good morning.")

@@ -1,4 +1,4 @@
-"""A server that is none of the session's and stops answering: the queue waits for it, and the plan is not used up on it."""
+"""If a server that the session has not started stops answering, rollouts wait for it, and the plan is not used up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 Start = Callable[..., Background]
 
-#: Seconds that the queue waits in these tests for a server that comes back.
+#: Rollouts in these tests wait this many seconds for a server to come back.
 LONG = "--agentbench-budget-connect=60s"
 
 
@@ -50,7 +50,7 @@ class Server:
         self._config["port"] = self._child.ready(Listening).port
 
     def kill(self) -> None:
-        """By SIGKILL; returns when another one can have its port."""
+        """Kills the server with SIGKILL. Returns when its port is free."""
         pid = self.pid
         os.kill(pid, signal.SIGKILL)
         self._child.process.wait()
@@ -63,7 +63,7 @@ class Server:
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[Callable[[str], Server]]:
-    """Starts servers, and ends them with the test."""
+    """Starts servers, and ends them after the test."""
     started: list[Server] = []
 
     def start(model: str) -> Server:
@@ -76,19 +76,19 @@ def servers(tmp_path: Path) -> Iterator[Callable[[str], Server]]:
 
 
 def begun(start: Start, finished: int, *options: str) -> Background:
-    """A session without retries that has finished so many rollouts."""
+    """Starts a session without retries, and waits until this number of rollouts has finished."""
     background = start(*options, "--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios/shop")
     background.in_the_middle(finished)
     return background
 
 
 def is_waited_for(background: Background) -> None:
-    """Returns when the session has said that it waits."""
+    """Waits until the session has printed that it waits for the server."""
     wait_for(lambda: "no rollout begins until it answers" in background.output, "the sentence about the pause")
 
 
 def all_once(background: Background, rollouts: int) -> Json:
-    """What run.json says of a session in which every rollout is ok and none has cost a retry."""
+    """Asserts that every rollout is ok and none was retried. Returns run.json."""
     assert 0 == background.ended(120), background.output
     run: Json = json.loads((background.directory / "run.json").read_text())
     assert {"ok": rollouts} == Counter(each.status for each in background.rollouts)
@@ -98,7 +98,10 @@ def all_once(background: Background, rollouts: int) -> Json:
 
 @WAYS
 def test_a_server_that_is_started_again(project: Project, start: Start, servers: Callable[[str], Server], way: tuple[str, ...]) -> None:
-    """The attempts that it has failed run again and cost no retry; while it is away no further one begins."""
+    """If a server dies and is started again, the failed attempts run again without counting as retries.
+
+    Meanwhile, no further attempt begins.
+    """
     project.suite(scenarios=16)
     server = servers("m")
     background = begun(start, 3, *way, LONG, f"--agentbench-backend={server.url}")
@@ -114,7 +117,10 @@ def test_a_server_that_is_started_again(project: Project, start: Start, servers:
 
 
 def test_a_server_that_is_suspended(project: Project, start: Start, servers: Callable[[str], Server]) -> None:
-    """It takes connections and says nothing: the calls end by their budget, and the queue waits until it goes on."""
+    """A suspended server accepts connections but does not answer.
+
+    The calls end by their budget, and rollouts wait until the server continues.
+    """
     project.suite(scenarios=12)
     server = servers("m")
     background = begun(
@@ -131,7 +137,7 @@ def test_a_server_that_is_suspended(project: Project, start: Start, servers: Cal
 
 
 def test_an_arm_that_comes_back(project: Project, start: Start, servers: Callable[[str], Server]) -> None:
-    """In a session of two servers nothing begins while one of them is away, and both arms are whole in the end."""
+    """In a session with two servers, nothing begins while one of them is unavailable, and both arms are complete at the end."""
     project.suite(scenarios=12)
     old, new = servers("old"), servers("new")
     background = begun(start, 5, LONG, f"--agentbench-ab=old={old.url},new={new.url}")
@@ -146,7 +152,10 @@ def test_an_arm_that_comes_back(project: Project, start: Start, servers: Callabl
 
 
 def test_an_arm_that_stays_away(project: Project, start: Start, servers: Callable[[str], Server]) -> None:
-    """It is given up with its seconds; the rollouts of the other arm all run, and few attempts are used up on the one that is gone."""
+    """If one arm's server does not come back, that arm is given up after the time limit.
+
+    The other arm runs completely, and few attempts are lost.
+    """
     project.suite(scenarios=24)
     old, new = servers("old"), servers("new")
     background = start(
@@ -172,7 +181,7 @@ def test_an_arm_that_stays_away(project: Project, start: Start, servers: Callabl
 
 @pytest.mark.parametrize("arms", ["a={url},b={url}", "agent:tool_calling,agent:react"], ids=["one-url", "one-backend"])
 def test_arms_of_one_server(project: Project, start: Start, servers: Callable[[str], Server], arms: str) -> None:
-    """Arms that have the same server are lost together: the session ends, and the rest of the plan is not run."""
+    """Arms with the same server fail together: the session ends, and the rest of the plan is not run."""
     project.suite(scenarios=40)
     server = servers("m")
     background = start(
@@ -193,8 +202,8 @@ def test_arms_of_one_server(project: Project, start: Start, servers: Callable[[s
     assert f"is gone: for 1 s GET {server.url}/models got no answer: " in background.output
 
 
-def test_the_pool_dies_while_it_is_away(project: Project, start: Start, servers: Callable[[str], Server]) -> None:
-    """The next pool begins nothing either, until the server is there again; then all rollouts are ok."""
+def test_the_pool_dies_while_the_server_is_away(project: Project, start: Start, servers: Callable[[str], Server]) -> None:
+    """If the pool dies while the server is unavailable, the next pool waits as well. Afterwards all rollouts are ok."""
     project.suite(scenarios=16)
     server = servers("m")
     background = begun(start, 3, LONG, f"--agentbench-backend={server.url}")
@@ -210,8 +219,10 @@ def test_the_pool_dies_while_it_is_away(project: Project, start: Start, servers:
 
 
 @pytest.mark.parametrize(("end", "status"), [("ctrl-c", 2), ("time-limit", 6)])
-def test_the_session_ends_while_it_is_away(project: Project, start: Start, servers: Callable[[str], Server], end: str, status: int) -> None:
-    """Nobody waits any longer, and all that was finished is there."""
+def test_the_session_ends_without_the_server(
+    project: Project, start: Start, servers: Callable[[str], Server], end: str, status: int
+) -> None:
+    """Ctrl-C and the time limit end the session while it waits for the server, and finished rollouts are kept."""
     project.suite(scenarios=16)
     server = servers("m")
     limit = ["--agentbench-time-limit=8s"] if end == "time-limit" else []

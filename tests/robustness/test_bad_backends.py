@@ -1,4 +1,4 @@
-"""Backends that cannot be used: a wrong description is a usage error before anything boots, a stack that does not come is an ERROR."""
+"""Unusable backends: a wrong description is a usage error before anything starts, and a backend that does not start is an ERROR."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.slow
     ],
 )
 def test_a_wrong_description_is_a_usage_error(project: Project, yaml: str | None, arguments: tuple[str, ...], sentence: str) -> None:
-    """One sentence that names the file and the fault, exit status 4, and nothing was booted or written."""
+    """A wrong description is one sentence with the file and the fault, and exit status 4. Nothing is started or written."""
     project.suite()
     if yaml is not None:
         project.write("backends/embedded.yaml", yaml)
@@ -66,7 +66,7 @@ def test_a_wrong_description_is_a_usage_error(project: Project, yaml: str | None
 
 
 def test_a_wrong_description_with_workers(project: Project) -> None:
-    """With -n as without: the session ends before there are workers."""
+    """With -n, a wrong description ends the session before workers start."""
     project.suite()
 
     result = project.run("-n", "2", "--agentbench-backend=nowhere", "scenarios/shop")
@@ -76,7 +76,7 @@ def test_a_wrong_description_with_workers(project: Project) -> None:
 
 
 def test_reports_that_cannot_be_written(project: Project) -> None:
-    """A file where the directory of reports should be is a usage error that names it."""
+    """A file in the place of the reports directory is a usage error that names it."""
     project.suite()
     project.write("taken", "")
 
@@ -89,7 +89,7 @@ def test_reports_that_cannot_be_written(project: Project) -> None:
 
 @WAYS
 def test_a_port_that_is_taken(project: Project, way: tuple[str, ...]) -> None:
-    """An ERROR names the port, no mean is made up, and run.json says why."""
+    """If the engine's port is in use, an ERROR names the port, there is no mean, and run.json has the reason."""
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         project.backend(port=port)
@@ -119,7 +119,7 @@ def test_a_port_that_is_taken(project: Project, way: tuple[str, ...]) -> None:
     ],
 )
 def test_an_engine_that_dies_before_it_is_ready(project: Project, script: str | None, sentence: str) -> None:
-    """An ERROR has the command, the exit code and the end of the engine's log."""
+    """If the engine dies before it is ready, an ERROR has the command, the exit code and the end of the engine's log."""
     project.suite(scenarios=2)
     file = project.root / "backends/embedded.script.yaml"
     file.unlink() if script is None else file.write_text(script)
@@ -137,7 +137,7 @@ def test_an_engine_that_dies_before_it_is_ready(project: Project, script: str | 
 
 
 class Answer(QuietHandler):
-    """Answers every GET with what the server was given."""
+    """Answers every GET with the status and body of the server."""
 
     def do_GET(self) -> None:
         assert isinstance(self.server, Answering)
@@ -145,14 +145,14 @@ class Answer(QuietHandler):
 
 
 class Answering(http.server.ThreadingHTTPServer):
-    """A web server that is no model server."""
+    """A web server that is not a model server."""
 
     status, body = 200, b""
 
 
 @contextmanager
 def web_server(status: int, body: bytes) -> Iterator[str]:
-    """The base URL of a server that gives this answer to everything."""
+    """Yields the base URL of a server that gives this answer to every request."""
     server = Answering(("127.0.0.1", 0), Answer)
     server.status, server.body = status, body
     with serving(server):
@@ -170,8 +170,8 @@ def web_server(status: int, body: bytes) -> Iterator[str]:
         (200, b'{"data": [{"id": "other"}]}', "does not serve 'wanted'; it lists: other"),
     ],
 )
-def test_a_url_that_is_no_model_server(project: Project, status: int, body: bytes, sentence: str) -> None:
-    """The tests are ERRORs that say what was asked and what came back."""
+def test_a_url_without_a_model_server(project: Project, status: int, body: bytes, sentence: str) -> None:
+    """If a URL is not that of a model server, the tests are ERRORs with the request and the answer."""
     project.suite(scenarios=1)
     with web_server(status, body) as url:
         project.write("backends/remote.yaml", json.dumps({"kind": "url", "url": url, "model": "wanted"}))
@@ -185,7 +185,10 @@ def test_a_url_that_is_no_model_server(project: Project, status: int, body: byte
 
 
 def test_a_url_where_nothing_listens(project: Project) -> None:
-    """The sentence has the URL, and that the connection was refused; so has one for a server that speaks no HTTP."""
+    """If nothing listens at the URL, the message has the URL and says that the connection was refused.
+
+    A server without HTTP is reported, too.
+    """
     project.suite(scenarios=1)
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = other.getsockname()[1]
@@ -206,8 +209,8 @@ def _greet(server: socket.socket) -> None:
         connection.sendall(b"220 mail.example\r\n")
 
 
-def test_a_key_or_certificate_that_is_not_there(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence names the environment variable, or the file."""
+def test_a_missing_key_or_certificate(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a backend's key or certificate is missing, the message names the environment variable or the file."""
     monkeypatch.delenv("SHOP_KEY", raising=False)
     project.suite(scenarios=1)
     with web_server(200, b'{"data": [{"id": "m"}]}') as url:

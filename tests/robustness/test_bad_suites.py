@@ -1,4 +1,4 @@
-"""Bad suites and data, through pytest: each is one clear sentence, and none of them spoils another suite of the same run."""
+"""Invalid suites and data, run by pytest: each is one clear sentence, and none affects another suite of the same run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def in_first_entry(**keys: Any) -> Spoil:
 
 
 def nothing(folder: Path) -> None:
-    """The suite is bad as it is: by its name."""
+    """Changes nothing: the suite is invalid because of its name."""
 
 
 def as_file(name: str, content: bytes) -> Spoil:
@@ -57,7 +57,7 @@ def with_tool(**keys: Any) -> Spoil:
     return in_first_entry(available_tools=tools)
 
 
-#: name of the suite -> (what is done to a good one, the sentence)
+#: Maps the name of a suite to a change of a valid one, and the sentence about it.
 BAD: dict[str, tuple[Spoil, str]] = {
     "yaml": (as_file("suite.yaml", b"name: yaml\ndataset: {format: [}\n"), "suite.yaml:2: not valid YAML: "),
     "not_a_mapping": (as_file("suite.yaml", b"- name\n"), "suite.yaml: is list, must be a mapping of keys"),
@@ -132,7 +132,7 @@ def spoilt_suites(project: Project) -> None:
 
 @WAYS
 def test_each_bad_suite_is_one_sentence(project: Project, way: tuple[str, ...]) -> None:
-    """A bad suite is a collection error with the file and the fault; a good suite of the same run is measured all the same."""
+    """An invalid suite is a collection error with the file and the fault. A valid suite in the same run is measured as usual."""
     spoilt_suites(project)
     project.suite("good", scenarios=2)
 
@@ -161,7 +161,7 @@ def test_each_bad_suite_is_one_sentence(project: Project, way: tuple[str, ...]) 
     ids=["plain", "x", "collect-only", "continue", "n2", "all-wrong", "a-failure-too"],
 )
 def test_the_exit_status_of_a_wrong_suite(project: Project, options: tuple[str, ...], status: int) -> None:
-    """A wrong suite is a usage error however the session is run; only a failure of quality beside it has the status of that."""
+    """An invalid suite is a usage error, however the session is run. Only a failed test of another suite changes the exit status to 1."""
     project.suite("good", scenarios=2, expected=("find_item", "order_item"), thresholds={"tsq": 0.1})
     project.suite("bad", colour="red")
 
@@ -169,7 +169,7 @@ def test_the_exit_status_of_a_wrong_suite(project: Project, options: tuple[str, 
 
 
 def test_nothing_runs_when_collection_failed(project: Project) -> None:
-    """As pytest has it, a collection error stops a session before its tests; there is no run directory of a run that was none."""
+    """A collection error stops a session before its tests, as usual in pytest, and no run directory is left."""
     project.suite("good", scenarios=2)
     project.suite("bad", scorers=["tqs"], thresholds={})
 
@@ -182,7 +182,7 @@ def test_nothing_runs_when_collection_failed(project: Project) -> None:
 
 
 def test_two_suites_of_one_name(project: Project) -> None:
-    """A name is a marker and a part of every rollout's key: two suites that share one are a usage error that names both files."""
+    """A name is a marker and part of every rollout's key, so two suites with one name are a usage error that names both files."""
     project.suite("shop")
     project.suite("store")
     file = project.root / "scenarios/store/suite.yaml"

@@ -1,4 +1,4 @@
-"""One line that blocks the event loop which all rollouts share: it is named, it costs its own rollout, and the others go on."""
+"""If one line blocks the event loop that all rollouts share, it is named, only its own rollout fails, and the others continue."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ RUN_ON = "\nasync def run_on():\n    await asyncio.sleep(0)\n    time.sleep(3600
 @WAYS
 @pytest.mark.parametrize("block", BLOCKS, ids=["sleeps", "reads", "computes", "in-a-task"])
 def test_a_blocking_agent(project: Project, block: str, way: tuple[str, ...]) -> None:
-    """At its budget it is an agent_error with its line in the reason, once; the rollout in flight beside it is run again, at no retry."""
+    """An agent that blocks the event loop is an agent_error at its time limit, with the line in the reason.
+
+    Other rollouts in flight run again without a retry.
+    """
     if way and block != BLOCKS[0]:
         pytest.skip("tests only read what the pool has run")
     shop(project, block, timeout=4)
@@ -85,7 +88,7 @@ def test_a_blocking_agent(project: Project, block: str, way: tuple[str, ...]) ->
 
 
 def test_a_block_that_ends(project: Project, start: Start) -> None:
-    """The session says who blocks while nothing else can be said, and that it goes on: all rollouts are what they would have been."""
+    """While an agent blocks, the session names it. After the block ends, the session says so, and all rollouts end as usual."""
     shop(project, "while not (HERE / 'go').exists(): time.sleep(0.01)", timeout=600)
     background = start("--agentbench-concurrency=3", "scenarios/shop")
     wait_for(lambda: "shop[shop-1]: the agent blocks the event loop" in background.output, "the watchdog")
@@ -101,7 +104,7 @@ def test_a_block_that_ends(project: Project, start: Start) -> None:
 
 
 def test_a_scorer_that_blocks(project: Project) -> None:
-    """Its score is missing, with its line; the rollout and its other scores are kept, and are not measured again."""
+    """If a scorer blocks, its score is missing and the reason has the line. The rollout and its other scores are kept."""
     asking = "def test_it(rollout):\n    assert rollout.score('tsq') == 1.0\n    rollout.score('slow')\n"
     project.suite(scenarios=1, scorers=["tsq", "./scorer.py:slow"], thresholds={}, timeout=3, test=asking)
     project.write(
@@ -124,8 +127,8 @@ def test_a_scorer_that_blocks(project: Project) -> None:
     assert (1, ()) == (rollout.attempt, rollout.earlier_attempts)
 
 
-def test_what_an_agent_leaves_behind(project: Project) -> None:
-    """A callback that blocks after its rollout's end changes nothing of that one; the others run, in another pool."""
+def test_a_callback_that_blocks_after_its_rollout(project: Project) -> None:
+    """A callback that blocks after its rollout has ended does not change that rollout. The other rollouts run in another pool."""
     shop(project, "asyncio.get_running_loop().call_later(0.2, time.sleep, 3600)", timeout=3)
     project.write("scenarios/shop/end", "")
     project.write(
@@ -140,8 +143,8 @@ def test_what_an_agent_leaves_behind(project: Project) -> None:
     assert 0 == result.ret
 
 
-def test_a_piece_of_c_that_never_ends(project: Project) -> None:
-    """It keeps the watchdog from looking too: the pool ends with its stacks in the log, and the rollout is found like one that crashes."""
+def test_c_code_that_never_ends(project: Project) -> None:
+    """C code blocks the watchdog as well. The pool ends with its stacks in the log, and the rollout is identified like one that crashes."""
     shop(project, 're.match("(a+)+$", "a" * 60 + "b")', timeout=2)
     project.write("scenarios/shop/end", "")
 
@@ -153,7 +156,7 @@ def test_a_piece_of_c_that_never_ends(project: Project) -> None:
 
 
 def test_ctrl_c_while_the_loop_is_blocked(project: Project, start: Start) -> None:
-    """The session ends with its report, and no process is left."""
+    """After Ctrl-C during a block, the session ends with its report, and no process is left."""
     shop(project, "(HERE / 'blocks').touch(); time.sleep(3600)", timeout=600)
     background = start("--agentbench-concurrency=3", "scenarios/shop")
     wait_for((project.root / "scenarios/shop/blocks").exists, "the block")

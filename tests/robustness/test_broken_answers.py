@@ -1,4 +1,4 @@
-"""What a server may do to an answer, end to end: faults are tried again and are never a score, models' mistakes are the models'."""
+"""Broken answers of a server, from end to end: faults are attempted again and never scored, and mistakes of the model are scored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 ANSWER = "Here is what was found for you."
 FIND: Json = {"tool_calls": [{"name": "find_item", "arguments": {"item": "lamp"}}]}
 
-#: A fault of a model server, and words that the reason of the attempt has: a status in them is the server's.
+#: Faults of a model server, and words of the reason. A status in them is the server's.
 FAULTS: list[tuple[Json, str]] = [
     ({"status": 500, "message": "boom"}, "HTTP 500: boom"),
     ({"status": 429, "message": "too many", "retry_after": 1}, "HTTP 429: too many"),
@@ -30,7 +30,7 @@ FAULTS: list[tuple[Json, str]] = [
 
 
 def rule_for(number: int, turn: int | None = None, **answer: object) -> Json:
-    """A rule for the scenario shop-<number> alone."""
+    """Returns a rule that applies only to the scenario shop-<number>."""
     match = {"contains": f"Customer shop-{number}:", **({} if turn is None else {"turn": turn})}
     return {"match": match, **answer}
 
@@ -39,8 +39,8 @@ def by_scenario(rollouts: list[Rollout]) -> list[Rollout]:
     return sorted(rollouts, key=lambda rollout: int(rollout.scenario.rpartition("-")[2]))
 
 
-def test_a_fault_that_passes_is_tried_again(project: Project) -> None:
-    """A rollout whose first attempt met a fault runs again, is scored as any other, and keeps the attempt in its record."""
+def test_a_temporary_fault_is_attempted_again(project: Project) -> None:
+    """If a rollout's first attempt met a fault, it runs again, is scored as usual, and has the first attempt in its record."""
     failing = [{**rule_for(number), **fault} for number, (fault, _) in enumerate(FAULTS)]
     for rule in failing:
         rule["match"]["call"] = 1
@@ -59,8 +59,8 @@ def test_a_fault_that_passes_is_tried_again(project: Project) -> None:
     assert len(FAULTS) == project.run_json["suites"]["shop"]["retried"]
 
 
-def test_a_fault_that_stays_is_an_error(project: Project) -> None:
-    """The test is an ERROR and not a failure, the rollout has no score, and the mean is that of the others."""
+def test_a_permanent_fault_is_an_error(project: Project) -> None:
+    """If a fault persists, the test is an ERROR and not a failure, the rollout has no score, and the mean is that of the other rollouts."""
     always = [{**rule_for(number), **fault} for number, (fault, _) in enumerate(FAULTS)]
     project.backend([*always, {"match": {"turn": 0}, **FIND}, {"text": ANSWER}])
     project.suite(scenarios=len(FAULTS) + 2, thresholds={"tsq": 0.5, "tsq.mean": 1.0})
@@ -83,8 +83,8 @@ def test_a_fault_that_stays_is_an_error(project: Project) -> None:
     assert [("tsq.mean >= 1 of run", "INCONCLUSIVE")] == [(rule["rule"], rule["verdict"]) for rule in project.run_json["gate"]["rules"]]
 
 
-def test_no_measurement_is_never_green(project: Project) -> None:
-    """When every rollout ends as infra_error, no limit on a mean is known to hold, and nothing is scored 0."""
+def test_an_unmeasured_run_does_not_pass(project: Project) -> None:
+    """If every rollout ends as infra_error, thresholds of means are inconclusive, and no rollout is scored 0."""
     project.backend([{"status": 500, "message": "boom"}])
     project.suite(scenarios=2, thresholds={"tsq": 0.0, "tsq.mean": 0.0})
 
@@ -97,8 +97,8 @@ def test_no_measurement_is_never_green(project: Project) -> None:
     assert [("shop",)] == [each.unknown_suites for (each,) in told]
 
 
-def test_slow_answers_are_fine(project: Project) -> None:
-    """A late first token, a stall, several tokens per chunk and split characters cost time, and change no answer."""
+def test_slow_answers_change_nothing(project: Project) -> None:
+    """A late first token, a stall, several tokens per chunk and split characters take time, but do not change an answer."""
     text = "Grüße – 灯 für dich 💡💡 and 3 more"
     pace: list[Json] = [
         {"ttft_ms": 300},
@@ -122,8 +122,8 @@ def test_slow_answers_are_fine(project: Project) -> None:
     assert rollouts[1].duration_s >= 0.3
 
 
-def test_what_models_get_wrong_is_recorded_and_scored(project: Project) -> None:
-    """Calls of tools that do not exist, and arguments that are no JSON or do not fit, are the model's: it is told, and the calls count."""
+def test_mistakes_of_models_are_recorded_and_scored(project: Project) -> None:
+    """Unknown tools and invalid arguments are the model's mistakes: the model gets an error message, and the calls are scored."""
     mistakes: list[Json] = [
         {"name": "find_item", "arguments": '{"item": "la'},
         {"name": "find_item", "arguments": '["lamp"]'},
@@ -154,7 +154,7 @@ def test_what_models_get_wrong_is_recorded_and_scored(project: Project) -> None:
 
 
 def test_an_agent_that_reaches_a_limit_is_scored(project: Project) -> None:
-    """Turns, context and time: the status is `limit`, the reason says which, and what was done until then has its score."""
+    """If turns, context or time are exceeded, the status is `limit`, the reason names the limit, and the calls so far are scored."""
     project.backend(
         [
             {**rule_for(0), **FIND},
@@ -184,7 +184,7 @@ def test_an_agent_that_reaches_a_limit_is_scored(project: Project) -> None:
 
 
 def test_rollouts_never_mix(project: Project) -> None:
-    """With many in flight each rollout has its own calls, its own answer and its own transcript."""
+    """With many rollouts in flight, each has only its own calls, its own answer and its own transcript."""
     count = 16
     rules = [
         rule

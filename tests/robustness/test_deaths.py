@@ -1,4 +1,4 @@
-"""Processes of a session that are of no use any more: every test hears why, at once, and what has finished is kept."""
+"""If processes of a session die for good, each waiting test gets the reason at once, and finished rollouts are kept."""
 
 from __future__ import annotations
 
@@ -33,15 +33,18 @@ STALLED: Json = {"text": "This takes its time.", "stall": {"after": 1, "ms": 300
 
 
 def stalling(project: Project) -> None:
-    """Six scenarios, of which the first two end at once and the others do not."""
+    """Creates six scenarios, of which the first two end at once and the others do not end."""
     quick = [{"match": {"contains": f"Customer shop-{number}:"}, **FIND_THEN_ANSWER[1]} for number in (0, 1)]
     project.backend([*quick, STALLED])
     project.suite(scenarios=6, thresholds={"tsq": 0.0})
 
 
 @WAYS
-def test_an_engine_that_dies_again_and_again(project: Project, way: tuple[str, ...]) -> None:
-    """When no rollout gets through any more, one ERROR has the exit code and the end of the log, and ends the session; the rest is kept."""
+def test_an_engine_that_dies_repeatedly(project: Project, way: tuple[str, ...]) -> None:
+    """If the engine dies repeatedly, one ERROR has the exit code and the end of the log, and the session ends.
+
+    Finished rollouts are kept.
+    """
     deadly = [{"match": {"contains": f"Customer shop-{number}:"}, "exit": True} for number in range(3, 8)]
     project.backend([*deadly, *FIND_THEN_ANSWER])
     project.suite(scenarios=8, thresholds={"tsq": 0.5, "tsq.mean": 0.5})
@@ -49,7 +52,8 @@ def test_an_engine_that_dies_again_and_again(project: Project, way: tuple[str, .
     result = project.run(*way, "--agentbench-concurrency=1", "--agentbench-retries=5", "scenarios/shop")
 
     assert 3 == result.parseoutcomes()["passed"]
-    assert 1 <= result.parseoutcomes().get("errors", 1) <= (5 if way else 3)  # a worker goes on while another one has still to judge
+    # A worker continues while another one still has tests to judge.
+    assert 1 <= result.parseoutcomes().get("errors", 1) <= (5 if way else 3)
     assert 6 == result.ret
     died = "`python -m pytest_agentbench.engine` died in the middle of the run (exit code 70); the end of engine.log:"
     gone = f"the backend 'embedded' is gone: {died}"
@@ -66,7 +70,7 @@ def test_an_engine_that_dies_again_and_again(project: Project, way: tuple[str, .
 
 
 def until_it_ends(background: Background, part: str) -> None:
-    """Kills a part of a session, and the one that comes in its place, until the session gives up."""
+    """Kills a part of a session and its replacements until the session gives up."""
     while background.process.poll() is None and "nothing more can run" not in background.output:
         for pid in background.children(part):
             os.kill(pid, signal.SIGKILL)
@@ -78,8 +82,8 @@ def is_gone(pid: int) -> bool:
 
 
 @WAYS
-def test_a_tap_that_dies_again_and_again(project: Project, start: Start, way: tuple[str, ...]) -> None:
-    """The session gives up, and says why once; the finished rollouts are in the journal and the report, and no process is left."""
+def test_a_tap_that_dies_repeatedly(project: Project, start: Start, way: tuple[str, ...]) -> None:
+    """If the tap dies repeatedly, the session ends with one reason. Finished rollouts are in journal and report, and no process is left."""
     stalling(project)
     background = start(*way, "--agentbench-concurrency=3", "scenarios/shop")
     background.in_the_middle(finished=2)
@@ -114,7 +118,7 @@ class Deadly(ToolCalling):
 
 @WAYS
 def test_a_pool_that_every_rollout_kills(project: Project, way: tuple[str, ...]) -> None:
-    """When three rollouts one after the other kill it, and none gets through, the session gives up, with one cause."""
+    """If three rollouts in a row kill the pool and none finishes, the session ends with one reason."""
     project.suite(scenarios=8, agent={"kind": "./agent.py:Deadly"})
     project.write("scenarios/shop/agent.py", f"KILLS = {[f'shop-{number}' for number in range(1, 8)]}\n{ENDS_ITS_PROCESS}")
 
@@ -134,14 +138,17 @@ ENDS_ITS_TEMPLATE = ENDS_ITS_PROCESS.replace("if scenario.id in KILLS:", KILL_AB
 
 
 def killing_templates(project: Project, killers: list[str]) -> None:
-    """A suite with `isolation: process` whose agent kills the process that has forked its own, and its own; and another suite."""
+    """Creates a suite with isolation whose agent kills its template process and its own process, and another suite."""
     project.suite(scenarios=8, agent={"kind": "./agent.py:Deadly"}, isolation="process", thresholds={"tsq": 0.0})
     project.write("scenarios/shop/agent.py", f"KILLS = {killers}\n{ENDS_ITS_TEMPLATE}")
     project.suite("other", scenarios=3)
 
 
 def test_a_template_that_one_rollout_kills(project: Project) -> None:
-    """The third time it ran alone, so it is to blame and does not run again; all the others are whole."""
+    """A rollout that kills its template runs alone the third time.
+
+    It is then responsible and does not run again. All other rollouts are ok.
+    """
     killing_templates(project, ["shop-3"])
 
     result = project.run("--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios")
@@ -155,7 +162,7 @@ def test_a_template_that_one_rollout_kills(project: Project) -> None:
 
 
 def test_a_template_that_every_rollout_kills(project: Project) -> None:
-    """Its suite is given up with one cause, and the other suite is measured."""
+    """If every rollout kills the template, the suite is given up with one reason, and the other suite is measured."""
     killing_templates(project, [f"shop-{number}" for number in range(8)])
 
     result = project.run("--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios")
@@ -168,7 +175,7 @@ def test_a_template_that_every_rollout_kills(project: Project) -> None:
 
 
 def test_the_pool_does_not_start(project: Project) -> None:
-    """A pool that dies before it has answered anybody keeps nobody waiting: an ERROR has the end of its log."""
+    """If the pool dies before it has answered a request, no test waits for it, and an ERROR has the end of its log."""
     project.suite(scenarios=2)
     project.write("aiohttp.py", "raise ImportError('this is not the aiohttp you are looking for')")
 
@@ -180,7 +187,7 @@ def test_the_pool_does_not_start(project: Project) -> None:
 
 @WAYS
 def test_a_hook_that_raises(project: Project, way: tuple[str, ...]) -> None:
-    """A plugin that fails on a finished rollout makes that test an ERROR with the place; the others go on."""
+    """A plugin that raises for a finished rollout makes that test an ERROR with the place. Other tests are not affected."""
     project.suite(scenarios=3)
     project.write(
         "conftest.py",
@@ -200,9 +207,9 @@ def pytest_agentbench_rollout_finished(rollout):
 
 
 def test_a_disk_that_is_full(project: Project) -> None:
-    """When a record cannot be written its test is an ERROR that says so; no record is torn, and nothing waits."""
+    """If a record cannot be written, its test is an ERROR that says so. No record is incomplete, and nothing waits."""
     project.suite(scenarios=12)
-    limit = 20_000  # bytes of the largest file: a few records of these fit, twelve do not
+    limit = 20_000  # Bytes of the largest file: a few records fit into it, but not twelve.
 
     done = run_on_a_small_disk(project, limit, "--agentbench-concurrency=1")
 
@@ -212,8 +219,8 @@ def test_a_disk_that_is_full(project: Project) -> None:
     assert 1 <= len([*read_journal(journal)]) < 12
 
 
-def test_a_record_that_fits_only_in_part(tmp_path: Path) -> None:
-    """A record is written whole or not at all: one that does not fit raises, and leaves the journal as it was."""
+def test_a_record_that_does_not_fit(tmp_path: Path) -> None:
+    """A record is written completely or not at all. If it does not fit, an exception is raised, and the journal is unchanged."""
     code = f"""
 import resource
 from pathlib import Path
@@ -234,7 +241,7 @@ with Journal(Path({str(tmp_path)!r})) as journal:
 
 
 def test_two_sessions_at_once(project: Project, start: Start) -> None:
-    """Two sessions of one project have directories of their own, and neither trips over what the other writes beside them."""
+    """Two sessions of one project have separate run directories, and neither is disturbed by the other's files."""
     project.suite(scenarios=2)
     sessions = [start("scenarios/shop") for _ in range(2)]
 
@@ -248,7 +255,7 @@ def test_two_sessions_at_once(project: Project, start: Start) -> None:
     "content", ["no json", "[1]", '{"embedded": [1]}', '{"embedded": {"shop[shop-0]": "long"}}', '{"embedded": {"shop[shop-0]": null}}']
 )
 def test_durations_that_cannot_be_used(project: Project, content: str) -> None:
-    """What is known of earlier durations only helps the order: nonsense in that file is passed over, and written anew."""
+    """The file of durations only helps to order rollouts. If it is invalid, it is ignored and written again."""
     project.suite(scenarios=2)
     project.write("reports/durations.json", content)
 

@@ -1,4 +1,4 @@
-"""Ends of sessions at which something fails: logs lose their secrets whatever it is, and what fails costs nothing but itself."""
+"""Failures at the end of a session: secrets are still removed from logs, and a failing step does not affect the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 SECRET = "sw0rd-fish-of-the-shop"
 
-#: Services write logs themselves; here the project does it for them, so that there is a secret in one.
+#: This conftest.py writes a secret to a log, as a service might do.
 SPILLS = f"""
 import pathlib, shutil
 import pytest
@@ -27,7 +27,7 @@ def pytest_agentbench_rollout_finished(rollout):
     (directory / "backend" / "spilled.log").write_text("password {SECRET}\\n")
 """
 
-#: Name -> code of a conftest.py that fails at the end, and what the session says of it.
+#: Maps a name to code of a conftest.py that fails at the end, and to the message about it.
 FAILING = {
     "environment": (
         "def pytest_agentbench_update_environment(environment):\n    raise LookupError('no such lab')",
@@ -54,7 +54,10 @@ def logs_of(project: Project) -> str:
 
 @family("name", {each: [each] for each in FAILING}, "sessionfinish")
 def test_a_plugin_fails(project: Project, monkeypatch: pytest.MonkeyPatch, name: str, way: tuple[str, ...]) -> None:
-    """A plugin that fails at the end is named with its line; logs are scrubbed, reports are written, and the session is not green."""
+    """A plugin that fails at the end is named with its line.
+
+    Secrets are removed from logs, reports are written, and the session does not pass.
+    """
     monkeypatch.setenv("SHOP_PASSWORD", SECRET)
     code, sentence = FAILING[name]
     project.suite(scenarios=2)
@@ -76,7 +79,7 @@ def test_a_plugin_fails(project: Project, monkeypatch: pytest.MonkeyPatch, name:
 
 
 def test_the_redaction_fails(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a plugin cannot redact run.json nothing is written of it; the logs are scrubbed all the same, and records are kept."""
+    """If a plugin fails to redact run.json, the file is not written. Secrets are still removed from logs, and records are kept."""
     monkeypatch.setenv("SHOP_PASSWORD", SECRET)
     project.suite(scenarios=2)
     code = "def pytest_agentbench_redact(text):\n    if '\"schema\"' in text[:99]:\n        raise LookupError('no list of names')\n"
@@ -93,7 +96,7 @@ def test_the_redaction_fails(project: Project, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_plugin_fails_at_the_start(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where pytest itself breaks off before there are tests, logs are scrubbed all the same."""
+    """If pytest ends before there are tests, secrets are still removed from logs."""
     monkeypatch.setenv("SHOP_PASSWORD", SECRET)
     project.suite(scenarios=2)
     code = f"""
@@ -120,7 +123,7 @@ REPORTS = ("run.json", "report.md", "comment.md", "metrics.txt", "summary.md")
 
 @pytest.mark.parametrize("lost", REPORTS)
 def test_one_report_cannot_be_written(project: Project, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
-    """A report that cannot be written is named with its cause; all others are there, say that it is not, and the session is not green."""
+    """A report that cannot be written is named with the reason. The other reports are written and say so, and the session does not pass."""
     monkeypatch.setenv("SHOP_PASSWORD", SECRET)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     project.suite(scenarios=1)
@@ -140,8 +143,8 @@ def test_one_report_cannot_be_written(project: Project, monkeypatch: pytest.Monk
     assert SECRET not in logs_of(project)
 
 
-def test_one_plugins_report_costs_no_other(project: Project) -> None:
-    """Of several plugins' reports one fails; those after it are written."""
+def test_a_plugins_report_fails(project: Project) -> None:
+    """If one of several plugins' reports fails, those after it are still written."""
     project.suite(scenarios=1)
     reports = "import pathlib\n\nclass Reports:\n    def pytest_agentbench_report(self, run, directory):\n        {body}\n"
     project.write("good.py", reports.format(body='(directory / "good.txt").write_text("good")'))
@@ -156,7 +159,7 @@ def test_one_plugins_report_costs_no_other(project: Project) -> None:
 
 
 def test_the_reports_are_removed(project: Project) -> None:
-    """Somebody removes the directory of reports while the session runs: records and reports are written again, and the run goes on."""
+    """If the directory of reports is removed during the session, records and reports are written again, and the run can be resumed."""
     project.suite(scenarios=3)
     removes = "    if rollout.scenario == 'shop-1':\n        shutil.rmtree('reports')\n"
     project.write("conftest.py", f"import shutil\n\ndef pytest_agentbench_rollout_finished(rollout):\n{removes}")
@@ -172,10 +175,10 @@ def test_the_reports_are_removed(project: Project) -> None:
     project.run("--agentbench-resume", "scenarios/shop").assert_outcomes(passed=3)
 
 
-def test_no_room_for_the_reports(project: Project) -> None:
-    """What does not fit on the disk is named, what fits is written, and what was measured is on the screen."""
+def test_no_space_for_the_reports(project: Project) -> None:
+    """A file that does not fit on the disk is named, the others are written, and the results are on the screen."""
     project.suite(scenarios=1)
-    limit = 8_000  # bytes of the largest file: the journal's only record fits, run.json does not
+    limit = 8_000  # Bytes of the largest file: the only record fits into it, but run.json does not
 
     done = run_on_a_small_disk(project, limit)
 
@@ -188,7 +191,7 @@ def test_no_room_for_the_reports(project: Project) -> None:
 
 
 def test_an_absurd_score(project: Project) -> None:
-    """A number that no statistics could use is no score: its scorer failed, the session ends with all reports."""
+    """A number that is too large for statistics is not a score: the scorer has failed, and the session ends with all reports."""
     project.suite(scenarios=2, scorers=["tsq", "./scorer.py:absurd"], thresholds={"tsq": 0.5, "absurd.mean": 0.5})
     project.write("scenarios/shop/scorer.py", "def absurd(scenario, rollout):\n    return 1e200\n")
 

@@ -1,4 +1,4 @@
-"""Code of a suite that does not end when it is cancelled: it costs its own rollout or score, and the session ends."""
+"""If a suite's code does not end when it is cancelled, only its own rollout or score fails, and the session ends."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def slow(scenario, rollout):
 
 
 def shop(project: Project, words: list[str], **keys: object) -> None:
-    """A suite whose scenarios are shop_<word>, so that its code knows what to do."""
+    """Creates a suite whose scenarios are named shop_<word>. The word decides what the code does."""
     usual = {"agent": {"kind": "./code.py:run"}, "scorers": ["tsq", "./code.py:slow"], "thresholds": {}, "timeout": 3, "test": ANY}
     project.suite(**{**usual, **keys})  # type: ignore[arg-type]  # keys of suite.yaml
     project.write("scenarios/shop/data.json", json.dumps([Project.entry(f"shop_{word}") for word in words]))
@@ -73,9 +73,9 @@ def shop(project: Project, words: list[str], **keys: object) -> None:
     ("isolation", "left"), [("none", LEFT), pytest.param("process", "", marks=pytest.mark.slow)], ids=["pool", "process"]
 )
 def test_code_that_does_not_end(project: Project, isolation: str, left: str) -> None:
-    """Agents and scorers that go on when they are cancelled are told so, the others are what they are, and the session ends.
+    """Agents and scorers that ignore cancellation get a reason that says so. Other rollouts are not affected, and the session ends.
 
-    A process of their own is killed, so nothing of them is left running.
+    With isolation, such a process is killed, so that nothing is left running.
     """
     shop(project, ["hangs", "exits", "spawns", "scores", "works"], isolation=isolation)
 
@@ -109,7 +109,7 @@ class Shop:
 
 @pytest.mark.slow
 def test_tools_that_do_not_end(project: Project) -> None:
-    """A tool that goes on when its rollout is cancelled is a limit of that rollout; tools that cannot be made are its failure."""
+    """A tool that ignores cancellation makes its rollout a `limit`. Tools that take too long to create make it an infra_error."""
     shop(project, ["calls", "opens", "idles"], tools={"kind": "python", "module": "./code.py:Shop"})
     project.write("scenarios/shop/code.py", TOOLS)
     entries = [{**Project.entry(f"shop_{word}"), "available_tools": [], "expected_tool_calls": []} for word in ("calls", "opens", "idles")]
@@ -128,7 +128,7 @@ def test_tools_that_do_not_end(project: Project) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c(project: Project, start: Start) -> None:
-    """Ctrl-C does not wait for such code: the session ends with its report, and no process is left."""
+    """Ctrl-C does not wait for code that ignores cancellation: the session ends with its report, and no process is left."""
     shop(project, ["hangs"], timeout=600)
     background = start("scenarios/shop")
     wait_for((project.root / "scenarios/shop/hangs").exists, "the agent")
@@ -143,8 +143,8 @@ def test_ctrl_c(project: Project, start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_every_tenth_of_300(project: Project) -> None:
-    """With many such agents in flight each of them is a `limit`, and all other rollouts are done."""
+def test_thirty_endless_agents_of_300(project: Project) -> None:
+    """If many of the agents in flight ignore cancellation, each of them is a `limit`, and all other rollouts finish."""
     shop(project, [f"{'hangs' if number % 10 == 0 else 'idles'}{number}" for number in range(300)])
 
     result = project.run("--agentbench-concurrency=48", "scenarios/shop")

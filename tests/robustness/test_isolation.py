@@ -1,4 +1,4 @@
-"""`isolation: process`: what a suite's code does to its process, it does to one rollout. Without it, to all of them."""
+"""With `isolation: process`, damage that a suite's code does to its process affects one rollout. Without it, all rollouts are affected."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def isolated(project: Project, words: list[str], isolation: str = "process", **k
 
 
 def test_without_isolation_rollouts_share_a_process(project: Project) -> None:
-    """The working directory and the environment that one rollout changes are those of the next: why the option is there."""
+    """Without isolation, a rollout's changes of working directory and environment affect the next one. This is why the option exists."""
     isolated(project, ["spoils", "fine"], isolation="none")
 
     project.run("--agentbench-concurrency=1", "scenarios/shop").assert_outcomes(passed=2)
@@ -107,7 +107,7 @@ def test_without_isolation_rollouts_share_a_process(project: Project) -> None:
 
 
 def test_without_isolation_a_crash_ends_the_pool(project: Project) -> None:
-    """An agent that crashes ends the pool each time: it is found, and the others are measured."""
+    """Without isolation, an agent that crashes ends the pool each time. It is identified, and the other rollouts are measured."""
     isolated(project, ["fine", "crashes", "sleeps"], isolation="none", timeout=2)
 
     result = project.run("--agentbench-concurrency=1", "scenarios/shop")
@@ -122,8 +122,10 @@ def test_without_isolation_a_crash_ends_the_pool(project: Project) -> None:
 
 
 @WAYS
-def test_with_isolation_each_harms_itself(project: Project, way: tuple[str, ...]) -> None:
-    """A crash, an exit, a busy loop, a chdir and a change of the environment are the rollout's own; what it did until then is kept."""
+def test_isolation_keeps_damage_to_one_rollout(project: Project, way: tuple[str, ...]) -> None:
+    """With isolation, a crash, an exit, a busy loop, and changes of directory or environment affect only their own rollout, and its calls
+    are kept.
+    """
     words = ["crashes", "spoils", "leaves", "spins", "sleeps", "fine", "blocks"]
     isolated(project, words, timeout=2)
 
@@ -148,7 +150,7 @@ def test_with_isolation_each_harms_itself(project: Project, way: tuple[str, ...]
 
 
 def test_scores_of_other_processes(project: Project) -> None:
-    """Own scorers run in processes too, after agents of any kind: one that dies, or raises, leaves its score out and says why."""
+    """With isolation, scorers run in processes after any kind of agent. If one dies or raises, its score is missing with a reason."""
     scorers = ["tsq", "./agent.py:score", "./agent.py:asks"]
     project.backend([{"match": {"contains": "Was it good?"}, "text": "It was."}, *FIND_THEN_ANSWER])
     isolated(project, ["fine", "spoils", "judged"], scorers=scorers)
@@ -158,7 +160,8 @@ def test_scores_of_other_processes(project: Project) -> None:
     project.run("scenarios").assert_outcomes(passed=4)
 
     rollouts = by_word(project)
-    for rollout in (rollouts["fine"], rollouts[""]):  # the latter is that of the built-in agent
+    # The second is the rollout of the built-in agent.
+    for rollout in (rollouts["fine"], rollouts[""]):
         assert {"tsq": 1.0, "score": 0.5, "asks": 1.0} == rollout.scores
         assert ({"calls": 1.0}, "as always") == (rollout.score("score").parts, rollout.score("score").explanation)
         assert "scored True" in rollout.log
@@ -181,7 +184,7 @@ UNLOADABLE = {
 
 
 def test_code_that_cannot_be_loaded(project: Project) -> None:
-    """Code that cannot be imported is a collection error, whatever it does to the process that imports it; other suites run."""
+    """Code that cannot be imported is a collection error, even if it ends the importing process. Other suites run."""
     for name, (code, _) in UNLOADABLE.items():
         project.suite(name, scenarios=1, agent={"kind": "./agent.py:run"}, isolation="process")
         project.write(f"scenarios/{name}/agent.py", code)
@@ -211,7 +214,7 @@ def run(scenario, *, days=frozenset()):
 
 @pytest.mark.parametrize("isolation", ["none", "process"])
 def test_dates_of_a_format(project: Project, isolation: str) -> None:
-    """What a suite's own format gives, and an agent has as a default, may be something that JSON does not have."""
+    """Data of a suite's own format, and defaults of an agent's arguments, may have types that JSON lacks."""
     dataset = {"format": "./format.py:load", "file": "data.json"}
     project.suite(scenarios=1, agent={"kind": "./agent.py:run"}, test=ANY, thresholds={}, dataset=dataset, isolation=isolation)
     project.write("scenarios/shop/format.py", DATED)
@@ -224,7 +227,7 @@ def test_dates_of_a_format(project: Project, isolation: str) -> None:
 
 
 async def test_all_turns_share_a_process(tmp_path: Path) -> None:
-    """What an agent remembers between the user's messages it remembers in a process of its own, too, but not in the next rollout."""
+    """With isolation, an agent's state is kept between the user's messages of a rollout, but not until the next rollout."""
     (tmp_path / "agent.py").write_text(
         "import os\nseen = []\ndef run(tools):\n    seen.append(os.getpid())\n    tools.call('find', '{}', 1)\n"
         "    return f'{len(seen)} {len(set(seen))} {seen[0] != os.getppid()}'\n"
@@ -245,7 +248,7 @@ async def test_all_turns_share_a_process(tmp_path: Path) -> None:
 
 
 def started(project: Project, start: Start) -> tuple[Background, list[int]]:
-    """A session with an agent that blocks its process and has started another one; the processes of agent, template and that one."""
+    """Starts a session whose agent blocks and has started a process. Returns the ids of agent, template and that process, too."""
     isolated(project, ["starts"])
     background = start("scenarios/shop")
     file = project.root / "scenarios/shop/pids"
@@ -259,7 +262,7 @@ def started(project: Project, start: Start) -> tuple[Background, list[int]]:
 
 @pytest.mark.parametrize("module", ["pytest", "pytest_agentbench.rollouts.pool"])
 def test_nothing_is_left_after_a_kill(project: Project, start: Start, module: str) -> None:
-    """SIGKILL of the controller, and of the pool, ends the processes of agents, and what they started."""
+    """If controller or pool are killed by SIGKILL, the processes of agents end, and the processes that these have started."""
     background, pids = started(project, start)
 
     os.kill(background.process.pid if module == "pytest" else background.child(module), signal.SIGKILL)
@@ -268,7 +271,7 @@ def test_nothing_is_left_after_a_kill(project: Project, start: Start, module: st
 
 
 def test_nothing_is_left_after_ctrl_c(project: Project, start: Start) -> None:
-    """Ctrl-C ends them too, before pytest ends."""
+    """Ctrl-C ends processes of agents, and those that they have started, before pytest ends."""
     background, pids = started(project, start)
 
     os.kill(background.process.pid, signal.SIGINT)
@@ -278,7 +281,7 @@ def test_nothing_is_left_after_ctrl_c(project: Project, start: Start) -> None:
 
 
 def test_nothing_is_left_at_the_budget(project: Project) -> None:
-    """A rollout whose time is over leaves no process behind, nor one that it started."""
+    """If a rollout's time is over, neither its process nor one that it has started is left."""
     isolated(project, ["starts"], timeout=2)
 
     project.run("scenarios/shop").assert_outcomes(passed=1)

@@ -1,4 +1,4 @@
-"""What must not get out: labels into a request, secrets into a file."""
+"""Labels never reach a request, and secrets never reach a file."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ BANKING = Path(__file__).parents[2] / "scenarios" / "banking"
 
 
 def requests_of(log: Path) -> list[str]:
-    """The bodies of all requests, decoded, so that a text in them reads as it does in the data."""
+    """Returns the bodies of all requests, decoded, so that texts look as in the data."""
     return [json.dumps(json.loads(line), ensure_ascii=False) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
 def test_labels_never_reach_a_request(project: Project) -> None:
-    """Weakness 1 of the NeMo toolkit: of a scenario only the customer's words and the tools are in any request."""
+    """Weakness 1 of the NeMo toolkit. Here requests contain only a scenario's messages and tools."""
     project.backend(request_log=str(project.root / "requests.jsonl"))
     project.suite(scenarios=2, expected=("find_item", "order_item"), description="marker-description")
     entries = json.loads((project.root / "scenarios/shop/data.json").read_text())
@@ -59,7 +59,7 @@ def test_labels_never_reach_a_request(project: Project) -> None:
 
 
 def test_labels_of_the_banking_suite_never_reach_a_request(project: Project) -> None:
-    """The shipped suite on the shipped policy: no goal, no ground truth, no persona and no id of any customer is in any request."""
+    """With the suite banking, no request contains a goal, ground truth, persona or id of any customer."""
     log = project.root / "requests.jsonl"
     project.write("backends/quick.yaml", json.dumps({"kind": "embedded", "request_log": str(log)}))
     shutil.copytree(BANKING, project.root / "scenarios" / "banking")
@@ -85,12 +85,12 @@ def test_labels_of_the_banking_suite_never_reach_a_request(project: Project) -> 
 
 
 def _values(metadata: Json) -> Iterator[str]:
-    """Texts of the metadata that say something about a customer; a word such as the domain's may stand in any message."""
+    """Yields texts of the metadata that identify a customer. Other words, such as the domain, may occur in any message."""
     return (value for name, value in metadata.items() if name in ("persona_name", "benchmark", "label_source") and len(str(value)) > 4)
 
 
 class Proxy(ThreadingHTTPServer):
-    """Passes requests on to an engine, and remembers what they were allowed with."""
+    """Forwards requests to an engine, and records their Authorization headers."""
 
     def __init__(self, upstream: str) -> None:
         super().__init__(("127.0.0.1", 0), Passing)
@@ -99,7 +99,7 @@ class Proxy(ThreadingHTTPServer):
 
 
 class Passing(QuietHandler):
-    """One request of a Proxy."""
+    """Handles one request of a Proxy."""
 
     server: Proxy
 
@@ -114,7 +114,7 @@ class Passing(QuietHandler):
         request = urllib.request.Request(self.server.upstream + self.path, body, {"content-type": "application/json"})
         try:
             opened = urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20)
-        except urllib.error.HTTPError as refusal:  # an answer like any other
+        except urllib.error.HTTPError as refusal:  # An error status is forwarded like any other answer.
             opened = refusal
         with opened as answer:
             self.answer(answer.status, answer.read(), answer.headers["content-type"])
@@ -130,8 +130,8 @@ def files_of(directory: Path) -> Iterator[tuple[Path, str]]:
     return ((file, file.read_text(errors="replace")) for file in directory.rglob("*") if file.is_file())
 
 
-def test_a_url_is_a_backend(project: Project) -> None:
-    """A server that runs already is measured as any other, asked for the model that it lists, and lives on."""
+def test_a_running_server_is_a_backend(project: Project) -> None:
+    """A server that already runs is measured like any other backend, requests use the model that it lists, and it keeps running."""
     project.suite(scenarios=3)
     with engine(project.root, FIND_THEN_ANSWER, model="by-hand") as url:
         result = project.run(f"--agentbench-backend={url}/v1", "scenarios/shop")
@@ -144,9 +144,9 @@ def test_a_url_is_a_backend(project: Project) -> None:
 
 
 def test_a_key_reaches_the_server_and_no_file(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key of api_key_env is sent with every request, and is in no file, in no output and in no environment that an agent dumps."""
+    """The key of api_key_env is sent with every request, but is in no file and no output."""
     key = "a-key-that-nobody-may-read-0815"
-    monkeypatch.setenv("SHOP_ACCESS", key)  # a name that looks harmless
+    monkeypatch.setenv("SHOP_ACCESS", key)  # This name does not look like that of a secret.
     project.suite(scenarios=2)
     with engine(project.root, FIND_THEN_ANSWER, model="by-hand") as url, recorded(url) as proxy:
         address = f"http://127.0.0.1:{proxy.server_port}/v1"
@@ -165,8 +165,10 @@ def test_a_key_reaches_the_server_and_no_file(project: Project, monkeypatch: pyt
 @pytest.mark.parametrize("password", ["swordfish-0817", "sword@fish-0817"])
 @pytest.mark.parametrize("reached", [True, False], ids=["reached", "refused"])
 def test_a_password_of_a_url_reaches_the_server_and_no_file(project: Project, reached: bool, password: str) -> None:
-    """User and password of a URL are sent with every request. The password and the header are in no file and in no output, whether the
-    server was reached or not; the address without them is in the file of durations, which is outside of the run's directory.
+    """User and password of a URL are sent with every request. Password and header are in no file or output, whether the server was reached
+    or not.
+
+    The address without them is in the file of durations, which is outside of the run directory.
     """
     coded = base64.b64encode(f"bob:{password}".encode()).decode()
     project.suite(scenarios=2)
@@ -184,7 +186,7 @@ def test_a_password_of_a_url_reaches_the_server_and_no_file(project: Project, re
 
 
 def test_secrets_are_redacted(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an agent prints, says and raises is in the journal, the reports and the output without values of secret-looking variables."""
+    """Values of variables that look secret are redacted from an agent's output, answers and exceptions in journal, reports and output."""
     secret, quoted = "swordfish-0815", 'with"quote-and-ü-0815'
     monkeypatch.setenv("SHOP_PASSWORD", secret)
     monkeypatch.setenv("OTHER_TOKEN", quoted)
@@ -217,7 +219,7 @@ class Agent:
         assert [] == [word for word in (secret, quoted, "quote-and-", "sk-aaaa") if word in text]
 
 
-#: Where a key is planted -> the key, of a shape that is known or the value of a variable.
+#: Maps a place to the key that is put there: a key of a known format, or the value of a variable.
 PLANTED = {
     "prompt": f"sk-proj-{'Pr0mpt' * 8}",
     "tool arguments": f"hf_{'T00lArg' * 5}",
@@ -239,7 +241,7 @@ PLANTED = {
     "key of Azure": "4zure" * 6,
 }
 
-#: A value that texts are cut in; of its 20 letters 17 are before the cut.
+#: Texts are truncated within this value, after 17 of its 20 letters.
 CUT = "Tw3nty-l3tters-0f-it"
 
 PLANTING_AGENT = """
@@ -265,9 +267,10 @@ class Agent(ToolCalling):
 
 
 @WAYS
-def test_no_planted_key_is_found_again(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
-    """Keys in prompts, tool arguments, answers, judgements, errors, logs, headers, options and variables are in no file, exported ones
-    included, and in no output; nor is the beginning of one in whose middle a text was cut.
+def test_no_planted_key_is_in_any_file(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
+    """Keys in prompts, calls, answers, judgements, errors, logs, headers, options and variables are in no file, export or output.
+
+    This includes the beginning of a key at which a text was truncated.
     """
     summary = project.root / "summary.md"
     for name, value in (("GITHUB_ACTIONS", "true"), ("GITHUB_STEP_SUMMARY", str(summary)), ("SHOP_ACCESS", PLANTED["header"])):
@@ -335,7 +338,7 @@ def test_no_planted_key_is_found_again(project: Project, monkeypatch: pytest.Mon
 
 
 def forms(key: str) -> set[str]:
-    """How a key may look in a file; of base64 the middle, which what is around it does not change."""
+    """Returns the forms in which a key may appear in a file. For base64, only the middle is independent of the surrounding text."""
     return {
         key,
         json.dumps(key)[1:-1],
@@ -358,7 +361,10 @@ def test_it(rollout):
 
 
 def test_services_write_no_keys(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a service of a stack prints and is started with is in no log when the session is over; a later look finds what came after."""
+    """Keys in a stack service's output and command are in no log after the session.
+
+    `agentbench scrub` removes those that are written later.
+    """
     key, value = f"sk-ant-{'Prin7ed' * 6}", "Pa55word-of-the-shop"
     monkeypatch.setenv("SHOP_PASSWORD", value)
     with own_folder(monkeypatch):
@@ -380,7 +386,7 @@ def test_services_write_no_keys(project: Project, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_service_that_dies_tells_no_keys(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of a log that an error shows, on the terminal and in reports, is without keys, those that only the YAML names included."""
+    """The end of a log in an error message contains no keys, on the terminal and in reports, including keys that only the YAML names."""
     monkeypatch.setenv("SHOP_ACCESS", "a-key-that-nobody-may-read-0815")
     with own_folder(monkeypatch):
         project.suite(scenarios=1, test=PASSES)
@@ -408,7 +414,7 @@ class Agent(ToolCalling):
 
 
 def test_a_secret_that_is_a_name(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables whose values are words, names or data of the suite are named at the start; the run and a second scoring are whole."""
+    """Variables whose values are words, names or data of the suite are reported at the start. The run and a rescored run are complete."""
     values = {"PGPASSWORD": "postgres", "CACHE_KEY": "find_item", "ROW_KEY": "postgres-1", "ITEM_KEY": "lamp-of-aladdin"}
     for name, value in {**values, "SHOP_KEY": "a-real-secret"}.items():
         monkeypatch.setenv(name, value)
@@ -448,7 +454,7 @@ def test_a_secret_that_is_a_name(project: Project, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("where", ["id", "tool", "argument"])
 def test_a_key_in_a_name(project: Project, where: str) -> None:
-    """A suite with what looks like a key in a name is refused in a sentence that does not tell it."""
+    """A suite with a name that looks like a key is refused in a sentence that does not contain the key."""
     key = f"sk-proj-{'N4me' * 8}"
     project.suite(scenarios=2)
     entries = json.loads((project.root / "scenarios/shop/data.json").read_text())

@@ -1,4 +1,4 @@
-"""Processes that agents start in sessions of their own, and leave running: they end with the session, however that ends."""
+"""Processes that agents start with `setsid` and leave running end with the session, however it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.robustness.processes import Background
 from tests.robustness.test_suite_code import by_word, suite_of
 from tests.waits import wait_for
 
-#: Leaves a process running, and answers with how many of those that earlier rollouts left are alive.
+#: Leaves a process running, and answers with the number of living processes that earlier rollouts left.
 AGENT = """
 import asyncio, subprocess
 from pathlib import Path
@@ -34,7 +34,7 @@ async def run(scenario, llm):
 
 
 def leaving(project: Project, words: list[str], isolation: str = "none") -> Path:
-    """A suite whose agent leaves a process running in each rollout. Returns the file with their ids."""
+    """Creates a suite whose agent leaves a process running in each rollout. Returns the file with their ids."""
     suite_of(project, words, agent={"kind": "./agent.py:run"}, isolation=isolation)
     return project.write("scenarios/shop/agent.py", AGENT).parent / "pids"
 
@@ -43,7 +43,7 @@ def survivors(pids: Path) -> list[int]:
     return [pid for pid in map(int, pids.read_text().split()) if lives(pid)]
 
 
-def test_what_agents_leave_ends_with_the_session(project: Project) -> None:
+def test_leftovers_of_agents_end_with_the_session(project: Project) -> None:
     """Processes that agents started with `setsid` are ended at the session's end, and the summary says how many."""
     pids = leaving(project, ["one", "two"])
 
@@ -55,8 +55,8 @@ def test_what_agents_leave_ends_with_the_session(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_what_isolated_agents_leave_ends_with_the_rollout(project: Project) -> None:
-    """With `isolation: process` they are ended before the next rollout begins."""
+def test_leftovers_of_isolated_agents_end_with_the_rollout(project: Project) -> None:
+    """With `isolation: process`, processes that agents left running are ended before the next rollout begins."""
     pids = leaving(project, ["one", "two"], isolation="process")
 
     result = project.run("scenarios/shop", "--agentbench-concurrency=1")

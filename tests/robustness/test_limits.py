@@ -1,4 +1,4 @@
-"""Limits of a machine: a session under one says what there is too little of, and nobody waits for ever."""
+"""A session under a limit of the machine names the limit, and does not wait forever."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.robustness.processes import limited
 
 pytestmark = pytest.mark.slow
 
-#: As a process under `ulimit -v` or `ulimit -u` meets it: the next thread is refused.
+#: Refuses to start one thread, as happens under `ulimit -v` or `ulimit -u`.
 NO_THREAD = """
 import threading
 
@@ -27,13 +27,13 @@ threading.Thread.start = refuse
 """
 
 
-#: Threads of the controller without which nothing can be measured.
+#: Threads of the controller that every measurement needs.
 NEEDED = ("pool", "pool-pipe", "cpu", "sampler", "backend", "watch-backend", "watch-pool", "watch-tap")
 
 
 @family("name", {each: [f"agentbench-{each}"] for each in NEEDED}, "pool-pipe")
 def test_a_thread_that_cannot_start(project: Project, name: str, way: tuple[str, ...]) -> None:
-    """Where the controller cannot do its part the tests that wait for it are told, instead of waiting for ever."""
+    """If the controller cannot start a thread that it needs, waiting tests are errors instead of waiting forever."""
     project.suite(scenarios=3)
     project.write("conftest.py", NO_THREAD.format(name=name))
 
@@ -47,8 +47,8 @@ def test_a_thread_that_cannot_start(project: Project, name: str, way: tuple[str,
 @pytest.mark.parametrize(
     ("name", "status"), [("notices", pytest.ExitCode.USAGE_ERROR), ("stop", pytest.ExitCode.INTERNAL_ERROR)], ids=["notices", "stop"]
 )
-def test_a_thread_beside_the_measurement(project: Project, name: str, status: pytest.ExitCode) -> None:
-    """Where one cannot start that measures nothing the session ends all the same, and says what there is too little of."""
+def test_a_thread_that_measures_nothing(project: Project, name: str, status: pytest.ExitCode) -> None:
+    """If a thread that is not needed for measuring cannot start, the session ends and names the limit."""
     project.suite(scenarios=1)
     project.write("conftest.py", NO_THREAD.format(name=f"agentbench-{name}"))
 
@@ -59,7 +59,7 @@ def test_a_thread_beside_the_measurement(project: Project, name: str, status: py
     assert "INTERNALERROR" not in f"{result.stdout}{result.stderr}"
 
 
-#: Leaves no room for the stack of a thread from the moment on when tests are to run, until the session ends.
+#: Leaves no memory for the stack of a thread, from the start of the tests until the session ends.
 FULL = """
 import pytest, resource
 from pytest_agentbench.lib.error_texts import address_space
@@ -74,8 +74,8 @@ def pytest_sessionfinish():
 """
 
 
-def test_address_space_ends_in_mid_session(project: Project) -> None:
-    """A session whose next thread does not fit into `ulimit -v` ends with that limit as its reason, on the terminal and in run.json."""
+def test_address_space_is_used_up_during_a_session(project: Project) -> None:
+    """If the next thread does not fit into `ulimit -v`, the session ends with that limit as its reason, on the terminal and in run.json."""
     project.suite(scenarios=1)
     project.write("conftest.py", FULL)
 
@@ -91,7 +91,7 @@ def test_address_space_ends_in_mid_session(project: Project) -> None:
 
 @pytest.mark.parametrize("mib", [98, 108, 118, 128, 150])
 def test_too_little_memory(project: Project, mib: int) -> None:
-    """Under `ulimit -v` a session ends, wherever it is that memory is missing; it is green only if all was judged."""
+    """Under `ulimit -v` a session ends, wherever memory runs out. It passes only if all tests were judged."""
     project.suite(scenarios=2)
 
     done = limited(project, resource.RLIMIT_AS, mib << 20)
@@ -100,7 +100,7 @@ def test_too_little_memory(project: Project, mib: int) -> None:
 
 
 def test_too_few_open_files(project: Project) -> None:
-    """What the rollouts in flight need is known before anything boots, and said with what would work."""
+    """If the limit of open files is too low for the concurrency, an error before the start says which concurrency would work."""
     project.suite(scenarios=1)
 
     done = limited(project, resource.RLIMIT_NOFILE, 256, arguments=("--agentbench-concurrency=200",))
@@ -112,7 +112,7 @@ def test_too_few_open_files(project: Project) -> None:
 
 
 def test_a_soft_limit_is_raised(project: Project) -> None:
-    """Where only the soft limit is low, processes that need more raise theirs, and a hundred rollouts in flight are nothing."""
+    """If only the soft limit of open files is low, processes raise it, so that a hundred rollouts can be in flight."""
     project.backend([{"text": "This takes its time.", "stall": {"after": 1, "ms": 3000}}])
     project.suite(scenarios=100, thresholds={"tsq": 0.0})
 

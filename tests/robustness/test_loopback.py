@@ -1,4 +1,4 @@
-"""Where the processes of a session listen."""
+"""Addresses on which the processes of a session listen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.project import WAYS, Project
 
 pytestmark = pytest.mark.slow
 
-#: Looks at all descendants of the controller while it runs, itself included.
+#: Inspects the controller and all of its descendants during the session.
 LOOKS = """
 import os
 import psutil
@@ -23,8 +23,8 @@ def test_it(rollout):
 
 
 @WAYS
-def test_nobody_listens_elsewhere(project: Project, way: tuple[str, ...]) -> None:
-    """Pool, tap and embedded engine listen on 127.0.0.1 and on nothing else, with and without workers."""
+def test_processes_listen_only_on_loopback(project: Project, way: tuple[str, ...]) -> None:
+    """Pool, tap and embedded engine listen only on 127.0.0.1, with and without workers."""
     project.suite(scenarios=1, test=LOOKS)
 
     project.run(*way, "scenarios/shop").assert_outcomes(passed=1)

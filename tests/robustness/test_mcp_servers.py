@@ -1,4 +1,4 @@
-"""Servers of tools end with what they were started for, however that ends."""
+"""MCP servers end with their rollout or session, however that ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ server.run()
 
 
 def shop(project: Project, **keys: Any) -> Path:
-    """A suite of two scenarios whose tool takes ten minutes; the folder in which its processes leave their ids."""
+    """Creates a suite of two scenarios whose tool takes ten minutes. Returns the folder in which its processes record their ids."""
     project.suite(scenarios=2, tools={"kind": "mcp", "command": ["python", "server.py"]}, thresholds={}, **keys)
     entries = [{**project.entry(f"shop-{each}"), "available_tools": []} for each in range(2)]
     project.write("scenarios/shop/data.json", json.dumps(entries))
@@ -70,8 +70,8 @@ POOL = "pytest_agentbench.rollouts.pool"
     ("number", "victim"),
     [(signal.SIGINT, "pytest"), (signal.SIGTERM, "pytest"), (signal.SIGKILL, "pytest"), (signal.SIGKILL, POOL)],
 )
-def test_whoever_is_killed(project: Project, pids: Path, start: Callable[..., Background], number: int, victim: str) -> None:
-    """When a session or its pool is ended, nothing is left of servers, which ignore SIGTERM, and of what they started."""
+def test_servers_end_with_the_session(project: Project, pids: Path, start: Callable[..., Background], number: int, victim: str) -> None:
+    """If a session or its pool is ended, its servers, which ignore SIGTERM, and the processes that they have started end, too."""
     background = start("scenarios/shop", "--agentbench-concurrency=2")
     wait_for(lambda: len(alive(pids)) == 4, "two servers and what they have started", 60)
     first = alive(pids)
@@ -84,7 +84,7 @@ def test_whoever_is_killed(project: Project, pids: Path, start: Callable[..., Ba
 
 
 def test_a_rollout_at_its_limit(project: Project) -> None:
-    """The session goes on, and ends with nothing left."""
+    """If rollouts reach their limit during a tool call, the session continues and leaves no server running."""
     pids = shop(project, timeout=3)
 
     project.run("scenarios/shop")

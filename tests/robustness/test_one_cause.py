@@ -1,4 +1,4 @@
-"""One cause, one message: what keeps many tests from being measured is told once, and a session in which nothing more can run ends."""
+"""A reason for which many tests are not measured is shown once, and a session in which nothing more can run ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GONE = "infra_error: the backend 'url' is gone: for 1 s GET "
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[str]:
-    """The URL of a server that is none of the session's, and dies at the fourth scenario."""
+    """The URL of a server that the session has not started, and that dies at the fourth scenario."""
     script = tmp_path / "mortal.script.json"
     script.write_text(json.dumps(DIES_AT_SHOP_3))
     with subprocess.Popen(
@@ -40,7 +40,9 @@ def mortal(tmp_path: Path) -> Iterator[str]:
 
 @WAYS
 def test_a_server_that_dies(project: Project, mortal: str, way: tuple[str, ...]) -> None:
-    """A server that nobody watches is given up when it takes no connection for as long as one may take: one ERROR, and the session ends."""
+    """If a server that the session has not started accepts no connection for the connect budget, there is one ERROR, and the
+    session ends.
+    """
     project.suite(scenarios=40)
 
     result = project.run(
@@ -56,8 +58,10 @@ def test_a_server_that_dies(project: Project, mortal: str, way: tuple[str, ...])
     counts, output = result.parseoutcomes(), result.stdout.str()
     errors = counts.get("error", 0) + counts.get("errors", 0)
     assert 6 == result.ret
-    assert counts["passed"] >= 1  # the fourth scenario may begin while the second and the third are still in flight
-    assert 1 <= errors <= (4 if way else 1)  # a worker goes on while another one has still to judge
+    # The fourth scenario may begin while the second and third are still in flight.
+    assert counts["passed"] >= 1
+    # A worker continues while another one still has tests to judge.
+    assert 1 <= errors <= (4 if way else 1)
     assert 1 == output.count(GONE)
     assert errors == output.count("\nERROR scenarios/shop/")
     result.stdout.fnmatch_lines(
@@ -72,8 +76,8 @@ def test_a_server_that_dies(project: Project, mortal: str, way: tuple[str, ...])
 
 
 @WAYS
-def test_what_is_there_is_judged(project: Project, way: tuple[str, ...]) -> None:
-    """A session ends when nothing is left to be judged, not before: another test of the finished rollouts still runs."""
+def test_stored_rollouts_are_judged(project: Project, way: tuple[str, ...]) -> None:
+    """If nothing more can run, tests of finished rollouts still run before the session ends."""
     project.backend(DIES_FROM_SHOP_3_ON)
     project.suite(scenarios=8, test=f"{TEST_FILE}\ndef test_answers(rollout):\n    assert rollout.answer\n")
 
@@ -86,9 +90,9 @@ def test_what_is_there_is_judged(project: Project, way: tuple[str, ...]) -> None
 
 @pytest.mark.parametrize("ci", ["", "true"], ids=["by-hand", "in-ci"])
 def test_other_tests_run(project: Project, monkeypatch: pytest.MonkeyPatch, ci: str) -> None:
-    """Tests that read no rollout are none of the backend's business: they run; those of the suite say in a line which one tells why.
+    """Tests without a rollout run even if the backend is gone. Further tests of the suite refer to the first error in one line.
 
-    So does the short summary, also where pytest does not cut its lines.
+    The short summary does so, too, even if pytest does not truncate its lines.
     """
     monkeypatch.setenv("CI", ci)
     project.backend(DIES_FROM_SHOP_3_ON)
@@ -101,12 +105,12 @@ def test_other_tests_run(project: Project, monkeypatch: pytest.MonkeyPatch, ci: 
     output = result.stdout.str()
     assert 1 == output.count("the end of engine.log:\n")
     assert (4 if ci else 2) == output.count(": infra_error: the same as test_tools[shop-5]: the backend 'embedded' is gone: ")
-    assert 2 == output.count("agentbench shop[")  # sections of what a rollout did
+    assert 2 == output.count("agentbench shop[")  # These are the sections about a rollout.
 
 
 @WAYS
 def test_a_scorer_that_always_fails(project: Project, way: tuple[str, ...]) -> None:
-    """What is wrong with a scorer is shown once, with the place in the test; the other tests name that one."""
+    """The error of a scorer is shown once, with the place in the test. Other tests refer to that one."""
     project.suite(
         scenarios=5, scorers=["./scorer.py:fussy"], thresholds={}, test="def test_it(rollout):\n    assert rollout.score('fussy')\n"
     )
@@ -121,8 +125,8 @@ def test_a_scorer_that_always_fails(project: Project, way: tuple[str, ...]) -> N
     assert 6 == result.ret
 
 
-def test_what_a_machine_lacks_is_one_line(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skipped tests have one reason, which pytest shows once."""
+def test_a_missing_resource_is_one_line(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skipped tests have the same reason, which pytest shows once."""
     monkeypatch.setenv("AGENTBENCH_GPUS", "")
     stack = {"kind": "stack", "model": "m", "services": {"engine": {"run": ["engine", "{port}"], "gpus": 1, "ready": {"http": "/health"}}}}
     project.write("backends/embedded.yaml", json.dumps({**stack, "endpoint": "engine"}))

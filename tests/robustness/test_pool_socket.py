@@ -1,4 +1,4 @@
-"""The pool over its socket: whom it answers, and that nothing said to it leaves anybody waiting."""
+"""The pool's socket: only the session's own clients get answers, and no message leaves a client waiting."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ pytestmark = pytest.mark.slow
 TOKEN = "the-token-of-this-session"
 KEY = RolloutKey("shop", "shop-0")
 PLAN = PlanSelected((KEY,), {"shop": 1})
-PATIENCE = 20  # seconds until an answer that does not come fails the test
+PATIENCE = 20  # Seconds until a missing answer fails the test.
 
 
 class PoolProcess:
-    """A pool as a controller starts it, and lines to it."""
+    """A pool as a controller starts it, and connections to it."""
 
     def __init__(self, suite: Suite, log: Path) -> None:
         settings = pool_settings(suite, scheduling=Scheduling(concurrency=8, retries=0, keep_order=False, durations={}))
@@ -77,7 +77,7 @@ def pool(project: Project, tmp_path: Path) -> Iterator[PoolProcess]:
 
 
 def heard(controller: socket.socket) -> protocol.ToController:
-    """Returns what the pool wants of its controller next; nothing has died, whenever it asks."""
+    """Returns the pool's next message to its controller. Answers its questions about dead processes with none."""
     while True:
         match message := protocol.TO_CONTROLLER.read(wire.receive(controller)[0]):
             case protocol.CheckProcesses():
@@ -87,7 +87,7 @@ def heard(controller: socket.socket) -> protocol.ToController:
 
 
 def answer_to(question: PoolQuestion[PoolAnswer_co], line: socket.socket) -> PoolAnswer_co | QuestionRefused:
-    """The answer to a question that has been sent."""
+    """Reads the answer to a question that has been sent."""
     return read_answer(question, wire.receive(line)[0])
 
 
@@ -97,7 +97,7 @@ def asked(line: socket.socket, question: PoolQuestion[PoolAnswer_co]) -> PoolAns
 
 
 def shop_scenario(line: socket.socket) -> object:
-    """The id of the scenario that a test gets."""
+    """Returns the id of the scenario that a test process gets."""
     answer = asked(line, GetScenario(KEY))
     assert isinstance(answer, FoundScenario)
     return answer.scenario["id"]
@@ -108,8 +108,10 @@ def refused(answer: object) -> QuestionRefused:
     return answer
 
 
-def test_only_the_session_is_answered(pool: PoolProcess) -> None:
-    """A wrong token, no token and what is no frame are closed without a word, and the session's own tests go on."""
+def test_only_clients_of_the_session_get_answers(pool: PoolProcess) -> None:
+    """A connection with a wrong token, no token or an invalid frame is closed without an answer, and the session's own connections still
+    work.
+    """
     stranger = pool.connect(token="guessed")
     with pytest.raises(ConnectionError):
         asked(stranger, GetBackend())
@@ -124,8 +126,8 @@ def test_only_the_session_is_answered(pool: PoolProcess) -> None:
     assert "shop-0" == shop_scenario(pool.connect())
 
 
-def test_it_waits_until_it_is_ended(pool: PoolProcess) -> None:
-    """Drained, it is still there to be asked what it has cost; it leaves when its stdin is closed."""
+def test_the_drained_pool_waits_for_its_end(pool: PoolProcess) -> None:
+    """After it is drained, the pool can still report its cost. It ends when its stdin is closed."""
     controller = pool.connect("controller")
     wire.send(controller, protocol.EndSession())
     assert isinstance(heard(controller), protocol.Drained)
@@ -142,15 +144,15 @@ def test_it_waits_until_it_is_ended(pool: PoolProcess) -> None:
 
 @pytest.mark.parametrize("size", [4097, 1 << 29])
 def test_a_long_introduction(pool: PoolProcess, size: int) -> None:
-    """Who has not said who it is and announces more than 4 KiB is hung up on before any of it comes."""
+    """A connection that announces an introduction of more than 4 KiB is closed before it is read."""
     with socket.create_connection(("127.0.0.1", pool.port), timeout=PATIENCE) as stranger:
         stranger.sendall(struct.pack("!II", size, 0))
 
         assert b"" == stranger.recv(1)
 
 
-def test_a_question_it_cannot_answer_gets_a_reason(pool: PoolProcess) -> None:
-    """Unknown questions and those that fail are answered with what is wrong, and the line stays usable."""
+def test_a_question_that_cannot_be_answered(pool: PoolProcess) -> None:
+    """Unknown and failing questions are answered with a reason, and the connection remains usable."""
     line = pool.connect()
     unreadable: tuple[object, ...] = ({}, ["MakeCoffee", {}], ["GetRollout", {}])
     for header in unreadable:
@@ -165,7 +167,7 @@ def test_a_question_it_cannot_answer_gets_a_reason(pool: PoolProcess) -> None:
 
 
 def test_takes_a_plan_of_ten_thousand(pool: PoolProcess) -> None:
-    """A plan larger than 64 KiB arrives whole; the first plan wins, and each rollout in it counts once."""
+    """A plan larger than 64 KiB arrives completely. Only the first plan counts, and each rollout in it counts once."""
     controller, first, second = pool.connect("controller"), pool.connect(), pool.connect()
     keys = [RolloutKey("shop", f"shop-{number}-{'x' * 20}") for number in range(10_000)]
 
@@ -180,8 +182,8 @@ def test_takes_a_plan_of_ten_thousand(pool: PoolProcess) -> None:
     assert PlanAccepted() == asked(second, PlanSelected((keys[0],), {"shop": 1}))
 
 
-def test_a_plan_that_comes_after_the_failure_is_answered(pool: PoolProcess) -> None:
-    """When the backend is gone before the tests are known, each of them is told so; none waits for a rollout that cannot run."""
+def test_a_plan_after_the_failure(pool: PoolProcess) -> None:
+    """If the backend fails before the tests are known, each question gets that reason, and no test waits for a rollout that cannot run."""
     controller, line = pool.connect("controller"), pool.connect()
     wire.send(controller, protocol.NothingRuns("the backend is gone", "infra_error"))
 
@@ -196,8 +198,8 @@ def test_a_plan_that_comes_after_the_failure_is_answered(pool: PoolProcess) -> N
         assert UnrecordedRollout("infra_error", "the backend is gone", None, over=False) == asked(line, GetRollout(key))
 
 
-def test_a_tap_that_is_away(pool: PoolProcess) -> None:
-    """Rollouts wait for a tap that is not there until the controller says what becomes of it."""
+def test_a_missing_tap(pool: PoolProcess) -> None:
+    """If the tap is missing, rollouts wait until the controller reports that it is gone."""
     controller, line = pool.connect("controller"), pool.connect()
     wire.send(controller, protocol.Start(Endpoint("http://127.0.0.1:1/v1", "m"), (), TapPorts(1, (1,), ""), 0.0, {}))
     wire.send(line, GetRollout(KEY))
@@ -206,8 +208,8 @@ def test_a_tap_that_is_away(pool: PoolProcess) -> None:
     assert UnrecordedRollout("infra_error", "the tap is gone", None, over=False) == answer_to(GetRollout(KEY), line)
 
 
-def test_the_end_of_the_controllers_line_ends_nothing_else(pool: PoolProcess) -> None:
-    """Tests keep their lines and get answers; what needed the controller says that it is gone."""
+def test_the_controllers_connection_ends(pool: PoolProcess) -> None:
+    """If the controller's connection ends, tests keep theirs and get answers. Questions that need the controller get a reason."""
     controller, line = pool.connect("controller"), pool.connect()
     wire.send(line, PLAN)
     heard(controller)
@@ -220,7 +222,7 @@ def test_the_end_of_the_controllers_line_ends_nothing_else(pool: PoolProcess) ->
 
 
 def test_ends_with_its_stdin(pool: PoolProcess) -> None:
-    """When the controller dies its pipe closes, and the pool leaves, whatever lines are open."""
+    """If the controller dies, its pipe closes, and the pool ends even if connections are open."""
     controller, line = pool.connect("controller"), pool.connect()
     wire.send(line, GetRollout(KEY))
     assert pool.child.process.stdin is not None

@@ -1,4 +1,4 @@
-"""Sessions that end while programs run as agents: no program outlives them."""
+"""If a session ends while programs run as agents, no program is left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
-#: Says its process id, and ignores everybody who wants it to end.
+#: Records its process id, and ignores SIGTERM and SIGINT.
 STUBBORN = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -37,7 +37,7 @@ time.sleep(600)
     ids=["ctrl-c", "sigterm", "sigkill", "pool-sigkill"],
 )
 def test_no_program_is_left(project: Project, start: Callable[..., Background], whom: str, number: int) -> None:
-    """However a session or its pool ends, the programs of its agents end too, also those that do not want to."""
+    """However a session or its pool ends, the programs of its agents are ended, even if they ignore signals."""
     project.suite(scenarios=2, agent={"kind": "command", "program": [sys.executable, "agent.py"]})
     project.write("scenarios/shop/agent.py", STUBBORN)
     background = start("scenarios/shop")
@@ -51,5 +51,6 @@ def test_no_program_is_left(project: Project, start: Callable[..., Background], 
 
     wait_for(lambda: not any(map(lives, programs)), "the end of the programs")
     if whom != "pytest":
-        background.process.send_signal(signal.SIGINT)  # the rollouts run again
+        # The next pool runs the rollouts again, so the session has to be ended.
+        background.process.send_signal(signal.SIGINT)
     assert 0 != background.ended()

@@ -1,4 +1,4 @@
-"""What a stack is told of rollouts that nobody is left to end."""
+"""Rollouts are released at the router even if the process that controls them is killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Waiting:
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_controller_is_ended(project: Project, start: Callable[..., Background], signum: int) -> None:
-    """However the controller goes, all rollouts in flight are released."""
+    """However the controller ends, all rollouts in flight are released."""
     with routing() as router:
         project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
         project.suite(scenarios=3, agent={"kind": "./agent.py:Waiting"})
@@ -43,7 +43,7 @@ def test_the_controller_is_ended(project: Project, start: Callable[..., Backgrou
 
 
 def test_a_worker_is_killed(project: Project, start: Callable[..., Background]) -> None:
-    """A worker runs no rollout: when one dies nothing is released, and when the session ends each rollout is, once."""
+    """A worker runs no rollouts: if it dies, nothing is released. At the end of the session each rollout is released once."""
     with routing() as router:
         project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
         project.suite(scenarios=3, agent={"kind": "./agent.py:Waiting"})

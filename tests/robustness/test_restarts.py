@@ -1,4 +1,4 @@
-"""A pool, a tap or an engine that dies is started again: the session goes on, and ends with every rollout measured once."""
+"""If pool, tap or engine die, they are started again: the session continues, and every rollout is measured once."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ MODULES = {"pool": "pytest_agentbench.rollouts.pool", "tap": "pytest_agentbench.
 
 
 def shop(project: Project, scenarios: int, ttft_ms: float = 100) -> None:
-    """A suite whose rollouts all pass, on an engine that takes its time."""
+    """Creates a suite whose rollouts all pass, on an engine with this delay."""
     project.suite(scenarios=scenarios)
     project.backend([{"ttft_ms": ttft_ms, **rule} for rule in FIND_THEN_ANSWER])
 
 
 def kill(background: Background, part: str) -> None:
-    """By SIGKILL; returns when it is gone."""
+    """Kills a part of the session with SIGKILL, and waits until it has ended."""
     pid = wait_for(lambda: background.children(MODULES[part]), f"the {part}")[0]
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not lives(pid), f"the end of the {part}")
@@ -46,7 +46,7 @@ def kill(background: Background, part: str) -> None:
 @WAYS
 @pytest.mark.parametrize("part", PARTS)
 def test_one_death(project: Project, start: Start, part: str, way: tuple[str, ...]) -> None:
-    """The session goes on: all tests pass, every rollout has one record, the report counts what was interrupted, no retry is spent."""
+    """If one part dies, all tests pass, every rollout has one record, the report counts the interruptions, and no retry is used."""
     shop(project, 16)
     background = start(*way, "--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios/shop")
     background.in_the_middle(finished=3)
@@ -84,14 +84,14 @@ class Paced(ToolCalling):
 
 
 def paced(project: Project, scenarios: int) -> None:
-    """A suite whose rollouts begin when `kill_at_any_moments` lets them: no session is over before its last kill, however late that is."""
+    """Creates a suite whose rollouts begin only when `kill_at_any_moments` lets them, so that no session ends before its last kill."""
     project.suite(scenarios=scenarios, agent={"kind": "./agent.py:Paced"})
     project.write("scenarios/shop/agent.py", PACED)
     project.write("scenarios/shop/begin", "0")
 
 
 def kill_at_any_moments(background: Background, parts: list[str], moments: random.Random, apart: int) -> None:
-    """One after the other, after so many more rollouts each, and a little later."""
+    """Kills these parts one after the other, each after some more rollouts and a random pause."""
     for part in parts:
         recorded = len(background.rollouts) + apart + moments.randint(0, apart)
         _let_begin(background, recorded + 2 * apart)
@@ -103,7 +103,7 @@ def kill_at_any_moments(background: Background, parts: list[str], moments: rando
 
 
 def _let_begin(background: Background, scenarios: int) -> None:
-    """So many of a paced suite, from now on."""
+    """Lets this number of rollouts of a paced suite begin."""
     draft = background.root / "scenarios/shop/draft"
     draft.write_text(str(scenarios))
     draft.replace(draft.with_name("begin"))
@@ -112,7 +112,7 @@ def _let_begin(background: Background, scenarios: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[::4])
 def test_fifteen_deaths(project: Project, start: Start, seed: int) -> None:
-    """Pool, tap and engine die five times each: 300 rollouts are measured, once each, all is counted, and nothing is left behind."""
+    """If pool, tap and engine die five times each, 300 rollouts are measured once each, everything is counted, and no process is left."""
     moments = random.Random(seed)
     paced(project, 300)
     project.backend([{"ttft_ms": 150, **rule} for rule in FIND_THEN_ANSWER])
@@ -120,7 +120,8 @@ def test_fifteen_deaths(project: Project, start: Start, seed: int) -> None:
     parts = [*PARTS] * 5
     moments.shuffle(parts)
 
-    kill_at_any_moments(background, parts, moments, 9)  # one more than are in flight: what is killed has served since the last kill
+    # The distance is one more than the rollouts in flight, so each killed process has worked since the last kill.
+    kill_at_any_moments(background, parts, moments, 9)
 
     assert 0 == background.ended(120), background.output
     assert "300 passed" in background.output
@@ -138,10 +139,10 @@ def test_fifteen_deaths(project: Project, start: Start, seed: int) -> None:
 
 
 @WAYS
-def test_what_a_router_was_told_is_released(project: Project, start: Start, way: tuple[str, ...]) -> None:
-    """A router that is none of the session's knows no rollout any more when it ends, however often pool and tap died."""
+def test_programs_at_a_router_are_released(project: Project, start: Start, way: tuple[str, ...]) -> None:
+    """At the end of a session, an external router has no program of it left, however often pool and tap died."""
     with routing() as router:
-        router.lists = False  # nothing but the session itself knows what is left
+        router.lists = False  # Only the session itself knows which programs are left.
         project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
         paced(project, 40)
         background = start(*way, "--agentbench-concurrency=6", "--agentbench-backend=router", "scenarios/shop")
@@ -155,11 +156,15 @@ def test_what_a_router_was_told_is_released(project: Project, start: Start, way:
     assert {body["program_id"] for _, body in router.chats} == known
     labels = json.loads((background.directory / "run.json").read_text())["labels"]
     assert 0 == labels["left"]
-    assert 0 <= len(known) - labels["announced"] <= 3 * 6  # an answer to a release may die with its pool
+    # The answer to a release may be lost if its pool dies.
+    assert 0 <= len(known) - labels["announced"] <= 3 * 6
 
 
-def test_two_arms(project: Project, start: Start) -> None:
-    """Blocks go on where pool, tap or an arm's engine died: both arms have all their rollouts, and none ran beside one of the other arm."""
+def test_deaths_in_an_ab_session(project: Project, start: Start) -> None:
+    """Blocks continue after pool, tap or an arm's engine died.
+
+    Both arms have all their rollouts, and none overlaps with one of the other arm.
+    """
     paced(project, 24)
     for name in ("one", "two"):
         project.backend([{"ttft_ms": 100, **rule} for rule in FIND_THEN_ANSWER], name=name)
@@ -188,8 +193,8 @@ async def test_by_hand(llm):
 """
 
 
-def test_a_test_that_calls_by_hand(project: Project) -> None:
-    """Its address is its own: it goes on calling when the pool has died, and all its calls are in its record, once."""
+def test_manual_calls_after_the_pool_died(project: Project) -> None:
+    """If the pool dies, a test with `llm` can keep calling the model at its address. All calls are in its record once."""
     project.suite(scenarios=1, test=BY_HAND)
 
     result = project.run("-o", "asyncio_mode=auto", "scenarios/shop")
@@ -215,8 +220,8 @@ class Blocking(ToolCalling):
 
 
 @WAYS
-def test_a_pool_that_says_why_it_ends(project: Project, way: tuple[str, ...]) -> None:
-    """The rollout that it names ends as agent_error for its reason, at once and with its calls; the others in flight run again."""
+def test_a_pool_that_names_the_responsible_rollout(project: Project, way: tuple[str, ...]) -> None:
+    """The rollout that the pool names ends as agent_error with that reason and its calls. Other rollouts in flight run again."""
     project.suite(scenarios=8, agent={"kind": "./agent.py:Blocking"}, timeout=4)
     project.write("scenarios/shop/agent.py", BLOCKS)
 
@@ -231,8 +236,8 @@ def test_a_pool_that_says_why_it_ends(project: Project, way: tuple[str, ...]) ->
 
 
 @WAYS
-def test_a_session_that_is_broken_off(project: Project, start: Start, way: tuple[str, ...]) -> None:
-    """After Ctrl-C nothing is started again: what dies then is dead."""
+def test_no_restart_after_ctrl_c(project: Project, start: Start, way: tuple[str, ...]) -> None:
+    """After Ctrl-C, a process that dies is not started again."""
     shop(project, 16, ttft_ms=300)
     background = start(*way, "--agentbench-concurrency=4", "scenarios/shop")
     background.in_the_middle(finished=1)
@@ -264,7 +269,10 @@ class Deadly(ToolCalling):
 
 @WAYS
 def test_a_rollout_that_kills_the_pool(project: Project, way: tuple[str, ...]) -> None:
-    """It is singled out, ends as agent_error with the signal, with all of its attempts and calls, and all the others are measured."""
+    """A rollout that kills the pool is identified, and ends as agent_error with the signal, its attempts and their calls.
+
+    All others are measured.
+    """
     project.suite(scenarios=16, agent={"kind": "./agent.py:Deadly"})
     project.write("scenarios/shop/agent.py", DEADLY)
 

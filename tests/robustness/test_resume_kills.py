@@ -1,6 +1,6 @@
-"""Twenty crashes at random moments, each followed by a session that goes on: nothing is missing or double, the numbers are the same.
+"""A run that crashes at random moments and is resumed has no missing or duplicate rollouts, and the numbers of an uninterrupted run.
 
-The moments come from a seed, so that a round that fails can be repeated.
+The moments come from a seed, so that a failure can be repeated.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 Start = Callable[..., Background]
 
 SCENARIOS = 24
-SLOW = ("--agentbench-concurrency=2", "--agentbench-retries=0", "scenarios/shop")  # two seconds for all rollouts
+SLOW = ("--agentbench-concurrency=2", "--agentbench-retries=0", "scenarios/shop")  # Two seconds for all rollouts.
 DISK = 1_500_000  # bytes of the small disk
 
 
 @pytest.fixture
 def shop(project: Project) -> Project:
-    """A suite whose scores differ, on an engine that takes its time."""
+    """A suite whose scores differ, on a slow engine."""
     project.suite(scenarios=SCENARIOS, thresholds={"tsq": 0.0})
     entries = [Project.entry(f"shop-{n}", ("find_item", "order_item", "return_item")[: 1 + n % 3]) for n in range(SCENARIOS)]
     project.write("scenarios/shop/data.json", json.dumps(entries))
@@ -43,7 +43,7 @@ def shop(project: Project) -> Project:
 
 
 def numbers(directory: Path) -> Json:
-    """What two runs of the same have in common, however often one of them was interrupted: scores, and the calls of last attempts."""
+    """Returns numbers that do not depend on interruptions: scores, and calls of the last attempts."""
     run = json.loads((directory / "run.json").read_text())
     suite = run["suites"]["shop"]
     scores = {name: suite[name] for name in ("rollouts", "scores", "score_errors", "errors")}
@@ -52,14 +52,14 @@ def numbers(directory: Path) -> Json:
 
 
 def uninterrupted(project: Project) -> Json:
-    """The numbers of a run of one session, in reports of its own."""
+    """Returns the numbers of a run with a single session, in another reports directory."""
     result = project.run("--agentbench-concurrency=24", "--agentbench-reports=whole", "scenarios/shop")
     assert 0 == result.ret
     return numbers((project.root / "whole" / "latest").resolve())
 
 
 def kill(background: Background, what: str) -> None:
-    """Ends a session, or a worker of it."""
+    """Ends a session or one of its workers."""
     if what == "worker":
         workers = [pid for pid in descendants(background.process.pid) if "exec(eval(" in command_of(pid)]
         os.kill(workers[0], signal.SIGKILL)
@@ -68,7 +68,7 @@ def kill(background: Background, what: str) -> None:
 
 
 def crash(start: Start, what: str, moments: random.Random, *arguments: str) -> None:
-    """A session that is killed when it has recorded some more rollouts, and a little later."""
+    """Runs a session that is killed after it has recorded some more rollouts, and a random pause."""
     before = sessions_so_far()
     background = start(*arguments, *SLOW)
     wait_for(lambda: sessions_so_far() > before or background.process.poll() is not None, "the session's start")
@@ -77,7 +77,7 @@ def crash(start: Start, what: str, moments: random.Random, *arguments: str) -> N
         wait_for(lambda: "pytest_agentbench.engine" in "".join(map(command_of, descendants(background.process.pid))), "the engine")
         more = max(more, 1)
     wait_for(lambda: len(background.rollouts) >= recorded + more or background.process.poll() is not None, f"{more} more rollouts")
-    time.sleep(moments.uniform(0, 0.1))  # no event: the moment is to be any
+    time.sleep(moments.uniform(0, 0.1))  # The moment is random on purpose.
     assert background.process.poll() is None, background.output
 
     kill(background, what)
@@ -85,17 +85,18 @@ def crash(start: Start, what: str, moments: random.Random, *arguments: str) -> N
     status = background.ended(60)
     assert {"SIGINT": 2, "SIGTERM": 2, "SIGKILL": -signal.SIGKILL, "worker": 6}[what] == status, background.output
     assert "INTERNALERROR" not in background.output
-    if "= agentbench =" in background.output and what != "worker":  # pytest prints nothing of a session that is still starting
+    # Pytest prints nothing about a session that is still starting.
+    if "= agentbench =" in background.output and what != "worker":
         assert f" pytest --agentbench-resume={background.directory.name} " in background.output
 
 
 def sessions_so_far() -> int:
-    """How many sessions the only run of the project has had."""
+    """Returns the number of sessions of the project's only run."""
     return sum(len(read_sessions(path.parent)) for path in Path.cwd().glob("reports/2*/sessions.jsonl"))
 
 
 def finished(project: Project, start: Start, *arguments: str) -> Path:
-    """Goes on with the run to its end; its directory, in which nothing is missing and nothing double."""
+    """Resumes the run to its end. Returns its directory, in which no rollout is missing or duplicate."""
     background = start(*arguments, "--agentbench-resume", "--agentbench-concurrency=24", "scenarios/shop")
     assert 0 == background.ended(60), background.output
     ids = [rollout.scenario for rollout in background.rollouts]
@@ -111,7 +112,7 @@ def finished(project: Project, start: Start, *arguments: str) -> Path:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_crashes_at_random_moments(shop: Project, start: Start, seed: int) -> None:
-    """Four crashes of one run, one after the other, and then its end: the numbers are those of a run that nothing happened to."""
+    """After four crashes and a last session, a run has the numbers of an uninterrupted run."""
     moments = random.Random(seed)
     order = moments.sample(["SIGKILL", "SIGKILL", "SIGINT", "SIGTERM"], 3)
 
@@ -124,7 +125,7 @@ def test_crashes_at_random_moments(shop: Project, start: Start, seed: int) -> No
 
 @pytest.fixture
 def small_disk(shop: Project) -> Iterator[Path]:
-    """reports/ on a disk of its own, which is soon full."""
+    """reports/ on a separate disk, which is soon full."""
     reports = shop.root / "reports"
     reports.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "agentbench-test", str(reports)]
@@ -136,7 +137,10 @@ def small_disk(shop: Project) -> Iterator[Path]:
 
 
 def test_a_disk_that_is_full_four_times(shop: Project, start: Start, small_disk: Path) -> None:
-    """Records that do not fit are missing, those that do are whole; with room again the run goes on, and its numbers are the same."""
+    """Records that do not fit are missing, and the others are complete.
+
+    With space again, the resumed run has the numbers of an uninterrupted run.
+    """
     moments = random.Random(5)
     filler = small_disk / "filler"
 

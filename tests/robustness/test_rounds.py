@@ -1,4 +1,4 @@
-"""Sessions whose trials are added round by round: what happens to one that waits for a round that no test reads."""
+"""Sessions with trial rounds that are interrupted during a round that no test reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 Start = Callable[..., Background]
 
-#: All is well until a scenario is run for the third time, which lasts; from the fourth time on all is well again.
+#: Only the third run of a scenario takes long. From the fourth on, all are quick again.
 AGENT = """
 import asyncio
 from pathlib import Path
@@ -39,7 +39,7 @@ WANTED = ("--agentbench-trials=auto", "--agentbench-gate=pass^3 >= 0.5", "scenar
 
 @pytest.fixture
 def waiting(project: Project, start: Start) -> Start:
-    """A session whose tests are over, in its third round of trials."""
+    """A session whose tests have ended, in its third trial round."""
 
     def run(*arguments: str) -> Background:
         folder = project.suite(scenarios=4, agent={"kind": "./agent.py:run"}, thresholds={"tsq": 0.0}).parent
@@ -58,7 +58,7 @@ def run_of(background: Background) -> Json:
 
 @WAYS
 def test_ctrl_c_in_a_later_round(project: Project, waiting: Start, way: tuple[str, ...]) -> None:
-    """The session ends at once, with what the last whole round says; another one goes on with the round, and with those that follow."""
+    """After Ctrl-C the session ends at once with the result of the last complete round. If it is resumed, the remaining rounds run."""
     background = waiting("--agentbench-concurrency=4", *way)
     background.in_the_middle()
 
@@ -81,7 +81,7 @@ def test_ctrl_c_in_a_later_round(project: Project, waiting: Start, way: tuple[st
 
 
 def test_a_pool_that_dies_in_a_later_round(waiting: Start) -> None:
-    """The next pool runs the rest of the round, and the rounds that follow."""
+    """If the pool dies in a later round, the next pool runs the rest of the round and the following ones."""
     background = waiting()
 
     os.kill(background.child("pytest_agentbench.rollouts.pool"), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Signals to the pytest that the user started: what has finished is kept, and no process stays behind."""
+"""Signals to the pytest that the user started: finished rollouts are kept, and no process is left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 Start = Callable[..., Background]
 
 
-#: Two scenarios end at once, the others take longer than any test waits.
+#: Two scenarios end at once, and the others take longer than any test waits.
 QUICK_AND_SLOW: list[Json] = [
     {"match": {"contains": "Customer shop-0:"}, **FIND_THEN_ANSWER[1]},
     {"match": {"contains": "Customer shop-1:"}, **FIND_THEN_ANSWER[1]},
@@ -42,7 +42,8 @@ def running(project: Project, start: Start) -> Start:
         project.suite(scenarios=6, thresholds={"tsq": 0.0})
         background = start(*arguments, "--agentbench-concurrency=4", "scenarios/shop")
         pids = background.in_the_middle(finished=2)
-        assert {*SERVICES} <= {word for pid in pids for word in command_of(pid).split()[-1:]}  # one that has just ended has no command
+        # A process that has just ended has no command.
+        assert {*SERVICES} <= {word for pid in pids for word in command_of(pid).split()[-1:]}
         return background
 
     return run
@@ -55,7 +56,9 @@ def leftovers(background: Background) -> list[str]:
 @WAYS
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_session_reports_what_it_has(running: Start, number: signal.Signals, way: tuple[str, ...]) -> None:
-    """Ctrl-C and SIGTERM: exit status 2, a report on what finished that says how much is missing, and no process is left."""
+    """After Ctrl-C or SIGTERM the exit status is 2, the report covers the finished rollouts and counts the missing ones, and no process is
+    left.
+    """
     background = running(*way)
 
     os.kill(background.process.pid, number)
@@ -76,7 +79,7 @@ def test_an_interrupted_session_reports_what_it_has(running: Start, number: sign
     assert background.directory == (background.root / "reports/latest").resolve()
 
 
-#: Ends late: it does not care that nobody wants it any more.
+#: This agent takes long to end after it was cancelled.
 STUBBORN = """
 import asyncio
 from pathlib import Path
@@ -94,7 +97,7 @@ async def run(scenario):
 
 @WAYS
 def test_ctrl_c_twice(project: Project, start: Start, way: tuple[str, ...]) -> None:
-    """The second Ctrl-C ends what still runs, and takes nothing of the report: no traceback, the reports, the command that goes on."""
+    """A second Ctrl-C ends the running agents. Reports and the command for resuming are still there, without a traceback."""
     project.suite(scenarios=3, agent={"kind": "./agent.py:run"}, thresholds={"tsq": 0.0})
     project.write("scenarios/shop/agent.py", STUBBORN)
     background = start(*way, "--agentbench-concurrency=3", "scenarios/shop")
@@ -113,8 +116,8 @@ def test_ctrl_c_twice(project: Project, start: Start, way: tuple[str, ...]) -> N
     assert (2, "INTERRUPTED", {"rollouts": 3, "finished": 1, "not_run": 2}) == (run["exit_status"], run["verdict"], run["plan"])
 
 
-def test_ctrl_c_while_tests_have_not_begun(project: Project, start: Start) -> None:
-    """The rollout of the first test takes for ever, another one is recorded: pytest's last line does not say that no tests ran."""
+def test_ctrl_c_before_the_first_test(project: Project, start: Start) -> None:
+    """If the first test still waits for its rollout but another one is recorded, pytest's last line does not say that no tests ran."""
     project.backend([{"match": {"contains": "Customer shop-1:"}, **FIND_THEN_ANSWER[1]}, *QUICK_AND_SLOW[2:]])
     project.suite(scenarios=2)
     background = start("--agentbench-concurrency=2", "scenarios/shop")
@@ -127,7 +130,7 @@ def test_ctrl_c_while_tests_have_not_begun(project: Project, start: Start) -> No
 
 
 def test_ctrl_c_in_the_first_test(project: Project, start: Start) -> None:
-    """It is the same where the first test has begun, and is not over."""
+    """If Ctrl-C comes during the first test, pytest's last line does not say that no tests ran."""
     code = (
         "import time\nfrom pathlib import Path\ndef test_it(rollout):\n    Path(__file__).with_name('begun').touch()\n    time.sleep(600)\n"
     )
@@ -143,7 +146,7 @@ def test_ctrl_c_in_the_first_test(project: Project, start: Start) -> None:
 
 @WAYS
 def test_a_killed_session_leaves_nothing_behind(running: Start, way: tuple[str, ...]) -> None:
-    """SIGKILL of the controller ends engine, tap, pool and workers within seconds; the journal holds what finished."""
+    """SIGKILL of the controller ends engine, tap, pool and workers within seconds. The journal has the finished rollouts."""
     background = running(*way)
 
     os.kill(background.process.pid, signal.SIGKILL)
@@ -154,8 +157,10 @@ def test_a_killed_session_leaves_nothing_behind(running: Start, way: tuple[str, 
     assert not (background.directory / "run.json").exists()
 
 
-def test_a_blocking_agent_outlives_nobody(project: Project, start: Start) -> None:
-    """Neither an agent that blocks the pool's loop, nor its threads, keep the pool alive beyond its grace when the controller is killed."""
+def test_a_blocking_agent_does_not_outlive_the_controller(project: Project, start: Start) -> None:
+    """If the controller is killed, neither an agent that blocks the pool's event loop nor its threads keep the pool running beyond its
+    grace period.
+    """
     project.suite(scenarios=1, agent={"kind": "./agent.py:Agent"})
     project.write(
         "scenarios/shop/agent.py",
@@ -180,7 +185,7 @@ class Agent:
 
 
 def test_an_interrupt_while_the_backend_boots(project: Project, start: Start) -> None:
-    """Ctrl-C need not wait for a server that does not answer."""
+    """Ctrl-C does not wait for a server that does not answer."""
     project.suite(scenarios=1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         background = start(f"--agentbench-backend=http://127.0.0.1:{silent.getsockname()[1]}/v1", "scenarios/shop")
@@ -196,7 +201,7 @@ def test_an_interrupt_while_the_backend_boots(project: Project, start: Start) ->
 
 
 def test_an_interrupt_while_agents_block(project: Project, start: Start) -> None:
-    """Ctrl-C does not wait for the threads of agents that block."""
+    """Ctrl-C does not wait for the threads of blocking agents."""
     project.suite(scenarios=1, agent={"kind": "./agent.py:run"})
     code = "import time\nfrom pathlib import Path\ndef run():\n    Path(__file__).with_name('started').touch()\n    time.sleep(600)\n"
     project.write("scenarios/shop/agent.py", code)

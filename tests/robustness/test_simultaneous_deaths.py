@@ -37,7 +37,7 @@ class Own(ToolCalling):
     pass
 """
 
-#: Subsets that `make test` tries.
+#: These subsets run in `make test`.
 QUICK = [("pool", "tap"), ("template",), ("engine", "template"), ("pool", "tap", "engine", "template")]
 
 SUBSETS = [
@@ -47,7 +47,7 @@ SUBSETS = [
 
 
 def session(project: Project, start: Start, scenarios: int = 12) -> Background:
-    """A session in its middle, whose suite has an agent of its own that runs in other processes."""
+    """Starts a session whose agent runs in other processes, and waits until it is in the middle."""
     project.suite(scenarios=scenarios, agent={"kind": "./agent.py:Own"}, isolation="process")
     project.write("scenarios/shop/agent.py", AGENT)
     project.backend([{"ttft_ms": 250, **rule} for rule in FIND_THEN_ANSWER])
@@ -57,7 +57,7 @@ def session(project: Project, start: Start, scenarios: int = 12) -> Background:
 
 
 def pid_of(background: Background, part: str) -> int:
-    """The process of a part. The processes that a template has forked have its command line as well, and are its children."""
+    """Returns the process id of a part. The processes that a template has forked have the same command line, and are its children."""
 
     def only() -> list[int]:
         parents = {pid: parent_of(pid) for pid in background.children(MODULES[part])}
@@ -68,7 +68,7 @@ def pid_of(background: Background, part: str) -> int:
 
 
 def parent_of(pid: int) -> int:
-    """The parent of a process; 0 if the process has ended."""
+    """Returns the parent of a process, or 0 if the process has ended."""
     try:
         return psutil.Process(pid).ppid()
     except psutil.NoSuchProcess:
@@ -76,7 +76,7 @@ def parent_of(pid: int) -> int:
 
 
 def whole(background: Background, scenarios: int) -> Json:
-    """The run, in which every rollout has one record and is ok."""
+    """Asserts that every rollout has one record and is ok. Returns run.json."""
     assert 0 == background.ended(120), background.output
     assert dict.fromkeys((f"shop-{number}" for number in range(scenarios)), 1) == Counter(each.scenario for each in background.rollouts)
     assert {"ok"} == {each.status for each in background.rollouts}, background.output
@@ -88,7 +88,7 @@ def whole(background: Background, scenarios: int) -> Json:
 
 @pytest.mark.parametrize("parts", SUBSETS)
 def test_killed_at_once(project: Project, start: Start, parts: tuple[str, ...]) -> None:
-    """Any of pool, tap, engine and template die at once: all rollouts are ok, none has spent a retry, and the deaths are counted."""
+    """If any of pool, tap, engine and template die at once, all rollouts are ok without a retry, and the deaths are counted."""
     background = session(project, start)
     pids = [pid_of(background, part) for part in parts]
 
@@ -98,7 +98,8 @@ def test_killed_at_once(project: Project, start: Start, parts: tuple[str, ...]) 
     run = whole(background, 12)
     deaths = run["interruptions"]["deaths"]
     killed = {{"template": "template of shop"}.get(part, part) for part in parts}
-    if "pool" in parts:  # the template ends with the pool, whether or not it was killed as well
+    # The template ends with the pool, whether or not it was killed as well.
+    if "pool" in parts:
         killed, deaths = killed - {"template of shop"}, {name: count for name, count in deaths.items() if name != "template of shop"}
     assert dict.fromkeys(killed, 1) == deaths
 

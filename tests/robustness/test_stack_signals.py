@@ -1,4 +1,4 @@
-"""Signals to a session on a stack, and to its parts: what has finished is kept, and nothing of the stack stays behind."""
+"""Signals to a session on a stack, and to its parts: finished rollouts are kept, and nothing of the stack is left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 @pytest.fixture(autouse=True)
 def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the stacks of the test are; afterwards none may be left."""
+    """The folder of the test's stacks. Afterwards no stack may be left."""
     with own_folder(monkeypatch) as folder:
         yield folder
 
@@ -52,7 +52,7 @@ def running(project: Project, start: Start) -> Start:
 
 @pytest.fixture
 def booting(project: Project, start: Start, stacks: Path) -> Start:
-    """A session whose stack does not get ready."""
+    """A session whose stack does not become ready."""
 
     def run(*arguments: str) -> Background:
         stack(project, "--slow", "600")
@@ -68,7 +68,7 @@ def booting(project: Project, start: Start, stacks: Path) -> Start:
 @WAYS
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_in_the_middle(running: Start, stacks: Path, number: signal.Signals, way: tuple[str, ...]) -> None:
-    """Ctrl-C and SIGTERM tear the stack down before the session ends, and the report has what has finished."""
+    """Ctrl-C and SIGTERM stop the stack before the session ends, and the report has the finished rollouts."""
     background = running(*way)
 
     os.kill(background.process.pid, number)
@@ -83,8 +83,8 @@ def test_in_the_middle(running: Start, stacks: Path, number: signal.Signals, way
 
 @WAYS
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_while_it_boots(booting: Start, stacks: Path, number: signal.Signals, way: tuple[str, ...]) -> None:
-    """A boot that takes minutes is given up at once."""
+def test_while_the_stack_starts(booting: Start, stacks: Path, number: signal.Signals, way: tuple[str, ...]) -> None:
+    """Ctrl-C and SIGTERM end a session at once even if its stack is still starting."""
     background = booting(*way)
 
     os.kill(background.process.pid, number)
@@ -98,7 +98,7 @@ def test_while_it_boots(booting: Start, stacks: Path, number: signal.Signals, wa
 @pytest.mark.parametrize("when", ["booting", "running"])
 @pytest.mark.parametrize("pause", [0.02, 0.2])
 def test_ctrl_c_twice(request: pytest.FixtureRequest, stacks: Path, when: str, pause: float, way: tuple[str, ...]) -> None:
-    """Somebody who does not want to wait for the end gets the same, a little later at most."""
+    """After a second Ctrl-C, the session ends and nothing of the stack is left."""
     background: Background = request.getfixturevalue(when)(*way)
 
     os.kill(background.process.pid, signal.SIGINT)
@@ -113,7 +113,7 @@ def test_ctrl_c_twice(request: pytest.FixtureRequest, stacks: Path, when: str, p
 @WAYS
 @pytest.mark.parametrize("when", ["booting", "running"])
 def test_the_controller_is_killed(request: pytest.FixtureRequest, stacks: Path, when: str, way: tuple[str, ...]) -> None:
-    """SIGKILL of pytest ends the stack as well; what has finished is in the journal."""
+    """SIGKILL of pytest ends the stack, and finished rollouts are in the journal."""
     background: Background = request.getfixturevalue(when)(*way)
 
     os.kill(background.process.pid, signal.SIGKILL)
@@ -124,7 +124,7 @@ def test_the_controller_is_killed(request: pytest.FixtureRequest, stacks: Path, 
 
 
 def test_a_worker_is_killed(project: Project, start: Start, stacks: Path) -> None:
-    """SIGKILL of an xdist worker loses no rollout: a new worker reads what has run."""
+    """SIGKILL of an xdist worker loses no rollout: a new worker reads the stored ones."""
     stack(project, "--think", "0.2")
     project.suite(scenarios=20, test=PASSES)
     background = start("-n", "2", "--agentbench-backend=small", "scenarios/shop")
@@ -147,7 +147,9 @@ PARTS = ("stack daemon", "pool", "tap")
 
 @pytest.mark.parametrize("parts", [each for size in (1, 2, 3) for each in combinations(PARTS, size)], ids="+".join)
 def test_parts_are_killed(project: Project, start: Start, stacks: Path, parts: tuple[str, ...]) -> None:
-    """Any of stack daemon, pool and tap die at once: the daemon's stack is booted once more, and every rollout is ok and has one record."""
+    """If any of stack daemon, pool and tap die at once, the stack is started again if needed, and every rollout is ok and has one
+    record.
+    """
     stack(project, "--think", "0.5")
     project.suite(scenarios=10, test=PASSES)
     background = start("--agentbench-backend=small", "--agentbench-concurrency=2", "--agentbench-retries=0", "scenarios/shop")
@@ -167,7 +169,7 @@ def test_parts_are_killed(project: Project, start: Start, stacks: Path, parts: t
     assert dict.fromkeys(parts, 1) == deaths
 
 
-#: What the service does when it is started a second time, and what of that the reason names.
+#: The service's behaviour at its second start, and the words about it in the reason.
 SECOND_BOOTS = {
     "dies": ("exit 3", "engine ended with exit code 3"),
     "hangs": ("exec sleep 600", "engine is not ready in time"),
@@ -175,8 +177,8 @@ SECOND_BOOTS = {
 
 
 @pytest.mark.parametrize("way", SECOND_BOOTS)
-def test_a_second_boot_fails(project: Project, start: Start, stacks: Path, way: str) -> None:
-    """Where the stack of a daemon that was killed does not boot again, the session ends with a reason that names service and seconds."""
+def test_a_second_start_fails(project: Project, start: Start, stacks: Path, way: str) -> None:
+    """If the stack of a killed daemon does not start again, the session ends with a reason that names service and seconds."""
     then, reason = SECOND_BOOTS[way]
     command = (
         f"if [ -e {project.root}/booted ]; then {then}; fi; touch {project.root}/booted; exec {sys.executable} {SERVICE} --port {{port}}"
@@ -198,7 +200,10 @@ def test_a_second_boot_fails(project: Project, start: Start, stacks: Path, way: 
 
 @WAYS
 def test_controller_and_stack_daemon_are_killed(project: Project, running: Start, stacks: Path, way: tuple[str, ...]) -> None:
-    """Then nobody is there to end the service; `agentbench cleanup` finds it, and a second time nothing."""
+    """If controller and stack daemon are killed, the service keeps running.
+
+    `agentbench cleanup` ends it, and a second cleanup finds nothing.
+    """
     background = running(*way)
 
     os.kill(daemon(stacks), signal.SIGKILL)
@@ -207,7 +212,8 @@ def test_controller_and_stack_daemon_are_killed(project: Project, running: Start
     ((pid, home),) = marked(stacks)
     said = agentbench(project, "cleanup").stdout
 
-    assert f"{home}: process {pid}\n" in said  # others may have left something, too
+    # Other processes may have left something, too.
+    assert f"{home}: process {pid}\n" in said
     assert [] == left(stacks)
     assert home not in agentbench(project, "cleanup").stdout
 
@@ -226,8 +232,8 @@ def test_the_stack_daemon_is_suspended(running: Start, stacks: Path) -> None:
     assert "INTERNALERROR" not in background.output
 
 
-def test_the_stack_daemon_is_suspended_while_it_boots(booting: Start, stacks: Path) -> None:
-    """The boot is given up with a reason that names the stack daemon, and nothing of the stack is left."""
+def test_the_stack_daemon_is_suspended_while_the_stack_starts(booting: Start, stacks: Path) -> None:
+    """If the stack daemon is suspended during the start, the session ends with a reason that names it, and nothing of the stack is left."""
     background = booting()
     suspended = daemon(stacks)
 
@@ -240,8 +246,8 @@ def test_the_stack_daemon_is_suspended_while_it_boots(booting: Start, stacks: Pa
     )
 
 
-def test_another_session_ends_what_is_left(project: Project, running: Start, stacks: Path) -> None:
-    """A session on the embedded engine ends what a killed session and its daemon have left, and says so."""
+def test_another_session_ends_leftovers(project: Project, running: Start, stacks: Path) -> None:
+    """A session on the embedded engine ends the leftovers of a killed session and its daemon, and says so."""
     background = running()
     os.kill(daemon(stacks), signal.SIGKILL)
     os.kill(background.process.pid, signal.SIGKILL)
@@ -256,7 +262,7 @@ def test_another_session_ends_what_is_left(project: Project, running: Start, sta
 
 
 def test_the_stack_daemon_of_a_kept_stack_is_killed(project: Project, stacks: Path) -> None:
-    """The next session on a stack ends what is left of it, says so in one line, and boots its own; nobody has to reap by hand."""
+    """If the daemon of a kept stack is killed, the next session cleans up the leftovers, says so in one line, and starts its own stack."""
     stack(project)
     project.suite(scenarios=1, test=PASSES)
     session = ("--agentbench-backend=small", "scenarios/shop")
@@ -274,8 +280,8 @@ def test_the_stack_daemon_of_a_kept_stack_is_killed(project: Project, stacks: Pa
     assert not lives(orphan)
 
 
-def test_what_is_only_beginning_is_left_alone(project: Project, stacks: Path) -> None:
-    """The folder that another session has just made for its daemon is nobody's leftover."""
+def test_a_new_stack_folder_is_not_a_leftover(project: Project, stacks: Path) -> None:
+    """Cleaning up keeps the folder that another session has just created for its daemon."""
     fresh = stacks / "small-0815"
     fresh.mkdir(parents=True)
 
@@ -285,7 +291,7 @@ def test_what_is_only_beginning_is_left_alone(project: Project, stacks: Path) ->
 
 
 def test_a_service_is_killed(running: Start, stacks: Path) -> None:
-    """An exit code of -9 comes with what it mostly means."""
+    """If a service ends with exit code -9, a hint says what that usually means."""
     background = running()
 
     os.kill(marked(stacks)[0][0], signal.SIGKILL)

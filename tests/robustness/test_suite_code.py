@@ -1,4 +1,4 @@
-"""Code that a suite brings: whatever its agents and scorers do, the session goes on, and the test says what they did."""
+"""Code of a suite: whatever its agents and scorers do, the session continues, and the test says what went wrong."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Agent:
         return Answer("done")
 """
 
-#: What an agent does in one of its rollouts, by the word in the scenario's id.
+#: Maps the word in a scenario's id to the agent's code.
 MISBEHAVIOUR = {
     "raises": "deep()",
     "gives_up": 'raise AgentError("it is beyond me")',
@@ -44,7 +44,7 @@ MISBEHAVIOUR = {
     "prints": 'print("a line on stdout"); print("and on stderr", file=sys.stderr); logging.getLogger("shop").warning("a warning"); deep()',
 }
 
-#: Words of the reason, by the same word.
+#: Maps the word in a scenario's id to words of the reason.
 REASONS = {
     "raises": r"ValueError: no idea what to do (agent.py:8)",
     "gives_up": "it is beyond me",
@@ -57,7 +57,7 @@ REASONS = {
 
 
 def suite_of(project: Project, words: list[str], name: str = "shop", **keys: object) -> None:
-    """A suite whose scenarios are shop_<word>, so that its agent knows what to do."""
+    """Creates a suite whose scenarios are named shop_<word>. The word decides what the agent does."""
     folder = project.suite(name, **keys).parent  # type: ignore[arg-type]  # keys of suite.yaml
     (folder / "data.json").write_text(json.dumps([Project.entry(f"{name}_{word}") for word in words]))
 
@@ -71,7 +71,7 @@ def by_word(project: Project) -> dict[str, Rollout]:
 
 
 def test_an_agent_at_fault(project: Project) -> None:
-    """Whatever an agent raises, it is an agent_error: a FAILED test with the sentence, and the traceback and output in its section."""
+    """Whatever an agent raises, it is an agent_error: a FAILED test with the reason, and traceback and output in its section."""
     suite_of(project, ["fine", *MISBEHAVIOUR], agent={"kind": "./agent.py:Agent"})
     project.write("scenarios/shop/agent.py", AGENT + methods(MISBEHAVIOUR))
 
@@ -100,8 +100,10 @@ def test_an_agent_at_fault(project: Project) -> None:
     assert (1 / len(rollouts), 1.0) == (mean["mean"]["value"], mean["mean_evaluable"]["value"])
 
 
-def test_the_backends_fault_is_never_the_agents(project: Project) -> None:
-    """An agent on the openai SDK that falls over a broken answer ends as on the built-in client: infra_error, or limit."""
+def test_faults_of_the_backend_are_not_the_agents(project: Project) -> None:
+    """If an agent on the openai SDK raises because of a backend's error, the rollout is an infra_error or a limit, as with the built-in
+    client.
+    """
     calls = {
         "server": 'await llm.openai().chat.completions.create(model=llm.model, messages=[{"role": "user", "content": "break"}])',
         "context": 'await llm.openai().chat.completions.create(model=llm.model, messages=[{"role": "user", "content": "long"}])',
@@ -128,7 +130,7 @@ def test_the_backends_fault_is_never_the_agents(project: Project) -> None:
     assert "maximum context length is 10 tokens" in rollouts["context"].reason
 
 
-#: name of a suite -> (its agent.py, the sentence about it)
+#: Maps the name of a suite to its agent.py and the sentence about it.
 UNUSABLE = {
     "broken": ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module' (agent.py:1)"),
     "syntax": ("x = 1\ndef f(:\n", "agent './agent.py:Agent' cannot be loaded: SyntaxError: invalid syntax (agent.py:2)"),
@@ -160,7 +162,7 @@ TWO_TESTS = "def test_one(rollout): ...\ndef test_two(rollout): ...\n"
 
 
 def unusable_suites(project: Project) -> None:
-    """Each has two test files of two tests."""
+    """Creates suites with two test files of two tests each."""
     for name, (code, _) in UNUSABLE.items():
         project.suite(name, scenarios=2, agent={"kind": "./agent.py:Agent"}, thresholds={}, test=TWO_TESTS)
         project.write(f"scenarios/{name}/agent.py", code)
@@ -169,7 +171,7 @@ def unusable_suites(project: Project) -> None:
 
 @WAYS
 def test_code_that_cannot_be_used(project: Project, way: tuple[str, ...]) -> None:
-    """A suite whose agent cannot be loaded, or takes something else, is one collection error in one sentence, and nothing boots."""
+    """A suite whose agent cannot be loaded or has a wrong signature is one collection error in one sentence, and nothing starts."""
     unusable_suites(project)
 
     result = project.run(*way, "scenarios")
@@ -186,8 +188,11 @@ def test_code_that_cannot_be_used(project: Project, way: tuple[str, ...]) -> Non
 
 
 @WAYS
-def test_other_suites_run_beside_unusable_code(project: Project, way: tuple[str, ...]) -> None:
-    """With --continue-on-collection-errors the good suite is measured; tests in further files of the others are skipped and say why."""
+def test_other_suites_run_besides_unusable_code(project: Project, way: tuple[str, ...]) -> None:
+    """With --continue-on-collection-errors valid suites are measured.
+
+    Tests in further files of invalid suites are skipped with the reason.
+    """
     unusable_suites(project)
     project.suite("shop", scenarios=2, agent={"kind": "./agent.py:run"}, thresholds={"tsq": 0.0})
     project.write("scenarios/shop/agent.py", "def run(scenario): return 'done'")
@@ -200,7 +205,7 @@ def test_other_suites_run_beside_unusable_code(project: Project, way: tuple[str,
 
 
 def test_a_scorer_that_cannot_be_used(project: Project) -> None:
-    """The same holds for scorers: a file that is not there, one that fails, and a function that takes something else."""
+    """Scorers that cannot be used are collection errors: a missing file, one that raises, and a function with a wrong signature."""
     faults = {
         "./gone.py:score": "scorer './gone.py:score' cannot be loaded: FileNotFoundError: there is no file ",
         "./scorer.py:narrow": "scorer './scorer.py:narrow' should take (scenario, rollout), not (rollout): too many positional arguments",
@@ -220,7 +225,7 @@ def test_a_scorer_that_cannot_be_used(project: Project) -> None:
 
 
 def test_code_of_an_option_and_of_a_variant(project: Project) -> None:
-    """What --agentbench-agent, --agentbench-ab and a variant name is tried as well, and a variant that does not run is not."""
+    """Agents of --agentbench-agent, --agentbench-ab and selected variants are checked, too, but not those of other variants."""
     project.suite(scenarios=1, variants={"own": {"agent": {"kind": "./agent.py:Agent"}}})
     project.write("scenarios/shop/agent.py", "raise RuntimeError('no such luck')\n")
     sentence = "*scenarios/shop/suite.yaml: agent './agent.py:Agent' cannot be loaded: RuntimeError: no such luck (agent.py:1)*"
@@ -241,8 +246,8 @@ def test_code_of_an_option_and_of_a_variant(project: Project) -> None:
     assert runs == len([*project.root.glob("reports/2*")])
 
 
-def test_scorers_at_fault(project: Project) -> None:
-    """A scorer that raises, or returns what is no score, makes no number, and an ERROR of who asks; the other scores stand."""
+def test_failing_scorers(project: Project) -> None:
+    """If a scorer raises or returns an invalid score, tests that read the score are ERRORs. Other scores are not affected."""
     scorers = {
         "raises": "return {}['missing']",
         "none": "return None",
@@ -280,7 +285,7 @@ def test_scorers_at_fault(project: Project) -> None:
 
 
 def test_an_agent_that_floods_and_blocks(project: Project) -> None:
-    """Megabytes printed from threads of its own, and at import, stop nothing; what is outside of a rollout goes to the pool's log."""
+    """Megabytes of output from threads and at import do not stop a rollout. Output outside of rollouts goes to the pool's log."""
     thread = "t = threading.Thread(target=print, args=('x' * 3_000_000,)); t.start(); await asyncio.to_thread(t.join)"
     flood = {
         "floods": f"{thread}; return Answer('dry')",

@@ -1,4 +1,6 @@
-"""A restarted pool and a resumed session continue from the journal and attempts.jsonl, and end alike wherever the run was broken off."""
+"""A restarted pool and a resumed session continue from the journal and attempts.jsonl, and reach the same result wherever the run
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -37,28 +39,29 @@ from tests.waits import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-MOMENTS = 50  # at which both files are copied
-KILLS = (12, 30)  # moments after which the pool dies. A third death could blame a rollout, which a session decides for itself
+MOMENTS = 50  # Number of times at which both files are copied.
+# The pool dies after these copies. With a third death a rollout could be blamed, which depends on the session.
+KILLS = (12, 30)
 SCENARIOS = 30
 CONCURRENCY = 4
 RETRIES = 2
-#: Scenarios whose first call fails each time, and scenarios of which it fails once.
+#: The first call of a scenario in BROKEN always fails, and that of one in FLAKY fails once.
 BROKEN, FLAKY = (3, 11, 19, 27), (5, 6, 17, 23)
 
 
 def rules(delay_ms: float) -> list[dict[str, object]]:
-    """An engine on which some scenarios end as infra_error after all their retries, and some after one."""
+    """Returns the rules of an engine on which some scenarios end as infra_error after all retries, and some succeed after one."""
     broken = [{"match": {"contains": f"Customer shop-{number}:"}, "status": 500} for number in BROKEN]
     flaky = [{"match": {"contains": f"Customer shop-{number}:", "call": 1}, "status": 500} for number in FLAKY]
     return [{"ttft_ms": delay_ms, **rule} for rule in (*broken, *flaky, *FIND_THEN_ANSWER)]
 
 
 class Ending(NamedTuple):
-    """How a rollout ended, without its times and without the words for what has broken it off."""
+    """The result of a rollout, without times and without the details of the interruption."""
 
     status: str
     scores: dict[str, float]
-    attempts: tuple[tuple[str, str, int], ...]  # status, reason and calls of each
+    attempts: tuple[tuple[str, str, int], ...]  # Status, reason and number of calls of each attempt.
 
     @classmethod
     def of(cls, rollout: Rollout) -> Ending:
@@ -67,9 +70,9 @@ class Ending(NamedTuple):
 
 
 def copies(project: Project, background: Background, moments: random.Random) -> Iterator[Path]:
-    """Copies of the run directory, each made while all processes of the session stand still, at any moments of its life."""
+    """Yields copies of the run directory at random moments. All processes of the session are suspended during a copy."""
     for number in range(MOMENTS):
-        time.sleep(moments.uniform(0, 0.2))  # no event: the moment is to be any
+        time.sleep(moments.uniform(0, 0.2))  # The moment is random on purpose.
         if background.process.poll() is not None:
             return
         os.kill(background.process.pid, signal.SIGSTOP)
@@ -85,7 +88,7 @@ def copies(project: Project, background: Background, moments: random.Random) -> 
 
 @contextmanager
 def services(directory: Path, session: int, settings: PoolSettings, project: Project) -> Iterator[PoolConnection]:
-    """The processes of a session on a run that is there, and a test process's connection to its pool."""
+    """Runs the processes of a session on an existing run, and yields a test process's connection to its pool."""
     redactor, notices = Redactor(), queue.SimpleQueue[str]()
     recorder, log = RunRecorder(directory, redactor, lambda _: None), AttemptLog(directory, session, redactor, notices.put)
     recorder.stored = earlier_work(recorder.journal.index, session, ())
@@ -106,7 +109,7 @@ def services(directory: Path, session: int, settings: PoolSettings, project: Pro
 
 
 def ends(copy: Path, session: int, suite: Suite, project: Project) -> dict[str, Ending]:
-    """Scenario -> how it ends if the run in a copy is continued by a pool of this session."""
+    """Maps each scenario to its result if a pool of this session continues the run in a copy."""
     directory = copy.with_name(f"{copy.name}-session-{session}")
     shutil.copytree(copy, directory)
     scheduling = Scheduling(CONCURRENCY, RETRIES, keep_order=False, durations={})
@@ -122,9 +125,10 @@ def ends(copy: Path, session: int, suite: Suite, project: Project) -> dict[str, 
 
 
 @pytest.mark.parametrize("seed", SEEDS[:1])
-def test_they_end_alike(project: Project, start: Callable[..., Background], seed: int) -> None:
-    """At 50 moments both files are copied. From each copy a new pool of the same session, and a pool of the next session, come to the same
-    records: status, scores, and every attempt with its number of calls. Retries that were spent before are spent.
+def test_both_reach_the_same_result(project: Project, start: Callable[..., Background], seed: int) -> None:
+    """From copies at 50 moments, a new pool of the same session and a pool of the next session produce the same records.
+
+    These have the same status, scores and attempts with their number of calls. Used retries remain used.
     """
     moments = random.Random(seed)
     suite = load_suite(project.suite(scenarios=SCENARIOS))

@@ -30,7 +30,7 @@ class Bank:
         return item
 """
 
-#: Keys of a suite.yaml -> the sentence about it, without the file's name, or its beginning.
+#: Keys of a suite.yaml -> the sentence about the fault or its beginning, without the file's name.
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key": ({"nme": "x"}, "unknown key 'nme' (did you mean 'name'?); known keys: name, description, dataset"),
     "a key that is missing": ({"dataset": {"file": "data.json"}}, "the key 'dataset.format' is missing"),

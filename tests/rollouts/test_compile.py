@@ -26,7 +26,7 @@ def suite_text(folder: Path, **keys: Any) -> SuiteText:
     return SuiteText.of(folder / "suite.yaml")
 
 
-def problems(text: SuiteText, options: CompileOptions = CompileOptions()) -> list[str]:  # noqa: B008 - it is frozen
+def problems(text: SuiteText, options: CompileOptions = CompileOptions()) -> list[str]:  # noqa: B008 - the default is frozen
     """Returns the lines of the error about a suite."""
     with pytest.raises(ConfigError) as caught:
         compile_suite(text, options)
@@ -117,7 +117,7 @@ def test_missing_data(tmp_path: Path) -> None:
         compile_suite(suite_text(tmp_path, dataset={"format": "hle", "file": "hle.jsonl"}))
 
 
-def test_one_does_not_spoil_another(tmp_path: Path) -> None:
+def test_an_error_in_one_of_several_suites(tmp_path: Path) -> None:
     """Each of several suites is compiled or replaced by its error, in their order."""
     folders = [tmp_path / name for name in "abc"]
     for folder in folders:
@@ -173,7 +173,7 @@ def test_a_broken_task(tmp_path: Path) -> None:
     assert ("", True) == (why["sound"], "task.toml" in why["broken"])
 
 
-def test_what_is_known_is_told(tmp_path: Path) -> None:
+def test_wrong_names_are_reported_together(tmp_path: Path) -> None:
     """A wrong name of an agent, tools or scorer is reported together with other problems, but not with consequences of itself."""
     (tmp_path / "code.py").write_text("from pytest_agentbench import scorer\n@scorer(better='lower')\ndef slips(s, r): return 0\n")
     keys = {

@@ -1,4 +1,4 @@
-"""Runs rollouts: names are resolved, and whatever an agent does becomes a record."""
+"""Running rollouts: names are resolved, and anything that an agent does becomes a record."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def suite(folder: Path, agent: Json, scorers: Sequence[str] = ("tsq",), **varian
 
 
 def test_a_suite_is_prepared(folder: Path) -> None:
-    """Options go to the agent, sampling parameters to every request. Recorded settings include the agent's defaults."""
+    """Options are passed to the agent, and sampling parameters to every request. Recorded settings include the agent's defaults."""
     setup = prepare(
         suite(folder, {"kind": "./code.py:Agent", "colour": "red", "temperature": 0.5, "model": "m"}, ["tsq", "./code.py:polite"]),
         "default",
@@ -330,10 +330,10 @@ async def test_an_agent_without_an_answer() -> None:
     ("answer", "transcript", "reason"),
     [
         (Answer(5), [], "the agent returned an Answer whose text is '5' (int), not a str"),  # type: ignore[arg-type]
-        (Answer("x"), ["a text"], "the agent left 'a text' (str) in llm.transcript, which must contain only messages, each a dict"),
+        (Answer("x"), ["a text"], "the agent left 'a text' (str) in llm.transcript, which must be a list of messages, each a dict"),
     ],
 )
-async def test_what_no_record_can_hold(answer: Answer, transcript: list[Any], reason: str) -> None:
+async def test_answers_that_no_record_can_hold(answer: Answer, transcript: list[Any], reason: str) -> None:
     """An answer that is not a text, and a transcript that does not consist of messages, are errors of the agent."""
 
     async def wrong(llm: LLM) -> Answer:
@@ -382,8 +382,8 @@ GONE = call(error_kind="client_gone", error="it hung up", ended_ns=10**18)
         (answer, [FAILED, call(received_ns=1, ended_ns=2)], "ok", ""),
     ],
 )
-async def test_who_is_to_blame(what: Any, calls: list[LLMCall], status: str, reason: str) -> None:
-    """The calls that the tap recorded decide the status, whatever the agent made of them. Only measured rollouts are scored."""
+async def test_the_calls_decide_the_status(what: Any, calls: list[LLMCall], status: str, reason: str) -> None:
+    """The calls that the tap recorded decide the status, however the agent reacted to them. Only measured rollouts are scored."""
     record = await ran(what, QuietTap(*calls), scorers={"mine": scoring(Score(1.0))})
 
     assert (status, True, len(calls)) == (record.status, record.reason.startswith(reason), len(record.calls))
@@ -487,7 +487,7 @@ def test_a_record_is_a_line() -> None:
     ],
 )
 def test_what_is_not_json_is_written_as_text(settings: Json, written: Json) -> None:
-    """Whatever user code puts into a record, the record is written so that any reader accepts it."""
+    """If user code puts values into a record that are not JSON, they are written as text, so that any reader accepts the record."""
     line = record_line(Rollout(*KEY, status="ok", settings=settings))
 
     assert b"\n" not in line

@@ -41,7 +41,7 @@ async def cancel_a_group(llm: LLM) -> Answer:
 
 
 @pytest.mark.parametrize("what", [cancel_a_task_of_its_own, cancel_a_group])
-async def test_an_agent_that_waits_for_what_it_has_cancelled(what: Any) -> None:
+async def test_an_agent_that_awaits_a_task_that_it_has_cancelled(what: Any) -> None:
     """An agent that awaits a task that it has cancelled ends as agent_error."""
     record = await ran(what)
 
@@ -125,7 +125,7 @@ class Stubborn:
 
     def __init__(self) -> None:
         self.released = False
-        self.cancelled = 0  # times
+        self.cancelled = 0  # number of cancellations
         self.refusals: set[str] = set()
         self.has_asked = asyncio.Event()
 
@@ -156,7 +156,7 @@ class Stubborn:
 
 @pytest.fixture
 async def stubborn() -> AsyncIterator[Stubborn]:
-    """Ends with the test, because the event loop waits for all its tasks when it is closed."""
+    """Yields code that ignores cancellation. It ends with the test, because a closing event loop waits for all its tasks."""
     code = Stubborn()
     yield code
     code.released = True
@@ -209,7 +209,7 @@ def values(record: Rollout) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("error", [GeneratorExit(), KeyboardInterrupt(), BaseException("its own")])
-async def test_errors_that_are_no_exceptions(error: BaseException) -> None:
+async def test_errors_that_are_not_exceptions(error: BaseException) -> None:
     """An agent or scorer that raises an error that is not an Exception is at fault, and the event loop continues."""
     agent, scorer = await ran(raising(error)), await ran(answer, scorers={"mine": scoring(error)})
 

@@ -91,7 +91,7 @@ async def test_a_result_that_is_too_large() -> None:
     assert ([("find", None)], {"calls": 1}) == ([(each.name, each.problem) for each in tools.calls], tools.final_state)
 
 
-async def test_an_agent_that_goes_on_after_a_refused_result() -> None:
+async def test_an_agent_that_continues_after_a_refused_result() -> None:
     """The status is `limit` even if the agent catches the error and answers."""
 
     async def stubborn(tools: Toolbox) -> str:
@@ -171,6 +171,6 @@ async def test_explanations_and_errors_of_scorers() -> None:
     assert len(record.score_errors["broken"]) < 1024
 
 
-def test_a_toolbox_for_another_try_has_the_sizes() -> None:
+def test_the_tools_of_further_drafts_have_the_limits() -> None:
     """The tools of an agent that makes several drafts refuse the same results."""
     assert SIZES == Toolbox(SCENARIO.tools, sizes=SIZES).fresh().sizes

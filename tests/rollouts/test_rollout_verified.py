@@ -23,7 +23,7 @@ def test_the_time_of_an_agent(seconds: float | None, of_task: float | None, expe
 
 
 @pytest.mark.parametrize("status", ["agent_error", "infra_error", "cancelled"])
-async def test_what_is_not_verified(tmp_path: Path, status: str) -> None:
+async def test_rollouts_that_are_not_verified(tmp_path: Path, status: str) -> None:
     """A rollout that failed, or measured nothing, is not verified, and its sandbox is not used."""
     rollout = Rollout("bench", "a", "default", 1, status)
 

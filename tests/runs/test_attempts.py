@@ -1,4 +1,4 @@
-"""The log of a run's attempts: the next pool and the next session read what was written, however the previous one ended."""
+"""The log of a run's attempts: the next pool and the next session read all entries, however the previous one ended."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_run_without_a_log(tmp_path: Path) -> None:
     assert AttemptState() == read(tmp_path)
 
 
-def test_no_plan_is_another_thing_than_an_empty_one(tmp_path: Path) -> None:
+def test_a_missing_plan_differs_from_an_empty_one(tmp_path: Path) -> None:
     """The plan is None if the pool died before there was one. It is empty if each test has got its rollout."""
     assert read(tmp_path).plan is None
 
@@ -105,7 +105,7 @@ def test_attempts_of_a_pool_that_died(tmp_path: Path) -> None:
     assert 1 == live.interruptions
 
 
-def test_a_second_pool_that_dies_before_it_noted_anything(tmp_path: Path) -> None:
+def test_a_second_pool_that_dies_early(tmp_path: Path) -> None:
     """The third pool knows the attempts that were in flight in the first one. They are not suspects in the death of the second one."""
     with log(tmp_path) as opened:
         for entry in (AttemptBegun(ONE, 10), PoolDied("signal 9"), AttemptBegun(TWO, 20)):
@@ -123,7 +123,7 @@ def test_a_pool_whose_death_is_not_in_the_log(tmp_path: Path) -> None:
     assert {ONE: (10, "the pool died")} == read(tmp_path).interrupted
 
 
-def test_what_is_recorded(tmp_path: Path) -> None:
+def test_recorded_attempts(tmp_path: Path) -> None:
     """Attempts up to a record are part of it, so the state contains only later ones."""
     written(tmp_path, AttemptBegun(ONE, 10), AttemptFailed(ONE, FIRST, interrupted=False), AttemptBegun(ONE, 30))
     assert {} == read(tmp_path, 1, s_0=1).failed
@@ -224,7 +224,7 @@ def test_a_torn_line(tmp_path: Path) -> None:
         assert whole == path.read_bytes()
 
 
-def test_a_log_that_is_nothing_but_a_torn_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_with_only_an_incomplete_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log with only an incomplete line becomes empty, even if the line is longer than one read."""
     monkeypatch.setattr(attempts, "BLOCK", 8)
     (tmp_path / FILE).write_bytes(b"x" * 100)
@@ -303,9 +303,7 @@ ENTRIES: st.SearchStrategy[AttemptEntry] = st.one_of(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(entries=st.lists(ENTRIES, max_size=20), cut=st.integers(0, 20))
-def test_the_state_of_a_session_is_that_of_its_file(
-    tmp_path_factory: pytest.TempPathFactory, entries: list[AttemptEntry], cut: int
-) -> None:
+def test_the_log_has_the_state_of_the_session(tmp_path_factory: pytest.TempPathFactory, entries: list[AttemptEntry], cut: int) -> None:
     """For any sequence of entries, a new pool reads the state that the controller has after the old pool has died."""
     directory = tmp_path_factory.mktemp("run")
     live = written(directory, *entries[:cut], PoolDied("the pool died"))

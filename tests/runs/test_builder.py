@@ -46,7 +46,7 @@ def test_nothing_measured() -> None:
     assert () == built(asked=asked_with({})).unknown_suites
 
 
-def test_what_is_known_stays_as_it_is() -> None:
+def test_facts_are_kept() -> None:
     """The builder keeps all facts and adds results of rollouts. A run can be the facts of the next one."""
     facts = session_facts(id="one", resume="pytest --agentbench-resume=one")
     run = built(rollout(0, 1.0), facts=facts)
@@ -64,7 +64,7 @@ def test_a_rollout_without_times(ended_ns: int, span_s: float) -> None:
 
 
 @pytest.mark.parametrize(("verdict", "known"), [("warn", True), (None, False)])
-def test_nobody_knows_who_had_the_time(verdict: str | None, known: bool) -> None:
+def test_the_split_of_imported_results_is_unknown(verdict: str | None, known: bool) -> None:
     """The split of the time is None for imported results, unless the tool recorded the times of calls."""
     imported = Imported("nat", str(Path("job")), "", "", (), {}, ())
     facts = session_facts(imported=imported, stopwatch=Stopwatch(verdict=verdict))
@@ -112,7 +112,7 @@ def test_efficiency() -> None:
     assert {"USD": pytest.approx(0.0072)} == run.costs
 
 
-def test_nobody_knows_the_tokens() -> None:
+def test_unknown_tokens() -> None:
     """If a successful call has no count of prompt tokens, tokens and cost are unknown. A failed call without it does not matter."""
     uncounted = LLMCall(0, 0, 10)
     unknown = built(took(0, score=1.0, calls=(CALL, uncounted)), facts=priced())
@@ -125,7 +125,7 @@ def test_nobody_knows_the_tokens() -> None:
     assert {"USD": pytest.approx(0.0018)} == known.costs
 
 
-def test_nobody_called_a_model() -> None:
+def test_rollouts_without_calls() -> None:
     """Rollouts without calls, as in some imported results, have no count of tokens."""
     assert built(took(0, score=1.0, calls=()), facts=priced()).suites["shop"].efficiency.metrics["tokens_per_rollout"] is None
 

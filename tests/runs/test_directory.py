@@ -1,4 +1,4 @@
-"""Run directories and the link to the newest."""
+"""Run directories, and the link to the newest one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_names_of_runs(tmp_path: Path) -> None:
     assert (later, [directories[2]], []) == (runs_called("kv", tmp_path)[-1], runs_called("kv-2", tmp_path), runs_called("*", tmp_path))
 
 
-def test_a_run_is_nobody_elses(tmp_path: Path) -> None:
+def test_run_directories_are_private(tmp_path: Path) -> None:
     """Only the owner and root can read a run directory, whatever the umask."""
     mask = os.umask(0)
     try:
@@ -48,7 +48,7 @@ def test_a_run_is_nobody_elses(tmp_path: Path) -> None:
     assert 0o700 == stat.S_IMODE(directory.stat().st_mode)
 
 
-def test_what_git_ignores_is_the_users_choice(tmp_path: Path) -> None:
+def test_an_existing_gitignore_is_kept(tmp_path: Path) -> None:
     """An existing .gitignore is not changed."""
     (tmp_path / ".gitignore").write_text("nothing\n")
 
@@ -68,7 +68,7 @@ def test_latest_leads_to_the_newest(tmp_path: Path) -> None:
     assert sorted([".gitignore", "latest", first.name, second.name]) == sorted(path.name for path in tmp_path.iterdir())
 
 
-def test_a_discarded_directory_is_gone(tmp_path: Path) -> None:
+def test_a_discarded_directory_is_removed(tmp_path: Path) -> None:
     """The directory of a session without rollouts is removed."""
     directory = new_directory(tmp_path, NOW)
     (directory / "rollouts.jsonl").touch()

@@ -63,7 +63,7 @@ def test_a_change_is_in_its_part(tmp_path: Path, part: str, suite: Json, run: Js
     assert {part} == differing(identity(shop(tmp_path)), identity(shop(tmp_path, **suite), **run))
 
 
-def test_nothing_changes_by_itself(tmp_path: Path) -> None:
+def test_equal_setups_have_equal_identities(tmp_path: Path) -> None:
     """Equal setups have equal identities."""
     assert identity(shop(tmp_path)) == identity(shop(tmp_path))
 
@@ -95,7 +95,7 @@ def test_tools_of_several_scenarios(tmp_path: Path) -> None:
     assert tools_hash(forth) == tools_hash(back) != tools_hash(shop(tmp_path))
 
 
-def test_what_nobody_knows_is_null(tmp_path: Path) -> None:
+def test_unknown_values_are_null(tmp_path: Path) -> None:
     """If a backend reports nothing, the values are null."""
     found = identity(shop(tmp_path))
 

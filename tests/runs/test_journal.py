@@ -1,4 +1,4 @@
-"""rollouts.jsonl: writing records, finding them again, and detecting damage."""
+"""rollouts.jsonl: writing records, reading them by key, and detecting damage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def line(record: Rollout) -> bytes:
 
 
 def written(record: Rollout) -> bytes:
-    """A line of a journal."""
+    """Returns a line of a journal."""
     return sealed(record_line(record)) + b"\n"
 
 
@@ -45,7 +45,7 @@ def test_rollouts_come_back_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("beside", [0, 10**30, "\ud83d"])
-def test_numbers_that_json_has_none_of(beside: object) -> None:
+def test_numbers_that_json_cannot_represent(beside: object) -> None:
     """NaN in an argument becomes null, in the fast and in the slow conversion to JSON."""
     call = ToolCall("pay", {"amount": math.nan, "limit": -math.inf, "beside": beside}, 1)
     record = replace(rollout(0, answer="\ud83d\ude00"), tool_calls=(call,))
@@ -223,7 +223,7 @@ def test_a_flipped_byte(tmp_path: Path, data: st.DataObject, bits: int) -> None:
         index = journal.index
         assert index.damaged or index.truncated
         known = [each for each in BY_CONTENT if each.key in index.entries]
-        assert known in (others, BY_CONTENT)  # all of them where it was the end of a line
+        assert known in (others, BY_CONTENT)  # all records if the byte was the end of a line
         assert [record_line(each) for each in known] == [journal.line(each.key) for each in known]
         journal.append(BY_CONTENT[hit].key, record_line(BY_CONTENT[hit]))
 
@@ -253,7 +253,7 @@ def test_a_record_of_another_version_is_named(tmp_path: Path) -> None:
     assert sentence.startswith(f"the record of shop[s-0] at byte 0 of {tmp_path / FILE} cannot be read and is ignored: ")
 
 
-def test_a_record_that_changes_after_it_was_found(tmp_path: Path) -> None:
+def test_a_record_that_changes_after_indexing(tmp_path: Path) -> None:
     """A byte that changes while the journal is open is detected when the record is read."""
     with Journal(tmp_path) as journal:
         journal.append(rollout(0).key, record_line(rollout(0)))
@@ -263,7 +263,7 @@ def test_a_record_that_changes_after_it_was_found(tmp_path: Path) -> None:
             journal.line(rollout(0).key)
 
 
-def test_damage_is_said_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Damage is printed to stderr if a script reads a journal without `on_damage`."""
     (tmp_path / FILE).write_bytes(b"nonsense\n")
 

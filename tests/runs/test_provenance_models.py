@@ -1,4 +1,4 @@
-"""The requested models and the models that answers name."""
+"""The requested models and the models that the answers name."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def used(calls: Sequence[tuple[str, str]]) -> tuple[ModelUse, ...]:
     ("calls", "said"),
     [
         ([], None),
-        ([call("")], None),  # of a kind that has no model
-        ([call("a"), call("a")], "a"),  # nobody said who answered
+        ([call("")], None),  # the call names no model
+        ([call("a"), call("a")], "a"),  # the answers name no model
         ([call("a", "a"), call("a")], "a"),
         ([call("a", "b"), call("a")], "a (answered by b)"),
         ([call("a", "b"), call("a", "a")], "a (answered by a, b)"),

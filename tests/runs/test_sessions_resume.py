@@ -64,7 +64,7 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-def test_what_is_kept(run: Run) -> None:
+def test_kept_rollouts(run: Run) -> None:
     """Measured rollouts and agent errors are kept, and an infra_error runs again."""
     a, b, c = run.write("a"), run.write("b", "agent_error"), run.write("c", "infra_error")
 
@@ -114,7 +114,7 @@ def test_the_policy_is_by_status(run: Run, rerun: tuple[str, ...], kept: str) ->
     assert {*"abc"} - {*kept} == {key.scenario for key in stored.again}
 
 
-def test_what_runs_again_is_forgotten(run: Run) -> None:
+def test_rollouts_that_run_again_are_forgotten(run: Run) -> None:
     """The old record of a rollout that runs again cannot be read."""
     a, b = run.write("a"), run.write("b", "infra_error")
     suites = {"shop": run.suite}
@@ -152,7 +152,7 @@ def test_changes_are_named(run: Run) -> None:
 
 
 def test_all_changes_at_once(run: Run) -> None:
-    """All changes are reported at once. Of many changed scenarios, the first five are named."""
+    """All changes are reported at once. If many scenarios changed, the first five are named."""
     ids = tuple("abcdefgh")
     run.suite = shop(ids=ids)
     for id in ids:
@@ -164,7 +164,7 @@ def test_all_changes_at_once(run: Run) -> None:
     assert "3 more scenarios have changed" == reasons[-1]
 
 
-def test_a_suite_that_is_not_there(run: Run) -> None:
+def test_a_missing_suite(run: Run) -> None:
     """A run cannot be resumed without one of its suites, because its results would be incomplete."""
     run.write("a")
     with (
@@ -185,7 +185,7 @@ def test_records_without_hashes(run: Run) -> None:
     assert "the scorers of shop have changed: " == reasons[3]
 
 
-def test_what_runs_again_need_not_be_the_same(run: Run) -> None:
+def test_settings_of_repeated_rollouts_may_change(run: Run) -> None:
     """If all rollouts failed because of a wrong setting, the setting may change, because only kept rollouts have to match."""
     run.write("a", "infra_error")
 
@@ -194,7 +194,7 @@ def test_what_runs_again_need_not_be_the_same(run: Run) -> None:
     assert ({}, 1) == (stored.kept, len(stored.again))
 
 
-def test_the_run_that_is_meant(tmp_path: Path) -> None:
+def test_choosing_the_run(tmp_path: Path) -> None:
     """`latest` is the run whose journal was written last, even if the link is older. Other runs are given by name or path.
 
     A run that was scored again has no sessions, so it cannot be resumed.

@@ -1,4 +1,4 @@
-"""A Run is computed from its rollouts: literal records in, literal numbers out."""
+"""Computing a Run from its rollouts: literal records in, literal numbers out."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_agents_error_counts_as_the_worst_value() -> None:
 
 
 @pytest.mark.parametrize("status", ["infra_error", "cancelled"])
-def test_what_was_not_measured_is_left_out(status: str) -> None:
+def test_unmeasured_rollouts_are_left_out(status: str) -> None:
     """An infra_error and a cancelled rollout do not change means. They are counted and listed with their reasons."""
     part = summary(rollout("a", scores={"tsq": 0.5}), rollout("b", status, reason="no GPU"))
 
@@ -119,7 +119,7 @@ def test_a_failed_scorer_is_counted() -> None:
     assert {"tsq": 1} == part["score_errors"]
 
 
-def test_a_score_that_nobody_measured() -> None:
+def test_a_score_without_values() -> None:
     """A score without any value is listed with null means."""
     assert (None, None) == values(summary(rollout("a", scores={"tsq": 0.5}), scorers=("tsq", "parameter_accuracy")), "parameter_accuracy")
 
@@ -131,7 +131,7 @@ def test_means_have_intervals() -> None:
     assert {"value": 0.5, "low": 0.0, "high": 1.0, "of": "suite", "scenarios": 4, "clusters": 4, "method": "between-scenario t"} == mean
 
 
-def test_intervals_know_of_clusters() -> None:
+def test_intervals_use_clusters() -> None:
     """If a rule asks the population, all intervals are the ones that the gate uses. With clustered scenarios they are wider."""
     rollouts = [rollout(f"s{n}", cluster=f"template {n % 12}", scores={"tsq": n % 12 < 8}) for n in range(36)]
     again = rollout("s36", cluster="template 0", scores={"tsq": 0.0}, earlier_attempts=(Attempt(1, "infra_error"),))
@@ -172,7 +172,7 @@ def test_the_worst_come_first() -> None:
         assert [("f", 0.0), ("b", 0.3), ("d", 0.3), ("c", 0.5), ("g", 0.5)] == [(each["id"], each["score"]) for each in worst]
 
 
-def test_what_could_not_be_better_is_not_among_the_worst() -> None:
+def test_perfect_scores_are_not_among_the_worst() -> None:
     """Perfect scores are not among the worst, nor is the best measured value if the scorer declares no range."""
     assert [] == summary(rollout("a", scores={"tsq": 1.0}), rollout("b", scores={"tsq": 1.0}))["worst"]
     values = (("a", 10.0), ("b", 1.0), ("c", 10.0))
@@ -199,7 +199,7 @@ def test_the_worst_show_their_tools() -> None:
     ] == part["worst"]
 
 
-def test_the_worst_show_what_the_customer_asks() -> None:
+def test_the_worst_show_their_question() -> None:
     """The question is the last user message of the scenario on one line, truncated. For unknown scenarios it is from the transcript."""
     user = {"role": "user", "content": [{"type": "text", "text": "Is there\na lamp?"}, {"type": "image_url"}]}
     history = ({"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Good day."})
@@ -236,7 +236,7 @@ def test_pass_rates() -> None:
     assert passes == summary(*rollouts[::-1])["passes"]
 
 
-def test_without_a_floor_nothing_passes() -> None:
+def test_without_a_threshold_there_are_no_pass_rates() -> None:
     """There are no pass rates without a threshold or measured rollouts. Scenarios with one trial count only for the suite."""
     planned = plan_suite("shop", shop("tsq"), "default", {"tsq.mean": 0.5})
 
@@ -321,7 +321,7 @@ def test_finding_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", '{"schema": "agentbench-run/2"}', "[]"])
-def test_reading_what_is_no_run(tmp_path: Path, text: str) -> None:
+def test_reading_an_invalid_run(tmp_path: Path, text: str) -> None:
     """The error for an invalid run.json names the file."""
     (tmp_path / "run.json").write_text(text)
 
@@ -375,8 +375,11 @@ def test_a_worst_trial_that_comes_later_by_the_declaration() -> None:
         assert [4.0] == [each["score"] for each in summary(*order, scorers=("repeated",))["worst"]]
 
 
-def test_agent_errors_of_a_range_whose_worst_end_is_its_greatest() -> None:
-    """An agent error counts as the greatest value, 10, in `mean`, and is left out of `mean_evaluable`."""
+def test_agent_errors_count_as_the_greatest_value() -> None:
+    """If lower is better and the range is bounded, an agent error counts as the greatest value, here 10, in `mean`.
+
+    It is left out of `mean_evaluable`.
+    """
     marks = Scale("lower", 0.0, 10.0, declared=True)
     rollouts = rollout("a", scores={"marks": 1.0}), rollout("b", scores={"marks": 2.0}), rollout("c", "agent_error")
     part = plain(result_of(plan_suite("shop", replace(shop("marks"), scales={"marks": marks})), *rollouts, scale=marks))

@@ -34,7 +34,7 @@ def test_a_wrong_value(tmp_path: Path) -> None:
     assert f"{tmp_path}/run.json: suites.shop.scores.tsq.mean is a text, not an object" == str(raised.value)
 
 
-@pytest.mark.parametrize("schema", ["agentbench-run/2", "agentbench-run/8"])
+@pytest.mark.parametrize("schema", ["agentbench-run/2", "agentbench-run/9"])
 def test_another_version(tmp_path: Path, schema: str) -> None:
     """A run with another schema is refused. The message has both versions and the command to run again."""
     written(tmp_path, schema=schema, command=["pytest", "scenarios/shop", "-k", "a b"], suites=[])
@@ -43,4 +43,4 @@ def test_another_version(tmp_path: Path, schema: str) -> None:
         read_run(tmp_path)
 
     again = "run `pytest scenarios/shop -k 'a b'` again"
-    assert f"{tmp_path}/run.json has schema {schema}, but this version reads only agentbench-run/7; {again}" == str(raised.value)
+    assert f"{tmp_path}/run.json has schema {schema}, but this version reads only agentbench-run/8; {again}" == str(raised.value)

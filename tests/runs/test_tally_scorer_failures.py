@@ -1,4 +1,4 @@
-"""Causes of missing scores, counted by rollouts."""
+"""Causes of missing scores, counted by rollout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes are counted by rollout, independent of the order in which rollouts end."""
+"""Counting mistakes by rollout, independent of the order in which rollouts end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_counts() -> None:
     )
 
 
-def test_each_tool_of_one_that_gave_up_is_missing() -> None:
+def test_missing_tools_of_a_rollout_that_gave_up() -> None:
     """All expected tools of a rollout that gave up are counted as missing, whatever characters their names contain."""
     counts = triage(rollout("a", expected=("find, or order", "pay")))
 
@@ -66,6 +66,6 @@ def test_examples_are_the_lowest_ids() -> None:
 
 
 def test_nothing_measured() -> None:
-    """Without measured rollouts the summary is None. Without mistakes it has none."""
+    """Without measured rollouts the summary is None. Without mistakes, its lists are empty."""
     assert triage(rollout("a", status="cancelled")) is None
     assert Triage(1, 0, (), (), ()) == triage(rollout("a", "find"))

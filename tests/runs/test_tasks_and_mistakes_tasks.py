@@ -1,4 +1,4 @@
-"""The results of tasks."""
+"""Counting the results of tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Docker Engine with quotas and a network, started by the tests: on btrfs in a file, with its own bridge."""
+"""A Docker Engine of the tests with quotas and a network: on btrfs in a file, with its own bridge."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ADDRESS, SUBNET = "10.213.77.1", 24
 
 @contextmanager
 def bridged_engine(folder: Path, images: Mapping[str, Sequence[str]], addresses: Sequence[str] = ()) -> Iterator[str]:
-    """The value of DOCKER_HOST; the engine has IMAGE, and each of `images` with these programs. Raises NoEngine.
+    """Yields the value of DOCKER_HOST. The engine has IMAGE, and one image with these programs for each of `images`. Raises NoEngine.
 
-    `addresses` are further ones of the host, on the bridge. Containers have ADDRESS as their name server.
+    `addresses` are additional addresses of the host on the bridge. Containers use ADDRESS as their name server.
     """
     missing = [program for program in ("dockerd", "mkfs.btrfs", "ip") if not shutil.which(program)]
     if os.geteuid() or missing:

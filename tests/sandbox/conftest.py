@@ -24,7 +24,7 @@ from tests.dockerd import NoEngine, any_engine
 from tests.sandbox import image
 from tests.sandbox.bridged import bridged_engine
 
-IMAGE = f"pytest-agentbench/bash:test-{os.getpid()}"  # workers of xdist may share an engine
+IMAGE = f"pytest-agentbench/bash:test-{os.getpid()}"  # workers of pytest-xdist may share an engine
 KEY = RolloutKey("terminal", "copy-a-file")
 
 Open = Callable[..., AbstractAsyncContextManager[Sandbox]]
@@ -33,7 +33,7 @@ BridgedEngine = Callable[..., None]
 
 @pytest.fixture(scope="session")
 def engine_url() -> Iterator[str]:
-    """Returns DOCKER_HOST of an engine that has IMAGE."""
+    """Yields the DOCKER_HOST of an engine that has IMAGE."""
     try:
         with any_engine() as url:
             client = docker.DockerClient(base_url=url)
@@ -48,7 +48,7 @@ def engine_url() -> Iterator[str]:
 
 @pytest.fixture
 def engine(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client of the engine that the package uses in this test. No other test with this fixture uses it at the same time."""
+    """Yields a client of the engine that the package uses in this test. No other test with this fixture uses it at the same time."""
     monkeypatch.setenv("DOCKER_HOST", engine_url)
     name = hashlib.sha256(engine_url.encode()).hexdigest()[:16]
     with Path(tempfile.gettempdir(), f"agentbench-tests-{name}.lock").open("w") as file, closing(docker.from_env()) as client:
@@ -58,7 +58,7 @@ def engine(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def bridged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BridgedEngine]:
-    """Makes the package use an engine of the tests, with quotas and a network."""
+    """Returns a function that makes the package use an engine of the tests, with quotas and a network."""
     with ExitStack() as stack:
 
         def make(*addresses: str, images: Mapping[str, Sequence[str]] = MappingProxyType({})) -> None:
@@ -72,7 +72,7 @@ def bridged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bridged
 
 
 def listed(engine: Any, **given: Any) -> list[Any]:
-    """Returns the sandboxes in an engine. Other tests may have containers there."""
+    """Returns the containers of sandboxes in an engine, also those of other tests."""
     return list(engine.containers.list(filters={"label": OWNER}, ignore_removed=True, **given))
 
 
@@ -88,7 +88,7 @@ def task(folder: Path, **values: Any) -> Task:
 
 @pytest.fixture
 def opened(engine: Any, tmp_path: Path) -> Open:
-    """Opens a sandbox of a task with these values until the block ends."""
+    """Returns a function that opens a sandbox of a task with these values until the block ends."""
 
     @asynccontextmanager
     async def make(**values: Any) -> AsyncIterator[Sandbox]:

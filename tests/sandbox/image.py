@@ -27,7 +27,7 @@ def root(names: Sequence[str] = PROGRAMS) -> bytes:
         str(each) for file in (*programs, "etc/passwd", "home/worker", *libraries) for each in PurePosixPath(file.strip("/")).parents
     }
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        for folder in sorted(parents - {"."}):  # An engine gives those that it makes itself to root alone.
+        for folder in sorted(parents - {"."}):  # Folders that the engine creates itself belong to root.
             tar.addfile(_entry(folder, tarfile.DIRTYPE, 0o755))
         for folder, mode in {"tmp": 0o1777, "root": 0o700, "home/worker": 0o777, "app": 0o777, "proc": 0o755, "sys": 0o755}.items():
             tar.addfile(_entry(folder, tarfile.DIRTYPE, mode))

@@ -14,7 +14,7 @@ from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, CommandResult, File
 
 
 class LocalSandbox:
-    """Commands run in `folder`; files go to and come from below it, with their absolute paths."""
+    """A sandbox that runs commands in `folder`. Files are copied to and from places below it, with their absolute paths."""
 
     kind = "local"
 

@@ -1,4 +1,4 @@
-"""Programs in a real bubblewrap: what they cannot see, and that limits hold and nothing is left behind."""
+"""Programs in a real bubblewrap: isolation and limits, and that no processes are left behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture
 async def inside() -> AsyncIterator[Bubblewrap]:
-    """A started sandbox. Skips the test, with the reason, if this machine cannot run one."""
+    """Yields a started sandbox. Skips the test, with the reason, if this machine cannot run one."""
     bubblewrap = Bubblewrap("the sandbox of a test", PLACE)
     try:
         await bubblewrap.start()
@@ -58,7 +58,7 @@ def _wait_until_gone(mark: str) -> None:
 
 
 async def test_commands(inside: Bubblewrap) -> None:
-    """The output of a command is in order, with its exit code. It runs as the user nobody, in a folder that is empty each time."""
+    """The output of a command is in order, with its exit code. It runs as the user `nobody`, in a folder that is empty each time."""
     said = await inside.exec("echo one; echo two >&2; echo three > file; ls; exit 3", seconds=20)
     where = await inside.exec("pwd; id -u; ls; echo $COLOUR; hostname", seconds=20, env={"COLOUR": "blue"})
     killed = await inside.exec("kill -9 $$", seconds=20)
@@ -71,7 +71,7 @@ async def test_commands(inside: Bubblewrap) -> None:
     assert KIND == inside.kind
 
 
-async def test_what_is_not_inside(inside: Bubblewrap, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_isolation(inside: Bubblewrap, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Variables, home folders, the repository, temporary files, processes, open files and privileges of this machine are not visible."""
     canary = secrets.token_hex(16)
     monkeypatch.setenv("CANARY", canary)
@@ -114,7 +114,7 @@ print([name for _, name in socket.if_nameindex()])""",
     assert "Connection refused\nNetwork is unreachable\n['lo']\n" == said.output
 
 
-async def test_what_takes_too_much(inside: Bubblewrap) -> None:
+async def test_limits(inside: Bubblewrap) -> None:
     """Processes, memory, files, shared memory and time are limited, and the next command runs normally."""
     bomb = await python(
         inside,
@@ -156,7 +156,7 @@ async def test_much_output(inside: Bubblewrap) -> None:
     assert much.output.endswith("xxx\nlast\n")
 
 
-async def test_what_is_left_running(inside: Bubblewrap) -> None:
+async def test_processes_in_the_background(inside: Bubblewrap) -> None:
     """All processes of a command end when it is done, when its time is over, and when it is cancelled."""
     marks = [f"{9000 + number}.{secrets.randbelow(10**9)}" for number in range(4)]
     away = "setsid sleep {0} >/dev/null 2>&1 &"
@@ -174,7 +174,7 @@ async def test_what_is_left_running(inside: Bubblewrap) -> None:
 
 
 @pytest.mark.usefixtures("inside")
-async def test_who_opened_it_is_killed(tmp_path: Path) -> None:
+async def test_a_killed_owner(tmp_path: Path) -> None:
     """If the process that opened a sandbox is killed, nothing of the sandbox is left."""
     mark = f"9009.{secrets.randbelow(10**9)}"
     program = tmp_path / "program.py"
@@ -193,8 +193,8 @@ asyncio.run(Bubblewrap("one", CodePlace("bubblewrap")).exec("(setsid sleep {mark
     wait_for(lambda: not running(mark), "the end of the program", 60)
 
 
-async def test_where_there_can_be_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error has the reason: no program, a kernel that refuses, no Python inside. The slot is free again."""
+async def test_machines_without_bubblewrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no sandbox can start, the error has the reason: no program, a kernel that refuses, or no Python inside. The slot is released."""
     ended: list[str] = []
     _open_to_all(tmp_path)
 
@@ -210,13 +210,13 @@ async def test_where_there_can_be_none(tmp_path: Path, monkeypatch: pytest.Monke
     program.chmod(0o755)
     forbidden = await refusal()
 
-    assert "there is no program `bwrap` on the PATH; install bubblewrap 0.8 or later, or choose `code_sandbox: docker`" == nowhere
-    assert forbidden.startswith("the sandbox of a test cannot be made: bwrap: No permissions to create new namespace; ")
+    assert "the program `bwrap` is not on the PATH; install bubblewrap 0.8 or later, or choose `code_sandbox: docker`" == nowhere
+    assert forbidden.startswith("the sandbox of a test cannot be created: bwrap: No permissions to create new namespace; ")
     assert ["", ""] == ended
 
 
 def _open_to_all(folder: Path) -> None:
-    """Makes a folder accessible to all users, because bubblewrap runs as nobody if the tests run as root."""
+    """Makes a folder accessible to all users, because bubblewrap runs as the user `nobody` if the tests run as root."""
     for each in (folder, *folder.parents):
         if each.stat().st_uid == os.getuid() and not each.stat().st_mode & 0o001:
             each.chmod(0o755)

@@ -12,7 +12,7 @@ def clipped(*pieces: bytes, kept: int = 8) -> Clip:
     return clip
 
 
-def test_what_fits_is_whole() -> None:
+def test_short_output_is_complete() -> None:
     """Output up to the limit is kept completely, in whatever pieces it arrives."""
     assert ("abcdefgh", 0) == (clipped(b"abcdefgh").text, clipped(b"abcdefgh").omitted)
     assert "abcdefgh" == clipped(*(bytes([each]) for each in b"abcdefgh")).text
@@ -25,7 +25,7 @@ def test_the_middle_is_left_out() -> None:
         assert ("abcd\n[4 bytes left out]\nijkl", 4) == (clip.text, clip.omitted)
 
 
-def test_bytes_that_are_no_text() -> None:
+def test_invalid_utf8() -> None:
     """Invalid UTF-8 is replaced, also if a character was split by the truncation."""
     assert "a\ufffdb" == clipped(b"a\xffb").text
     assert "abc\ufffd\n[6 bytes left out]\n\ufffddef" == clipped(b"abc\xc3\xa4bcde\xc3\xa4def").text

@@ -1,4 +1,4 @@
-"""Leftover sandboxes that the engine does not remove: a server on loopback plays the engine."""
+"""Leftover sandboxes that cannot be removed, with a server on loopback in the role of the Docker Engine."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class _Handler(QuietHandler):
 
 @pytest.fixture
 def stubborn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """The engine that the package uses in this test, which refuses to remove some sandboxes."""
+    """Yields the engine that the package uses in this test. It refuses to remove some sandboxes."""
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
     with serving(Engine()) as server:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
         yield server
 
 
-def test_what_cannot_be_removed_is_told(stubborn: Engine, capsys: pytest.CaptureFixture[str]) -> None:
-    """`agentbench cleanup` removes what it can, names the rest with the engine's reason, and does not say that nothing was left."""
+def test_containers_that_cannot_be_removed_are_named(stubborn: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    """`agentbench cleanup` removes as much as it can, names the rest with the engine's reason, and reports no success."""
     status = main(["cleanup"])
 
     said = capsys.readouterr()
@@ -73,8 +73,8 @@ def test_what_cannot_be_removed_is_told(stubborn: Engine, capsys: pytest.Capture
     assert [STUCK] == stubborn.containers
 
 
-async def test_a_session_says_it_too(stubborn: Engine) -> None:
-    """A session reports it, too, and continues, because leftovers of other sessions do not prevent rollouts."""
+async def test_a_session_reports_it_too(stubborn: Engine) -> None:
+    """A session also reports a leftover that cannot be removed, and continues, because it does not prevent rollouts."""
     told: list[str] = []
     await Sandboxes("another-run", 1, told.append)._clean_up_once()
 

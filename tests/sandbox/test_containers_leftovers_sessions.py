@@ -1,4 +1,4 @@
-"""Sessions build images before sandboxes, and leave no sandboxes behind, however they end."""
+"""Sessions build images before they open sandboxes, and leave no sandboxes behind, however they end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def of_this_test(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def suite(project: Project, agent: str = "oracle", **tasks: dict[str, str]) -> None:
-    """A suite of small tasks, each with its own files."""
+    """Writes a suite of small tasks, each with its own files."""
     project.write("scenarios/shop/test_shop.py", TEST)
     for name, files in tasks.items():
         write_task(
@@ -43,8 +43,11 @@ def suite(project: Project, agent: str = "oracle", **tasks: dict[str, str]) -> N
     project.write("scenarios/shop/suite.yaml", json.dumps(spec))
 
 
-def test_images_are_made_before(engine: Any, project: Project) -> None:
-    """Each content is built once. A task whose image cannot be built is an ERROR with the reason; the others run, and nothing is left."""
+def test_images_are_built_before_sandboxes(engine: Any, project: Project) -> None:
+    """Each distinct image is built once.
+
+    A task whose image cannot be built is an ERROR with the reason, the other tasks run, and no sandbox is left.
+    """
     fails = {"environment/Dockerfile": f"FROM {IMAGE}\nRUN echo it fails here; exit 7\n"}
     suite(project, first={}, second={}, same={"environment/Dockerfile": DOCKERFILE.format("first")}, broken=fails)
     before = {each.id for each in engine.images.list("agentbench-task")}
@@ -61,7 +64,7 @@ def test_images_are_made_before(engine: Any, project: Project) -> None:
 
 
 def test_no_engine(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an engine, the error says what is missing, and what would help."""
+    """Without an engine, the error says what is missing and what would help."""
     suite(project, first={})
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     result = project.run("scenarios/shop")
@@ -71,7 +74,7 @@ def test_no_engine(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["ctrl-c", "sigterm", "sigkill"])
-def test_a_session_that_is_ended(engine: Any, project: Project, number: int) -> None:
+def test_a_session_that_is_stopped(engine: Any, project: Project, number: int) -> None:
     """The sandboxes of a session end with it, however it is ended."""
     suite(project, first={"solution/solve.sh": "sleep 600"}, second={"solution/solve.sh": "sleep 600"})
     background = Background(project, "scenarios/shop")
@@ -101,5 +104,5 @@ def test_a_session_that_is_killed_with_its_pool(engine: Any, project: Project) -
 
     assert 2 == left
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*removed what was left of a session that was killed: sandbox * of shop?first?, run *"])
+    result.stdout.fnmatch_lines(["*removed what a killed session had left: sandbox * of shop?first?, run *"])
     assert [] == listed(engine, all=True)

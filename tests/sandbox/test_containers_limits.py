@@ -19,8 +19,9 @@ pytestmark = pytest.mark.slow
 
 
 async def test_limits(engine: Any, opened: Open) -> None:
-    """Memory, swap, CPU, processes and the size of a file are limited; who takes more memory than there is is killed alone, and who fills
-    it with small programs has a command that failed.
+    """Memory, swap, CPU, processes and file sizes are limited.
+
+    A process that takes too much memory is killed alone, and a command that fills the memory with small programs fails.
     """
     read = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null; ulimit -f; ulimit -c"
     async with opened(memory_mb=64, storage_mb=16, cpus=0.5) as sandbox:
@@ -37,8 +38,8 @@ async def test_limits(engine: Any, opened: Open) -> None:
     assert ("none", ["NONE"]) == (
         given["LogConfig"]["Type"],
         container.attrs["Config"]["Healthcheck"]["Test"],
-    )  # nothing grows or runs beside
-    assert full.exit_code in (137, None)  # and no infra error, which an agent could choose instead of a 0
+    )  # no log of the engine grows, and no health check runs
+    assert full.exit_code in (137, None)  # not an infra error, which an agent could cause to avoid a 0
     assert [str(64 << 20), "16384", "0"] == said.output.split()
     assert large.output.endswith(f"{16 << 20}\n")
     assert greedy.output.endswith("after\n")
@@ -54,7 +55,7 @@ async def test_no_network(opened: Open) -> None:
     assert ["lo"] == said.output.split()
 
 
-async def test_nothing_of_the_host(engine: Any, opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_isolation_from_the_host(engine: Any, opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The environment, folders and proxies of the host are not visible, and there are no privileges for an escape."""
     monkeypatch.setenv("AGENTBENCH_CANARY", "sings")
     monkeypatch.setenv("HTTPS_PROXY", "http://canary:9")
@@ -72,12 +73,12 @@ async def test_nothing_of_the_host(engine: Any, opened: Open, monkeypatch: pytes
     assert ([], False) == (container.attrs["Mounts"], container.attrs["HostConfig"]["Privileged"])
     assert "NoNewPrivs:\t1" in privileges.output
     capabilities = int(privileges.output.split("CapBnd:")[1].split()[0], 16)
-    assert [0, 1, 3, 4, 5, 6, 7, 10, 18] == [bit for bit in range(64) if capabilities >> bit & 1]  # those of docs/sandboxes.md
+    assert [0, 1, 3, 4, 5, 6, 7, 10, 18] == [bit for bit in range(64) if capabilities >> bit & 1]  # the capabilities in docs/sandboxes.md
     assert "sandbox\n" == name.output
 
 
-def test_what_ends_by_itself(engine: Any, tmp_path: Path) -> None:
-    """At its deadline, a container ends by itself, with all its processes."""
+def test_a_container_ends_at_its_deadline(engine: Any, tmp_path: Path) -> None:
+    """At its deadline, a container ends with all its processes, without help from outside."""
     container = engine.containers.create(IMAGE, **options(task(tmp_path), labels("r", KEY, time.time() + 1), ["sleep", "1"]))
     container.start()
     container.exec_run(["bash", "-c", "trap '' TERM HUP INT; while :; do sleep 1; done"], detach=True)

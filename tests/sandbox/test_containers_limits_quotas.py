@@ -1,4 +1,4 @@
-"""Limits that need an engine with quotas."""
+"""Limits of sandboxes that need an engine with quotas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sandbox.conftest import KEY, BridgedEngine, task
 
 pytestmark = pytest.mark.slow
 
-#: Writes MiB after MiB, each a file, until no more goes in.
+#: Writes files of 1 MiB until the disk is full.
 WRITE = "for i in {1..99}; do head -c 1048576 /dev/zero > $i 2>/dev/null || break; done; echo $((i - 1))"
 
 

@@ -1,4 +1,4 @@
-"""Ownership of sandboxes: which ones are leftovers."""
+"""Ownership of sandboxes: which sandboxes are leftovers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_a_dead_owner() -> None:
     assert is_leftover(reused, now=0.0)
 
 
-def test_a_dead_owner_that_nobody_has_waited_for() -> None:
-    """A zombie counts as ended: in a container, PID 1 may never reap a killed pool of a killed session."""
+def test_a_zombie_owner() -> None:
+    """A zombie counts as ended. In a container, PID 1 may never collect the killed pool of a killed session."""
     host, _, _ = owner().rsplit(":", 2)
     zombie = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     own = {OWNER: f"{host}:{zombie.pid}:{start_time(zombie.pid)}", DEADLINE: "1000"}

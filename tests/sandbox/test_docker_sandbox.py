@@ -34,8 +34,8 @@ async def test_commands(opened: Open) -> None:
     assert ["0\n", "1\n", "2\n", "3\n", "4\n"] == [each.output for each in quick]
 
 
-async def test_a_command_that_cannot_be(opened: Open) -> None:
-    """A command that cannot be passed to a shell fails itself; the sandbox does not fail."""
+async def test_an_impossible_command(opened: Open) -> None:
+    """If a command cannot be passed to a shell, the command fails, but not the sandbox."""
     async with opened() as sandbox:
         long = await sandbox.exec("true " + "x" * 200_000, seconds=10)
         nothing = await sandbox.exec("echo a\0b", seconds=10)
@@ -49,7 +49,7 @@ async def test_a_command_that_cannot_be(opened: Open) -> None:
 
 
 async def test_a_command_that_takes_too_long(opened: Open) -> None:
-    """It is killed with all its processes, also those in other sessions. Its output until then is kept."""
+    """A command that takes too long is killed with all its processes, also those in other sessions. Its output until then is kept."""
     started = "echo begun; (setsid sleep 999 &); (setsid bash -c 'sleep 998 & wait' &); sleep 997"
     async with opened() as sandbox:
         await sandbox.exec("(setsid sleep 555 >/dev/null 2>&1 &)", seconds=10)
@@ -61,7 +61,7 @@ async def test_a_command_that_takes_too_long(opened: Open) -> None:
 
 
 async def test_much_output(opened: Open) -> None:
-    """The beginning and the end are kept, with the size of the rest, in bounded memory."""
+    """The beginning and the end of long output are kept, with the size of the rest. The memory for this is limited."""
     async with opened() as sandbox:
         much = await sandbox.exec("echo first; head -c 5000000 /dev/zero | tr '\\0' x; echo; echo last", seconds=60)
 
@@ -103,7 +103,7 @@ async def test_files(opened: Open, tmp_path: Path) -> None:
 
 
 async def test_the_end_of_processes(opened: Open) -> None:
-    """All processes end, of whatever user and however many. Their files stay, and the sandbox works afterwards."""
+    """`end_processes` ends the processes of all users, however many there are. Files stay, and the sandbox works afterwards."""
     async with opened() as sandbox:
         await sandbox.exec("echo kept > /app/file; (setsid sleep 999 &)", seconds=10, user="worker")
         await sandbox.end_processes()
@@ -131,7 +131,7 @@ async def test_a_crowd_of_processes(opened: Open) -> None:
     assert [["up\n"] * 3] * 6 == await asyncio.gather(*(one() for _ in range(6)))
 
 
-async def test_who_kills_all(opened: Open) -> None:
+async def test_signals_from_inside(opened: Open) -> None:
     """Signals from inside cannot end a sandbox, and orphans do not remain as zombies."""
     async with opened() as sandbox:
         await sandbox.exec("for i in {1..64}; do kill -$i 1; done 2>/dev/null; (setsid sleep 0.1 &); kill -9 -1", seconds=10)
@@ -141,7 +141,7 @@ async def test_who_kills_all(opened: Open) -> None:
 
 
 async def test_a_sandbox_that_has_ended(engine: Any, opened: Open) -> None:
-    """Its container is removed. A second end does nothing, and other methods raise an InfraError that says so."""
+    """If a sandbox has ended, its container is removed. A second end does nothing, and other methods raise an InfraError that says so."""
     async with opened() as sandbox:
         fresh = await sandbox.fresh()
         (one, other) = listed(engine)
@@ -160,8 +160,8 @@ async def test_a_sandbox_that_has_ended(engine: Any, opened: Open) -> None:
     assert one.labels[DEADLINE].isdigit()
 
 
-async def test_a_sandbox_that_is_taken_away(engine: Any, opened: Open) -> None:
-    """If its container is removed by others, all methods raise InfraError, so the rollout gets no score."""
+async def test_a_container_that_was_removed(engine: Any, opened: Open) -> None:
+    """If the container is removed from outside, all methods raise InfraError, so the rollout gets no score."""
     async with opened() as sandbox:
         (container,) = listed(engine)
         running = asyncio.create_task(sandbox.exec("sleep 30", seconds=40))
@@ -176,14 +176,14 @@ async def test_a_sandbox_that_is_taken_away(engine: Any, opened: Open) -> None:
 
 
 async def test_a_task_without_an_image(opened: Open) -> None:
-    """An image that does not exist is an InfraError with its name."""
+    """If an image does not exist, an InfraError with its name is raised."""
     with pytest.raises(InfraError, match="pytest-agentbench/nowhere"):
         async with opened(image="127.0.0.1:9/pytest-agentbench/nowhere:1"):
             pass
 
 
 async def test_an_image_that_is_built(engine: Any, opened: Open, tmp_path: Path) -> None:
-    """environment/ is built once for each content. If that fails, the error has the output of the build."""
+    """The image of environment/ is built once for each content. If the build fails, the error has its output."""
     environment = tmp_path / "environment"
     environment.mkdir()
     (environment / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo built > /app/built\nUSER worker\n")

@@ -42,9 +42,9 @@ async def reached(sandbox: Sandbox, places: Sequence[tuple[str, int]]) -> list[s
 
 @pytest.mark.slow
 async def test_private_addresses(bridged: BridgedEngine, tmp_path: Path) -> None:
-    """Public addresses are reached and private ones are not, before and after the end of processes; ranges that a suite names are open.
+    """Public addresses are reached and private ones are not, before and after processes were ended. Ranges that a suite names are open.
 
-    Of a name server with a private address DNS alone is reached, also when an agent names another one.
+    On a name server with a private address, only the DNS port is reached, also if an agent configures another server.
     """
     if not shutil.which("nft"):
         pytest.skip("NOT TESTED: which addresses are closed to sandboxes; it takes nft (Debian: nftables)")
@@ -73,7 +73,7 @@ async def test_private_addresses(bridged: BridgedEngine, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-async def test_no_image(bridged: BridgedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_filter_that_cannot_be_built(bridged: BridgedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the filter cannot be built, no sandbox opens, and the error says what to do. A suite that opens all addresses needs no filter."""
     bridged()
     monkeypatch.setattr(containers, "FILTER_DOCKERFILE", "FROM 127.0.0.1:1/no-registry\n")
@@ -84,7 +84,7 @@ async def test_no_image(bridged: BridgedEngine, tmp_path: Path, monkeypatch: pyt
     await sandbox.end()
 
 
-def test_who_needs_a_filter(tmp_path: Path) -> None:
+def test_tasks_that_need_a_filter(tmp_path: Path) -> None:
     """A task needs a filter if it has a network and not all addresses are open."""
     assert not needs_filter(task(tmp_path))
     assert needs_filter(task(tmp_path, network="public"))

@@ -18,8 +18,9 @@ VERIFIER = "#!/bin/bash\nsleep 1\necho 1 > /logs/verifier/reward.txt\n"
 
 
 async def test_a_verifiers_own_sandbox(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has the slot of its rollout, in whose sandbox nothing of the agent's runs any more: nobody comes in meanwhile, and where all
-    slots are taken by rollouts that are to be verified none waits for another.
+    """The sandbox of a separate verifier uses the slot of its rollout, in whose sandbox no process of the agent is left.
+
+    No other rollout gets the slot in between. So rollouts cannot wait for each other if all slots are taken.
     """
     monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
     script = tmp_path / "tests" / "test.sh"
@@ -39,7 +40,7 @@ async def test_a_verifiers_own_sandbox(engine: Any, tmp_path: Path, monkeypatch:
             idle &= len(there) < 2 or not await asyncio.to_thread(runs, first, "sleep 999")
             await asyncio.sleep(0.05)
         verification = await verifying
-        await asyncio.sleep(0.5)  # more than it takes to look for a slot
+        await asyncio.sleep(0.5)  # longer than the interval between two checks for a slot
         came_in = waiting.done()
     finally:
         await sandbox.end()

@@ -17,8 +17,8 @@ def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
 
 
-async def test_no_more_than_that() -> None:
-    """Sessions share the slots: a sandbox waits until a slot is free in whatever session."""
+async def test_sessions_share_the_slots() -> None:
+    """Sessions share the slots. If all are taken, a sandbox waits until any session releases one."""
     one, other = Slots(2, print), Slots(2, print)
     first, second = await one.take(), await other.take()
     third = asyncio.create_task(one.take())
@@ -37,8 +37,8 @@ async def test_no_more_than_that() -> None:
     held.release()
 
 
-async def test_who_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a rollout waits for long, the user is told once per session, with the option to change."""
+async def test_the_notice_about_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a rollout waits for long, the user gets one notice per session, with the option to change."""
     monkeypatch.setattr(factory, "_NOTICE_AFTER", 0.0)
     sentences: list[str] = []
     session = Slots(1, sentences.append)
@@ -49,10 +49,10 @@ async def test_who_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         slot.release()
         (await waiting).release()
 
-    assert ["1 sandbox runs on this machine at once, and others wait; --agentbench-sandboxes=N allows N"] == sentences
+    assert ["a rollout waits, because at most 1 sandbox runs at once on this machine; --agentbench-sandboxes=N changes this"] == sentences
 
 
-async def test_locks_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_locks_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """If locks cannot be used, no sandbox is opened."""
     monkeypatch.setenv("AGENTBENCH_LOCKS", f"{__file__}/locks")
 
@@ -61,5 +61,5 @@ async def test_locks_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_default() -> None:
-    """The default is two for each core, and never more than 24."""
+    """The default number of slots is two for each core, at least 2 and at most 24."""
     assert 2 <= factory.default_count() <= 24

@@ -30,8 +30,9 @@ def tar_of(*entries: tuple[str, bytes, str]) -> bytes:
 
 
 def test_only_files_and_folders(tmp_path: Path) -> None:
-    """Symbolic links, pipes and devices are no artifacts: a link would show the verifier its own tests as if the agent had made them.
-    A file that has two names is one under both; a second name of what is no artifact is none either.
+    """Only files and folders are copied. A symbolic link could show the verifier its own tests as if the agent had made them.
+
+    Pipes and devices are left out, too. A hard link is copied if the file that it names is copied.
     """
     tar = tar_of(
         ("app", tarfile.DIRTYPE, ""),
@@ -55,7 +56,7 @@ def test_only_files_and_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../out.txt", "/../../out.txt", "app/../../out.txt"])
-def test_nothing_leaves_its_folder(tmp_path: Path, name: str) -> None:
+def test_paths_out_of_the_folder(tmp_path: Path, name: str) -> None:
     """A path that leads out of the folder is refused, and nothing is written there."""
     inside = tmp_path / "inside"
     inside.mkdir()
@@ -67,7 +68,7 @@ def test_nothing_leaves_its_folder(tmp_path: Path, name: str) -> None:
 
 
 def test_too_large(tmp_path: Path) -> None:
-    """A sparse file is small in a tar but large on a disk. Nothing of it is written."""
+    """A sparse file, which is small in a tar but large on a disk, is refused before anything is written."""
     with (tmp_path / "holes").open("wb") as file:
         file.truncate(LARGEST + 1)
     subprocess.run(["tar", "-cSf", "holes.tar", "holes"], cwd=tmp_path, check=True)

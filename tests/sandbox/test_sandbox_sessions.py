@@ -39,7 +39,7 @@ cpus = 0.5
 
 SOLVE = "echo hello > /root/hello"
 
-#: Task -> what the scripted model does, answer after answer; the last one again and again.
+#: Task -> the commands of the scripted model, one per answer. The last one is repeated.
 PLAYS: Mapping[str, list[str]] = {
     "solved": [SOLVE, "done"],
     "idle": ["done"],
@@ -56,7 +56,7 @@ SILENT = {"tests/test.sh": "echo the disk is full\n"}
 
 
 def rules() -> list[Json]:
-    """A script in which the task's name, which stands in its instruction, decides."""
+    """Returns a script that chooses its answers by the task's name in the instruction."""
     return [
         rule
         for task, play in PLAYS.items()
@@ -96,8 +96,9 @@ def bench(project: Project, engine: Any) -> Project:
 
 
 def test_a_terminal_agent(bench: Project) -> None:
-    """Who solves a task has its reward, also at a limit of iterations or of time; who does nothing or cheats has 0, and a verifier that
-    says nothing is no score. Reports tell what was solved, what it took, and why the others were not.
+    """An agent that solves a task gets its reward, also at a limit of iterations or time. An idle agent or one that cheats gets 0.
+
+    A verifier without output gives no score. Reports show the solved tasks, their costs, and why the others were not solved.
     """
     result = bench.run("-v", "--agentbench-retries=0")
 
@@ -108,7 +109,7 @@ def test_a_terminal_agent(bench: Project) -> None:
     ends = {name: (each.status, each.reason.partition(" ")[0]) for name, each in rollouts.items()}
     assert {"endless": ("limit", "iterations:"), "late": ("limit", "time:")} == {name: ends[name] for name in ("endless", "late")}
     assert "infra_error" == rollouts["silent"].status
-    assert "its output ends with: the disk is full" in rollouts["silent"].reason
+    assert "the verifier's output ends with: the disk is full" in rollouts["silent"].reason
     (command,) = rollouts["solved"].tool_calls
     assert ("bash", SOLVE) == (command.name, command.arguments["command"])
     assert rollouts["solved"].started_ns < (command.started_ns or 0) < (command.ended_ns or 0) < rollouts["solved"].ended_ns
@@ -128,7 +129,7 @@ def test_a_terminal_agent(bench: Project) -> None:
     assert ["cheat", "endless", "idle", "late", "solved"] == [task["scenario"] for task in tasks]
 
 
-def test_what_proves_tasks(bench: Project) -> None:
+def test_oracle_and_nothing(bench: Project) -> None:
     """The task's own solution gets 1, and doing nothing gets 0. Neither calls a model."""
     oracle = bench.run("--agentbench-agent=oracle", "--agentbench-retries=0", "-k", "solved or idle or silent")
 
@@ -154,8 +155,8 @@ def test_many_at_once(bench: Project, engine: Any) -> None:
         assert [] == engine.containers.list(all=True, filters={"label": OWNER})
 
 
-def test_a_skip_is_no_pass(bench: Project) -> None:
-    """A rule of the command line, which judges any part, names what was skipped; where nothing is left it decides nothing."""
+def test_skipped_tasks_do_not_pass(bench: Project) -> None:
+    """A rule of the command line names skipped tasks. If no other task is left, the verdict is INCONCLUSIVE."""
     write_task(bench.root / "scenarios/bench/tasks", "train", {"task.toml": "[environment]\ngpus = 1\n"})
     rule = "--agentbench-gate=reward.mean >= 0 of run"
 

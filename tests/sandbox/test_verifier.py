@@ -18,13 +18,13 @@ pytestmark = pytest.mark.slow
 REWARD = "/logs/verifier/reward.txt"
 JSON = "/logs/verifier/reward.json"
 
-#: Rewards who has made /app/solved.
+#: Gives 1 if the agent has made /app/solved.
 HONEST = f"""#!/bin/bash
 ls -A /tests | grep -vx test.sh && echo "FAILED there is more in /tests"
 if [ -f /app/solved ]; then echo 1 > {REWARD}; else echo "FAILED test_solved - no such file"; echo 0 > {REWARD}; exit 1; fi
 """
 
-#: What an agent does, as root, that has solved nothing.
+#: Commands of an agent that runs as root and has not solved the task.
 CHEATS = {
     "forged rewards": f"mkdir -p /logs/verifier; echo 1 > {REWARD}; echo '{{\"reward\": 1}}' > {JSON}",
     "a folder of its own": f"mkdir -p /app/mine/verifier; rm -rf /logs; ln -s /app/mine /logs; echo '{{\"reward\": 1}}' > {JSON}",
@@ -39,7 +39,7 @@ CHEATS = {
 
 @pytest.fixture
 def tests(tmp_path: Path) -> Callable[[str], int]:
-    """Writes the script of the task that `opened` makes; it is honest as long as nobody writes another."""
+    """Returns a function that writes the script of the task. Before it is called, the script is HONEST."""
     script = tmp_path / "tests" / "test.sh"
     script.parent.mkdir()
     script.write_text(HONEST)
@@ -48,7 +48,7 @@ def tests(tmp_path: Path) -> Callable[[str], int]:
 
 @pytest.mark.parametrize("cheat", CHEATS)
 async def test_cheats(opened: Open, tests: Callable[[str], int], tmp_path: Path, cheat: str) -> None:
-    """Whatever an agent that is root leaves behind where the verifier works, or running, who has solved nothing gets 0."""
+    """An agent that has solved nothing gets 0, whatever files or processes it leaves in the places of the verifier."""
     async with opened() as sandbox:
         await sandbox.exec(CHEATS[cheat], seconds=10)
         verification = await verify(sandbox, task(tmp_path))
@@ -61,8 +61,11 @@ async def test_cheats(opened: Open, tests: Callable[[str], int], tmp_path: Path,
     )
 
 
-async def test_what_was_solved(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
-    """An honest agent has its reward, with the verifier's times; nothing of it runs on, and the agent saw nothing of its files."""
+async def test_an_honest_agent(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
+    """An honest agent gets its reward, with the verifier's times.
+
+    No process of the verifier is left, and the agent cannot see its files.
+    """
     tests(f"{HONEST}\n(setsid sleep 900 >/dev/null 2>&1 &)\nstat -c '%a %u' /logs/verifier; id -u; echo $WORD\n")
     async with opened() as sandbox:
         before = await sandbox.exec("ls -d /tests /logs; touch /app/solved", seconds=10)
@@ -77,13 +80,13 @@ async def test_what_was_solved(opened: Open, tests: Callable[[str], int], tmp_pa
     assert (1.0, "700 1000\n1000\n\n") == (others.reward, others.output)
 
 
-async def test_what_measures_nothing(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
+async def test_verifiers_without_a_reward(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
     """A verifier without a reward is an infra error with the reason and the end of its output. The next attempt starts afresh."""
     silent = {
-        "echo hello": "neither reward.json nor reward.txt.*; its output ends with: hello",
+        "echo hello": "neither reward.json nor reward.txt.*; the verifier's output ends with: hello",
         f"echo nan > {REWARD}": "must be between",
         f"printf '' > {REWARD}": "is empty",
-        f"echo 1 > {REWARD}; echo '[]' > {JSON}": "must be names with numbers",
+        f"echo 1 > {REWARD}; echo '[]' > {JSON}": "must be an object of names and numbers",
         f"echo 1 > {REWARD}; echo waiting; sleep 600": "took longer than its 2 s and was killed.*waiting",
     }
     async with opened() as sandbox:
@@ -139,11 +142,13 @@ async def test_a_sandbox_that_does_not_start_again(opened: Open, tests: Callable
         found = await verify(sandbox, task(tmp_path))
 
     assert 0.0 == found.reward
-    assert "no verifier can be started, and in a new one it can" in found.tampered
+    assert "the verifier cannot be started in the sandbox that the agent left, but in a new one it can" in found.tampered
 
 
 async def test_a_separate_verifier(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
-    """It only gets the artifacts of the agent: files and folders, without links to its own tests, and none of the agent's programs."""
+    """A separate verifier gets only the artifacts of the agent: files and folders, without links to its own tests and without the agent's
+    programs.
+    """
     asked = {"separate_verifier": True, "artifacts": ("/app/out", "/app/none")}
     tests("cd /app; find . /logs/artifacts | sort; cat out/answer out/again; ls /bin/evil; echo 1 > /logs/verifier/reward.txt\n")
     async with opened() as sandbox:

@@ -25,7 +25,7 @@ def ctrf(*statuses: str) -> bytes:
     ],
 )
 def test_ctrf(statuses: tuple[str, ...], checks: Checks) -> None:
-    """A CTRF report has the first failed check, and the first check that was not made."""
+    """A CTRF report is read for its first failed check, and the first check that was skipped."""
     assert checks == read_checks(ctrf(*statuses), "FAILED what_is_printed")
 
 
@@ -58,5 +58,8 @@ def test_no_report(report: bytes | None) -> None:
     ],
 )
 def test_output(output: str, checks: Checks) -> None:
-    """pytest, unittest, and anybody who prints `FAILED name`: their first failure, and what the first two count as skipped."""
+    """The first failure is read from the output of pytest, unittest, and other programs that print `FAILED name`.
+
+    Skips are read for the first two.
+    """
     assert checks == read_checks(None, output)

@@ -1,6 +1,6 @@
-"""The tasks of the suite `openthoughts`: each is solved by its solution, and by nothing that only looks like one.
+"""The tasks of the suite `openthoughts`: their solutions solve them, and wrong solutions and cheats do not.
 
-`attempts/TASK/` has three wrong solutions and one that cheats; they may use the right one, which is in /solution.
+`attempts/TASK/` has three wrong solutions and one that cheats. They may use the right solution, which is in /solution.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ATTEMPTS = Path(__file__).parent / "attempts"
 TASKS = {each.id: each.task for each in load(ROOT / "scenarios/openthoughts/tasks") if each.task}
 ORACLE = "solution/solve.sh"
 
-#: Attempt -> the check that has to find it out.
+#: Attempt -> the check that must detect it.
 FOUND_OUT = {
     "configure-a-server": {
         "nothing": "it_starts",
@@ -71,7 +71,7 @@ FOUND_OUT = {
 
 
 def test_every_task_has_its_attempts() -> None:
-    """There are three wrong solutions and one that cheats. The helper for the checks of verifiers is the same in all tasks."""
+    """Each task has three wrong solutions and one that cheats. The helper for the checks of verifiers is equal in all tasks."""
     assert sorted(TASKS) == sorted(FOUND_OUT)
     for name, found_out in FOUND_OUT.items():
         scripts = sorted(file.stem for file in (ATTEMPTS / name).iterdir())
@@ -80,8 +80,8 @@ def test_every_task_has_its_attempts() -> None:
     assert 1 == len({Path(task.folder, "tests/checks.py").read_text() for task in TASKS.values()})
 
 
-def test_what_tasks_ask_for() -> None:
-    """All of them run everywhere: no network, little memory, a first layer that they share, and a verifier that the agent never met."""
+def test_tasks_run_everywhere() -> None:
+    """All tasks run without a network and with little memory. They share the first layer of their image, and have a separate verifier."""
     heads = {Path(task.folder, "environment/Dockerfile").read_text().splitlines()[1] for task in TASKS.values()}
 
     assert 1 == len(heads)
@@ -92,7 +92,7 @@ def test_what_tasks_ask_for() -> None:
 
 @pytest.fixture(scope="module")
 def base(engine_url: str) -> Iterator[str]:
-    """An engine with the base image of the tasks."""
+    """Yields the base image of the tasks, in an engine that has it."""
     import docker
 
     client = docker.DockerClient(base_url=engine_url)
@@ -115,7 +115,7 @@ async def opened(task: Task) -> AsyncIterator[Sandbox]:
 
 
 async def attempt(task: Task, script: Path | None) -> Verification:
-    """Returns the verification after a script was run instead of an agent, or after nothing was done."""
+    """Returns the verification after a script was run instead of an agent, or after nothing was run."""
     async with opened(task) as sandbox:
         if script is not None:
             await sandbox.put(Path(task.folder, "solution"), "/solution")
@@ -132,7 +132,7 @@ async def test_only_a_solution_solves_a_task(name: str, base: str, engine: Any) 
     task = TASKS[name]
     scripts: dict[str, Path | None] = {ORACLE: Path(task.folder, ORACLE), "nothing": None}
     scripts |= {file.stem: file for file in sorted((ATTEMPTS / name).iterdir())}
-    first = await attempt(task, scripts[ORACLE])  # which builds the image
+    first = await attempt(task, scripts[ORACLE])  # this builds the image
 
     assert (1.0, "") == (first.reward, first.first_failure), first.output
     others = [each for each in scripts if each != ORACLE]
@@ -144,7 +144,7 @@ async def test_only_a_solution_solves_a_task(name: str, base: str, engine: Any) 
 
 @pytest.mark.slow
 def test_agents(project: Project, base: str, engine: Any) -> None:
-    """A terminal agent whose model knows the solutions solves all of them, as the oracle does, and who does nothing solves none."""
+    """A terminal agent whose model knows the solutions solves all tasks, and so does the oracle. The agent `nothing` solves none."""
     project.shipped("openthoughts")
     for task in TASKS.values():
         make_image(task, lambda _line: None)
@@ -159,7 +159,10 @@ def test_agents(project: Project, base: str, engine: Any) -> None:
 
 @pytest.mark.slow
 def test_programs_of_an_orchestrator(project: Project, base: str, engine: Any) -> None:
-    """They run in containers of an image that the suite names, which a task's can be: four of twelve answers are what one printed."""
+    """Programs of an orchestrator run in containers of the image that the suite names, here that of a task.
+
+    They print four of twelve answers.
+    """
     make_image(TASKS["repair-a-package"], lambda _line: None)
     project.shipped("hle")
     sandbox = {"code_sandbox": "docker", "image": image_of(TASKS["repair-a-package"])}
@@ -176,7 +179,7 @@ def test_programs_of_an_orchestrator(project: Project, base: str, engine: Any) -
 
 
 def _solved_at_once(task: str) -> Json:
-    """A rule by which a model answers the task's instruction with its solution, as one command."""
+    """Returns a rule by which a model answers the task's instruction with its solution, as one command."""
     folder = Path(TASKS[task].folder)
     first_line = (folder / "instruction.md").read_text().partition("\n")[0]
     call = {"name": "bash", "arguments": {"command": (folder / ORACLE).read_text()}}

@@ -1,4 +1,4 @@
-"""Which values are rewards, and the errors for all others."""
+"""Reading rewards: valid values, and the errors for all others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_agentbench.sandbox.verifier import main_reward, read_rewards
     ],
 )
 def test_rewards(files: dict[str, bytes], rewards: dict[str, float]) -> None:
-    """reward.txt has one number, reward.json several with names, and has priority. True and false are numbers, as in Harbor."""
+    """reward.txt has one number. reward.json has several with names, and has priority. True and false are numbers, as in Harbor."""
     assert rewards == read_rewards(files)
 
 
@@ -42,9 +42,9 @@ def test_rewards(files: dict[str, bytes], rewards: dict[str, float]) -> None:
         ({"reward.json": b"{"}, "is not JSON"),
         ({"reward.json": b'{"reward": NaN}'}, "is not JSON"),
         ({"reward.json": b'{"reward": Infinity}'}, "is not JSON"),
-        ({"reward.json": b"1.0"}, "must be names with numbers, not '1.0'"),
-        ({"reward.json": b"[1]"}, "must be names with numbers"),
-        ({"reward.json": b"{}"}, "must be names with numbers"),
+        ({"reward.json": b"1.0"}, "must be an object of names and numbers, not '1.0'"),
+        ({"reward.json": b"[1]"}, "must be an object of names and numbers"),
+        ({"reward.json": b"{}"}, "must be an object of names and numbers"),
         ({"reward.json": b'{"reward": {"a": 1}}'}, "reward.json: 'reward' must be a number, not {'a': 1}"),
         ({"reward.json": b'{"reward": "1"}'}, "'reward' must be a number, not '1'"),
         ({"reward.json": b'{"reward": null}'}, "'reward' must be a number, not None"),
@@ -53,14 +53,14 @@ def test_rewards(files: dict[str, bytes], rewards: dict[str, float]) -> None:
     ],
 )
 def test_no_rewards(files: dict[str, bytes], words: str) -> None:
-    """Anything but finite numbers is never a score, but an error with the reason."""
+    """If a reward is not a finite number, the result is an error with the reason instead of a score."""
     with pytest.raises(InfraError, match=words):
         read_rewards(files)
 
 
-def test_the_main_one() -> None:
-    """The main reward is the one of that name, or the only one. Several others are an error."""
+def test_the_main_reward() -> None:
+    """The main reward is the one with the name `reward`, or the only one. Several rewards without that name are an error."""
     assert 0.5 == main_reward({"speed": 3.0, "reward": 0.5})
     assert 3.0 == main_reward({"speed": 3.0})
-    with pytest.raises(InfraError, match="has no 'reward' but 'speed', 'size'"):
+    with pytest.raises(InfraError, match=r"has several rewards \('speed', 'size'\); call the main one 'reward'"):
         main_reward({"speed": 3.0, "size": 1.0})

@@ -1,4 +1,4 @@
-"""The shipped banking suite: tools, labels and entries are what its README says, and the original's file drops in."""
+"""The shipped banking suite: tools, labels and entries are as its README describes, and the original's file can replace the data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NAMES = [
     "get_cd_products",
 ]
 
-#: The keys of an entry in the original's file, apart from `available_tools`, which stands once in tools.json here.
+#: The keys of an entry in the original's file, except `available_tools`, which is in tools.json here.
 ENTRY_KEYS = ["id", "question", "ground_truth", "metadata", "user_goals", "expected_tool_calls"]
 METADATA_KEYS = ["benchmark", "domain", "persona_index", "persona_name", "num_goals"]
 
@@ -53,14 +53,14 @@ entry_by_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: ent
 
 
 def test_tools_have_the_names_of_the_original() -> None:
-    """The twenty tools have the names, and the keys, of the original data set's."""
+    """The twenty tools have the names and the keys of the original data set."""
     assert sorted(NAMES) == sorted(SCHEMAS)
     assert [["title", "description", "type", "properties", "required", "response_schema"]] * 20 == [list(tool) for tool in TOOLS]
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool["title"])
 def test_schemas_are_json_schemas(tool: Json) -> None:
-    """Parameters and response are JSON schemas that say of every field what it is; required fields are among them."""
+    """Parameters and response are JSON schemas that describe every field. Required fields are among the fields."""
     for schema in (tool, tool["response_schema"]):
         fastjsonschema.compile(schema)
 
@@ -71,13 +71,13 @@ def test_schemas_are_json_schemas(tool: Json) -> None:
 
 
 def test_ids_number_the_hundred_entries() -> None:
-    """Ids are banking-000 to banking-099, so they are unique and say where an entry stands."""
+    """Ids are banking-000 to banking-099, so they are unique and give the position of an entry."""
     assert [f"banking-{number:03d}" for number in range(100)] == [entry["id"] for entry in ENTRIES]
 
 
 @entry_by_entry
 def test_entry_has_the_keys_of_the_original(entry: Json) -> None:
-    """An entry has the original's keys in the original's order, and says that its labels were made by hand."""
+    """An entry has the original's keys in the same order, and its metadata says that its labels were made by hand."""
     assert ENTRY_KEYS == list(entry)
     assert [*METADATA_KEYS, "label_source"] == list(entry["metadata"])
     assert ("banking", "hand") == (entry["metadata"]["domain"], entry["metadata"]["label_source"])
@@ -87,7 +87,7 @@ def test_entry_has_the_keys_of_the_original(entry: Json) -> None:
 
 @entry_by_entry
 def test_expected_calls_fit_the_tools(entry: Json) -> None:
-    """Every expected tool exists; its parameters are in its schema, have the right type and are complete; no call is there twice."""
+    """Every expected tool exists. Its parameters are in the schema, have the right type and are complete, and no call is repeated."""
     for call in entry["expected_tool_calls"]:
         tool = SCHEMAS[call["tool"]]
         arguments = {"type": "object", "properties": tool["properties"], "required": tool["required"], "additionalProperties": False}
@@ -125,7 +125,7 @@ def test_every_tool_is_expected_often_enough() -> None:
 
 
 def test_no_sentence_is_used_twice() -> None:
-    """No sentence of a question, no goal and no persona stands in two places: nothing was made from a template."""
+    """No sentence of a question, no goal and no persona occurs twice, because none was made from a template."""
     questions = (sentence for entry in ENTRIES for sentence in sentences(entry["question"]))
     goals = (goal.lower().rstrip(".") for entry in ENTRIES for goal in entry["user_goals"])
     names = (persona["name"] for persona in PERSONAS)
@@ -134,7 +134,7 @@ def test_no_sentence_is_used_twice() -> None:
 
 
 def test_no_text_names_a_tool() -> None:
-    """No question and no goal holds a tool's name in words, with or without its verb, so that no text gives the label away."""
+    """No question and no goal contains a tool's name in words, with or without its verb, because that would reveal the label."""
     phrases = [phrase for name in NAMES for phrase in in_words(name)]
     texts = [(entry["id"], plain(text)) for entry in ENTRIES for text in [entry["question"], *entry["user_goals"]]]
 
@@ -142,7 +142,7 @@ def test_no_text_names_a_tool() -> None:
 
 
 def test_original_file_drops_in(tmp_path: Path) -> None:
-    """Entries that carry their tools, schemas as JSON text, load through the same suite.yaml and are the same scenarios."""
+    """Entries that contain their tools, with schemas as JSON text, load with the same suite.yaml as equal scenarios."""
     folder = shutil.copytree(FOLDER, tmp_path / "banking")
     tools = [{**tool, **{name: json.dumps(tool[name]) for name in ("properties", "response_schema")}} for tool in TOOLS]
     original = [{**entry, "available_tools": tools} for entry in ENTRIES]
@@ -153,14 +153,14 @@ def test_original_file_drops_in(tmp_path: Path) -> None:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text, as far as their ends can be told; one or two words are no sentence to speak of."""
+    """Yields the sentences of a text, as far as their ends can be recognised. Sentences of one or two words are left out."""
     for sentence in re.split(r"(?<=[.!?])\s+", text):
         if len(sentence.split()) > 2:
             yield sentence.lower().rstrip(".!? ")
 
 
 def in_words(name: str) -> Iterator[str]:
-    """`get_cd_products`: "get cd products" and "cd products"; what is left without the verb counts from two words on."""
+    """Yields a tool's name in words, with and without the verb. For `get_cd_products`: "get cd products" and "cd products"."""
     verb, _, rest = name.partition("_")
     yield f"{verb} {rest}".replace("_", " ")
     if "_" in rest:
@@ -168,5 +168,5 @@ def in_words(name: str) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Lower case words with single spaces, and nothing else."""
+    """Returns a text as lower-case words with single spaces."""
     return " ".join(re.findall(r"[a-z]+", text.lower()))

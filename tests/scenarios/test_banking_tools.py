@@ -1,4 +1,4 @@
-"""The bank behind the twenty tools of the banking suite."""
+"""The simulated bank that executes the twenty tools of the banking suite."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ async def bank(suite: Suite) -> AsyncIterator[Toolbox]:
 
 
 @pytest.mark.slow
-async def test_what_is_right_can_be_done() -> None:
-    """The class has the data's tools, and each call that a label expects is carried out: nobody who decides rightly is refused."""
+async def test_expected_calls_succeed() -> None:
+    """The bank has all tools of the data. Each call that a label expects succeeds, so a right decision is never refused."""
     suite = banking()
     for scenario in suite.scenarios:
         async with bank(suite) as tools:
@@ -42,7 +42,7 @@ async def test_what_is_right_can_be_done() -> None:
 
 
 async def test_sums_are_right() -> None:
-    """Money that leaves an account is somewhere else, to the cent; what is not there is refused, and changes nothing."""
+    """Money that leaves an account arrives at another one, to the cent. Impossible transfers are refused and change nothing."""
     async with bank(banking()) as tools:
         before = tools.source.state()
         for amount, target in ((0.29, "savings"), (0.2, "savings 4471"), (12.34, "Ann"), (1e9, "Ann"), (5, "checking")):
@@ -57,7 +57,10 @@ async def test_sums_are_right() -> None:
 
 
 async def test_a_loan_is_paid_off() -> None:
-    """The monthly payment pays a loan off, by the formula that every bank has; one without interest is a division."""
+    """The monthly payments sum to the total cost of a loan, by the usual formula.
+
+    Without interest, the payment is the loan divided by the months.
+    """
     async with bank(banking()) as tools:
         said = json.loads(
             await tools.call("calculate_loan_payment", '{"loan_amount": 145000, "interest_rate": 7.25, "term_months": 84}', 1)

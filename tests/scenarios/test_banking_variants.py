@@ -6,7 +6,7 @@ import pytest
 
 from tests.project import Project
 
-#: Variant -> scenarios that it runs when five are asked for, and the agent's kind.
+#: Variant -> number of scenarios that it runs with a limit of five, and the agent's kind.
 VARIANTS = {
     "default": (5, "tool_calling"),
     "react": (5, "react"),
@@ -18,7 +18,7 @@ VARIANTS = {
 
 @pytest.mark.slow
 def test_all_variants_run(project: Project) -> None:
-    """`--agentbench-variants all` runs every configuration; `minimal` takes three scenarios, which are too few to judge its mean."""
+    """`--agentbench-variants all` runs every variant. `minimal` runs three scenarios, which are too few for a verdict on its mean."""
     project.shipped("banking")
     quick = ("--agentbench-set", "backend.ttft_ms=0", "--agentbench-set", "backend.itl_ms=0")
     project.run("scenarios/banking", "--agentbench-variants", "all", "--agentbench-limit", "5", *quick, "--agentbench-threshold=tsq=0")

@@ -1,4 +1,4 @@
-"""Each suite that ships has a rule, so that a run of it has an answer."""
+"""Each shipped suite has a rule, so that its runs get a verdict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUITES = sorted((ROOT / "scenarios").glob("*/suite.yaml"))
 
 @pytest.mark.parametrize("file", SUITES, ids=lambda file: file.parent.name)
 def test_a_shipped_suite_has_a_rule(file: Path) -> None:
-    """A rule about the whole run stands in each suite.yaml, as `gate` or as the threshold of a mean."""
+    """Each suite.yaml has a rule about the whole run, as `gate` or as the threshold of a mean."""
     suite = load_yaml(file)
 
     gate = [parse_rule(text, [*suite["scorers"]], passes=True) for text in suite.get("gate", ())]

@@ -1,4 +1,4 @@
-"""The JSON Schemas of a run's files, and the descriptions of their keys, are what the records say."""
+"""The JSON Schemas of a run's files, and the descriptions of their keys, match the records."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ for kinds, _ in FILES.values():
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
 def test_numbers_have_units(record: type) -> None:
-    """A key with a broken number is said to be of something, by a comment at its field or by the end of its name."""
+    """A key with a fractional number has a unit: in the comment at its field, or at the end of its name."""
     units = ("_ms", "_s", "_ns", "_mib", "_w")
     broken = [key for key in keys_of(record) if float in (key.kind, *typing.get_args(key.kind)) and not key.doc]
 
     assert [] == [key.name for key in broken if not key.name.endswith(units) and key.name not in BARE]
 
 
-#: Ends of intervals and places of distributions, which have the unit of the value beside them, and numbers that only count.
+#: Numbers of intervals and distributions, which have the unit of the value beside them, and plain counts.
 BARE = {"low", "high", "mean", "max", "min", "value", "score", "limit", "p", "hit_tokens", "queried_tokens", "preemptions"} | {
     *("prompt_tokens", "output_tokens", "sm_percent_mean", "output_tokens_per_s", "rollouts_per_hour", "seconds")
 }
 
 
-def test_comments_are_found() -> None:
-    """Behind a field, above it, in a class that it inherits from, and of a tuple's places."""
+def test_descriptions_from_comments() -> None:
+    """Descriptions are read from comments after a field, above it, in a base class, and of the fields of a tuple."""
     assert "name of the run directory" == docs_of(Run)["id"]
     assert docs_of(Run)["verdict"].startswith("[word for the exit status]")
     assert "arrival, monotonic nanoseconds" == docs_of(Chunk)["at_ns"]

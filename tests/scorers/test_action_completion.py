@@ -40,7 +40,10 @@ def judgement(*completed: bool) -> str:
     ids=["all", "one goal", "two of three", "a tie", "one judgement"],
 )
 async def test_most_judgements_decide(judge: Judge, judgements: list[str], value: float, agreement: float, left: str) -> None:
-    """Weakness 7 of the NeMo toolkit: here the judge sees the real work. A goal is completed if more than half of the judgements say so."""
+    """A goal is completed if more than half of the judgements say so.
+
+    The judge sees the agent's work, unlike in the NeMo toolkit (weakness 7).
+    """
     score = await action_completion(SCENARIO, ROLLOUT, judge(*judgements), judgements=len(judgements))
 
     assert value == score
@@ -51,7 +54,7 @@ async def test_most_judgements_decide(judge: Judge, judgements: list[str], value
     assert score.explanation.endswith(", temperature 0.5")
 
 
-async def test_what_the_judge_sees(judge: Judge, tmp_path: Path) -> None:
+async def test_the_prompt_of_the_judge(judge: Judge, tmp_path: Path) -> None:
     """The judge sees the request, one goal per line, the calls and the answer.
 
     Each judgement has its own seed, and the verdict comes last.
@@ -69,7 +72,7 @@ async def test_what_the_judge_sees(judge: Judge, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nonsense", ["YES", judgement(True), judgement(True, True).replace("true", '"perhaps"')])
-async def test_nonsense_is_no_score(judge: Judge, nonsense: str) -> None:
+async def test_an_invalid_judgement_gives_no_score(judge: Judge, nonsense: str) -> None:
     """If the judge's answer is invalid even after one correction, the result is a judge_error with that answer instead of a score."""
     model = judge(nonsense)
 
@@ -83,12 +86,12 @@ async def test_nonsense_is_no_score(judge: Judge, nonsense: str) -> None:
     assert f"the judge said {nonsense!r}" in rollout.score_errors["done"]
 
 
-async def test_a_second_word(judge: Judge) -> None:
+async def test_the_judge_may_correct_its_answer(judge: Judge) -> None:
     """The judge is told what is invalid in its answer, and may correct it."""
     assert 1.0 == await action_completion(SCENARIO, ROLLOUT, judge("YES", judgement(True, True)), judgements=1)
 
 
-async def test_no_judge_is_no_score() -> None:
+async def test_without_a_judge_there_is_no_score() -> None:
     """If no model is available, there is no score but an error with the reason."""
     rollout = await scored(ROLLOUT, SCENARIO, {"done": action_completion}, no_judge)  # type: ignore[dict-item]
 
@@ -99,7 +102,7 @@ async def test_no_judge_is_no_score() -> None:
 
 
 @pytest.mark.parametrize("metadata", [{}, {"user_goals": []}])
-async def test_no_goals_no_score(metadata: Json) -> None:
+async def test_without_goals_there_is_no_score(metadata: Json) -> None:
     """A scenario without goals has no score."""
     nobody = LLM("http://127.0.0.1:9/v1", "m")
 
@@ -109,7 +112,7 @@ async def test_no_goals_no_score(metadata: Json) -> None:
         await action_completion(SCENARIO, ROLLOUT, nobody, judgements=0)
 
 
-async def test_a_judge_who_is_away() -> None:
+async def test_an_unreachable_judge() -> None:
     """A failed connection to the judge is an infrastructure error."""
     with pytest.raises(InfraError, match="the model could not be called"):
         await action_completion(SCENARIO, ROLLOUT, LLM("http://127.0.0.1:9/v1", "m"))

@@ -56,7 +56,7 @@ def test_regex(answer: str, pattern: str | list[str], value: float, explanation:
         ("1'234 or 1\u202f234", "1,234", 1.0),
         ("a total of 5kg", 5, 1.0),
         ("choose 1,2,3", 3, 1.0),
-        ("from 2020-2024", 2024, 1.0),  # that hyphen is not a sign
+        ("from 2020-2024", 2024, 1.0),  # the hyphen is not a minus sign
         ("it fell by -3.5 degrees", -3.5, 1.0),
         ("\u22123", -3, 1.0),
         ("-$3", -3, 1.0),
@@ -117,7 +117,7 @@ def test_where_the_answer_comes_from(scorer: Scorer) -> None:
 
 @pytest.mark.parametrize("scorer", [exact, regex, numeric])
 def test_no_answer_is_known(scorer: Scorer) -> None:
-    """Without an expected answer there is no score, but an error that says where it was looked for."""
+    """Without an expected answer there is no score, but an error that says where the answer was expected."""
     with pytest.raises(LookupError, match="scenario s1 has no expected answer; add 'answer' to its metadata, or set the scorer's option"):
         scorer(*records(answer="7"))
 

@@ -43,7 +43,7 @@ def _accepts(*optional: str, **values: list[Any]) -> Json:
         ({"city": "Rome", "nights": "2"}, _label(city="Rome", nights=2)),
         ({"city": "Rome", "nights": 1}, _label(city="Rome")),  # the schema's default
         ({"city": "Rome"}, _label(city="Rome", nights=1, view="Garden")),
-        ({"anything": 1}, {"tool": "book"}),  # such a label says nothing about arguments
+        ({"anything": 1}, {"tool": "book"}),  # a label without arguments accepts any
         ({}, _label()),
         ({"city": "Roma"}, _accepts(city=["Rome", "Roma"])),
         ({}, _accepts("city", city=["Rome"])),
@@ -84,7 +84,7 @@ def test_calls_that_do_not_fit(arguments: Json, label: Json, fault: str) -> None
     assert fault == fits(ToolCall("book", arguments, 1), label, BOOK)
 
 
-def test_calls_that_are_no_such_call() -> None:
+def test_calls_of_other_tools() -> None:
     """A call of another tool, and one whose arguments could not be parsed, fit no label with arguments."""
     broken = ToolCall("book", {}, 1, problem="malformed_arguments", raw="{")
 

@@ -1,4 +1,4 @@
-"""When two values are the same argument."""
+"""Comparison of argument values: which values count as the same."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ SCHEMAS = st.sampled_from([INTEGER, NUMBER, TEXT, ANY, DATE, UNIT, TWINS, {"type
         ("2026-03-05", "05.03.2026", DATE, True),
         ("2026-03-25", "03/25/2026", DATE, True),  # no month has the number 25
         ("2026-03-05", "03/05/2026", DATE, False),  # could be the third of May
-        ("2026-05-03", "03/05/2026", DATE, False),  # and could be the fifth of March
+        ("2026-05-03", "03/05/2026", DATE, False),  # could be the fifth of March
         ("2026-03-05", "03/05/2026", {**DATE, "description": "Date as MM/DD/YYYY"}, True),
         ("2026-05-03", "03/05/2026", {**DATE, "description": "Date as DD/MM/YYYY"}, True),
-        ("2026-03-05", "5 March 2026", TEXT, False),  # nothing says that it is a date
+        ("2026-03-05", "5 March 2026", TEXT, False),  # the schema does not describe a date
         ("2026-03-05", "20260305", {"type": "string", "format": "date"}, True),
         ("2026-03-05T10:00:00Z", "2026-03-05T11:00:00+01:00", {"type": "string", "format": "date-time"}, True),
         ("2026-03-05T10:00:00Z", "2026-03-05", {"type": "string", "format": "date-time"}, False),

@@ -1,4 +1,4 @@
-"""The decorator `@scorer` declares which scores are better."""
+"""The decorator `@scorer` declares whether higher or lower scores are better, and their range."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def plain(scenario: Any, rollout: Any) -> float:
 
 @declared
 class Counted:
-    def __call__(self, scenario: Any, rollout: Any) -> float:  # noqa: ARG002 - what a scorer takes
+    def __call__(self, scenario: Any, rollout: Any) -> float:  # noqa: ARG002 - the signature of a scorer
         return 12.0
 
 
 class Inside:
     @declared
-    def __call__(self, scenario: Any, rollout: Any) -> float:  # noqa: ARG002 - what a scorer takes
+    def __call__(self, scenario: Any, rollout: Any) -> float:  # noqa: ARG002 - the signature of a scorer
         return 12.0
 
 
@@ -61,7 +61,7 @@ class Inside:
     [mistakes, later, Counted(), Inside(), with_options("scorer", "mistakes", mistakes, {"most": 5}), off_the_loop(mistakes)],
     ids=["function", "coroutine", "object", "method", "options", "thread"],
 )
-def test_what_can_be_declared(function: Any) -> None:
+def test_kinds_of_declared_scorers(function: Any) -> None:
     """A function, a coroutine function and a callable object keep their declaration, with bound options and in a thread."""
     assert MISTAKES == scale_of(function)
     assert 12.0 == mistakes(SCENARIO, ROLLOUT)

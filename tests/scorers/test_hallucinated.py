@@ -1,4 +1,4 @@
-"""Counts calls of tools that do not exist."""
+"""The scorer `hallucinated`, which counts calls of tools that do not exist."""
 
 from __future__ import annotations
 

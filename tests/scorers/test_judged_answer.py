@@ -18,12 +18,12 @@ from tests.scorers.records import records
 
 
 def answered(text: str) -> tuple[Scenario, Rollout]:
-    """Returns an answer to a question to which 42 is right."""
+    """Returns a scenario with the right answer 42, and a rollout with this answer."""
     scenario, rollout = records(answer=text)
     return replace(scenario, metadata={"answer": "42"}), rollout
 
 
-def nobody() -> LLM:
+def uncallable_judge() -> LLM:
     """A judge that cannot be called, for answers that need none."""
     return LLM("http://127.0.0.1:9/v1", "m")
 
@@ -75,15 +75,18 @@ def test_confidence(text: str, share: float | None) -> None:
         ("C", "B", False, None),
     ],
 )
-def test_what_a_text_settles(final: str, expected: str, choice: bool, right: bool | None) -> None:
-    """The same text is right. In a multiple choice another letter is wrong. Words that begin with a letter decide nothing."""
+def test_answers_that_the_text_decides(final: str, expected: str, choice: bool, right: bool | None) -> None:
+    """An equal text is right.
+
+    In a multiple choice, another letter is wrong. Other texts, for example words that begin with a letter, decide nothing.
+    """
     assert right is by_text(final, expected, choice=choice)
 
 
 async def test_settled_without_a_judge() -> None:
     """If the text decides, no judge is called, and the confidence is the stated one."""
-    right = await judged_answer(*answered("Answer: 42\nConfidence: 80%"), nobody())
-    empty = await judged_answer(*answered(""), nobody())
+    right = await judged_answer(*answered("Answer: 42\nConfidence: 80%"), uncallable_judge())
+    empty = await judged_answer(*answered(""), uncallable_judge())
 
     assert (1.0, {"judged": 0.0, "confidence": 0.8}) == (right, right.parts)
     assert "the answer is '42', expected '42'; by its text" == right.explanation
@@ -120,7 +123,7 @@ async def test_a_judge_that_errs_scores_nothing(judge: Judge, nonsense: str) -> 
 async def test_without_a_right_answer() -> None:
     """A scenario without a right answer has no score."""
     with pytest.raises(LookupError, match="has no expected answer"):
-        await judged_answer(*records(answer="42"), nobody())
+        await judged_answer(*records(answer="42"), uncallable_judge())
 
 
 LONG = 20_000
@@ -137,7 +140,7 @@ SHAPES = {
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("text", SHAPES.values(), ids=SHAPES)
 def test_long_answers_of_any_shape(text: str) -> None:
-    """A long answer of any form is read in milliseconds: the time does not grow with the square of its length."""
+    """A long answer of any form is read in milliseconds. The time does not grow with the square of its length."""
     final = text.removeprefix("answer: ").strip()
 
     assert (True, None) == (final_answer(text) == final, confidence(text))

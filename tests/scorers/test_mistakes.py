@@ -43,14 +43,14 @@ def test_the_choice_of_tools(calls: list[str], expected: list[str], mistakes: li
     assert mistakes == made(*map(call, calls), expected=tuple(map(label, expected)), scores={"tsq": Score(0.0)})
 
 
-def test_tools_that_nobody_judges() -> None:
+def test_tools_that_are_not_judged() -> None:
     """Without labels, and without a score that then expects no tool, an agent may call any tool."""
     assert [] == made(call("answer"), scores={"judged_answer": Score(0.0)})
     assert [Mistake("extra call", actual="answer")] == made(call("answer"), scores={"judged_answer": Score(0.0), "exact_match": Score(0.0)})
 
 
 def test_a_loop() -> None:
-    """The same call three times is a loop. Two times, or other arguments, are not."""
+    """Three equal calls are a loop. Two equal calls, or calls with other arguments, are not."""
     again = [call("find", item="lamp")] * 2
 
     assert [] == made(*again, call("find", item="bed"), expected=(label("find"),))
@@ -79,7 +79,7 @@ def test_arguments() -> None:
 
 
 def test_ends() -> None:
-    """A limit of the rollout, or of its last call's tokens, gives the kind `cut`. After an agent's error there are no other mistakes."""
+    """If a limit ended the rollout or its last call, the mistake is `cut`. After an agent error, no other mistakes are listed."""
     whole = LLMCall(0, 0, 0, finish_reason="length")
 
     assert [Mistake("cut", detail="8 turns")] == made(status="limit", reason="8 turns")
@@ -98,7 +98,7 @@ def test_every_kind_is_described() -> None:
 
 
 def test_in_a_sandbox() -> None:
-    """In a task the agent may call any tool. A faulty call is a mistake there, too."""
+    """In a task with a sandbox, the agent may call any tool. A faulty call is still a mistake."""
     calls = call("bash", command="ls"), call("zsh", "unknown_tool", "there is no tool 'zsh'")
 
     assert [Mistake("unknown tool", (), "zsh", "there is no tool 'zsh'")] == made(*calls, verification=Verification(0.0))

@@ -86,7 +86,7 @@ def test_vectors_with_parameters(
     parameters: float,
     value: float,
 ) -> None:
-    """Weights are not normalised, the right type earns half unless strict, and the last call of a tool counts."""
+    """Weights are not normalised. A value of the right type earns half unless strict, and the last call of a tool counts."""
     score = nat_score(actual, expected, *settings)
 
     assert value == round(score, 6), number
@@ -101,7 +101,7 @@ def test_a_tool_that_was_not_called_dilutes_the_parameters() -> None:
     assert "0.5 x tool accuracy 0.667 + 0.5 x parameter accuracy 0.333" == score.explanation
 
 
-def test_the_scorer_sees_what_the_toolkit_saw() -> None:
+def test_the_calls_that_count() -> None:
     """Calls of unknown tools and calls without a name do not count. Calls with invalid arguments do."""
     calls = [
         ToolCall("bank__a", {"n": 1}, 1),
@@ -120,8 +120,8 @@ def test_the_scorer_sees_what_the_toolkit_saw() -> None:
     ("options", "value"),
     [
         ({}, 1.0),
-        ({"parameter_weight": 0.4}, 1.2),  # as the toolkit's full configurations
-        ({"tool_weight": 0.6, "parameter_weight": 0.4}, 0.8),  # as its minimal one
+        ({"parameter_weight": 0.4}, 1.2),  # weight of the toolkit's full configurations
+        ({"tool_weight": 0.6, "parameter_weight": 0.4}, 0.8),  # weights of its minimal configuration
         ({"tool_weight": 0.6, "parameter_weight": 0.4, "strict_mode": True}, 0.6),
     ],
 )

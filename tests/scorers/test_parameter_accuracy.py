@@ -1,4 +1,4 @@
-"""The share of right parameters in expected calls."""
+"""The scorer `parameter_accuracy`: the share of right parameters in expected calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts calls that were made before."""
+"""The scorer `repeated`, which counts calls that were made before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scorers are loaded by name."""
+"""Loading scorers by name, import path or file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_wrong_name_is_a_sentence(name: str, message: str) -> None:
         ("scenario, rollout, *, pattern", "the option 'pattern' is missing"),
     ],
 )
-def test_a_function_that_is_no_scorer(tmp_path: Path, code: str, fault: str) -> None:
+def test_a_function_that_is_not_a_scorer(tmp_path: Path, code: str, fault: str) -> None:
     """A function that does not take a scenario and a rollout, and a judge as the third argument, is refused before it is called."""
     (tmp_path / "mine.py").write_text(f"def good({code}): return 1.0\n")
 
@@ -61,7 +61,7 @@ def test_a_function_that_is_no_scorer(tmp_path: Path, code: str, fault: str) -> 
     assert fault in str(caught.value)
 
 
-def test_what_a_scorer_may_take(tmp_path: Path) -> None:
+def test_the_parameters_of_a_scorer(tmp_path: Path) -> None:
     """Parameter names are free, further parameters may have defaults, and a judge is the third."""
     (tmp_path / "free.py").write_text(
         "def a(task, run): ...\ndef b(scenario, rollout, judge): ...\ndef c(*all): ...\nd = lambda s, r, k=2: 1.0\n"

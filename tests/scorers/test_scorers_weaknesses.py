@@ -37,7 +37,7 @@ RIGHT = [ToolCall("look", {}, 1), ToolCall("pay", {"amount": 5}, 2)]
     ids=["hallucinated", "repeated", "order", "invalid", "unreadable", "wrong-argument"],
 )
 def test_mistakes_cost_something(calls: list[ToolCall], told_by: list[str]) -> None:
-    """Weakness 4: hallucinated tools, repeated calls, order, invalid and wrong arguments cost nothing there. Here scores measure each."""
+    """Weakness 4 of the toolkit: unknown tools, repeated calls, wrong order and wrong arguments cost nothing. Here scores measure each."""
     for name in told_by:
         best, result = (load_scorer(name)(*records(made, LABELS, TOOLS)) for made in (RIGHT, calls))
 
@@ -53,21 +53,21 @@ MADE = st.builds(ToolCall, NAMES, ARGUMENTS, st.just(1), st.sampled_from([None, 
 
 @given(st.lists(MADE, max_size=5), st.lists(st.fixed_dictionaries({"tool": NAMES, "parameters": ARGUMENTS}), max_size=4))
 def test_no_score_above_one(calls: list[ToolCall], labels: list[Json]) -> None:
-    """Weakness 5: weights that are not normalised give up to 1.4 there. Here every share lies between 0 and 1, whatever was called."""
+    """Weakness 5 of the toolkit: weights that are not normalised give scores up to 1.4. Here every share is between 0 and 1."""
     of_calls = {name for name in SCORERS if not wants_judge(load_scorer(name))} - OF_MORE_THAN_CALLS
     for name in of_calls - FALLING:
         assert 0.0 <= load_scorer(name)(*records(calls, labels, TOOLS)) <= 1.0
 
 
 def test_a_wrong_tool_earns_nothing() -> None:
-    """Weakness 5: there a wrong tool gets 0.4 if no parameters are expected. Here all scores of tool calls give it nothing."""
+    """Weakness 5 of the toolkit: a wrong tool gets 0.4 if no parameters are expected. Here all scores of tool calls give 0."""
     family = ("tsq", "tsq_multiset", "tsq_ordered", "tsq_arguments", "tsq_subset", "tsq_superset")
     for name in (*family, "exact_match", "parameter_accuracy", "nat_compat"):
         assert 0.0 == load_scorer(name)(*records([ToolCall("look", {}, 1)], [{"tool": "pay", "parameters": {}}], TOOLS))
 
 
 def test_the_same_name_is_the_same_score() -> None:
-    """Weakness 5: there "TSQ" differs between configurations. Here no option of a suite changes the meaning of the name."""
+    """Weakness 5 of the toolkit: the meaning of "TSQ" differs between configurations. Here no option of a suite changes it."""
     scored_by_name = {name: float(load_scorer(name)(*records(RIGHT[:1], LABELS, TOOLS))) for name in SCORERS if name.startswith("tsq")}
 
     same = dict.fromkeys(("tsq", "tsq_multiset", "tsq_ordered", "tsq_arguments"), 2 / 3)
@@ -82,8 +82,8 @@ def broken(scenario: Scenario, rollout: Rollout) -> Score:
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_an_error_is_no_number(status: str) -> None:
-    """Weakness 6: there an error of the evaluation, a crash, a timeout and a dead backend are 0.0. Here they are not numbers."""
+def test_an_error_is_not_a_number(status: str) -> None:
+    """Weakness 6 of the toolkit: an evaluation error, a crash, a timeout and a dead backend count as 0.0. Here they have no score."""
     scenario, _ = records([], LABELS)
     rollout = Rollout("bank", "s1", "default", 1, status, "because", expected=tuple(LABELS))
 
@@ -99,7 +99,7 @@ def test_an_error_is_no_number(status: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(FALLING))
 def test_an_error_is_not_the_best_value_either(name: str) -> None:
-    """Weakness 6: there an error is 0.0 even if less is better, which is the best value. Here a crashed agent has no count."""
+    """Weakness 6 of the toolkit: an error is 0.0 even if less is better, which is the best value. Here a crashed agent has no count."""
     scenario, _ = records()
     rollout = Rollout("bank", "s1", "default", 1, "agent_error", "KeyError")
 

@@ -1,4 +1,4 @@
-"""Compares final states."""
+"""The scorer `state_equals`, which compares final states."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_states(is_there: Any, score: float, changes: float, explanation: str) -
     ],
 )
 def test_names_with_signs_in_them(expected: Any, is_there: Any) -> None:
-    """Names may contain any character: a file `a.txt` is not a field `txt` of `a`."""
+    """Names may contain any character. For example, a file `a.txt` is not a field `txt` of `a`."""
     assert 0 == float(state_equals(scenario(expected), rollout(is_there)))
     assert 1 == float(state_equals(scenario(expected), rollout(expected)))
 
@@ -80,7 +80,7 @@ def test_many_differences() -> None:
         (scenario(), rollout(None), "the tools have no state; set `tools` in suite.yaml to tools that have one"),
     ],
 )
-def test_what_is_missing(one: Scenario, other: Rollout, sentence: str) -> None:
-    """Without a label or a state there is no score."""
+def test_a_missing_state(one: Scenario, other: Rollout, sentence: str) -> None:
+    """Without an expected state or a final state there is no score."""
     with pytest.raises(ValueError, match=f"^{sentence}$"):
         state_equals(one, other)

@@ -1,4 +1,4 @@
-"""Marks of a judge for a whole rollout."""
+"""Scorers for which a judge marks a whole rollout."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_marks(judge: Judge) -> None:
     assert score.explanation.startswith("most of it; judge m, prompt ")
 
 
-async def test_what_the_judge_sees(judge: Judge, tmp_path: Path) -> None:
+async def test_the_prompts_of_the_judge(judge: Judge, tmp_path: Path) -> None:
     """Both scorers show the request and the agent's work, but not the agent's instructions. Their questions differ."""
     model = judge(mark(5))
     await completeness(SCENARIO, ROLLOUT, model, judgements=1, temperature=0.0)
@@ -59,7 +59,7 @@ async def test_what_the_judge_sees(judge: Judge, tmp_path: Path) -> None:
     assert "how well an assistant reasons" in prompts[1]
 
 
-async def test_nonsense_is_no_score(judge: Judge) -> None:
+async def test_an_invalid_mark_gives_no_score(judge: Judge) -> None:
     """A mark outside 0 to 10 leads to no score after one correction. The number of judgements must be at least one."""
     nonsense = ["good", mark(11), mark("fine"), "{}"]
     model = judge(*(text for each in nonsense for text in (each, each)))

@@ -1,4 +1,4 @@
-"""Tool selection quality."""
+"""The scorer `tsq`: tool selection quality."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_f1_of_the_sets_of_names(actual: str, expected: str, value: float, preci
 
 
 def test_the_documented_examples_to_three_places() -> None:
-    """3 of 3 called tools are right and 3 of 4 expected ones were called: 0.857. 2 of 3 and 2 of 4: 0.571."""
+    """If 3 of 3 called tools are right and 3 of 4 expected ones were called, the score is 0.857. For 2 of 3 and 2 of 4 it is 0.571."""
     expected = [{"tool": name} for name in "abcd"]
 
     assert "0.857" == repr(tsq(*_records([ToolCall(name, {}, 1) for name in "abc"], expected)))
@@ -72,5 +72,5 @@ def test_a_perfect_rollout_misses_nothing() -> None:
     [("__get_x", "getx"), ("a__b__c", "bc"), (" Get-X ", "getx"), ("get__", ""), ("", "")],
 )
 def test_normalised_names(name: str, plain: str) -> None:
-    """Only the first group prefix is removed, with case, dashes, underscores and outer spaces."""
+    """Normalisation of a name removes the first group prefix, dashes, underscores and outer spaces, and ignores case."""
     assert plain == normalised(name)

@@ -1,4 +1,4 @@
-"""The tool selection scores: what each of them counts, and how they are related."""
+"""The tool selection scores: what each of them counts, and how their values are related."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_one_side_alone(made: str, expected: str, subset: float, superset: float
 
 
 def test_one_side_is_explained() -> None:
-    """The explanation of each names the faulty calls."""
+    """The explanations of `tsq_subset` and `tsq_superset` name the faulty calls."""
     subset, superset = (_score(scorer, _named("a x x"), _named("a b")) for scorer in (tsq_subset, tsq_superset))
 
     assert "1 of 3; unexpected: x (2 times)" == subset.explanation
@@ -83,7 +83,7 @@ def test_one_side_is_explained() -> None:
 
 
 def test_arguments_decide_which_call_is_which() -> None:
-    """The number of pairs is as large as possible: a call that fits two labels goes to the one that no other call fits."""
+    """The number of pairs is as large as possible. A call that fits two labels gets the one that no other call fits."""
     expected: list[Json] = [{"tool": "t", "accepts": {"n": [1, 2]}}, {"tool": "t", "accepts": {"n": [1]}}]
 
     for made in ([1, 2], [2, 1]):
@@ -194,8 +194,8 @@ def test_order_of_calls(made: list[Call], expected: list[Call], random: Any) -> 
 
 
 @given(CALLS, CALLS, st.integers(0, 6))
-def test_a_wrong_call_more(made: list[Call], expected: list[Call], at: int) -> None:
-    """An unexpected call raises no score, wherever it is made."""
+def test_an_additional_wrong_call(made: list[Call], expected: list[Call], at: int) -> None:
+    """An unexpected call raises no score, wherever it is inserted."""
     worse = [*made[:at], ("wrong", {}), *made[at:]]
 
     for scorer in (*VARIANTS, exact_match):
@@ -203,7 +203,7 @@ def test_a_wrong_call_more(made: list[Call], expected: list[Call], at: int) -> N
 
 
 @given(CALLS, CALLS)
-def test_who_asks_for_more(made: list[Call], expected: list[Call]) -> None:
+def test_stricter_scores_are_not_higher(made: list[Call], expected: list[Call]) -> None:
     """Order and arguments can only lower the score of names alone, and an exact match has the best scores."""
     multiset = _score(tsq_multiset, made, expected)
 
@@ -215,7 +215,7 @@ def test_who_asks_for_more(made: list[Call], expected: list[Call]) -> None:
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=4), max_size=5))
 def test_most_pairs(choices: list[list[int]]) -> None:
-    """Pairs are disjoint and among the choices, and there are as many as a search through all possibilities finds."""
+    """Pairs are disjoint and among the choices. There are as many as a search through all possibilities finds."""
 
     def most(who: int, free: frozenset[int]) -> int:
         if who == len(choices):

@@ -1,4 +1,4 @@
-"""How two answers differ, field by field, and what docs/stream-upgrade.md says of it."""
+"""Finds the differing fields of two answers, and reads those that docs/stream-upgrade.md lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_agentbench.records import Json
 
 PAGE = Path(__file__).parents[2] / "docs" / "stream-upgrade.md"
 
-#: Fields that are another for every request; that they are there, of which type, and whether they are empty, is compared.
+#: Fields whose values change with every request. Only their presence, their type and whether they are empty are compared.
 EACH_TIME_ANOTHER = frozenset(
     {
         "id",
@@ -28,29 +28,29 @@ EACH_TIME_ANOTHER = frozenset(
     }
 )
 
-ABSENT = "absent"  # how a table calls a field that is not there
+ABSENT = "absent"  # the word for a missing field in a table
 
 LONGEST = 30  # characters of a value that a table shows
 
 
 class Row(NamedTuple):
-    """A field that differs, and its values as the table shows them."""
+    """A field that differs, with its values as the table shows them."""
 
     field: str
     whole: str  # in the server's answer without streaming
-    streamed: str  # in the chunks of its stream, where a value comes before null
-    tap: str  # in what the tap makes of the stream
+    streamed: str  # in the chunks of its stream; a value has priority over null
+    tap: str  # in the answer that the tap assembles from the stream
 
 
 def differences(whole: Any, tap: Any, streamed: dict[str, str]) -> set[Row]:
-    """Where the server's own whole answer and the tap's differ."""
+    """Returns the fields in which the server's own complete answer and that of the tap differ."""
     return {
         Row(field, shown(one, field), streamed.get(field, ABSENT), shown(other, field)) for field, one, other in _differing(whole, tap, "")
     }
 
 
 def chunk_fields(stream: bytes) -> dict[str, str]:
-    """What the chunks of a stream say in each field, under the name that the field has in a whole answer."""
+    """Returns the value of each field in the chunks of a stream, under the name of the field in a complete answer."""
     found: dict[str, str] = {}
     for line in stream.splitlines():
         if line.startswith(b"data: {"):
@@ -65,7 +65,10 @@ def chunk_fields(stream: bytes) -> dict[str, str]:
 
 
 def shown(value: object, field: str) -> str:
-    """A value as a table shows it: lists, objects, long texts and what is another every time by their kind only; tuples are of types."""
+    """Returns a value as a table shows it.
+
+    Lists, objects, long texts and values that change every time are shown by their kind; tuples contain types.
+    """
     if value is ABSENT:
         return ABSENT
     if isinstance(value, tuple):
@@ -79,24 +82,24 @@ def shown(value: object, field: str) -> str:
 
 
 def table(title: str) -> list[tuple[str, Row]]:
-    """The rows that the page has for a server and an API, each with what it says of the requests."""
+    """Returns the rows of the page for a server and an API, each with its requests."""
     lines = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in _section(title).splitlines() if line.startswith("| ")]
     return [(requests, Row(field.strip("`"), *values)) for requests, field, *values in lines[1:]]
 
 
 def is_of(requests: str, case: str) -> bool:
-    """Whether a row is of a case: it says `every`, `every but ...` or which, with semicolons between them."""
+    """Returns whether a row applies to a case. Its first cell is `every`, `every but ...` or a list of cases with semicolons."""
     return (case in named(requests)) != requests.startswith("every")
 
 
 def named(requests: str) -> list[str]:
-    """The cases that a row names."""
+    """Returns the cases that a row names."""
     return [case for case in requests.removeprefix("every").removeprefix(" but ").split("; ") if case]
 
 
 def each_time_another() -> set[str]:
-    """The fields that the page calls so."""
-    return set(re.findall(r"^- `(.+?)`", _section("Fields that are another every time"), re.MULTILINE))
+    """Returns the fields that the page lists as changing with every request."""
+    return set(re.findall(r"^- `(.+?)`", _section("Fields that differ in every answer"), re.MULTILINE))
 
 
 def _section(title: str) -> str:
@@ -120,7 +123,7 @@ def _differing(one: Any, other: Any, field: str) -> Iterator[tuple[str, Any, Any
 
 
 def _differing_lists(one: list[Any], other: list[Any], field: str) -> Iterator[tuple[str, Any, Any]]:
-    """What is of a type is compared with what is of the same type; in which order they come is a difference of its own."""
+    """Compares elements with those of the same type. A different order of types is a difference of its own."""
     types, other_types = tuple(map(_type, one)), tuple(map(_type, other))
     if types != other_types:
         yield f"{field}[].type" if any(types) else field, types, other_types
@@ -134,14 +137,17 @@ def _type(value: Any) -> str:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Floating-point numbers may differ by what the order of additions does: logprobs are computed anew."""
+    """Compares two values.
+
+    Floating-point numbers may differ slightly, because logprobs are computed again in another order of additions.
+    """
     if isinstance(one, float) and isinstance(other, float):
         return abs(one - other) < 1e-3
     return type(one) is type(other) and bool(one == other)
 
 
 def _as_answer(event: Json) -> Json:
-    """What an event says, where a whole answer has it."""
+    """Returns the contents of an event at the places that they have in a complete answer."""
     match event.get("type"):
         case "message_start":
             return dict(event["message"])
@@ -152,13 +158,13 @@ def _as_answer(event: Json) -> Json:
             return {"content": [{names.get(name, name): value for name, value in event["delta"].items() if name != "type"}]}
         case "message_delta":
             return {**event, **event["delta"], "type": "message"}
-        case str() as name if name.startswith("response."):  # the last event has all of it
+        case str() as name if name.startswith("response."):  # the last event has the complete answer
             return dict(event["response"]) if name in ("response.completed", "response.incomplete") else {}
     return event
 
 
 def _fields(value: Any, field: str) -> Iterator[tuple[str, Any]]:
-    """Every field with its value, objects and lists as well as what is in them."""
+    """Yields every field with its value, both objects and lists and the fields in them."""
     if field:
         yield field, value
     inner: Json = value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""What is asked of real servers, by server, API and case: bodies that have one answer, however often they are asked."""
+"""Requests to real servers, by server, API and case. Each body has the same answer every time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pytest_agentbench.records import Json
 from tests.servers.script import SAYINGS
 
-#: The APIs, as docs/stream-upgrade.md calls them, and where they are.
+#: The names of the APIs in docs/stream-upgrade.md, and their paths.
 ROUTES = {"Chat Completions": "/chat/completions", "Completions": "/completions", "Responses": "/responses", "Messages": "/messages"}
 
 PARAMETERS: Json = {
@@ -19,7 +19,7 @@ PARAMETERS: Json = {
 }
 FIND: Json = {"name": "find", "description": "Finds.", "parameters": PARAMETERS}
 
-#: The tool in each API that has some, and how one says that it must be called.
+#: The tool in the form of each API, and the setting that requires a call of it.
 TOOLS: Json = {"tools": [{"type": "function", "function": FIND}]}
 NAMED: Json = {"tool_choice": {"type": "function", "function": {"name": "find"}}}
 RESPONSES_TOOLS: Json = {"tools": [{"type": "function", **FIND}]}
@@ -27,7 +27,7 @@ RESPONSES_NAMED: Json = {"tool_choice": {"type": "function", "name": "find"}}
 MESSAGES_TOOLS: Json = {"tools": [{"name": "find", "description": "Finds.", "input_schema": PARAMETERS}]}
 MESSAGES_NAMED: Json = {"tool_choice": {"type": "tool", "name": "find"}}
 
-#: With this, random weights that are held to a schema come to its end: without a penalty they would go on writing spaces.
+#: Random weights with a schema reach its end only with a penalty. Without it they write spaces forever.
 PENALTY: Json = {"parallel_tool_calls": False, "frequency_penalty": 2}
 FORCED: Json = {"tools": [{"type": "function", "function": {**FIND, "strict": True}}], **PENALTY, "max_tokens": 400}
 RESPONSES_FORCED: Json = {"tools": [{"type": "function", **FIND, "strict": True}], **PENALTY, "max_output_tokens": 400}
@@ -37,25 +37,25 @@ HEAD: Json = {"model": "tiny", "messages": [{"role": "user", "content": ASKED}],
 COMPLETIONS: Json = {"model": "tiny", "prompt": ASKED, "max_tokens": 120}
 RESPONSES: Json = {"model": "tiny", "input": ASKED, "max_output_tokens": 120}
 
-#: What a Dynamo client may ask to be told.
+#: The additional fields that a Dynamo client can request.
 TOLD: Json = {"nvext": {"extra_fields": ["worker_id", "timing", "completion_token_ids"]}}
 
 
 def of_vllm(saying: str | None = None, *, head: Json = HEAD, thinking: bool = False, **more: object) -> Json:
-    """A request that vLLM answers with `saying`, held to it by a grammar; without one, with what the weights say."""
+    """Returns a request that vLLM answers with `saying`, because a grammar allows nothing else. Without it, the weights decide."""
     held = {} if saying is None else {"structured_outputs": {"choice": [saying]}}
     return {**head, "temperature": 0, "seed": 1, "chat_template_kwargs": {"enable_thinking": thinking}, **held, **more}
 
 
 def message_of_vllm(saying: str | None = None, *, thinking: bool = False, **more: object) -> Json:
-    """As `of_vllm` for Messages, where only JSON can be held to something: `saying` comes with quotes around it."""
+    """Returns a request as `of_vllm` does, but for Messages, where only JSON can be enforced. So `saying` is answered with quotes."""
     schema = {"type": "string", "pattern": re.sub(r"[{}.?]", r"\\\g<0>", saying or "")}
     held = {} if saying is None else {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
     return {**HEAD, "temperature": 0, "chat_template_kwargs": {"enable_thinking": thinking}, **held, **more}
 
 
 def of_dynamo(saying: str, *, head: Json = HEAD, **more: object) -> Json:
-    """A request that the mocker answers with what its script has under this name."""
+    """Returns a request that the mocker answers with the text of this name in its script."""
     nvext = {"annotations": [f"output_replay_id:{saying}"]}
     return {**head, **more, "nvext": {**nvext, **more.get("nvext", {})}}  # type: ignore[dict-item]
 
@@ -107,7 +107,7 @@ VLLM: Mapping[str, Mapping[str, Json]] = {
         ),
         "reasoning, cut": of_vllm("I look it up.", head=RESPONSES, thinking=True, max_output_tokens=4),
     },
-    "Messages": {  # which have no penalty, so that a forced call might never end
+    "Messages": {  # They have no penalty, so a forced call might never end.
         "text": message_of_vllm(SAYINGS["text"]),
         "cut": message_of_vllm(max_tokens=8),
         "stop": message_of_vllm(SAYINGS["text"], stop_sequences=["sea"]),
@@ -169,5 +169,5 @@ DYNAMO: Mapping[str, Mapping[str, Json]] = {
     },
 }
 
-#: By the installation that it needs.
+#: Cases by the installation that they need.
 CASES = {"vllm": VLLM, "dynamo": DYNAMO}

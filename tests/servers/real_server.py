@@ -1,4 +1,4 @@
-"""Real servers, started in the environments that `agentbench env create` makes, and ended with the block."""
+"""Real servers in the environments of `agentbench env create`. Each ends with its block."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from pytest_agentbench.backends.machine.environments import environments, environments_folder, home_of, is_whole
 
 HERE = Path(__file__).parent
-NAMES = {"vllm": "vllm-cpu", "dynamo": "dynamo"}  # of the environments
+NAMES = {"vllm": "vllm-cpu", "dynamo": "dynamo"}  # names of the environments
 
 READY = 300  # seconds that a server may take to serve; vLLM takes one minute on two cores
 LOG_TAIL = 30  # lines
@@ -29,30 +29,30 @@ Command = list[str | Path]
 
 
 class Server(NamedTuple):
-    """One that serves the model `tiny`."""
+    """A server of the model `tiny`."""
 
-    name: str  # with its version, as docs/stream-upgrade.md calls it
+    name: str  # its name in docs/stream-upgrade.md, with the version
     url: str  # with /v1
-    log: Path = Path()  # of its router
+    log: Path = Path()  # log of its router
 
 
 def missing() -> list[str]:
-    """The environments that are not here."""
+    """Returns the environments that do not exist here."""
     return [name for name in NAMES.values() if not is_whole(home_of(name))]
 
 
 def tiny_model() -> Path:
-    """The folder of a model with random weights, made once for each state of what makes it; it needs vLLM's environment."""
+    """Returns the folder of a model with random weights, which is made once per version of its script. It needs vLLM's environment."""
     maker = HERE / "tiny_model.py"
     folder = environments_folder() / f"tiny-model-{hashlib.sha256(maker.read_bytes()).hexdigest()[:8]}"
-    if not (folder / "model.safetensors").exists():  # what is written last
+    if not (folder / "model.safetensors").exists():  # this file is written last
         subprocess.run([home_of("vllm-cpu") / "bin" / "python", maker, folder], check=True, capture_output=True, timeout=READY)
     return folder
 
 
 @contextmanager
 def vllm(folder: Path) -> Iterator[Server]:
-    """The CPU build of vLLM."""
+    """Starts the CPU build of vLLM."""
     port = free_port()
     options = ["--served-model-name", "tiny", "--port", str(port), "--max-model-len", "4096", "--enforce-eager"]
     parsers = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"]
@@ -66,7 +66,7 @@ def vllm(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def dynamo(folder: Path) -> Iterator[Server]:
-    """Dynamo's frontend with its KV router, and one mocker, which says what the request names of `script`."""
+    """Starts Dynamo's frontend with its KV router and one mocker, which answers with the text of `script` that the request names."""
     port = free_port()
     script = folder / "script.jsonl"
     python, model = home_of("dynamo") / "bin" / "python", tiny_model()
@@ -80,13 +80,13 @@ def dynamo(folder: Path) -> Iterator[Server]:
         process(front, environment, folder / "frontend.log") as frontend,
     ):
         logs = {folder / "mocker.log": worker, folder / "frontend.log": frontend}
-        wait_for(f"http://127.0.0.1:{port}/v1/models", '"tiny"', logs)  # where Messages are served, `/ready` behind it is a model's name
+        wait_for(f"http://127.0.0.1:{port}/v1/models", '"tiny"', logs)  # with Messages, `/ready` after this path would be a model's name
         yield Server(f"Dynamo {version('dynamo')}", f"http://127.0.0.1:{port}/v1")
 
 
 @contextmanager
 def thunderagent(folder: Path) -> Iterator[Server]:
-    """Dynamo's ThunderAgent router between its frontend and a mocker that nobody can call past it."""
+    """Starts Dynamo's ThunderAgent router between its frontend and a mocker that can only be called through the router."""
     port = free_port()
     environment = {**of_dynamo(folder), "DYN_LOG": "info"}
     python, model = home_of("dynamo") / "bin" / "python", tiny_model()
@@ -105,7 +105,7 @@ def thunderagent(folder: Path) -> Iterator[Server]:
 
 
 def of_dynamo(folder: Path) -> dict[str, str]:
-    """The environment of a stack of its own."""
+    """Returns the environment variables of a separate Dynamo stack."""
     return {
         "HF_HUB_OFFLINE": "1",
         "DYN_DISCOVERY_BACKEND": "file",
@@ -116,7 +116,7 @@ def of_dynamo(folder: Path) -> dict[str, str]:
 
 
 def version(name: str) -> str:
-    """Of a server, as its environment pins it."""
+    """Returns the version of a server that its environment pins."""
     pins = " ".join(environments()[NAMES[name]].pins)
     return str(re.findall(rf"{name}[a-z-]*==(\S+)", pins)[0])
 
@@ -129,7 +129,7 @@ def free_port() -> int:
 
 @contextmanager
 def process(command: Command, environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with all that it starts."""
+    """Starts a process, and ends it with all its children."""
     log.parent.mkdir(parents=True, exist_ok=True)
     scrubbed = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
     with log.open("wb") as output:
@@ -147,7 +147,7 @@ def process(command: Command, environment: Mapping[str, str], log: Path) -> Iter
 
 
 def wait_for(url: str, said: str, processes: Mapping[Path, subprocess.Popen[bytes]]) -> None:
-    """Waits until this answers 200 and says that; raises RuntimeError with the logs when a process dies or it takes too long."""
+    """Waits until a URL answers 200 with this text. Raises RuntimeError with the logs if a process ends or it takes too long."""
     deadline = time.monotonic() + READY
     while True:
         with suppress(urllib.error.URLError, ConnectionError, TimeoutError), urllib.request.urlopen(url, timeout=5) as answer:
@@ -160,7 +160,7 @@ def wait_for(url: str, said: str, processes: Mapping[Path, subprocess.Popen[byte
 
 
 def ask(url: str, body: object) -> bytes:
-    """What a POST is answered, whatever the status."""
+    """Returns the answer to a POST request, whatever its status."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:

@@ -1,4 +1,4 @@
-"""Writes what the mocker shall say: `python script.py MODEL FILE`, in Dynamo's environment, whose tokenizers it needs."""
+"""Writes the script of the mocker's answers: `python script.py MODEL FILE`, in Dynamo's environment because of its tokenizers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 CALL = '<tool_call>\n{{"name": "find", "arguments": {{"city": "{}"}}}}\n</tool_call>'
 
-#: By the name that a request gives in `nvext.annotations`.
+#: Answers by the name that a request has in `nvext.annotations`.
 SAYINGS = {
     "text": "The sky is blue, and the sea is as well.",
     "call": CALL.format("Rome"),

@@ -1,4 +1,4 @@
-"""Real stacks take the labels, tell what they are asked, and are told of a rollout's end."""
+"""Real stacks accept the labels, report their decisions, and receive the end of a rollout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLS = {
 
 
 async def labelled(server: Server, tap: Tap, calls: dict[str, Json]) -> tuple[list[LLMCall], Announcer]:
-    """Calls of one rollout, which is then over."""
+    """Makes calls of one rollout with labels, and ends the rollout. Returns the calls and the announcer."""
     async with aiohttp.ClientSession() as session:
         stack = Announcer(Endpoint(server.url, "tiny", labels=LABELS), session, "live")
         id = await tap.open(upgrade=True, label=stack.announce("1", RolloutKey("shop", "shop-0")))
@@ -37,10 +37,10 @@ async def labelled(server: Server, tap: Tap, calls: dict[str, Json]) -> tuple[li
 
 
 @pytest.mark.parametrize("server", ["dynamo"], indirect=True)
-async def test_what_dynamo_tells(server: Server, tap: Tap) -> None:
-    """Session, hints and wishes are taken by all three APIs; a call knows its worker, the server's times and its KV hit rate.
+async def test_the_reports_of_dynamo(server: Server, tap: Tap) -> None:
+    """All three APIs accept session, hints and requested fields. A call has its worker, the server's times and its KV hit rate.
 
-    A stream of Responses is told none of them.
+    The stream of Responses contains none of these fields.
     """
     calls, stack = await labelled(server, tap, CALLS)
     told = [call.server for call in calls]
@@ -51,12 +51,15 @@ async def test_what_dynamo_tells(server: Server, tap: Tap) -> None:
     assert [(float, float)] * 2 == [(type(each["timing"]["ttft_ms"]), type(each["timing"]["kv_hit_rate"])) for each in told if each]
     assert asdict(RolloutTally(labelled=1, announced=1, released=1, bypassed=1)) == asdict(
         stack.tally
-    )  # there is no router here that waits for releases
+    )  # this stack has no router that waits for releases
 
 
 @pytest.mark.parametrize("server", ["dynamo"], indirect=True)
-async def test_what_dynamo_does_not_tell(server: Server, tap: Tap) -> None:
-    """Asked with tools, its answers tell nothing of the kind (1.4.2, where workers have a tool parser); they say what they are called."""
+async def test_dynamo_reports_nothing_with_tools(server: Server, tap: Tap) -> None:
+    """If a request has tools and workers have a tool parser, answers of Dynamo 1.4.2 contain no report.
+
+    They still have their response id.
+    """
     tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
     (call,), _ = await labelled(server, tap, {"/chat/completions": {**HELLO, "tools": [tool]}})
 
@@ -66,7 +69,7 @@ async def test_what_dynamo_does_not_tell(server: Server, tap: Tap) -> None:
 
 @pytest.mark.parametrize("server", ["dynamo thunderagent"], indirect=True)
 async def test_dynamos_thunderagent(server: Server, tap: Tap) -> None:
-    """It knows a rollout's calls as one program, and releases it."""
+    """The ThunderAgent router of Dynamo treats the calls of a rollout as one program, and releases it."""
     (call,), stack = await labelled(server, tap, {"/chat/completions": HELLO})
 
     assert None is call.error_kind

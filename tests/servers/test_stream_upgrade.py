@@ -1,4 +1,4 @@
-"""A request sent upstream as a stream is answered with what the server says without one, but for what docs/stream-upgrade.md lists."""
+"""A request that the tap sends as a stream gets the same answer as without streaming, except for the fields in docs/stream-upgrade.md."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ each_case = pytest.mark.parametrize(
 
 @each_case
 async def test_the_same_answer(server: Server, tap: Tap, api: str, case: str) -> None:
-    """Every field that differs is in the page's table, with what it is on both sides; and every row of the table is true."""
+    """Every field that differs is in the table of the page with its values, and every row of the table is true."""
     body, route = cases_of(server, api)[case], ROUTES[api]
     as_stream = DIALECTS[route].as_stream(body)
     assert as_stream
-    await asked(server.url + route, body)  # so that what follows finds the prompt in the prefix cache
+    await asked(server.url + route, body)  # so that the next requests find the prompt in the prefix cache
     whole = json.loads(await asked(server.url + route, body))
     through = await tap.open(upgrade=True)
     upgraded = json.loads(await asked(tap.url(through) + route, body))
@@ -55,7 +55,7 @@ async def test_the_same_answer(server: Server, tap: Tap, api: str, case: str) ->
 
 @each_api
 def test_the_page_names_no_other_cases(server: Server, api: str) -> None:
-    """A row whose case was renamed would not be compared any more."""
+    """The page names only existing cases. A row whose case was renamed would not be compared any more."""
     rows = table(f"{server.name}, {api}")
 
     assert set() == {case for requests, _ in rows for case in named(requests)} - cases_of(server, api).keys()
@@ -63,7 +63,7 @@ def test_the_page_names_no_other_cases(server: Server, api: str) -> None:
 
 @pytest.mark.parametrize("server", ["dynamo thunderagent"], indirect=True)
 def test_dynamo_without_messages(server: Server) -> None:
-    """A frontend that is not told to serve them does not know where they are."""
+    """A frontend that was not started with Messages answers 404 at their path."""
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(server.url + "/messages", b"{}", timeout=60)
 
@@ -83,7 +83,7 @@ async def asked(url: str, body: Json) -> bytes:
 
 
 def put_together(route: str, stream: bytes) -> Json:
-    """The answer of a stream that an agent read itself."""
+    """Returns the complete answer that an agent assembles from a stream."""
     reading = DIALECTS[route]()
     for event in EventReader().feed([NetworkRead(0, None, stream)]):
         reading.add(event)

@@ -1,6 +1,6 @@
-"""Makes a Qwen3 of half a million random weights and a tokenizer for it, so that real servers run without a model hub.
+"""Makes a Qwen3 of half a million random weights and its tokenizer, so that real servers run without a model hub.
 
-`python tiny_model.py FOLDER`, with transformers and torch at hand. The same every time, but for changes in those.
+Run `python tiny_model.py FOLDER` with transformers and torch. The result changes only with these packages.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
-#: Tokens of their own that a text shows, as they are in Qwen's tokenizer: parsers look for them.
+#: Tokens that are visible in texts, as in Qwen's tokenizer, because parsers search for them.
 MARKS = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
 
-#: The form of Qwen's own, without its tool instructions for the model: random weights would not follow them.
+#: The template of Qwen without its instructions about tools, because random weights would not follow them.
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content or '' }}<|im_end|>\n{% endfor %}"
@@ -23,7 +23,7 @@ TEMPLATE = (
 
 
 def corpus() -> list[str]:
-    """Text that has English words, JSON and code in it: what is installed here anyway."""
+    """Returns lines of English words, JSON and code: the source files of Python's json module."""
     files = sorted(Path(json.__file__).parent.glob("*.py"))
     return [line for file in files for line in file.read_text().splitlines()]
 

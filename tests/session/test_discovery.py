@@ -162,7 +162,7 @@ def test_missing_data_are_no_fault(tmp_path: Path) -> None:
     assert [] == discovered(tmp_path).broken
 
 
-def test_what_a_worker_gets() -> None:
+def test_data_of_workers() -> None:
     """Workers get names and numbers of a suite, but no data and no labels."""
     whole = replace(shop(description="A shop."), trials=2)
     info = SuiteInfo(
@@ -193,7 +193,7 @@ def test_thresholds_override_each_other() -> None:
 
 
 @pytest.mark.parametrize(("backend", "chosen"), [({"shop": {"tsq": 2}}, {}), ({}, {"tsq": 2})])
-def test_thresholds_nobody_reaches(backend: dict[str, dict[str, float]], chosen: dict[str, float]) -> None:
+def test_thresholds_that_cannot_be_reached(backend: dict[str, dict[str, float]], chosen: dict[str, float]) -> None:
     """A threshold that no score can reach is refused, wherever it comes from."""
     with pytest.raises(ConfigError) as caught:
         merged_thresholds(shop(scorers={"tsq": {}}), backend, chosen)
@@ -202,7 +202,7 @@ def test_thresholds_nobody_reaches(backend: dict[str, dict[str, float]], chosen:
 
 
 @pytest.mark.parametrize(("backend", "chosen"), [({"shop": {"tqs.mean": 0.5}}, {}), ({}, {"tqs.mean": 0.5})])
-def test_thresholds_nobody_measures(backend: dict[str, dict[str, float]], chosen: dict[str, float]) -> None:
+def test_thresholds_of_unknown_scores(backend: dict[str, dict[str, float]], chosen: dict[str, float]) -> None:
     """A threshold for a score that the suite does not measure is refused, wherever it comes from."""
     with pytest.raises(ConfigError) as caught:
         merged_thresholds(shop(scorers=("tsq", "calls")), backend, chosen)

@@ -66,7 +66,7 @@ def baseline(settings: Settings, n: int = 20, **keys: Any) -> Path:
     )
 
 
-def test_nobody_asks(asking: Any) -> None:
+def test_no_rules(asking: Any) -> None:
     """Without rules and a baseline option there is no gate, even if a promoted baseline exists."""
     baseline(asking())
 
@@ -89,7 +89,7 @@ def test_rules_of_the_command_line(asking: Any) -> None:
 @pytest.mark.parametrize(
     ("rule", "sentence"), [("exact.mean >= 0.5", "no metric 'exact.mean' .*; known: .*tsq.mean"), ("tsq", "must be METRIC >= LIMIT")]
 )
-def test_a_rule_that_nobody_measures(asking: Any, rule: str, sentence: str) -> None:
+def test_a_rule_about_an_unknown_metric(asking: Any, rule: str, sentence: str) -> None:
     """A rule about an unknown metric is refused, not ignored."""
     with pytest.raises(ConfigError, match=sentence):
         make_gate([found()], asking(f"--agentbench-gate={rule}"))
@@ -228,14 +228,14 @@ def test_facts_always_decide(decides: bool, expected: tuple[str, int]) -> None:
     assert None is deciding(run_of(gate=replace(gate, rules=gate.rules[:1], decides=False)))
 
 
-#: pytest's status, the gate's verdict if there is one, what else, --agentbench-inconclusive, and the status that follows.
+#: pytest's status, the gate's verdict if there is one, further facts, --agentbench-inconclusive, and the resulting status.
 STATUSES = [
     (0, "PASS", {}, "pass", 0),
     (0, "FAIL", {}, "pass", 1),
     (0, "INCONCLUSIVE", {}, "pass", 0),
     (0, "INCONCLUSIVE", {}, "fail", CANNOT_TELL),
     (5, "INCONCLUSIVE", {}, "pass", 5),
-    (1, "PASS", {}, "pass", 1),  # a test failed over something else
+    (1, "PASS", {}, "pass", 1),  # A test failed for another reason.
     (1, "PASS", {"only_unmeasured": True}, "pass", CANNOT_MEASURE),
     (1, "FAIL", {"only_unmeasured": True}, "pass", 1),
     (0, "INCONCLUSIVE", {"unmeasured": ["shop"]}, "pass", CANNOT_MEASURE),
@@ -266,7 +266,7 @@ def test_exit_statuses(pytests: int, verdict: str, what: dict[str, Any], inconcl
     st.fixed_dictionaries({"failure": st.booleans(), "only_unmeasured": st.booleans()}),
     st.sampled_from(["pass", "fail"]),
 )
-def test_green_is_green(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str) -> None:
+def test_status_0_means_that_all_is_well(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str) -> None:
     """The status is 0 only if pytest's is 0, no service failed, and the verdict is not FAIL. A FAIL is always 1."""
     status = status_of(pytests, verdict, what, inconclusive)
 

@@ -50,7 +50,7 @@ def test_records_are_redacted_first(recorder: HushedRecorder, tmp_path: Path) ->
     assert ["[redacted]!"] == [rollout.answer for rollout in read_journal(tmp_path)]
 
 
-def test_rounds_that_no_test_asks_for(recorder: HushedRecorder) -> None:
+def test_additional_rounds(recorder: HushedRecorder) -> None:
     """Additional rollouts are counted with the others. The backend is needed only if one of them is not recorded yet."""
     inner = recorder.inner
     inner.planned(2, 2, {"shop": 2})
@@ -76,8 +76,8 @@ def test_progress_is_counted(recorder: HushedRecorder) -> None:
     assert {"shop[a]": 1.5, "shop[b]": 2.5} == inner.durations
 
 
-def test_calls_by_hand_do_not_count(recorder: HushedRecorder) -> None:
-    """Calls by hand are in the journal and in no count."""
+def test_manual_calls_do_not_count(recorder: HushedRecorder) -> None:
+    """Manual calls of tests are in the journal, but in no count."""
     recorder.finish("a", kind="adhoc", tokens=10, duration_s=1.5, scores={"tsq": 1.0})
 
     assert (1, 0, 0, {}, {}) == (

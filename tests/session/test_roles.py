@@ -31,7 +31,7 @@ FAR = {"url": "http://127.0.0.1:9/v1", "model": "expert", "api_key": "EXPERTS_KE
     ids=["none", "one", "no key"],
 )
 def test_a_role_is_missing(project: Project, keys: dict[str, Any], why: str) -> None:
-    """If a role is missing, the suite is an ERROR with the reason, and nothing boots."""
+    """If a role is missing, the suite is an ERROR with the reason, and nothing starts."""
     project.suite(agent=ORCHESTRATOR, scenarios=1, **keys)
 
     result = project.run("scenarios/shop")
@@ -64,7 +64,7 @@ def test_tests_are_collected_without_keys(project: Project) -> None:
 
 @pytest.mark.parametrize("keys", [{"context_length": 16384}, {"max_model_len": 16384}])
 def test_prompts_that_can_never_fit(project: Project, keys: dict[str, Any]) -> None:
-    """An agent whose prompt budget exceeds the model's context length is refused before anything boots, with both numbers."""
+    """An agent whose prompt budget exceeds the model's context length is refused before anything starts, with both numbers."""
     project.suite(agent=ORCHESTRATOR, scenarios=1, roles={"answer": {}, "reasoner": {}})
     project.backend([{"text": "Nothing to do."}], **keys)
 

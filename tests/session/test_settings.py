@@ -55,6 +55,7 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "resume": ("20260304-050607", "latest", "20260304-050607", "latest"),
     "resume-rerun": ("infra_error, limit", "none", ("infra_error", "limit"), ()),
     "reports": ("out", "/tmp/reports", Path("out"), Path("/tmp/reports")),
+    "keep": ("calls", "none", "calls", "none"),
     "inline": ("", "true", True, True),
 }
 FIELDS = (
@@ -127,6 +128,7 @@ def test_defaults(pytester: pytest.Pytester) -> None:
         resume_rerun=("infra_error", "cancelled"),
         reports="reports",
         reports_directory=pytester.path / "reports",
+        keep="all",
         inline=False,
     )
 
@@ -145,7 +147,7 @@ def _trials(settings: Settings) -> tuple[int | None, int | None]:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_every_option_has_an_ini_twin(pytester: pytest.Pytester, option: Option) -> None:
+def test_every_option_has_an_ini_key(pytester: pytest.Pytester, option: Option) -> None:
     """Each option can be set in the ini file. The command line overrides it."""
     given, in_ini, from_command_line, from_ini = VALUES[option.name]
     key = option.name.replace("-", "_")
@@ -281,21 +283,21 @@ def test_help_names_the_ini_key(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize("text", ["30m", ":", "2h:30m", "1m:1m", "soon:later"])
-def test_a_window_that_is_none(pytester: pytest.Pytester, text: str) -> None:
+def test_an_invalid_window(pytester: pytest.Pytester, text: str) -> None:
     """A window needs a colon and at least one time. The second time must be later than the first."""
     with pytest.raises(pytest.UsageError, match=f"--agentbench-window {text}: must be START:END, two times after the first call"):
         read(pytester, f"--agentbench-window={text}")
 
 
 @pytest.mark.parametrize("name", ["2x", "a/b", "..", "latest", "a b", "a" * 81, "-x", "A,B"])
-def test_a_name_that_is_none(pytester: pytest.Pytester, name: str) -> None:
+def test_an_invalid_name(pytester: pytest.Pytester, name: str) -> None:
     """A run's name must be valid as part of a directory name, must not look like a date, and must not be `latest`."""
     with pytest.raises(pytest.UsageError, match="must be a letter, and then at most 79 letters, digits, dots, dashes or underscores"):
         read(pytester, f"--agentbench-name={name}")
 
 
 @pytest.mark.parametrize("text", ["0s", "50ms", "2h", "often"])
-def test_an_interval_that_nobody_keeps(pytester: pytest.Pytester, text: str) -> None:
+def test_an_invalid_sample_interval(pytester: pytest.Pytester, text: str) -> None:
     """A sample interval must be neither too short nor too long."""
     with pytest.raises(pytest.UsageError, match=f"--agentbench-sample-interval {text}: must be a time"):
         read(pytester, f"--agentbench-sample-interval={text}")

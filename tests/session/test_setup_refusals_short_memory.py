@@ -27,7 +27,7 @@ def test_other_errors_stay() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("mib", "sentence"), [(56, "too little memory"), (160, "MiB of address space"), (200, "MiB of address space")])
 def test_too_little_address_space(project: Project, mib: int, sentence: str) -> None:
-    """A session that needs more than `ulimit -v` ends with one sentence before anything boots."""
+    """A session that needs more than `ulimit -v` ends with one sentence before anything starts."""
     project.suite(scenarios=1)
 
     done = limited(project, resource.RLIMIT_AS, mib << 20)

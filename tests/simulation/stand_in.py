@@ -1,6 +1,6 @@
-"""A program in the place of the simulator's interpreter: it answers to `-m dynamo.replay` with a report that the real one wrote.
+"""A replacement for the simulator's interpreter. It answers `-m dynamo.replay` with a report of the real simulator.
 
-It is no simulator: its first tokens take as many milliseconds as 100,000 has times the blocks of all workers.
+It simulates nothing: the time to the first token is 100,000 ms divided by the blocks of all workers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ json.dump(report, open(value["--report-json"], "w"))
 """
 
 
-#: Says in a pipe who it is and which child it has, and stays.
+#: Writes its process id and that of its child to a pipe, and continues to run.
 STUCK = """
 import os, subprocess, time
 child = subprocess.Popen(["sleep", "1000"])
@@ -37,7 +37,7 @@ time.sleep(1000)
 
 
 def all_end(pids: Sequence[int]) -> bool:
-    """Whether there were such processes and all of them end; whoever was killed may take a moment."""
+    """Returns whether there were such processes and all of them ended. Killed processes may need a moment."""
     deadline = time.monotonic() + 60
     while any(map(lives, pids)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -45,7 +45,7 @@ def all_end(pids: Sequence[int]) -> bool:
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str = REPLAY) -> None:
-    """Makes an environment `dynamo` whose interpreter runs these lines."""
+    """Creates an environment `dynamo` whose interpreter runs these lines."""
     monkeypatch.setenv("AGENTBENCH_ENVS", str(folder / "envs"))
     home = home_of("dynamo")
     (home / "bin").mkdir(parents=True)

@@ -15,7 +15,7 @@ from pytest_agentbench.tables import read_tables
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, call, rollout
 
-#: What Dynamo 1.4.2 wrote of 309 calls of the banking suite on two workers with 800 blocks of 16 tokens and a KV router.
+#: The report of Dynamo 1.4.2 on 309 calls of the banking suite, with two workers, 800 blocks of 16 tokens and a KV router.
 REPORT: Json = json.loads((Path(__file__).parent / "report.json").read_text(encoding="utf-8"))
 
 
@@ -40,14 +40,17 @@ def test_p99_of_few_calls_is_none() -> None:
     ("changes", "sentence"),
     [({"completed_requests": 12}, "replayed only 12 of 309 calls"), ({"median_ttft_ms": None}, "does not have the format of Dynamo 1.4.2")],
 )
-def test_reports_that_are_not_whole(changes: Json, sentence: str) -> None:
+def test_incomplete_reports(changes: Json, sentence: str) -> None:
     """A report with dropped calls or missing numbers is refused."""
     with pytest.raises(BackendError, match=sentence):
         simulated({**REPORT, **changes}, 309, {})
 
 
-def test_measured_are_the_calls_that_are_replayed(tmp_path: Path) -> None:
-    """Judge calls and failed calls do not count. The duration is from the first request to the last answer, hits are by usage."""
+def test_measured_calls_are_the_replayed_ones(tmp_path: Path) -> None:
+    """Judge calls and failed calls do not count.
+
+    The duration is from the first request to the last answer, and hits are those of the usage.
+    """
     calls = replayable(read_tables([run_directory(tmp_path / "run", *ALL)]).calls)
     figures = measured(calls, {"ttft": 150}, server_hits=0.1)
 
@@ -58,8 +61,8 @@ def test_measured_are_the_calls_that_are_replayed(tmp_path: Path) -> None:
     assert 1 / 1.3 == pytest.approx(figures.goodput_per_s)
 
 
-def test_hits_that_no_usage_names_are_the_servers(tmp_path: Path) -> None:
-    """The hit ratio is by the calls' usage, or else by the server's counters, or else unknown."""
+def test_hits_without_usage(tmp_path: Path) -> None:
+    """The hit ratio is that of the calls' usage, or else that of the server's counters, or else unknown."""
     calls = read_tables([run_directory(tmp_path / "run", rollout(calls=(call(0, 10, end=20, cached_tokens=None),)))]).calls
 
     assert [0.25, None] == [measured(calls, {}, server).hit_ratio for server in (0.25, None)]

@@ -14,7 +14,7 @@ POSITIVE = st.floats(0.001, 1e6)
 VALUES = st.lists(POSITIVE, min_size=1, max_size=8)
 
 
-def test_settings_that_differ_by_more_than_the_simulation_is_off() -> None:
+def test_ranks_need_a_difference_above_the_tolerance() -> None:
     """A rank counts the settings that are better by more than the tolerance: 100 and 110 share a rank, 300 comes after both."""
     assert [1, 1, 3] == ranks([100.0, 110.0, 300.0], math.log(1.2))
     assert [3, 2, 1] == ranks([100.0, 150.0, 300.0], math.log(1.2), rising=True)
@@ -22,14 +22,14 @@ def test_settings_that_differ_by_more_than_the_simulation_is_off() -> None:
     assert [2, 1] == ranks([0.5, 0.9], 0.3, rising=True, share=True)
 
 
-def test_distance_is_from_the_farther_end_of_what_was_measured() -> None:
+def test_distance_from_the_measured_interval() -> None:
     """A simulation that equals the median has the error of the median's interval, and at least LEAST."""
     assert math.log(2) == pytest.approx(distance(100, 100, (50, 120)))
     assert LEAST == distance(100, 100)
     assert 0.1 == pytest.approx(distance(0.8, 0.7, share=True))
 
 
-def test_nothing_has_no_ratio() -> None:
+def test_ratios_of_zero() -> None:
     """A value that is zero only once has an infinite distance, which ranks nothing. Two zeros are equal."""
     assert math.inf == gap(0, 5, share=False)
     assert 0 == gap(0, 0, share=False)
@@ -44,7 +44,7 @@ def test_nothing_is_ranked_below_the_tolerance(values: list[float], tolerance: f
 
 
 @given(VALUES, st.floats(0, 5), st.floats(0, 5))
-def test_more_doubt_tells_less_apart(values: list[float], one: float, other: float) -> None:
+def test_a_greater_tolerance_separates_less(values: list[float], one: float, other: float) -> None:
     """With a greater tolerance no rank gets worse, and the best setting is always first."""
     fine, coarse = ranks(values, min(one, other)), ranks(values, max(one, other))
 
@@ -53,7 +53,7 @@ def test_more_doubt_tells_less_apart(values: list[float], one: float, other: flo
 
 
 @given(VALUES, st.floats(0, 5))
-def test_order_of_places_is_that_of_the_numbers(values: list[float], tolerance: float) -> None:
+def test_ranks_follow_the_numbers(values: list[float], tolerance: float) -> None:
     """No setting has a lower rank than a worse one."""
     placed = sorted(zip(values, ranks(values, tolerance), strict=True))
 

@@ -21,7 +21,7 @@ def simulator(folder: Path, limit_s: float = 60, profile: Path | None = None) ->
     return Simulator(folder / "run.jsonl", profile, {"ttft": 300, "tpot": 20}, limit_s)
 
 
-def test_what_the_simulator_is_told(tmp_path: Path) -> None:
+def test_arguments_of_the_simulator(tmp_path: Path) -> None:
     """The arguments have workers, router, blocks and their size, objectives, and the speed of a worker if it was measured."""
     words = simulator(tmp_path, profile=Path("/p.npz")).arguments(SETTING, tmp_path / "report.json")
     value = dict(pairwise(words))
@@ -31,7 +31,7 @@ def test_what_the_simulator_is_told(tmp_path: Path) -> None:
     assert ("300", "20") == (value["--sla-ttft-ms"], value["--sla-itl-ms"])
 
 
-def test_failure_has_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_has_the_end_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has the setting, the exit code, the end of the log, and the command."""
     stand_in.install(tmp_path, monkeypatch, "import sys; sys.exit('replay reached a dead end')")
     with pytest.raises(BackendError) as raised:
@@ -51,15 +51,18 @@ def test_no_report_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         simulator(tmp_path).report(SETTING)
 
 
-def test_what_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond its limit a replay is over, and the sentence says the limit; that children end, too, shows where a command is terminated."""
+def test_a_time_limit_ends_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay that exceeds its time limit is ended, and the error has the limit.
+
+    The end of child processes is tested with other commands.
+    """
     stand_in.install(tmp_path, monkeypatch, "import time\nprint('simulating', flush=True)\ntime.sleep(1000)")
     with pytest.raises(BackendError, match="the simulator did not end within 1 s on 2 workers, 400 blocks, kv"):
         simulator(tmp_path, limit_s=1).report(SETTING)
 
 
 def test_missing_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error has the command that creates the environment."""
+    """If the environment is missing, the error has the command that creates it."""
     monkeypatch.setenv("AGENTBENCH_ENVS", str(tmp_path))
     with pytest.raises(MissingError, match="agentbench env create dynamo"):
         simulator(tmp_path).report(SETTING)

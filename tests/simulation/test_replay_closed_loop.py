@@ -25,7 +25,7 @@ def rows(folder: Path, *spans: tuple[int, int]) -> dict[str, Json]:
     return {row["request_id"].partition("]")[0].partition("[")[2]: row for row in lines}
 
 
-def test_the_first_ones_have_a_time_and_others_wait(tmp_path: Path) -> None:
+def test_later_rollouts_wait_for_earlier_ones(tmp_path: Path) -> None:
     """With two in flight, the third begins after the first and the fourth after the second, with the pauses of the run."""
     trace = rows(tmp_path, (0, 100), (0, 200), (110, 300), (250, 400))
 
@@ -34,7 +34,7 @@ def test_the_first_ones_have_a_time_and_others_wait(tmp_path: Path) -> None:
     assert (["shop[shop-1]-1-1"], 50.0) == (trace["shop-3"]["wait_for"], trace["shop-3"]["delay"])
 
 
-def test_nobody_has_two_successors(tmp_path: Path) -> None:
+def test_a_rollout_has_one_successor(tmp_path: Path) -> None:
     """If two rollouts begin after one ended, one succeeds it. The other adds to the rollouts in flight from then on."""
     trace = rows(tmp_path, (0, 100), (110, 200), (120, 300))
 

@@ -23,12 +23,12 @@ def used(name: str, *changes: tuple[str, Any]) -> BackendUse:
     return BackendUse(name, "", backend.description["kind"], "m", "", more=backend.description)
 
 
-def test_built_in_engine_says_all() -> None:
+def test_the_setting_of_the_built_in_engine() -> None:
     """The built-in engine is one worker, with the blocks of its YAML."""
     assert {"workers": 1, "kv-blocks": 700, "block-size": 16} == facts_of(used("embedded", ("kv_blocks", 700)))
 
 
-def test_stack_of_dynamo_says_what_its_commands_fix() -> None:
+def test_the_setting_of_a_dynamo_stack() -> None:
     """A Dynamo stack has the workers that it waits for, and the blocks and router of its options, with settings filled in."""
     mocker = used("dynamo-mocker", ("settings.blocks", 900), ("settings.router_mode", "round-robin"))
 
@@ -37,7 +37,7 @@ def test_stack_of_dynamo_says_what_its_commands_fix() -> None:
 
 
 @pytest.mark.parametrize("name", ["dynamo-disagg", "url", "vllm"])
-def test_other_stacks_say_nothing(name: str) -> None:
+def test_other_stacks_have_no_setting(name: str) -> None:
     """The setting of a URL, of disaggregated workers, and of a stack without Dynamo is unknown."""
     assert {} == facts_of(used(name))
 
@@ -56,7 +56,7 @@ def test_every_combination_once() -> None:
     assert 1_600 == Setting.of({"workers": 1, "kv-blocks": 100}).cache_tokens  # type: ignore[union-attr]
 
 
-def test_what_is_lacking_is_asked_for() -> None:
+def test_missing_values_are_requested() -> None:
     """Workers, blocks and routers have no defaults. The error has the options for them."""
     with pytest.raises(
         ConfigError, match="does not record its kv-blocks and router: give values to simulate with --kv-blocks and --router"

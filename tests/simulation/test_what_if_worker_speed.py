@@ -66,7 +66,7 @@ def test_tokens_in_work_are_shared_by_the_workers(tmp_path: Path) -> None:
     assert 2 * one.decode.per_token_ms == pytest.approx(two.decode.per_token_ms)
 
 
-def test_calls_of_one_token_tell_nothing(tmp_path: Path) -> None:
+def test_calls_of_one_token_have_no_speed(tmp_path: Path) -> None:
     """Without a second token, the speed of decoding is unknown."""
     assert measured_timing(table(tmp_path, call(0, 50, end=60)), 1) is None
 
@@ -82,14 +82,14 @@ def test_lines() -> None:
     assert StepLine(0, 1.5) == resistant_line(np.array([4.0, 8.0, 12.0]), np.array([2.0, 12.0, 22.0]))
 
 
-def test_what_is_under_way() -> None:
+def test_active_spans() -> None:
     """A span counts from its beginning to its end."""
     begins, ends, weights = np.array([0.0, 2.0]), np.array([4.0, 6.0]), np.array([10.0, 1.0])
 
     assert [10, 11, 1, 0] == totals(begins, ends, weights, np.array([1.0, 3.0, 5.0, 7.0])).tolist()
 
 
-def test_profile_is_the_simulators_kind(tmp_path: Path) -> None:
+def test_the_profile_has_the_format_of_the_simulator(tmp_path: Path) -> None:
     """The profile has five arrays of doubles with the names that Dynamo reads. Decoding depends on active tokens, not on context."""
     WorkerSpeed(StepLine(30, 0.001), StepLine(5, 0.0001)).write(tmp_path / "p.npz")
     with np.load(tmp_path / "p.npz") as profile:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def published(confidence: Floats, correct: Floats, beta: int = 100) -> float:
-    """The definition of Humanity's Last Exam, which leaves out the last bin."""
+    """Returns the error as Humanity's Last Exam defines it, which leaves out the last bin."""
     order = np.argsort(confidence, kind="stable")
     count = len(order) // beta
     cuts = [order[number * beta : (number + 1) * beta] for number in range(count - 1)]
@@ -39,7 +39,7 @@ def test_several_bins() -> None:
     assert math.sqrt(sum(squares[:2]) / 350) == pytest.approx(published(confidence, correct))
 
 
-def test_answers_that_know_what_they_know() -> None:
+def test_perfect_calibration() -> None:
     """Perfect calibration has an error of 0 and an interval that begins at 0."""
     found = calibration([[(1.0, True)]] * 6 + [[(0.0, False)]] * 6)
 
@@ -61,8 +61,8 @@ def test_a_single_question() -> None:
     ("answers", "too_sure"),
     [(12, 0.0), (12, 0.1), (12, 0.4), *(pytest.param(400, each, marks=pytest.mark.slow) for each in (0.0, 0.1, 0.4))],
 )
-def test_the_interval_holds(answers: int, too_sure: float) -> None:
-    """The interval contains the true error of overconfident answers; with several bins in more than five of six cases."""
+def test_the_interval_contains_the_true_error(answers: int, too_sure: float) -> None:
+    """The interval contains the true error of overconfident answers. With several bins, it does so in more than five of six cases."""
     generator = np.random.default_rng(answers)
     holds = 0
     for seed in range(40):

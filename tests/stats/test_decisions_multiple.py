@@ -20,12 +20,14 @@ from pytest_agentbench.stats.decisions import RANKED, Suspect, benjamini_hochber
     ],
 )
 def test_all_metrics_have_to_pass(verdicts: list[str], expected: str) -> None:
-    """One FAIL makes it FAIL, one INCONCLUSIVE makes it INCONCLUSIVE, and so do no verdicts at all."""
+    """One FAIL makes the overall verdict FAIL. Otherwise one INCONCLUSIVE, or no verdict at all, makes it INCONCLUSIVE."""
     assert expected == overall(verdicts)
 
 
 def test_benjamini_hochberg() -> None:
-    """Scipy's false_discovery_control adjusts these to .025, .05, .05, .025, .2."""
+    """The Benjamini-Hochberg procedure lists a p-value if its adjusted value is at most the rate. scipy adjusts these to .025, .05, .05,
+    .025, .2.
+    """
     p_values = [0.01, 0.04, 0.03, 0.005, 0.2]
 
     assert [True, False, False, True, False] == benjamini_hochberg(p_values, 0.03)
@@ -36,7 +38,7 @@ def test_benjamini_hochberg() -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=30), st.floats(0.01, 0.5))
-def test_benjamini_hochberg_lists_from_the_surest_on(p_values: list[float], rate: float) -> None:
+def test_benjamini_hochberg_lists_the_lowest_p_values(p_values: list[float], rate: float) -> None:
     """Listed p-values are lower than the others, include those of Bonferroni's method, and are not above the rate."""
     listed = benjamini_hochberg(p_values, rate)
     inside = [p for p, keep in zip(p_values, listed, strict=True) if keep]
@@ -51,13 +53,13 @@ def test_benjamini_hochberg_lists_from_the_surest_on(p_values: list[float], rate
     ("new", "base", "trials", "p"),  # scipy.stats.fisher_exact, alternative="less"
     [(1, 5, 5, 0.0238095), (2, 5, 5, 0.0833333), (0, 3, 3, 0.05), (4, 8, 8, 0.0384615), (3, 4, 6, 0.5)],
 )
-def test_of_passes_and_failures_it_is_fishers_test(new: int, base: int, trials: int, p: float) -> None:
-    """Five of five before and one of five now: p = 0.024."""
+def test_passes_and_failures_use_fishers_test(new: int, base: int, trials: int, p: float) -> None:
+    """For trials that pass or fail, the p-value is that of Fisher's exact test. Five of five before and one of five now give 0.024."""
     assert p == pytest.approx(fall_p_value([1.0] * new + [0.0] * (trials - new), [1.0] * base + [0.0] * (trials - base)), abs=1e-6)
 
 
-def test_of_other_scores_it_is_a_permutation_test() -> None:
-    """scipy.stats.permutation_test of the difference of means, alternative="less"."""
+def test_other_scores_use_a_permutation_test() -> None:
+    """For other scores, the p-value equals that of scipy.stats.permutation_test for the difference of means, with alternative="less"."""
     assert 0.05714285714285714 == pytest.approx(fall_p_value([0.2, 0.5, 0.4], [0.6, 0.5, 0.9, 0.7]))
 
 
@@ -77,7 +79,7 @@ def test_claims() -> None:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(1, 1), (4, 4), (4, 15), (15, 4)])
-def test_with_fewer_trials_it_is_a_ranking(ours: int, theirs: int) -> None:
+def test_few_trials_give_a_ranking(ours: int, theirs: int) -> None:
     """With few trials, nothing is claimed. The ten scenarios that fell most are ranked."""
     new = {f"{at:02}": [at / 100] * ours for at in range(60)} | {"same": [0.5] * ours, "rose": [0.6] * ours}
     base = {name: [0.5] * theirs for name in new}
@@ -99,7 +101,7 @@ def test_a_scenario_that_lost_a_trial_is_ranked_behind_the_claims() -> None:
 
 @pytest.mark.parametrize(("broken", "least"), [(0, 0.0), (5, 0.9), (10, 0.9)])
 def test_one_claim_in_ten_is_wrong(broken: int, least: float) -> None:
-    """A hundred scenarios with five trials: the mean share of false claims, and the number of broken scenarios that are claimed."""
+    """With five trials of 100 scenarios, at most a tenth of the claims is false on average, and most broken scenarios are claimed."""
     random, runs = np.random.default_rng(broken), 60
     rates = random.beta(2.4, 0.6, 100)
     rates[:broken] = 1.0
@@ -119,7 +121,7 @@ def test_one_claim_in_ten_is_wrong(broken: int, least: float) -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.lists(st.floats(0, 1), min_size=1, max_size=6))
-def test_a_p_value_is_one(new: list[float], base: list[float]) -> None:
+def test_p_values_are_probabilities(new: list[float], base: list[float]) -> None:
     """A p-value is between 0 and 1. The p-values of both directions sum to at least 1."""
     assert 0 < fall_p_value(new, base) <= 1
     assert fall_p_value(new, base) + fall_p_value(base, new) >= 1 - 1e-9

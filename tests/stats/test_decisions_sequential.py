@@ -17,14 +17,17 @@ from pytest_agentbench.stats.quantiles import normal_quantile
     ids=len,
 )
 def test_published_boundaries(published: tuple[float, ...]) -> None:
-    """Equally spaced looks, one-sided 2.5 %: the tables of Reboussin, DeMets, Kim and Lan (2000) for O'Brien's and Fleming's spending."""
+    """For equally spaced looks, one-sided 2.5 %, the boundaries are those in the tables of Reboussin, DeMets, Kim and Lan (2000).
+
+    They use the spending function of O'Brien and Fleming.
+    """
     shares = tuple((look + 1) / len(published) for look in range(len(published)))
 
     assert critical_values(shares, 0.025) == pytest.approx(published, abs=2e-4)
 
 
-def test_what_is_spent() -> None:
-    """Almost no risk is spent at first, and all of it in the end."""
+def test_the_spent_risk() -> None:
+    """Almost none of the risk is spent at first, and all of it at the end."""
     assert 0.025 == pytest.approx(spent(1.0, 0.025))
     assert spent(0.25, 0.025) < 1e-4
     shares = [spent(share / 10, 0.025) for share in range(1, 11)]
@@ -48,7 +51,7 @@ def test_all_looks_together_are_as_wrong_as_one(base_trials: float) -> None:
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(st.integers(FIRST_LOOK, MOST_ROUNDS), st.one_of(st.just(0.0), st.floats(1, 100)), st.sampled_from([0.95, 0.975, 0.99]))
-def test_levels_fall_to_nearly_that_of_one_look(most: int, base_trials: float, confidence: float) -> None:
+def test_later_looks_need_less_confidence(most: int, base_trials: float, confidence: float) -> None:
     """For any number of rounds and baseline trials, early looks need more than late ones, and none needs less than a single look."""
     levels = [InterimLooks(most, base_trials).confidence(rounds, confidence) for rounds in range(FIRST_LOOK, most + 1)]
 

@@ -1,4 +1,4 @@
-"""Families of comparisons: which of them decide, and with which intervals."""
+"""Families of comparisons: which comparisons decide, and with which intervals."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def verdicts(*values: float) -> list[str]:
     return [decision.verdict for decision in step_down([*map(z_test, values)])]
 
 
-def test_one_comparison_is_as_it_is_alone() -> None:
+def test_a_single_comparison_is_unchanged() -> None:
     """Two arms have one comparison, which needs no correction."""
     assert [z_test(1.97)(0.95)] == step_down([z_test(1.97)])
     assert [] == step_down([])
 
 
-def test_each_that_decides_makes_it_easier_for_the_others() -> None:
-    """Three comparisons need z = 2.394 (a risk of 0.05 / 3), 2.241 and 1.960. The procedure stops if none of the rest decides."""
+def test_each_decision_makes_the_next_easier() -> None:
+    """Three comparisons need z = 2.394 (a risk of 0.05 / 3), 2.241 and 1.960. The procedure stops if none of the remaining ones decides."""
     assert [PASS, PASS, FAIL] == verdicts(2.40, 2.25, -1.97)
     assert [PASS, INCONCLUSIVE, INCONCLUSIVE] == verdicts(2.40, 2.23, -1.97)
     assert [INCONCLUSIVE] * 3 == verdicts(2.39, 2.25, -1.97)
     assert [1 - 0.05 / 3, 1 - 0.05 / 2, 0.95] == [each.confidence for each in step_down([*map(z_test, (2.40, 2.25, -1.97))])]
 
 
-def test_what_cannot_be_compared_costs_the_others_nothing() -> None:
+def test_a_comparison_without_an_interval_costs_the_others_nothing() -> None:
     """A comparison without an interval tests nothing, so the other one decides as if it were alone."""
     first, second = step_down([without_data, z_test(1.97)])
 
@@ -56,8 +56,11 @@ def test_what_cannot_be_compared_costs_the_others_nothing() -> None:
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=12))
-def test_it_is_what_holm_says(values: list[float]) -> None:
-    """It equals Holm by ordered p-values, each against risk / (number left), and each interval agrees with its decision."""
+def test_the_decisions_are_those_of_holms_procedure(values: list[float]) -> None:
+    """The decisions equal Holm's procedure with ordered p-values, each against risk / (number left).
+
+    Each interval agrees with its decision.
+    """
     decisions = step_down([*map(z_test, values)])
     p_values = sorted((2 * NORMAL.cdf(-abs(value)), place) for place, value in enumerate(values))
     claimed = set()
@@ -75,7 +78,10 @@ def test_it_is_what_holm_says(values: list[float]) -> None:
 
 
 def test_families_of_equal_arms_claim_as_seldom_as_one_comparison() -> None:
-    """If three arms equal a fourth and share its noise, any is reported as different in at most 5 % of families (uncorrected: 11 %)."""
+    """If three arms equal a fourth and share its noise, at most 5 % of the families report a difference.
+
+    Without correction it would be 11 %.
+    """
     draw = random.Random(1)
     wrong = alone = 0
     for _ in range(4000):

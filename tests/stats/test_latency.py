@@ -1,4 +1,4 @@
-"""Latencies of two runs by moving blocks in time order, and cases in which they decide nothing."""
+"""Comparison of latencies of two runs by moving blocks in time order, and cases that are undecided."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def drifting(n: int, seed: int, likeness: float = 0.97) -> list[RolloutLatencies
 
 
 def test_an_unchanged_run_passes_and_a_slow_one_fails() -> None:
-    """The same distribution passes a margin of 10 %. One that is slower by half fails."""
+    """A run with the same distribution passes a margin of 10 %. A run that is slower by half fails."""
     base = run(200)
     same, slow = compare_latency(run(200, seed=2), base, 50, 0.1), compare_latency(run(200, 1.5, seed=2), base, 50, 0.1)
 
@@ -50,7 +50,7 @@ def test_an_unchanged_run_passes_and_a_slow_one_fails() -> None:
     assert slow == compare_latency(run(200, 1.5, seed=2), base, 50, 0.1)
 
 
-def test_units_and_places_do_not_matter() -> None:
+def test_units_and_swapped_runs() -> None:
     """The ratio does not depend on the unit. If the runs are swapped, it is the reciprocal."""
     new, base = run(60, 1.3), run(60, seed=3)
     forth, back = compare_latency(new, base, 50, 0.1), compare_latency(base, new, 50, 0.1)
@@ -63,7 +63,7 @@ def test_units_and_places_do_not_matter() -> None:
 
 
 def test_scenarios_are_paired() -> None:
-    """Differences between scenarios are not noise: the interval is narrower than with the scenarios of the baseline exchanged."""
+    """Differences between scenarios do not count as noise. The interval is narrower than if the scenarios of the baseline are exchanged."""
     lengths = [random.Random(seed).lognormvariate(0, 1) for seed in range(150)]
     widths = []
     for theirs in (lengths, lengths[::-1]):
@@ -88,8 +88,8 @@ def test_rollouts_are_kept_whole() -> None:
     assert (one.low, one.high) == pytest.approx((fifty.low, fifty.high), rel=0.05)
 
 
-def test_trials_of_a_scenario_are_no_more_scenarios() -> None:
-    """Against a limit, differences between scenarios are part of the error: three equal trials have no more information than one."""
+def test_trials_of_a_scenario_are_not_more_scenarios() -> None:
+    """For a limit, differences between scenarios are part of the error. Three equal trials have no more information than one."""
     once = [RolloutLatencies(str(i), 1, i, (100.0 + random.Random(i).randrange(97),)) for i in range(60)]
     thrice = [each._replace(trial=trial, began=each.began + 60 * trial) for trial in range(3) for each in once]
     one, three = latency_limit(once, 50, 120), latency_limit(thrice, 50, 120)
@@ -99,7 +99,7 @@ def test_trials_of_a_scenario_are_no_more_scenarios() -> None:
 
 
 def test_load_that_changes_slowly_decides_nothing() -> None:
-    """Correlated rollouts make few blocks, even if they are many. The reason says so, and what to do."""
+    """Correlated rollouts make few blocks, even if there are many of them. The reason says so, and what to do."""
     decision = compare_latency(drifting(300, 1), drifting(300, 2), 50, 0.1)
 
     assert ("INCONCLUSIVE", None) == (decision.verdict, decision.low)
@@ -107,8 +107,8 @@ def test_load_that_changes_slowly_decides_nothing() -> None:
     assert "but 15 are needed; run more trials (--agentbench-trials), or compare two interleaved arms (--agentbench-ab)" in decision.reason
 
 
-def test_the_order_of_time_is_what_counts() -> None:
-    """The same latencies in another time order are not correlated, and decide. The order of the list does not matter."""
+def test_the_time_order_counts() -> None:
+    """If equal latencies are in another time order, they are not correlated, and decide. The order of the list does not matter."""
     generator = random.Random(5)
     new, base = ([each._replace(began=generator.random()) for each in drifting(300, seed)] for seed in (1, 2))
     ours, theirs = (generator.sample(drifting(300, seed), 300) for seed in (1, 2))
@@ -128,7 +128,9 @@ def test_a_tail_needs_rollouts(q: int, needed: int) -> None:
 
 
 def test_a_tail_needs_independent_rollouts() -> None:
-    """Of 1,500 rollouts that are alike not all count: p99 takes 1,000 that are not, which 1,500 of their own are."""
+    """Correlated rollouts count only in part. p99 needs 1,000 independent ones: 1,500 independent rollouts suffice, 1,500 correlated ones
+    do not.
+    """
     alike = compare_latency(drifting(1500, 1, 0.5), drifting(1500, 2, 0.5), 99, 0.5)
 
     assert "PASS" == compare_latency(drifting(1500, 1, 0.0), drifting(1500, 2, 0.0), 99, 0.5).verdict
@@ -147,7 +149,7 @@ def test_a_baseline_of_more_trials_is_used_wholly() -> None:
 
 
 def test_limits_of_a_percentile() -> None:
-    """`ttft.p50 <= 500ms` passes far below and fails far above."""
+    """A rule such as `ttft.p50 <= 500ms` passes if the latencies are far below the limit, and fails if they are far above it."""
     assert ["PASS", "INCONCLUSIVE", "FAIL"] == [latency_limit(run(100), 50, limit).verdict for limit in (500, 150, 50)]
 
 
@@ -160,7 +162,7 @@ def test_scenarios_of_one_run_are_counted() -> None:
 
 
 def test_nothing_measured_decides_nothing() -> None:
-    """Without latencies, the reason has the number 0."""
+    """Without latencies, the reason says that there are 0 rollouts."""
     decision = latency_limit([RolloutLatencies("a", 1, 0, ())], 50, 1)
     assert "p50 needs 20 independent rollouts, but there are 0; run more trials (--agentbench-trials)" == decision.reason
 
@@ -191,7 +193,7 @@ def test_percentile_t_of_symmetric_values_is_nearly_t() -> None:
 
 
 def test_percentile_t_draws_whole_clusters() -> None:
-    """Ten copies of a value in a cluster have no more information than one."""
+    """Ten copies of a value in a cluster have no more information than a single value."""
     values = np.random.default_rng(3).normal(10, 2, 60)
     one = percentile_t(values, Clusters.of(range(60)))
     ten = percentile_t(np.repeat(values, 10), Clusters.of([i // 10 for i in range(600)]))

@@ -1,4 +1,4 @@
-"""Two alternating arms: which rollouts form a pair of blocks, and the decision by their ratios."""
+"""Two alternating arms: which rollouts form a pair of blocks, and the decision from the ratios of the pairs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ def arms(
 
 @pytest.mark.parametrize("pairs", [1, 2, 9])
 def test_pairs_of_blocks_are_found_in_the_order_of_time(pairs: int) -> None:
-    """Although two blocks of one arm are often adjacent, each pair has its own rollouts, the same in both arms."""
+    """Although two blocks of one arm are often adjacent, each pair of blocks has its own rollouts, and both arms have the same scenarios in
+    it.
+    """
     found = block_pairs(*arms(pairs))
 
     assert pairs == len(found)
     assert all([each.scenario for each in new] == [each.scenario for each in base] and len(new) == 10 for new, base in found)
 
 
-def test_what_ran_apart_is_no_pair() -> None:
+def test_rollouts_far_apart_in_time_are_not_a_pair() -> None:
     """A rollout that was repeated long after its partner is left out, and so is one without a partner."""
     new, base = arms(6)
     late = [new[0]._replace(began=1e6), *new[1:-1]]
@@ -41,8 +43,8 @@ def test_what_ran_apart_is_no_pair() -> None:
     assert [9, 10, 10, 10, 10, 9] == [len(side) for side, _ in block_pairs(late, base)]
 
 
-def test_load_that_grows_is_in_no_ratio() -> None:
-    """Each pair of blocks is slower by half than the previous one. A difference of a tenth is still detected, and none if there is none."""
+def test_growing_load_does_not_affect_the_ratios() -> None:
+    """Each pair of blocks is slower by half than the previous one. A difference of a tenth is still detected, and equal arms show none."""
     slower = compare_interleaved(*arms(10, slower=1.1, load=0.5), 50)
     same = compare_interleaved(*arms(10, load=0.5), 50)
 
@@ -52,7 +54,10 @@ def test_load_that_grows_is_in_no_ratio() -> None:
 
 
 def test_too_few_pairs_decide_nothing() -> None:
-    """Arms that ran in sequence do not alternate. Four pairs are enough, and a tail percentile needs its rollouts."""
+    """Arms that ran in sequence do not alternate, so nothing is decided.
+
+    Four pairs are enough, and a tail percentile also needs its rollouts.
+    """
     one, three, four = (compare_interleaved(*arms(pairs, 40), 50) for pairs in (1, 3, 4))
 
     assert one.reason == (

@@ -1,4 +1,4 @@
-"""Trials that pass or fail, against published tables."""
+"""Intervals and tests for trials that pass or fail, against published tables."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from pytest_agentbench.stats.mean_intervals import binomial_interval, mcnemar, t
     ("worse", "better", "p"), [(5, 0, 0.03125), (6, 1, 0.0625), (10, 4, 0.1795654296875 / 2), (0, 0, 1.0), (0, 3, 1.0)]
 )
 def test_mcnemar(worse: int, better: int, p: float) -> None:
-    """Binomial tails; (10, 4) is half of statsmodels' two-sided exact p-value."""
+    """The p-values of McNemar's test are binomial tails. The one of (10, 4) is half of the two-sided exact p-value of statsmodels."""
     assert p == mcnemar(worse, better)
 
 
-def test_tango_of_the_literature() -> None:
-    """Airway hyper-responsiveness, 7 against 1 of 21 (Fagerland, Lydersen and Laake 2014, Stat. Med. 33:2850): -0.517 to -0.026."""
+def test_tango_matches_the_literature() -> None:
+    """Tango's interval is -0.517 to -0.026 for airway hyper-responsiveness, 7 against 1 of 21.
+
+    Source: Fagerland, Lydersen and Laake 2014, Stat. Med. 33:2850.
+    """
     assert (-0.517, -0.026) == pytest.approx(tango_interval(7, 1, 21), abs=5e-4)
 
 
 @pytest.mark.parametrize("n", [1, 20, 300])
 def test_tango_without_a_difference(n: int) -> None:
-    """If no pair differs, the interval is -+ z^2 / (n + z^2) and not a point."""
+    """If no pair differs, the interval is -+ z^2 / (n + z^2) instead of a point."""
     reach = 1.959963984540054**2 / (n + 1.959963984540054**2)
 
     assert (-reach, reach) == pytest.approx(tango_interval(0, 0, n), abs=1e-9)
@@ -47,8 +50,8 @@ def test_tango_properties(n: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(("worse", "better", "n", "confidence"), [(1, 1, 1, 0.95), (-1, 0, 5, 0.95), (0, 0, 0, 0.95), (0, 0, 5, 95)])
-def test_tables_that_cannot_be(worse: int, better: int, n: int, confidence: float) -> None:
-    """More differences than pairs, and the like, are refused."""
+def test_impossible_tables(worse: int, better: int, n: int, confidence: float) -> None:
+    """Impossible tables, for example more differences than pairs, are refused."""
     with pytest.raises(ValueError, match="impossible: "):
         tango_interval(worse, better, n, confidence)
 
@@ -64,7 +67,7 @@ def test_negative_pairs_are_refused() -> None:
     [(0, 3, 0.0, 0.7075982), (1, 3, 0.0084038, 0.9057007), (8, 10, 0.4439045, 0.9747893), (5, 5, 0.4781763, 1.0)],
 )
 def test_the_interval_of_a_rate(passed: int, trials: int, low: float, high: float) -> None:
-    """scipy.stats.binomtest(passed, trials).proportion_ci(method="exact")."""
+    """The interval of a rate equals scipy.stats.binomtest(passed, trials).proportion_ci(method="exact")."""
     assert (low, high) == pytest.approx(binomial_interval(passed, trials), abs=1e-6)
     with pytest.raises(ValueError, match="impossible: 4 of 3 trials"):
         binomial_interval(4, 3)
@@ -75,5 +78,8 @@ def test_the_interval_of_a_rate(passed: int, trials: int, low: float, high: floa
     [(8 / 12, 12, 0.3906, 0.8619), (0.0, 10, 0.0, 0.2775), (1.0, 10, 0.7225, 1.0), (0.5, 1, 0.0546, 0.9454)],
 )
 def test_wilsons_interval(rate: float, trials: int, low: float, high: float) -> None:
-    """Values from Brown, Cai and DasGupta 2001. The interval stays within 0 to 1, and 1/2 may be the rate of a single question."""
+    """Wilson's interval has the values of Brown, Cai and DasGupta 2001 and stays within 0 to 1.
+
+    A single question may have a rate of 1/2.
+    """
     assert [pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4)] == [*wilson_interval(rate, trials)]

@@ -1,4 +1,4 @@
-"""The adjusted interval: never a point, right in its worst case, and the same for one sample as for many."""
+"""The adjusted interval of a bounded mean: never a point, correct in its worst case, and equal for one sample and for many."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def single(n: int) -> Clusters:
 
 
 def worst_wrong_pass(n: int, confidence: float) -> float:
-    """The most P(PASS) at any margin up to 0.8, of a suite in which each scenario breaks for good with the margin's probability.
+    """Returns the greatest P(PASS) at any margin up to 0.8, if each scenario of a suite breaks with the margin's probability.
 
-    Of `broken` scenarios the bound is low(broken), so P(PASS) is greatest just above margin = -low(broken), where it is P(X <= broken).
+    With `broken` scenarios the bound is low(broken), so P(PASS) is greatest just above margin = -low(broken), where it is P(X <= broken).
     """
     samples = np.array([[-1.0] * broken + [0.0] * (n - broken) for broken in range(n)])
     margins = -bounded_mean(samples, single(n), DIFFERENCES, confidence).low
@@ -39,15 +39,18 @@ def test_whole_scenarios_that_break_are_passed_as_rarely_as_promised(n: int, con
 
 
 def test_fewer_imaginary_scenarios_would_break_the_promise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With Bonett and Price's single imaginary scenario 6 % pass wrongly, with none nearly all: so the previous test can fail."""
+    """With the single imaginary scenario of Bonett and Price, 6 % pass wrongly, and without any nearly all.
+
+    This shows that the previous test can fail.
+    """
     monkeypatch.setattr(mean_intervals, "IMAGINARY", 0.26)
     assert worst_wrong_pass(100, 0.95) > 0.06
     monkeypatch.setattr(mean_intervals, "IMAGINARY", 0.0)
     assert worst_wrong_pass(100, 0.95) > 0.9
 
 
-def test_by_hand() -> None:
-    """Two scenarios and 2w imaginary ones, all by the formula of a t interval."""
+def test_a_calculation_by_hand() -> None:
+    """The interval of two scenarios and 2w imaginary ones equals a t interval that is calculated by hand."""
     weight = imaginary(0.95)
     found = bounded_mean(np.array([0.2, 0.6]), single(2), (0.0, 1.0))
     total = 2 + 2 * weight
@@ -59,15 +62,18 @@ def test_by_hand() -> None:
     assert (0.4, 0.0, 1.0, 1) == pytest.approx((float(found.mean), float(found.low), float(found.high), found.degrees))
 
 
-def test_no_change_is_no_certainty() -> None:
-    """A hundred scenarios without a change prove that fewer than 3.4 in 100 broke; the rule of three says 3, at 95 % one-sided."""
+def test_no_change_has_an_interval() -> None:
+    """A hundred scenarios without a change prove that fewer than 3.4 in 100 broke. The rule of three gives 3, at 95 % one-sided."""
     found = bounded_mean(np.zeros(100), single(100), DIFFERENCES)
 
     assert (-0.0339, 0.0339) == pytest.approx((float(found.low), float(found.high)), abs=5e-5)
 
 
 def test_a_perfect_suite_is_judged_as_wilson_would() -> None:
-    """20 of 20: Wilson's 95 % interval begins at 0.839 (scipy), Clopper and Pearson's at 0.832; this one is a little more careful."""
+    """For 20 of 20, Wilson's 95 % interval begins at 0.839 (scipy) and that of Clopper and Pearson at 0.832.
+
+    The adjusted interval begins a little lower.
+    """
     found = bounded_mean(np.ones(20), single(20), (0.0, 1.0))
 
     assert 0.80 < float(found.low) < 0.839
@@ -84,7 +90,9 @@ def test_perfect_clusters_are_worth_one_scenario_each() -> None:
 
 
 def test_clustered_error_of_statsmodels() -> None:
-    """Without imaginary scenarios, and without the factor C/(C - 1), it is the robust error of statsmodels' OLS with cov_type="cluster"."""
+    """Without imaginary scenarios and the factor C/(C - 1), the error equals the robust error of statsmodels' OLS with
+    cov_type="cluster".
+    """
     values, clusters = np.array([0.2, 0.4, 0.6, 0.9, 0.1, 0.3, 0.5]), Clusters.of([0, 0, 1, 1, 2, 2, 2])
     totals = clusters.totals(values) - values.mean() * np.asarray(clusters.sizes)
 
@@ -92,7 +100,7 @@ def test_clustered_error_of_statsmodels() -> None:
 
 
 def test_unequal_clusters_by_hand() -> None:
-    """Two scenarios in one cluster and one in another: 1.8 effective clusters of 5/3, and imaginary ones of that size."""
+    """Two scenarios in one cluster and one in another count as 1.8 effective clusters of 5/3, with imaginary clusters of that size."""
     found = bounded_mean(np.array([0.2, 0.6, 0.4]), Clusters.of("aab"), (0.0, 1.0))
     weight, size = imaginary(0.95), 5 / 3
     total, count = 3 + 2 * weight * size, 1.8 + 2 * weight
@@ -139,7 +147,7 @@ def test_properties(scores: list[tuple[float, int]], clustered: bool) -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.lists(st.floats(0, 1), min_size=6, max_size=6), min_size=1, max_size=5))
-def test_many_samples_at_once_are_those_one_by_one(samples: list[list[float]]) -> None:
+def test_many_samples_at_once(samples: list[list[float]]) -> None:
     """The interval of many samples at once, as in the benchmark, equals that of one run, as in a gate."""
     clusters = Clusters.of("abcabd")
     together = bounded_mean(np.array(samples), clusters, (0.0, 1.0))

@@ -1,4 +1,4 @@
-"""Intervals, against published quantiles and formulas worked by hand."""
+"""Intervals of means, against published quantiles and formulas calculated by hand."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pytest_agentbench.stats.means import Interval, mean_interval, scenario_mean
 
 
 def test_trials_are_averaged_per_scenario() -> None:
-    """A scenario counts once however many trials it has; one without a measured trial does not count."""
+    """A scenario counts once, however many trials it has. A scenario without a measured trial does not count."""
     assert {"a": 0.5, "b": 1.0} == scenario_means({"a": [0.0, 1.0, 0.5], "b": [1.0], "c": []})
 
 
 def test_t_interval() -> None:
-    """Mean 0.6, standard deviation 0.2, n = 5: 0.6 +- 2.776445 x 0.2 / sqrt(5)."""
+    """For mean 0.6, standard deviation 0.2 and n = 5, the interval is 0.6 +- 2.776445 x 0.2 / sqrt(5)."""
     interval = mean_interval([0.4, 0.4, 0.6, 0.8, 0.8], limits=None)
 
     assert (5, "t") == (interval.n, interval.method)
@@ -32,14 +32,16 @@ def test_t_interval() -> None:
 
 
 def test_the_interval_stays_within_the_limits() -> None:
-    """An interval of scores ends at 1. That of counts does not, nor that of scores above 1."""
+    """An interval of scores from 0 to 1 ends at 1. An interval of counts may exceed 1, and so may one of scores above 1."""
     assert 1.0 == mean_interval([1.0, 1.0, 0.7]).high
     assert (mean_interval([1.0, 1.0, 0.7], limits=None).high or 0) > 1
     assert (mean_interval([1.0, 1.0, 1.4]).high or 0) > 1.4
 
 
 def test_clustered_interval() -> None:
-    """Two clusters of two, deviations summing to +-0.4: sqrt(2/1 x (0.4^2 + 0.4^2)) / 4 = 0.2, with one degree of freedom."""
+    """Two clusters of two, whose deviations sum to +-0.4, have the error sqrt(2/1 x (0.4^2 + 0.4^2)) / 4 = 0.2 and one degree of
+    freedom.
+    """
     interval = mean_interval([0.2, 0.4, 0.6, 0.8], clusters=["a", "a", "b", "b"], limits=None)
 
     assert "clustered t" == interval.method
@@ -60,8 +62,8 @@ def test_clusters_of_one_change_nothing() -> None:
     ("values", "clusters"),
     [([], None), ([0.7], None), ([0.7, 0.1, 0.4], ["same", "same", "same"])],
 )
-def test_too_little_to_tell(values: Sequence[float], clusters: Sequence[Hashable] | None) -> None:
-    """Fewer than two independent values have no interval, and none have no mean."""
+def test_too_few_values(values: Sequence[float], clusters: Sequence[Hashable] | None) -> None:
+    """Fewer than two independent values have no interval. Without any value there is no mean."""
     interval = mean_interval(values, clusters)
 
     assert (None, None, None, "none") == (interval.low, interval.high, interval.standard_error, interval.method)
@@ -77,16 +79,22 @@ def test_too_little_to_tell(values: Sequence[float], clusters: Sequence[Hashable
         (0.5, 100, 0.4830, 0.5170),
     ],
 )
-def test_values_that_do_not_vary_prove_no_certainty(value: float, n: int, low: float, high: float) -> None:
-    """Only passes prove "at least 96 %" for 100 scenarios, almost nothing for 3, and never "exactly 100 %"."""
+def test_constant_values_have_an_interval(value: float, n: int, low: float, high: float) -> None:
+    """If every trial passed, 100 scenarios prove "at least 96 %", and 3 scenarios almost nothing.
+
+    No number of them proves "exactly 100 %".
+    """
     interval = mean_interval([value] * n)
 
     assert "adjusted t" == interval.method
     assert (low, high) == pytest.approx((interval.low, interval.high), abs=1e-4)
 
 
-def test_clusters_that_cancel_out_prove_no_certainty() -> None:
-    """If every cluster's deviations sum to 0, the plain standard error is 0 although the scores vary. 4 observations show little."""
+def test_clusters_that_cancel_out_have_an_interval() -> None:
+    """If every cluster's deviations sum to 0, the plain standard error is 0 although the scores vary.
+
+    The interval is wide nevertheless, because 4 clusters show little.
+    """
     interval = mean_interval([0.0, 1.0] * 4, clusters=[0, 0, 1, 1, 2, 2, 3, 3])
 
     assert (0.5, "clustered adjusted t") == (interval.mean, interval.method)
@@ -94,7 +102,7 @@ def test_clusters_that_cancel_out_prove_no_certainty() -> None:
 
 
 def test_perfect_clusters_count_as_one_observation_each() -> None:
-    """20 perfect scenarios in 4 clusters are worth 4, and fewer when one cluster is most of them."""
+    """20 perfect scenarios in 4 equal clusters count as 4 observations, and as fewer if one cluster contains most of them."""
     alone = mean_interval([1.0] * 4)
     equal, unequal = (
         mean_interval([1.0] * 20, clusters=[cluster for cluster, size in enumerate(sizes) for _ in range(size)])
@@ -105,7 +113,7 @@ def test_perfect_clusters_count_as_one_observation_each() -> None:
     assert 0.0 == unequal.low
 
 
-def test_without_limits_constant_values_say_nothing() -> None:
+def test_constant_values_without_limits_have_no_interval() -> None:
     """Ten rollouts with 3 repeated calls each do not bound the mean of a count."""
     assert Interval(3.0, None, None, 10, 10, None, "none") == mean_interval([3.0] * 10, limits=None)
     assert Interval(3.0, None, None, 10, 10, None, "none") == mean_interval([3.0] * 10)
@@ -146,7 +154,7 @@ def test_reports_and_gate_have_the_same_interval(scores: list[tuple[float, int]]
     scores=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 4)), min_size=2, max_size=40),
     clustered=st.booleans(),
 )
-def test_an_interval_has_its_mean_inside_and_a_width(scores: list[tuple[float, int]], clustered: bool) -> None:
+def test_an_interval_contains_its_mean_and_has_a_width(scores: list[tuple[float, int]], clustered: bool) -> None:
     """For scores in [0, 1] the interval stays there, contains the mean, is never a point and widens with confidence."""
     values = [value for value, _ in scores]
     clusters = [cluster for _, cluster in scores] if clustered else None
@@ -160,8 +168,10 @@ def test_an_interval_has_its_mean_inside_and_a_width(scores: list[tuple[float, i
     assert sure.low <= usual.low and usual.high <= sure.high
 
 
-def test_the_clustered_interval_covers_as_often_as_it_says() -> None:
-    """30 clusters of 10 equal scores: the clustered interval misses the true mean about 5 times in 100, the plain one far oftener."""
+def test_the_coverage_of_the_clustered_interval() -> None:
+    """With 30 clusters of 10 equal scores, the clustered interval misses the true mean about 5 times in 100, and the plain one much more
+    often.
+    """
     generator = random.Random(7)
     missed = {"plain": 0, "clustered": 0}
     for _ in range(300):

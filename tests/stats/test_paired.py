@@ -1,4 +1,4 @@
-"""Verdicts on runs: the method, the counts, and that too little data is never a PASS."""
+"""Verdicts on two runs: the method, the counts, and that too little data never leads to PASS."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_judging(low: float | None, high: float | None, verdict: str, mirrored: 
     assert mirrored == judge(low, high, 0.05, higher_is_better=False)
 
 
-def test_a_comparison_says_everything() -> None:
+def test_the_fields_of_a_comparison() -> None:
     """A decision has question, estimate, interval, threshold, scenarios, trials, method and power."""
     decision = compare(run(*[(1.0, 0.0)] * 200), run(*[(1.0, 0.0, 1.0, 0.0)] * 200), 0.05, of="population")
 
@@ -74,7 +74,10 @@ def test_a_comparison_says_everything() -> None:
 
 
 def test_trials_within_scenarios_decide_about_a_suite() -> None:
-    """s^2 = 1/2 and 1/3 of two and four trials: V = (1/2 / 2 + 1/3 / 4) / 200, and Welch's degrees of freedom, whatever scenarios do."""
+    """A decision about a suite uses the variance between trials: s^2 = 1/2 for two and 1/3 for four, so V = (1/2 / 2 + 1/3 / 4) / 200.
+
+    Its degrees of freedom are Welch's, whatever the variance between scenarios is.
+    """
     decision = compare(run(*[(1.0, 0.0)] * 200), run(*[(1.0, 0.0, 1.0, 0.0)] * 200), 0.1)
     error = math.sqrt((0.5 / 2 + 1 / 3 / 4) / 200)
     degrees = (0.5 / 2 + 1 / 12) ** 2 * 200 / (0.25**2 / 3 + (1 / 12) ** 2 / 5) - 2
@@ -86,7 +89,7 @@ def test_trials_within_scenarios_decide_about_a_suite() -> None:
 
 
 @pytest.mark.parametrize("trials", [(1.0,), (1.0, 1.0)])
-def test_no_difference_in_a_small_suite_is_no_pass(trials: tuple[float, ...]) -> None:
+def test_a_small_suite_without_a_difference_is_inconclusive(trials: tuple[float, ...]) -> None:
     """Twenty unchanged scenarios are INCONCLUSIVE although nothing varies. The reason has the number of trials that are needed."""
     decision = compare(run(*[trials] * 20), run(*[trials] * 20), 0.05)
 
@@ -96,7 +99,7 @@ def test_no_difference_in_a_small_suite_is_no_pass(trials: tuple[float, ...]) ->
     assert decision.reason.endswith("the margin is 0.05: run 4 trials, or set `deterministic: true` if trials never differ")
 
 
-def test_a_hundred_that_did_not_change_pass_the_usual_rule() -> None:
+def test_a_hundred_unchanged_scenarios_pass_the_usual_rule() -> None:
     """A hundred unchanged scenarios pass a margin of 0.05, with one trial or three, also for the population, but not a margin of 0.03."""
     for trials in (1, 3):
         same = run(*[(0.7,) * trials] * 60, *[(1.0,) * trials] * 40)
@@ -108,7 +111,10 @@ def test_a_hundred_that_did_not_change_pass_the_usual_rule() -> None:
 
 
 def test_one_binary_trial_each() -> None:
-    """Tango's interval decides PASS. A drop of 30 in 100 fails, and with a margin of 0 McNemar's exact test agrees."""
+    """For one trial that passes or fails, Tango's interval decides.
+
+    A drop of 30 in 100 fails, and with a margin of 0 McNemar's exact test agrees.
+    """
     new, base = run(*[(0.0,)] * 35 + [(1.0,)] * 65), run(*[(1.0,)] * 30 + [(0.0,)] * 10 + [(1.0,)] * 60)
     decision = compare(new, base, 0.05)
 
@@ -119,7 +125,7 @@ def test_one_binary_trial_each() -> None:
 
 
 def test_a_quiet_suite_shows_small_drops() -> None:
-    """Scores vary by 0.02, and every scenario is worse by 0.03. With one trial or three, that is FAIL if the margin is 0."""
+    """Scores vary by 0.02, and every scenario is worse by 0.03. With one trial or three, the verdict is FAIL if the margin is 0."""
     random = np.random.default_rng(3)
     for trials in (1, 3):
         before, after = (run(*map(tuple, random.normal(mean, 0.02, (40, trials)).tolist())) for mean in (0.6, 0.57))
@@ -129,7 +135,10 @@ def test_a_quiet_suite_shows_small_drops() -> None:
 
 
 def test_one_scenario_that_broke_is_found_without_a_variance() -> None:
-    """One of 100 scenarios broke in a suite whose trials never differ. By permutation, its five trials cannot be chance."""
+    """One of 100 scenarios broke in a suite whose trials never differ.
+
+    A permutation test shows that its five failed trials cannot be chance.
+    """
     base = run(*[(1.0,) * 5] * 100)
     decision = compare(run((0.0,) * 5, *[(1.0,) * 5] * 99), base, 0.0)
 
@@ -139,7 +148,7 @@ def test_one_scenario_that_broke_is_found_without_a_variance() -> None:
 
 
 def test_few_scenarios_that_vary_do_not_make_a_variance() -> None:
-    """With four varying scenarios, the variance between scenarios is used; with five, their own."""
+    """With four varying scenarios, the variance between scenarios is used. With five, the variance within scenarios is used."""
     loud, still = [(0.0, 0.0, 1.0)], [(1.0, 1.0, 1.0)]
     methods = [compare(run(*loud * count, *still * 20), run(*still * (20 + count)), 0.05).method for count in (4, 5)]
 
@@ -177,7 +186,7 @@ def test_a_deterministic_suite_is_compared_as_a_fact() -> None:
 
 
 def test_lower_may_be_better() -> None:
-    """A doubled error rate fails, a doubled score passes."""
+    """If lower is better, a higher score fails. The same change passes if higher is better."""
     new, base = run(*[(1.0, 1.0)] * 60 + [(0.0, 0.0)] * 40), run(*[(1.0, 1.0)] * 10 + [(0.0, 0.0)] * 90)
 
     assert "FAIL" == compare(new, base, 0.05, higher_is_better=False).verdict
@@ -186,7 +195,7 @@ def test_lower_may_be_better() -> None:
 
 
 def test_clusters_widen_the_interval() -> None:
-    """Clustered scenarios have less information: for the population, the same scores pass without clusters but not with them."""
+    """Clustered scenarios have less information. For the population, the same scores pass without clusters but not with them."""
     scores = [(1.0, 0.5) if i % 20 < 10 else (0.5, 1.0) for i in range(400)]
     alone, clustered = (compare(each, each, 0.05, of="population") for each in (run(*scores, clusters=count) for count in (0, 20)))
 
@@ -195,7 +204,9 @@ def test_clusters_widen_the_interval() -> None:
 
 
 def test_clusters_that_broke_are_found() -> None:
-    """100 scenarios in 25 clusters, eight of which broke: FAIL by the cluster-robust interval, which has no imaginary scenarios."""
+    """If 8 of 25 clusters with 100 scenarios broke, the verdict is FAIL by the cluster-robust interval, which has no imaginary
+    scenarios.
+    """
     base = run(*[(1.0, 1.0, 0.0)] * 100, clusters=25)
     broke = {name: ScenarioSample("same", (0.0, 0.0, 0.0), each.cluster) if int(name) % 25 < 8 else each for name, each in base.items()}
     decision = compare(broke, base, 0.05, of="population")
@@ -243,7 +254,7 @@ def test_values_without_limits() -> None:
 
 
 def test_limits_of_a_mean() -> None:
-    """`tsq.mean >= 0.80`: far above passes, far below fails, and a perfect small suite proves less than it seems to."""
+    """For `tsq.mean >= 0.80`, a mean far above passes and one far below fails. A perfect small suite is inconclusive."""
     good, bad = run(*[(1.0,)] * 95 + [(0.0,)] * 5), run(*[(1.0,)] * 60 + [(0.0,)] * 40)
 
     assert ["PASS", "FAIL"] == [against_limit(each, 0.8).verdict for each in (good, bad)]
@@ -273,7 +284,9 @@ def test_mistakes_are_refused(score: float, margin: float, confidence: float, me
 @given(st.lists(st.tuples(*[st.lists(st.floats(0, 1), min_size=1, max_size=3)] * 2), min_size=2, max_size=12), st.floats(0, 1))
 @example([([0.0], [0.0]), ([0.0, 0.0], [0.0, 1e-81])], 0.0)  # the square of their variance is 0
 def test_properties_of_comparisons(scores: list[tuple[list[float], list[float]]], margin: float) -> None:
-    """The order of scenarios does not matter, a larger margin never ends a PASS, and the interval contains the estimate."""
+    """The order of scenarios does not matter, a larger margin never turns a PASS into another verdict, and the interval contains the
+    estimate.
+    """
     new, base = run(*(tuple(a) for a, _ in scores)), run(*(tuple(b) for _, b in scores))
     decision = compare(new, base, margin)
     turned = compare(dict(reversed(new.items())), base, margin)

@@ -26,8 +26,11 @@ BAR = PassThreshold("tsq", 0.5)
 
 
 @given(trials=st.lists(st.booleans(), min_size=1, max_size=8), k=st.integers(1, 8))
-def test_they_are_the_shares_of_all_choices(trials: list[bool], k: int) -> None:
-    """pass@k is the share of choices of k trials in which one passes, pass^k that in which all pass. Too few trials have neither."""
+def test_pass_rates_are_shares_of_all_choices(trials: list[bool], k: int) -> None:
+    """pass@k is the share of choices of k trials in which one passes, pass^k the share in which all pass.
+
+    With too few trials, neither exists.
+    """
     ways = [*combinations(trials, k)]
     at = sum(any(way) for way in ways) / len(ways) if ways else None
     every = sum(all(way) for way in ways) / len(ways) if ways else None
@@ -46,7 +49,7 @@ def test_impossible_counts_are_refused() -> None:
 @pytest.mark.parametrize("every", [True, False])
 @pytest.mark.parametrize(("trials", "k"), [(4, 1), (4, 2), (6, 3), (9, 4)])
 def test_the_variance_is_without_bias(trials: int, k: int, every: bool) -> None:
-    """For 2k trials or more, the mean of the estimated variance is the true variance. Fewer trials have none."""
+    """For 2k trials or more, the mean of the estimated variance is the true variance. With fewer trials there is no estimate."""
     rate = PassRate(every, k)
     for p in (0.1, 0.5, 0.8, 1.0):
         weights = [float(len([*combinations(range(trials), c)])) * p**c * (1 - p) ** (trials - c) for c in range(trials + 1)]
@@ -63,8 +66,8 @@ def test_the_variance_is_without_bias(trials: int, k: int, every: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_of_one_trial_it_is_the_pass_rate(seed: int) -> None:
-    """pass^1 equals pass@1 and has the interval of a mean of scores of 0 and 1, also with unequal numbers of trials."""
+def test_pass_rates_of_one_trial(seed: int) -> None:
+    """pass^1 equals pass@1, and has the interval of a mean of scores of 0 and 1, also with unequal numbers of trials."""
     random = np.random.default_rng(seed)
     trials = random.integers(1, 6, 12)
     scenarios = {str(at): (int(random.integers(0, n + 1)), int(n)) for at, n in enumerate(trials)}
@@ -102,8 +105,8 @@ def test_each_side_misses_at_most_one_time_in_twenty(n: int, trials: int, k: int
             assert below <= within(RISK, RUNS)
 
 
-def test_two_groups_of_trials_make_it_narrow() -> None:
-    """With 2k trials, the interval does not include the spread between scenarios: half of them never pass, half always."""
+def test_twice_as_many_trials_make_the_interval_narrow() -> None:
+    """With 2k trials, the interval does not include the variance between scenarios, half of which never pass and half always."""
     halves = [0] * 50 + [1] * 50
     wide, narrow = (PassRate(True, 3).interval({str(at): (n * each, n) for at, each in enumerate(halves)}, {}) for n in (5, 6))
 
@@ -115,8 +118,8 @@ def test_two_groups_of_trials_make_it_narrow() -> None:
     assert (inside.high or 0) - (inside.low or 0) < 0.1
 
 
-def test_of_the_population_clusters_count() -> None:
-    """For the population, the scenarios of one cluster are one observation. For the suite, each is its own."""
+def test_clusters_count_for_the_population() -> None:
+    """For the population, the scenarios of one cluster are one observation. For the suite, each scenario is an observation."""
     scenarios = {str(at): (3 * (at < 60), 3) for at in range(100)}
     clusters: dict[str, str | None] = {name: str(int(name) // 20) for name in scenarios}
     suite, population = (PassRate(True, 3).interval(scenarios, clusters, of=of) for of in ("suite", "population"))
@@ -125,7 +128,7 @@ def test_of_the_population_clusters_count() -> None:
     assert (population.high or 0) - (population.low or 0) > 2 * ((suite.high or 0) - (suite.low or 0))
 
 
-def test_what_passes() -> None:
+def test_which_trials_pass() -> None:
     """A trial passes if it reaches the threshold or, if lower is better, stays below it. An agent error does not pass."""
     assert {"a": (2, 3), "b": (0, 1)} == pass_counts({"a": [0.5, 1.0, 0.4]}, {"b": 1}, BAR)
     assert {"a": (1, 3)} == pass_counts({"a": [0.0, 1.0]}, {"a": 1}, PassThreshold("repeated", 0.0, falling=True))
@@ -155,7 +158,7 @@ def rollouts(passed: int, n: int = 40, trials: int = 3) -> list[Any]:
     ],
 )
 def test_rules(text: str, name: str, limit: float, of: str) -> None:
-    """A rule has a share of scenarios and a limit, and is about the suite unless it says otherwise."""
+    """A rule has a pass rate and a limit, and is about the suite unless it names the population."""
     rule = parsed(text)
 
     assert ("passes", name, name, of) == (rule.kind, rule.metric, rule.pass_rate.name, rule.of)
@@ -173,8 +176,8 @@ def test_rules(text: str, name: str, limit: float, of: str) -> None:
         ("pass^k >= 0.7", True, "must be METRIC >= LIMIT"),
     ],
 )
-def test_what_is_no_rule(text: str, passes: bool, sentence: str) -> None:
-    """The error says what is wrong, and what would work."""
+def test_invalid_rules(text: str, passes: bool, sentence: str) -> None:
+    """The error about an invalid rule says what is wrong, and what would work."""
     with pytest.raises(ConfigError, match=sentence) as error:
         parsed(text, passes=passes)
 
@@ -194,11 +197,11 @@ def test_what_is_no_rule(text: str, passes: bool, sentence: str) -> None:
     ],
 )
 def test_verdicts(text: str, passed: int, verdict: str) -> None:
-    """The verdict is by the interval of the mean over scenarios."""
+    """The interval of the mean over scenarios decides the verdict."""
     assert verdict == decided(text, rollouts(passed)).verdict
 
 
-def test_all_of_them_or_one_of_them() -> None:
+def test_all_trials_or_one_trial() -> None:
     """Scenarios that pass in two of three trials meet pass@3 and fail pass^3."""
     trials = [trial(at, 1.0 if k else 0.0, number=k) for at in range(40) for k in range(3)]
 
@@ -207,7 +210,7 @@ def test_all_of_them_or_one_of_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["pass^3 >= 0.7", "tsq.mean >= 0.7"])
-def test_where_nothing_failed_nobody_knows_what_would_be_found(text: str) -> None:
+def test_perfect_results_have_no_detectable_distance(text: str) -> None:
     """If all values are the best possible, no detectable distance is reported, not even 0."""
     perfect = decided(text, [trial(at, 1.0, number=k) for at in range(40) for k in range(3)])
     less = decided(text, [trial(at, float(at > 4), number=k) for at in range(40) for k in range(3)])
@@ -217,7 +220,7 @@ def test_where_nothing_failed_nobody_knows_what_would_be_found(text: str) -> Non
 
 
 def test_too_few_trials() -> None:
-    """The reason has the number of trials that are needed."""
+    """If there are too few trials, the reason has the number that is needed."""
     found = decided("pass^3 >= 0.7", rollouts(40, trials=2))
 
     assert ("INCONCLUSIVE", None) == (found.verdict, found.estimate)
@@ -225,14 +228,17 @@ def test_too_few_trials() -> None:
 
 
 def test_an_agents_error_does_not_pass() -> None:
-    """Leaving out agent errors would make a suite better the more often its agent fails."""
+    """An agent error does not count as a pass. If it were left out, a suite would get better the more often its agent fails."""
     trials = [*rollouts(40, trials=2), *(trial(at, None, number=3, status="agent_error") for at in range(40))]
 
     assert ("FAIL", 0.0) == ((found := decided("pass^3 >= 0.7", trials)).verdict, found.estimate)
 
 
-def test_what_was_lost_counts_as_failed_for_pass() -> None:
-    """One trial of each of 12 scenarios was lost. If they matter for the share, there is no PASS although all measured trials passed."""
+def test_lost_trials_count_as_failed_for_pass() -> None:
+    """One trial of each of 12 scenarios was lost.
+
+    If these trials can change the verdict, it is not PASS although all measured trials passed.
+    """
     trials = [trial(at, 1.0, number=k, status="ok") for at in range(100) for k in range(3)]
     lost = [
         each if int(each.scenario) > 12 or each.trial else trial(each.scenario, None, number=0, status="infra_error") for each in trials
@@ -246,7 +252,7 @@ def test_what_was_lost_counts_as_failed_for_pass() -> None:
 
 
 def test_a_scorer_that_failed_decides_nothing() -> None:
-    """Its rollouts neither pass nor fail, and the reason says so."""
+    """Rollouts whose scorer failed neither pass nor fail, and the reason says so."""
     trials = [*rollouts(40), trial(0, None, number=9, unscored=("tsq",), content=HASHES)]
 
     found = decided("pass^3 >= 0.7", trials)

@@ -15,7 +15,9 @@ from pytest_agentbench.stats.power import Design, ScoreLevel, least_margin, need
 
 
 def test_large_suites_follow_the_textbook() -> None:
-    """(1.96 + 0.842) sqrt(2 E[p(1 - p)] / (n K)), to 2 %, where imaginary scenarios no longer count (Miller 2024)."""
+    """For a large suite, the smallest detectable drop is (1.96 + 0.842) sqrt(2 E[p(1 - p)] / (n K)) to 2 %, because imaginary scenarios
+    hardly count (Miller 2024).
+    """
     assert (1.959964 + 0.841621) * math.sqrt(2 * 0.16 / 20_000) == pytest.approx(Design(20_000, 1, 0.16).smallest_drop(), rel=0.02)
 
 
@@ -39,22 +41,25 @@ def test_one_trial_less_is_too_few() -> None:
     assert 1 == needed_trials(0.5, design)
 
 
-def test_scenarios_that_never_vary_find_no_small_drop() -> None:
-    """Of 100 rollouts, six have to fail to be detected, and no margin below 3.4 in a hundred passes. With 300 it is a third of that."""
+def test_constant_scenarios_cannot_detect_a_small_drop() -> None:
+    """Six of 100 rollouts have to fail to be detected, and no margin below 3.4 in a hundred passes.
+
+    With 300 rollouts, both are about a third.
+    """
     assert (0.0552, 0.0224) == pytest.approx([Design(100, trials, 0.0).smallest_drop() for trials in (1, 3)], abs=1e-4)
     assert (0.0337, 0.0114) == pytest.approx([Design(100, trials, 0.0).smallest_margin() for trials in (1, 3)], abs=1e-4)
     assert ["0.037", 4, 1] == [f"{least_margin(100, 1):.3f}", trials_for(0.01, 100), trials_for(0.05, 100)]
 
 
-def test_of_the_population_more_trials_do_not_help() -> None:
-    """The margin with which 100 scenarios pass cannot be below the limit that imaginary scenarios set."""
+def test_more_trials_do_not_help_for_the_population() -> None:
+    """More trials cannot reduce the margin that 100 scenarios pass below the limit that the imaginary scenarios set."""
     margins = [Design(100, trials, 0.12, of="population").smallest_margin() for trials in (1, 10, 1000)]
 
     assert margins[0] > margins[1] > margins[2] > 0.033
     assert Design(100, 1000, 0.12).smallest_margin() < 0.01
 
 
-def test_noise_grows_when_a_good_suite_fades() -> None:
+def test_noise_grows_if_a_good_suite_gets_worse() -> None:
     """The variance of passes at 0.8 grows until half of them fail, so a drop is harder to detect than with the initial variance."""
     alone, level = Design(20, 1, 0.12), ScoreLevel(0.8, 0.68)
 
@@ -75,7 +80,7 @@ def test_more_is_never_worse(n: int, trials: int, within: float, of: str) -> Non
 
 
 def test_variance_components() -> None:
-    """Two scenarios with two trials each, by hand: within (0.02 + 0.02) / 2, mean square between 0.25, between (0.25 - 0.02) / 2."""
+    """For two scenarios with two trials each, the variances equal those by hand: within (0.02 + 0.02) / 2, between (0.25 - 0.02) / 2."""
     found = spread({"a": [0.1, 0.3], "b": [0.6, 0.8], "lost": []})
 
     assert found.known
@@ -92,7 +97,7 @@ def test_one_trial_cannot_tell_the_components_apart() -> None:
 
 
 def test_components_of_a_simulated_suite() -> None:
-    """2,000 scenarios with unequal numbers of trials: Var(p) = 0.05 and E[p(1 - p)] = 0.2 of Beta(2, 2) are estimated to 10 %."""
+    """For 2,000 scenarios with unequal numbers of trials, Var(p) = 0.05 and E[p(1 - p)] = 0.2 of Beta(2, 2) are estimated to 10 %."""
     random = np.random.default_rng(5)
     rates = random.beta(2, 2, 2000)
     found = spread({str(i): random.binomial(1, rate, 1 + i % 4).astype(float).tolist() for i, rate in enumerate(rates)})
@@ -101,7 +106,7 @@ def test_components_of_a_simulated_suite() -> None:
 
 
 @pytest.mark.parametrize("design", [{"n": 1}, {"trials": 0}, {"within": -1.0}, {"base_trials": -1}, {"confidence": 95.0}, {"width": 0.0}])
-def test_designs_that_cannot_be(design: dict[str, float]) -> None:
+def test_impossible_designs(design: dict[str, float]) -> None:
     """An impossible design is refused, with its numbers."""
     with pytest.raises(ValueError, match="a comparison needs at least 2 scenarios"):
         Design(**{"n": 10, "trials": 1, "within": 0.1, **design})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Percentiles, the values they need, and their intervals."""
+"""Percentiles, the number of values that they need, and their intervals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pytest_agentbench.stats.quantiles import (
 
 
 def test_percentiles_interpolate_linearly() -> None:
-    """The values that numpy gives for TTFTs of 200, 100 and 300 ms."""
+    """Percentiles of 200, 100 and 300 ms are those of numpy."""
     values = [200.0, 100.0, 300.0]
 
     assert [200.0, 280.0, 290.0, 298.0] == [percentile(values, q) for q in (50, 90, 95, 99)]
@@ -53,7 +53,7 @@ def test_a_percentile_beyond_100_is_a_mistake(q: float) -> None:
         percentile([1.0], q)
 
 
-def test_what_percentiles_need() -> None:
+def test_the_values_that_percentiles_need() -> None:
     """At least one value has to be expected beyond a percentile, on the side of its tail."""
     assert {50: 1, 90: 10, 95: 20, 99: 100} == {q: needed(q) for q in HIGH}
     assert {50: 1, 10: 10, 5: 20, 1: 100} == {q: needed(q) for q in LOW}
@@ -99,7 +99,7 @@ def test_the_tail() -> None:
 
 @pytest.mark.parametrize(("q", "least"), [(50, 6), (90, 36), (95, 72), (99, 368)])
 def test_intervals_need_values(q: int, least: int) -> None:
-    """With fewer values, not even the whole range is an interval, because q^n, or (1 - q)^n, is more than 2.5 %."""
+    """If there are fewer values, not even the whole range is an interval, because q^n or (1 - q)^n is more than 2.5 %."""
     assert ranks(least - 1, q) is None
     found = ranks(least, q)
 
@@ -108,7 +108,7 @@ def test_intervals_need_values(q: int, least: int) -> None:
 
 
 def test_known_intervals() -> None:
-    """The ranks in the tables of order statistics: of 100 values the 40th and the 61st around the median."""
+    """The ranks are those in tables of order statistics: for 100 values, the 40th and the 61st are around the median."""
     assert (39, 60) == ranks(100, 50)
     assert (0, 5) == ranks(6, 50)
 
@@ -119,7 +119,10 @@ def binomial(n: int, p: float) -> list[float]:
 
 @given(n=st.integers(2, 500), q=st.sampled_from([1, 5, 10, 50, 90, 95, 99]))
 def test_intervals_keep_their_promise(n: int, q: int) -> None:
-    """By the binomial distribution itself: each side misses with at most 2.5 %, and the next rank inwards would miss with more."""
+    """Each side of an interval misses with a probability of at most 2.5 % by the binomial distribution.
+
+    The next rank inwards would miss with more.
+    """
     probabilities, found = binomial(n, q / 100), ranks(n, q)
 
     if found is None:
@@ -131,7 +134,7 @@ def test_intervals_keep_their_promise(n: int, q: int) -> None:
 
 
 def test_intervals_cover() -> None:
-    """Of 2000 samples of a skewed distribution, at least 95 % (within chance) have an interval that contains the true median."""
+    """At least 95 % (within chance) of 2000 samples of a skewed distribution have an interval that contains the true median."""
     chance = random.Random(7)
     found = [latency_spread([chance.expovariate(1) for _ in range(40)]) for _ in range(2000)]
     covered = sum(low <= math.log(2) <= high for low, high in (each.intervals["p50"] or (0, 0) for each in found if each))

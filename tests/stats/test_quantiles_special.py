@@ -29,26 +29,26 @@ from pytest_agentbench.stats.quantiles import binomial_at_most, incomplete_beta,
     ],
 )
 def test_student_t_quantiles(p: float, degrees: int, quantile: float) -> None:
-    """Published quantiles, to 1e-6."""
+    """Quantiles of Student's t equal published ones to 1e-6."""
     assert quantile == pytest.approx(student_t_quantile(p, degrees), rel=1e-6, abs=1e-12)
 
 
 @given(p=st.floats(0.001, 0.999))
 def test_student_t_quantiles_in_closed_form(p: float) -> None:
-    """One degree of freedom is Cauchy's distribution; two have an algebraic quantile."""
+    """One degree of freedom gives Cauchy's distribution. Two degrees of freedom have an algebraic quantile."""
     assert math.isclose(math.tan(math.pi * (p - 0.5)), student_t_quantile(p, 1), rel_tol=1e-6, abs_tol=1e-9)
     assert math.isclose((2 * p - 1) / math.sqrt(2 * p * (1 - p)), student_t_quantile(p, 2), rel_tol=1e-6, abs_tol=1e-9)
 
 
 @pytest.mark.parametrize(("p", "degrees"), [(0.0, 3), (1.0, 3), (math.nan, 3), (0.9, 0)])
-def test_there_are_no_other_quantiles(p: float, degrees: int) -> None:
+def test_impossible_quantiles(p: float, degrees: int) -> None:
     """The ends of the distribution and no degrees of freedom are refused."""
     with pytest.raises(ValueError, match="Student's t needs 0 < p < 1"):
         student_t_quantile(p, degrees)
 
 
 def test_incomplete_beta() -> None:
-    """A polynomial case on either side of the symmetry: I_x(2, 3) = 6x^2 - 8x^3 + 3x^4."""
+    """The incomplete beta function equals the polynomial I_x(2, 3) = 6x^2 - 8x^3 + 3x^4, on either side of the symmetry."""
     for x in (0.1, 0.4, 0.5, 0.9):
         assert math.isclose(6 * x**2 - 8 * x**3 + 3 * x**4, incomplete_beta(2, 3, x), rel_tol=1e-12)
 
@@ -65,10 +65,10 @@ def test_incomplete_beta() -> None:
     ],
 )
 def test_binomial(k: int, n: int, p: float, probability: float) -> None:
-    """Known tails, and the ends where nothing or everything happens."""
+    """Binomial probabilities equal published tails. They are 0 or 1 if the count or the probability is at its end."""
     assert probability == pytest.approx(binomial_at_most(k, n, p), rel=1e-10)
 
 
 def test_normal_quantile() -> None:
-    """The number of every 95 % interval."""
+    """The 97.5 % quantile is the number in every 95 % interval."""
     assert 1.959963984540054 == pytest.approx(normal_quantile(0.975), rel=1e-12)

@@ -19,7 +19,9 @@ def test_blocks_grow_with_the_likeness_of_neighbours() -> None:
 
 
 def test_load_below_other_noise_is_seen() -> None:
-    """If half of the variance is slowly changing load, the correlogram leads to longer blocks than neighbours alone."""
+    """If half of the variance is slowly changing load, the whole correlogram leads to longer blocks than the correlation of neighbours
+    alone.
+    """
     random = np.random.default_rng(2)
     mixed = ar1(1500, 0.95, random) + random.normal(0, 1, 1500)
 
@@ -32,7 +34,7 @@ def test_too_little_to_correlate(values: list[float]) -> None:
     assert block_length(np.array([1.0, *values])) >= 1
 
 
-def test_worth() -> None:
+def test_the_effective_count() -> None:
     """Clearly correlated neighbours have less information than independent ones. Correlation within chance changes nothing."""
     assert (100, 33, 100) == (effective_count(100, 0.0), effective_count(100, 0.5), effective_count(100, 0.15))
 
@@ -47,8 +49,8 @@ def test_a_sum_varies_as_with_moving_blocks() -> None:
     assert float((sums**2).mean() * 40) == pytest.approx(own, rel=0.05)
 
 
-def test_a_pair_counts_once_where_it_is_nearest() -> None:
-    """Two equal orders count as one. With two different orders, each pair has the larger weight. Pairs of a group have weight 1."""
+def test_a_pair_counts_once() -> None:
+    """Two equal orders count as one. With two different orders, each pair has the larger of its weights. Pairs of a group have weight 1."""
     parts = np.array([3.0, -1.0, -2.0])
     ranks = np.arange(3)
 

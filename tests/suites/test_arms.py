@@ -1,4 +1,4 @@
-"""The variants that a suite gets under the arms of a session."""
+"""The variants that a suite gets from the arms of a session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def suite(**variants: dict[str, object]) -> Suite:
 
 
 def test_an_arm_is_a_variant() -> None:
-    """Each chosen variant is there once an arm: of backends with the same agent, of agents with another kind and the suite's sampling."""
+    """Each chosen variant exists once per arm.
+
+    Arms of backends have the same agent; arms of agents have another kind and the suite's sampling.
+    """
     backends, agents = parse_arms("a=x,b=y"), parse_arms("agent:tool_calling,agent:react")
 
     made, names = in_arms(suite(hot={"temperature": 1}), ("default", "hot"), backends)
@@ -43,13 +46,13 @@ def test_an_arm_is_a_variant() -> None:
 
 
 def test_a_name_that_is_taken_is_refused() -> None:
-    """An arm cannot be called as a variant of the suite is."""
+    """An arm with the name of a variant of the suite is refused."""
     with pytest.raises(ConfigError, match=r"the suite has a variant 'hot'; give the arm another name, such as a=agent:x"):
         in_arms(suite(hot={}), ("default",), (Arm("hot", "agent", "x"), Arm("b", "agent", "y")))
 
 
 def test_arms_that_are_variants() -> None:
-    """Each is the suite's own variant, under its own name or another one; one that the suite does not have is refused."""
+    """Arms of variants are the suite's own variants, under the same or another name. An unknown variant is refused."""
     own = dataclasses.replace(suite(hot={"temperature": 1}), sizes={"hot": 3})
     arms = parse_arms("variant:default,variant:hot,warm=variant:hot")
 
@@ -59,13 +62,16 @@ def test_arms_that_are_variants() -> None:
     assert [None, 1, 1] == [made.agent_of(name).get("temperature") for name in names]
     assert {"hot": 3, "warm": 3} == made.sizes
     assert VariantOrigin("default", "warm") == origins(("default",), arms)["warm"]
-    assert origins(("default", "hot"), arms).keys() == set(names)  # whatever variants are chosen beside them
+    assert origins(("default", "hot"), arms).keys() == set(names)  # whatever other variants are chosen
     with pytest.raises(ConfigError, match=r"shop/suite.yaml: the arm variant:odd: no variant 'odd'; known: default, hot"):
         in_arms(own, ("default",), parse_arms("variant:odd,variant:hot"))
 
 
 def test_arms_that_are_models_or_settings() -> None:
-    """Each changes that in the agent and nothing else, also deep in it; what of the backend or the pool differs leaves agents alone."""
+    """An arm of a model or a setting changes only that value of the agent, also if it is nested.
+
+    Settings of the backend or the pool do not change agents.
+    """
     own = dataclasses.replace(suite(hot={"temperature": 1}), agent={"kind": "tool_calling", "tools": {"most": 3, "kept": True}})
     deep, names = in_arms(own, ("default", "hot"), parse_arms("set:agent.tools.most=4|5"))
     models, _ = in_arms(own, ("default",), parse_arms("model:big,model:small"))

@@ -1,4 +1,4 @@
-"""What the option for arms may say, and what is said about what it may not."""
+"""Values of the option for arms: their meaning, and the errors about invalid ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from pytest_agentbench.suites.arms import MOST_ARMS, Arm, concurrencies, parse_a
     ],
 )
 def test_arms_have_names(text: str, names: tuple[str, ...], values: tuple[str, ...], kind: str) -> None:
-    """An arm is called as its backend, file, host, agent, variant, model or value is, or as the user says."""
+    """The name of an arm is that of its backend, file, host, agent, variant, model or value, or the one that the user gives."""
     arms = parse_arms(text)
 
     assert names == tuple(arm.name for arm in arms)
@@ -70,8 +70,8 @@ def test_arms_have_names(text: str, names: tuple[str, ...], values: tuple[str, .
         ("set:agent.a=[|1", "arms whose values are valid YAML: agent.a:2: not valid YAML"),
     ],
 )
-def test_what_cannot_be_arms_is_refused(text: str, works: str) -> None:
-    """One arm, too many, arms of several kinds, twins, and settings that arms cannot have are errors that say what would work."""
+def test_invalid_arms_are_refused(text: str, works: str) -> None:
+    """One arm, too many arms, arms of several kinds, equal arms, and settings that arms cannot have are errors that say what would work."""
     with pytest.raises(ValueError, match="arms") as refused:
         parse_arms(text)
 
@@ -79,7 +79,7 @@ def test_what_cannot_be_arms_is_refused(text: str, works: str) -> None:
 
 
 def test_a_setting_is_read_as_yaml() -> None:
-    """An arm knows the path and the value of its setting, as --agentbench-set would."""
+    """An arm has the path and the value of its setting, parsed as for --agentbench-set."""
     warm, cold = parse_arms("set:agent.temperature=0.7|0")
     kv, _ = parse_arms("set:backend.router.mode=kv|random")
     model, _ = parse_arms("set:model=big|small")

@@ -1,4 +1,4 @@
-"""agent_config.json and config.yaml of the Harbor guide as settings."""
+"""agent_config.json and config.yaml of the Harbor guide as settings of an agent."""
 
 from __future__ import annotations
 
@@ -35,19 +35,22 @@ SERVER: Json = {
 }
 
 
-def nobody_is_told(sentence: str) -> None:
+def no_notice(sentence: str) -> None:
     raise AssertionError(sentence)
 
 
 def write(folder: Path) -> Path:
-    """The guide's two files in a folder."""
+    """Writes the guide's two files to a folder, and returns it."""
     (folder / "agent_config.json").write_text(json.dumps(AGENT))
     (folder / "config.yaml").write_text(yaml.safe_dump(SERVER, sort_keys=False))
     return folder
 
 
 def test_the_original(tmp_path: Path) -> None:
-    """Its sampling parameters are settings, what stands beside it wins, and what is not used is said in one line."""
+    """Sampling parameters of agent_config.json become settings, but settings beside it win.
+
+    One sentence lists the keys that are not used.
+    """
     said: list[str] = []
     settings = {"kind": "terminal", "config": "agent_config.json", "temperature": 0.0, "style": "text"}
 
@@ -59,8 +62,8 @@ def test_the_original(tmp_path: Path) -> None:
     assert f"the server that is measured is the backend's (--agentbench-backend={URL})" == sentence.partition("; ")[2]
 
 
-def test_the_originals_server(tmp_path: Path) -> None:
-    """Of its config.yaml an agent has the model and the sampling parameters; each other key, or a part of them, is said."""
+def test_the_server_of_the_original(tmp_path: Path) -> None:
+    """The model and the sampling parameters of config.yaml become settings. All other keys, or parts of them, are listed as unused."""
     config = read_agent_config(write(tmp_path) / "config.yaml")
 
     assert {"model": MODEL, "temperature": 0.6, "max_tokens": 200, "top_p": 1.0} == config.settings
@@ -70,7 +73,7 @@ def test_the_originals_server(tmp_path: Path) -> None:
 
 
 def test_a_model_in_a_folder(tmp_path: Path) -> None:
-    """It is served by the name of the folder."""
+    """A local model is served by the path of its folder."""
     named = {"is_model_local": True, "model_id": "tuned", "model_path": "/models/tuned"}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_information": {"model_config": named}}))
 
@@ -81,7 +84,7 @@ def test_a_model_in_a_folder(tmp_path: Path) -> None:
 
 @pytest.fixture
 def suite_file(tmp_path: Path) -> Path:
-    """A suite of a task, whose agent has sampling parameters of its own."""
+    """Returns the suite.yaml of a suite with one task, whose agent has sampling parameters of its own."""
     folder = tmp_path / "suite"
     write_task(folder / "tasks")
     agent = {"kind": "terminal", "temperature": 0.0, "max_tokens": 1, "style": "text"}
@@ -90,8 +93,8 @@ def suite_file(tmp_path: Path) -> Path:
     return folder / "suite.yaml"
 
 
-def test_what_is_typed_wins_over_the_suite(suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is named by --agentbench-set takes the place of what suite.yaml has, and gives way to what is typed behind it."""
+def test_the_command_line_wins_over_the_suite(suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is named by --agentbench-set replaces settings of suite.yaml. Later --agentbench-set options replace its values."""
     monkeypatch.chdir(write(tmp_path))
 
     suite = load_suite(suite_file, [("agent.config", "agent_config.json"), ("agent.max_tokens", 9)])
@@ -101,7 +104,7 @@ def test_what_is_typed_wins_over_the_suite(suite_file: Path, tmp_path: Path, mon
 
 
 def test_a_file_beside_the_suite_comes_first(suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before one of its name in the working directory."""
+    """A file beside the suite has priority over one of the same name in the working directory."""
     monkeypatch.chdir(write(tmp_path))
     (suite_file.parent / "agent_config.json").write_text('{"model": "beside"}')
 
@@ -110,11 +113,11 @@ def test_a_file_beside_the_suite_comes_first(suite_file: Path, tmp_path: Path, m
     assert ("beside", ()) == (suite.agent["model"], suite.notes)
 
 
-def test_of_others(tmp_path: Path) -> None:
-    """Another agent may have an option of that name."""
+def test_other_agents(tmp_path: Path) -> None:
+    """For other agents, an option with the name `config` is passed on unchanged."""
     settings = {"kind": "./agent.py:Mine", "config": "mine.json"}
 
-    assert settings == with_config(settings, tmp_path, nobody_is_told)
+    assert settings == with_config(settings, tmp_path, no_notice)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +136,9 @@ def test_of_others(tmp_path: Path) -> None:
     ],
 )
 def test_faults(tmp_path: Path, name: str, text: str | None, words: str) -> None:
-    """A file that cannot be meant is named with what is wrong."""
+    """The error about an invalid file names the file and the fault."""
     if text is not None:
         (tmp_path / name).write_text(text)
 
     with pytest.raises(ConfigError, match=words):
-        with_config({"kind": "terminal", "config": name}, tmp_path, nobody_is_told)
+        with_config({"kind": "terminal", "config": name}, tmp_path, no_notice)

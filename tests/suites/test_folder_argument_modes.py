@@ -1,4 +1,4 @@
-"""Arguments that are compared in a mode of their own, as suite.yaml says."""
+"""Argument modes in suite.yaml: arguments that are compared in a different way."""
 
 from __future__ import annotations
 
@@ -42,12 +42,15 @@ def score(mode: str, wanted: dict[str, Any], given: dict[str, Any], scorer: str 
     ],
 )
 def test_modes(mode: str, wanted: dict[str, Any], given: dict[str, Any], value: float) -> None:
-    """`exact` is the same JSON, `ignore` anything or nothing, `pattern` all of the text; other arguments are compared as ever."""
+    """`exact` requires equal JSON, `ignore` accepts anything, and `pattern` must match the whole text.
+
+    Other arguments are compared as usual.
+    """
     assert [value] * 2 == [score(mode, wanted, given, scorer) for scorer in ("tsq_arguments", "exact_match")]
 
 
-def test_what_is_ignored_is_not_counted() -> None:
-    """Parameter accuracy is that of the others."""
+def test_ignored_arguments_are_not_counted() -> None:
+    """Parameter accuracy does not count ignored arguments."""
     assert 1.0 == score("ignore", {"item": "lamp", "count": 1}, {"item": "chair", "count": 1}, "parameter_accuracy")
     assert 0.0 == score("ignore", {"item": "lamp", "count": 1}, {"item": "lamp", "count": 2}, "parameter_accuracy")
 
@@ -64,8 +67,8 @@ def test_what_is_ignored_is_not_counted() -> None:
         ),
     ],
 )
-def test_modes_that_cannot_be_meant(modes: dict[str, dict[str, str]], wanted: str, sentence: str) -> None:
-    """They are refused with what there is."""
+def test_invalid_modes(modes: dict[str, dict[str, str]], wanted: str, sentence: str) -> None:
+    """Modes of unknown tools and arguments are refused with the known ones. So are invalid patterns."""
     scenario, _ = records([], [{"tool": "order", "parameters": {"item": wanted}}], [ORDER])
 
     with pytest.raises(ConfigError) as refusal:

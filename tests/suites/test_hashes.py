@@ -1,4 +1,4 @@
-"""Hashes of what a rollout depends on: they change with it, and with nothing else."""
+"""Hashes of the data that a rollout depends on: they change with that data, and with nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shop(folder: Path, scenario: Scenario = LAMP, **keys: Any) -> Suite:
 
 
 def no_prompts(suite: PoolSuite, variant: str) -> Json | None:
-    """Of agents that tell a model nothing besides the scenario."""
+    """Returns no prompts, as for agents that send a model only the scenario."""
     return {}
 
 
@@ -40,7 +40,7 @@ def content(suite: PoolSuite, key: RolloutKey = KEY) -> Json:
 
 @given(JSON)
 def test_equal_values_have_equal_digests(value: Any) -> None:
-    """A value that has been through a file, or another process, has the same digest; so has one whose keys come in another order."""
+    """A value that was written to a file or sent to another process has the same digest. The order of keys does not matter."""
     assert digest(value) == digest(json.loads(json.dumps(value)))
     assert digest({"ttft_ms": 0, "rates": [1]}) == digest({"ttft_ms": 0.0, "rates": (1.0,)}) != digest({"ttft_ms": 0.5, "rates": [1]})
     if isinstance(value, dict):
@@ -49,14 +49,14 @@ def test_equal_values_have_equal_digests(value: Any) -> None:
 
 @given(JSON, JSON)
 def test_differences_are_found(old: Any, new: Any) -> None:
-    """Two values have differences when, and only when, their digests differ; unset and null are the same setting."""
+    """Two values have differences if, and only if, their digests differ. A missing key and null are equal."""
     assert [] == differences(old, old)
     if digest(old) == digest(new):
         assert [] == differences(old, new)
 
 
 def test_differences_name_the_place() -> None:
-    """Only what differs is named, with its path, what it was and what it is."""
+    """Only differing values are listed, each with its path, its old and its new value."""
     old = {"agent": {"temperature": 0.0, "kind": "a", "tools": ("x",)}, "gone": 1}
     new = {"agent": {"temperature": 0.6, "kind": "a", "tools": ["x"]}, "new": "é"}
 
@@ -74,15 +74,15 @@ def test_differences_name_the_place() -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_what_the_agent_sees_or_is_scored_by(tmp_path: Path, change: Json) -> None:
-    """Each of it is in the hash of a scenario, and in no other hash."""
+def test_the_hash_of_a_scenario(tmp_path: Path, change: Json) -> None:
+    """All fields that the agent sees or that scores use are in the hash of the scenario, and in no other hash."""
     before, after = content(shop(tmp_path)), content(shop(tmp_path, replace(LAMP, **change)))
 
     assert {"scenario"} == {part for part in before if before[part] != after[part]}
 
 
-def test_what_a_suite_runs_and_scores_with(tmp_path: Path) -> None:
-    """The agent's settings under a variant, scorers with options, the judge: each changes its own hash. Limits change none."""
+def test_the_hashes_of_settings(tmp_path: Path) -> None:
+    """The agent's settings under a variant, scorers with options, and the judge each change their own hash. Limits change none."""
     plain = content(shop(tmp_path))
 
     def changed(key: RolloutKey = KEY, **keys: Any) -> set[str]:
@@ -103,14 +103,14 @@ def test_what_a_suite_runs_and_scores_with(tmp_path: Path) -> None:
 
 
 def test_prompts(tmp_path: Path) -> None:
-    """A prompt that an agent has without a setting has a hash of its own, for it may change while all settings stay."""
+    """Prompts that are part of an agent have a hash of their own, because they may change while all settings stay equal."""
     before, after = (ContentHashes({"shop": shop(tmp_path)}, "b", lambda *_, text=text: {"system": text}).of(KEY) for text in ("1", "2"))
 
     assert {"prompts"} == {part for part in before if before[part] != after[part]}
 
 
 def test_each_score_has_a_hash(tmp_path: Path) -> None:
-    """A scorer that joins a suite, or gets other options, changes no hash of another score; who judges changes them all."""
+    """A new scorer of a suite, or other options of a scorer, change no hash of another score. A different judge changes all of them."""
 
     def scores(**keys: Any) -> Json:
         found: Json = content(shop(tmp_path, **keys))["scorers"]
@@ -124,7 +124,7 @@ def test_each_score_has_a_hash(tmp_path: Path) -> None:
 
 
 def test_code_of_a_suite(tmp_path: Path) -> None:
-    """An agent, or a scorer, that is a file of the suite has changed when the file has, wherever in the settings it is named."""
+    """If an agent or a scorer is a file of the suite, a change of the file changes its hash, wherever in the settings it is named."""
     suite = shop(tmp_path, agent={"kind": "self_evaluating", "wraps": {"kind": "./agent.py:Mine"}}, scorers={"./agent.py:nice": {}})
     found = []
     for code in ("a = 1", "a = 2"):
@@ -138,16 +138,16 @@ def test_code_of_a_suite(tmp_path: Path) -> None:
     assert second.startswith("scorers.code of ./agent.py ")
 
 
-def test_a_scenario_that_is_gone(tmp_path: Path) -> None:
-    """It has no hash; calls that a test makes by hand depend on the backend alone."""
+def test_an_unknown_scenario(tmp_path: Path) -> None:
+    """A scenario that does not exist has an empty hash. Calls that a test makes directly depend only on the backend."""
     assert "" == content(shop(tmp_path), RolloutKey("shop", "other"))["scenario"]
     assert {"scenario": "", "agent": "", "prompts": "", "scorers": {}, "backend": "b"} == content(
         shop(tmp_path), RolloutKey("", "test_x.py::test_x")
     )
 
 
-def test_another_process_finds_the_same(tmp_path: Path) -> None:
-    """The pool gets its suites through JSON, and knows the same hashes as the controller."""
+def test_another_process_has_the_same_hashes(tmp_path: Path) -> None:
+    """The pool receives its suites as JSON, and calculates the same hashes as the controller."""
     suite = shop(tmp_path, agent={"kind": "tool_calling", "temperature": 0.5})
 
     assert content(suite) == content(sent(suite.for_pool()))

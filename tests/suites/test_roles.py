@@ -1,4 +1,4 @@
-"""Roles of a suite.yaml or a backend's YAML: where they are played, and what they are called."""
+"""Roles in a suite.yaml or a backend's YAML: their endpoints and models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_agentbench.suites.roles import RoleSpecs, with_role_file
 
 
 class Keys(Spec):
-    """A YAML with nothing but roles."""
+    """The keys of a YAML file that has only roles."""
 
     roles: RoleSpecs
 
@@ -24,7 +24,7 @@ def read(roles: Any) -> RoleSpecs:
 
 
 def test_another_endpoint() -> None:
-    """Its address has no slash at the end, so that two spellings are one endpoint."""
+    """The slash at the end of a role's address is removed, so that both spellings are one endpoint."""
     assert "http://127.0.0.1:8000/v1" == read({"search": {"url": "http://127.0.0.1:8000/v1/", "model": "small"}})["search"].url
 
 
@@ -40,8 +40,8 @@ def test_another_endpoint() -> None:
         ({"judge": {}}, "roles: 'judge' is not one of the roles; write the judge under the key 'judge', next to 'roles'"),
     ],
 )
-def test_what_is_wrong(roles: Any, sentence: str) -> None:
-    """One sentence names the file, the key, and what would work."""
+def test_invalid_roles(roles: Any, sentence: str) -> None:
+    """The error is one sentence with the file, the key, and what would work."""
     with pytest.raises(ConfigError) as caught:
         read(roles)
 
@@ -52,7 +52,7 @@ PAPER = Path(__file__).parents[2] / "scenarios" / "hle" / "suite.yaml"
 
 
 def test_the_roles_of_the_paper() -> None:
-    """The shipped file has the models, providers and keys of the original evaluation, and the judge."""
+    """The shipped file has the models, providers and keys of the original evaluation, and its judge."""
     suite = with_role_file({"name": "hle", "roles": "paper_roles.yaml"}, PAPER)
     played = {**suite["roles"], "judge": suite["judge"]}
 
@@ -79,8 +79,8 @@ def test_the_roles_of_the_paper() -> None:
         (None, {}, "players.yaml: No such file or directory"),
     ],
 )
-def test_a_file_of_roles_that_is_wrong(tmp_path: Path, text: str | None, judge: Json, sentence: str) -> None:
-    """What is wrong with it names the file in which it is."""
+def test_an_invalid_file_of_roles(tmp_path: Path, text: str | None, judge: Json, sentence: str) -> None:
+    """The error about an invalid file of roles names that file."""
     if text is not None:
         (tmp_path / "players.yaml").write_text(text)
 
@@ -91,7 +91,7 @@ def test_a_file_of_roles_that_is_wrong(tmp_path: Path, text: str | None, judge: 
 
 
 def test_roles_in_the_suite_itself() -> None:
-    """Without a file nothing changes."""
+    """If the roles are in suite.yaml itself, they are not changed."""
     suite: Json = {"roles": {"search": {}}}
 
     assert suite == with_role_file(suite, PAPER)

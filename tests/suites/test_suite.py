@@ -1,4 +1,4 @@
-"""A folder with suite.yaml and data becomes a suite, or one sentence about what is wrong with it."""
+"""A folder with suite.yaml and data becomes a suite, or leads to an error of one sentence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.sent import sent
 SPEC: Json = {"name": "shop", "dataset": {"format": "agent-leaderboard", "file": "data.json"}}
 
 
-#: A tool as a Chat Completions request has it, and as a data set does.
+#: A tool in the form of Chat Completions requests, and in that of a data set.
 OPENAI: Json = {
     "type": "function",
     "function": {
@@ -38,18 +38,18 @@ OURS = '{"title": "find_item", "description": "Finds.", "type": "object", "prope
 
 
 def tool(title: str = "find_item", **keys: Any) -> Json:
-    """A tool with one required text parameter."""
+    """Returns a tool with one required text parameter."""
     return {"title": title, "description": "Finds.", "properties": {"item": {"type": "string"}}, "required": ["item"], **keys}
 
 
 def entry(id: object = "s-0", **keys: Any) -> Json:
-    """A scenario that expects one call."""
+    """Returns a scenario that expects one call."""
     call = {"tool": "find_item", "parameters": {"item": "lamp"}, "goal": "a lamp"}
     return {"id": id, "question": "A lamp?", "available_tools": [tool()], "expected_tool_calls": [call], **keys}
 
 
 class Folder:
-    """A suite's folder; files are written as JSON, which is YAML too, or as the text given."""
+    """The folder of a suite. Files are written as JSON, which is also YAML, or as the given text."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,7 +65,7 @@ class Folder:
         return load_suite(self.path / "suite.yaml", overrides)
 
     def refusal(self, *overrides: tuple[str, Any]) -> str:
-        """What is said about the suite, with file names instead of paths."""
+        """Returns the error about the suite, with file names instead of paths."""
         with pytest.raises(ConfigError) as caught:
             self.load(*overrides)
         return str(caught.value).replace(f"{self.path}/", "")
@@ -73,12 +73,12 @@ class Folder:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """A suite that loads."""
+    """Returns the folder of a suite that loads without error."""
     return Folder(tmp_path)
 
 
 def test_labels_in_both_forms(folder: Folder) -> None:
-    """A label has one value for each argument, or several that are right, and which of them may be left out."""
+    """A label has one value for each argument, or several accepted values and a list of optional arguments."""
     calls = [
         {"tool": "find_item", "parameters": {"item": "a"}},
         {"tool": "find_item", "accepts": {"item": ["a", "b"]}, "optional": ["item"]},
@@ -89,7 +89,7 @@ def test_labels_in_both_forms(folder: Folder) -> None:
 
 
 def test_a_suite_and_its_defaults(folder: Folder) -> None:
-    """Keys that suite.yaml leaves out have their defaults, and the data set is described with its hash."""
+    """Keys that suite.yaml leaves out have their defaults, and the data set has its hash."""
     suite = folder.load()
 
     assert ("shop", folder.path, {"kind": "tool_calling"}, {}, {"tsq": {}}, {}, 1, 600.0, "") == (
@@ -113,8 +113,8 @@ def test_a_suite_and_its_defaults(folder: Folder) -> None:
     assert hashlib.sha256((folder.path / "data.json").read_bytes()).hexdigest() == suite.dataset.sha256
 
 
-def test_every_key_is_taken(folder: Folder) -> None:
-    """What suite.yaml says is what the suite has, in its order."""
+def test_every_key_is_read(folder: Folder) -> None:
+    """The suite has all values of suite.yaml, in the same order."""
     keys: Json = {
         "description": "A shop.",
         "agent": {"kind": "./agent.py:Agent", "colour": "red"},
@@ -141,7 +141,7 @@ def test_every_key_is_taken(folder: Folder) -> None:
 
 
 def test_a_scenario(folder: Folder) -> None:
-    """The question is the only message; schemas close themselves to unknown parameters; what may be left out or null is empty."""
+    """The question is the only message, and schemas allow no unknown parameters. Optional keys that are missing or null are empty."""
     schema = {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"], "additionalProperties": False}
     empty: Json = dict.fromkeys(("expected_tool_calls", "metadata", "user_goals"))
     data = [entry(metadata={"a": 1}, user_goals=["a lamp"]), entry("s-1", **empty), {"id": "s-2", "question": "?", "available_tools": []}]
@@ -158,7 +158,7 @@ def test_a_scenario(folder: Folder) -> None:
 
 
 def test_schemas_given_as_text(folder: Folder) -> None:
-    """The source stores schemas as JSON text inside JSON; they load as the same tool."""
+    """Schemas that are stored as JSON text inside JSON, as in the source, load as the same tool."""
     plain = tool(response_schema={"properties": {"found": {"type": "boolean"}}})
     text = {**plain, "properties": json.dumps(plain["properties"]), "response_schema": json.dumps(plain["response_schema"])}
     folder.write("data.json", [entry("a", available_tools=[plain]), entry("b", available_tools=[text])])
@@ -170,7 +170,7 @@ def test_schemas_given_as_text(folder: Folder) -> None:
 
 
 def test_json_lines(folder: Folder) -> None:
-    """A .jsonl file holds one scenario a line; empty lines do not count, and U+2028 inside a text is no line's end."""
+    """A .jsonl file has one scenario per line. Empty lines do not count, and U+2028 inside a text does not end a line."""
     first = json.dumps(entry("s-0", question="one\u2028two\x85three"), ensure_ascii=False)
     folder.write("data.jsonl", f"{first}\n\n{json.dumps(entry('s-1'))}\r\n")
 
@@ -181,7 +181,7 @@ def test_json_lines(folder: Folder) -> None:
 
 
 def test_tools_are_shared(folder: Folder) -> None:
-    """Entries with equal tools hold one tuple, and so do entries that leave them to the tools file; the file is part of the hash."""
+    """Entries with equal tools share one tuple, and so do entries that use the tools file. The tools file is part of the hash."""
     bare = {"id": "c", "question": "?"}
     folder.write("data.json", [entry("a"), entry("b"), bare, {**bare, "id": "d"}])
     folder.write("tools.json", [tool("other")])
@@ -197,7 +197,7 @@ def test_tools_are_shared(folder: Folder) -> None:
 
 
 def test_label_sources_are_named(folder: Folder) -> None:
-    """Every label source of the file is listed once."""
+    """Each label source of the file is listed once."""
     labels = ["hand", "heuristic-v1", "hand"]
     folder.write("data.json", [entry(f"s-{i}", metadata={"label_source": label}) for i, label in enumerate(labels)])
 
@@ -205,7 +205,7 @@ def test_label_sources_are_named(folder: Folder) -> None:
 
 
 def test_overrides_come_before_the_check(folder: Folder) -> None:
-    """A changed value is in the suite, and is checked as if it stood in the file."""
+    """An override changes the suite, and is checked as if it was written in suite.yaml."""
     assert 0.6 == folder.load(("agent.temperature", 0.6)).agent["temperature"]
     assert "suite.yaml: trials: must be greater than or equal to 1, not 0" == folder.refusal(("trials", 0))
 
@@ -221,27 +221,30 @@ def test_overrides_come_before_the_check(folder: Folder) -> None:
         ("auto", "must be a valid integer, not 'auto'"),
     ],
 )
-def test_workers_that_cannot_be_meant(folder: Folder, workers: object, refusal: str) -> None:
-    """Only whole numbers from 1 to 1000 are numbers of workers."""
+def test_invalid_numbers_of_workers(folder: Folder, workers: object, refusal: str) -> None:
+    """The number of workers must be a whole number from 1 to 1000."""
     assert f"suite.yaml: xdist_workers: {refusal}" == folder.refusal(("xdist_workers", workers))
 
 
 def test_variants(folder: Folder) -> None:
-    """A variant is the suite's agent with other settings; the suite's own agent is the default."""
+    """A variant is the suite's agent with other settings. The variant `default` is the suite's own agent."""
     suite = folder.load(("agent.max_turns", 5), ("variants", {"hot": {"agent": {"temperature": 1.0}}}))
 
     assert {"kind": "tool_calling", "max_turns": 5, "temperature": 1.0} == suite.agent_of("hot")
     assert {"kind": "tool_calling", "max_turns": 5} == suite.agent_of("default")
 
 
-def test_the_floor_of_rewards(folder: Folder) -> None:
-    """The scorer `reward` declares a threshold of 1, which a suite's own replaces; other scorers declare none."""
+def test_the_threshold_of_rewards(folder: Folder) -> None:
+    """The scorer `reward` declares a threshold of 1, which a threshold of the suite replaces. Other scorers declare none."""
     assert {"reward": 1.0} == checked(folder.load(("scorers", ["reward", "tsq"]))).thresholds
     assert {"reward": 0.5} == checked(folder.load(("scorers", ["reward"]), ("thresholds", {"reward": 0.5}))).thresholds
 
 
 def test_variants_with_a_file_of_settings(folder: Folder) -> None:
-    """A variant of a terminal agent may read another agent_config.json, and names no kind of its own."""
+    """A variant of a terminal agent may read another agent_config.json without naming a kind.
+
+    A variant with another kind does not inherit settings.
+    """
     (folder.path / "hot.json").write_text('{"temperature": 1.0}')
     variants = {"hot": {"agent": {"config": "hot.json"}}, "other": {"agent": {"kind": "react"}}}
 
@@ -253,7 +256,7 @@ def test_variants_with_a_file_of_settings(folder: Folder) -> None:
 
 
 def test_a_variant_of_some_scenarios(folder: Folder) -> None:
-    """A variant may take the first few scenarios only."""
+    """A variant may have a limit, so that it uses only the first scenarios."""
     folder.write("data.json", [entry("a"), entry("b"), entry("c")])
     suite = folder.load(("variants", {"hot": {"limit": 2}, "cold": {"limit": 9}}))
 
@@ -276,7 +279,7 @@ FILLED: Json = {
 
 
 def test_the_wire_keeps_every_field_of_a_scenario() -> None:
-    """A scenario that was sent through JSON equals the one that was sent, with each field alone and with all of them."""
+    """A scenario that is sent as JSON and received is equal to the original, with each field alone and with all fields."""
     assert [each.name for each in fields(Scenario)] == [*FILLED], "FILLED needs a value for each field"
 
     bare = {name: FILLED[name] for name in ("id", "messages")}
@@ -288,7 +291,10 @@ def test_the_wire_keeps_every_field_of_a_scenario() -> None:
 
 
 def test_the_wire_keeps_a_suite(folder: Folder) -> None:
-    """What is sent of a suite arrives as it was, dates in its metadata as texts; scenarios that shared their tools share them again."""
+    """A suite that is sent to the pool arrives unchanged, except that dates in its metadata become texts.
+
+    Scenarios with shared tools share them again.
+    """
     folder.write("data.json", [entry("a"), entry("b"), entry("c", available_tools=[tool(), tool("other")])])
     suite = folder.load(("variants", {"hot": {"agent": {"temperature": 1.0}}}))
     first, *others = suite.scenarios
@@ -304,7 +310,10 @@ def test_the_wire_keeps_a_suite(folder: Folder) -> None:
 
 
 def test_tool_sets_are_sent_once() -> None:
-    """The banking suite stays small on its way to another process: each of its tool sets is sent once. In line they would be 3.5 MB."""
+    """Each tool set of the banking suite is sent once, so the suite needs less than 240 kB.
+
+    With the tools in each scenario it would need 3.5 MB.
+    """
     suite = load_suite(ROOT / "scenarios/banking/suite.yaml").for_pool()
 
     assert len(json_text.dumps(codec.plain(suite))) < 240_000
@@ -384,7 +393,7 @@ def test_tool_sets_are_sent_once() -> None:
     ],
 )
 def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
-    """A fault in suite.yaml names the file, the key or the line, and what is known there."""
+    """The error about an invalid suite.yaml names the file, the key or the line, and the known values."""
     folder.write("suite.yaml", spec)
 
     assert re.match(re.escape(sentence), folder.refusal())
@@ -459,7 +468,7 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
     ],
 )
 def test_faulty_data(folder: Folder, data: Any, sentence: str) -> None:
-    """A fault in the data names the file, and the entry, the line or the scenario."""
+    """The error about invalid data names the file, and the entry, the line or the scenario."""
     folder.write("data.json", data)
 
     assert re.match(re.escape(sentence), folder.refusal())
@@ -511,14 +520,14 @@ def test_faulty_data(folder: Folder, data: Any, sentence: str) -> None:
     ],
 )
 def test_faulty_tools(folder: Folder, tools: Any, sentence: str) -> None:
-    """A tool that is none, or whose schema is none, is named with its entry; no schema makes us fetch anything."""
+    """The error about an invalid tool or schema names the entry. No schema leads to a network request."""
     folder.write("data.json", [entry(available_tools=tools)])
 
     assert re.match(re.escape(sentence), folder.refusal())
 
 
-def test_the_form_that_is_shown(folder: Folder) -> None:
-    """What the sentence about an OpenAI tool shows is a tool that can be read."""
+def test_the_suggested_form_of_a_tool(folder: Folder) -> None:
+    """The form that the error about an OpenAI tool suggests can be read."""
     folder.write("data.json", [entry(available_tools=[json.loads(OURS)])])
 
     (scenario,) = folder.load().scenarios
@@ -527,14 +536,14 @@ def test_the_form_that_is_shown(folder: Folder) -> None:
 
 
 def test_an_entry_without_tools(folder: Folder) -> None:
-    """Tools come from the entry or from the tools file; without both the entry is named."""
+    """Tools come from the entry or from the tools file. If both are missing, the error names the entry."""
     folder.write("data.json", [entry(), {"id": "s-1", "question": "?"}])
 
     assert "data.json: entry 2: no 'available_tools'; add them, or name a tools file in suite.yaml with dataset.tools" == folder.refusal()
 
 
 def test_a_faulty_tools_file(folder: Folder) -> None:
-    """What is wrong in the tools file is said of the tools file."""
+    """The error about an invalid tools file names that file."""
     folder.write("tools.json", "[\n{]")
     assert re.match(r"tools\.json:2: not valid JSON: ", folder.refusal(("dataset.tools", "tools.json")))
 
@@ -543,7 +552,7 @@ def test_a_faulty_tools_file(folder: Folder) -> None:
 
 
 def test_a_broken_json_line(folder: Folder) -> None:
-    """In JSON lines the fault has the number of its line, empty ones counted."""
+    """In JSON lines, the error has the line number. Empty lines are counted."""
     folder.write("data.jsonl", f'{json.dumps(entry("a"))}\n\n{{"id": "b",\n')
     sentence = "data.jsonl:3: not valid JSON: Expecting property name enclosed in double quotes (column 12)"
 
@@ -551,14 +560,14 @@ def test_a_broken_json_line(folder: Folder) -> None:
 
 
 def test_a_repeated_key_in_a_json_line(folder: Folder) -> None:
-    """In JSON lines a key that is there twice has the number of its line."""
+    """In JSON lines, the error about a repeated key has the line number."""
     folder.write("data.jsonl", f'{json.dumps(entry("a"))}\n{{"id": "b", "id": "c", "question": "?"}}\n')
 
     assert "data.jsonl:2: the key 'id' is there twice in one entry; keep one of them" == folder.refusal(("dataset.file", "data.jsonl"))
 
 
 def test_data_in_another_encoding(folder: Folder) -> None:
-    """A data file that is not UTF-8 is named with the first byte that shows it."""
+    """The error about a data file that is not UTF-8 names the first invalid byte."""
     (folder.path / "data.json").write_bytes('[{"id": "café"}]'.encode("latin-1"))
 
     assert "data.json: not UTF-8: byte 12 is 0xe9; save it as UTF-8" == folder.refusal()

@@ -1,4 +1,4 @@
-"""The quarantine list of a suite: who may be on it, for how long, and how many."""
+"""The quarantine list of a suite: valid entries, their last day, and the largest number of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def faults(entries: list[Quarantined], today: date = TODAY) -> list[str]:
 
 
 def test_the_last_day() -> None:
-    """An entry holds on the day that it names; on the next one scenario, owner and date are named."""
+    """An entry is valid on the day that it names. On the next day, the error names scenario, owner and date."""
     assert [] == faults(held("s-1"))
     assert ["quarantine: the entry of 's-1' expired on 2026-11-21; its owner, ada, must remove it or change the date"] == faults(
         held("s-1"), date(2026, 11, 22)
@@ -39,21 +39,21 @@ def test_the_last_day() -> None:
 
 
 def test_unknown_and_double() -> None:
-    """A scenario that is not in the data set is refused, and one that is listed twice."""
+    """An unknown scenario is refused, and so is one that is listed twice."""
     unknown = "quarantine: the data set has no scenario 's-99'; remove the entry, or name an existing scenario"
     assert [unknown] == faults(held("s-1", "s-99"))
     assert ["quarantine: 's-1' has 2 entries; keep one of them"] * 2 == faults(held("s-1", "s-1"))
 
 
 def test_too_many() -> None:
-    """Of 40 scenarios two may be in quarantine."""
+    """At most two of 40 scenarios may be in quarantine."""
     assert [] == faults(held("s-1", "s-2"))
     assert ["quarantine: 3 of 40 scenarios are in quarantine, more than 5 %; at most 2 may be"] == faults(held(*IDS[:3]))
 
 
 @given(st.integers(1, 500), st.data())
 def test_the_cap(size: int, data: st.DataObject) -> None:
-    """A list is taken exactly when it has one entry, or at most 5 % of the scenarios."""
+    """A list is accepted if, and only if, it has one entry or at most 5 % of the scenarios."""
     ids = [str(number) for number in range(size)]
     count = data.draw(st.integers(0, min(size, 40)))
     fits = count <= 1 or 100 * count <= 5 * size
@@ -66,12 +66,12 @@ ENTRY: Json = {"scenario": "s-0", "owner": "ada", "reason": "the label is disput
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """A suite with one scenario."""
+    """Returns the folder of a suite with one scenario."""
     return Folder(tmp_path)
 
 
-def test_it_is_read(folder: Folder) -> None:
-    """A date may be written as YAML has dates, or as a text."""
+def test_dates_of_entries(folder: Folder) -> None:
+    """The date of an entry may be a YAML date or a text."""
     expected = (Quarantined("s-0", "ada", "the label is disputed", date(2999, 12, 31)),)
     folder.write("suite.yaml", {**SPEC, "quarantine": [ENTRY]})
     assert expected == folder.load().quarantine
@@ -89,7 +89,7 @@ def test_it_is_read(folder: Folder) -> None:
     ],
 )
 def test_wrong_entries(folder: Folder, change: dict[str, Any], sentence: str) -> None:
-    """What is wrong is said with file and key."""
+    """The error about an invalid entry has the file and the key."""
     folder.write("suite.yaml", {**SPEC, "quarantine": [{**ENTRY, **change}]})
 
     assert sentence in folder.refusal()
@@ -97,14 +97,14 @@ def test_wrong_entries(folder: Folder, change: dict[str, Any], sentence: str) ->
 
 @pytest.mark.parametrize("key", ["scenario", "owner", "reason", "expires"])
 def test_a_part_is_missing(folder: Folder, key: str) -> None:
-    """An entry without owner, reason or expiry is refused."""
+    """An entry without scenario, owner, reason or expiry is refused."""
     folder.write("suite.yaml", {**SPEC, "quarantine": [{name: ENTRY[name] for name in ENTRY if name != key}]})
 
     assert f"suite.yaml: the key 'quarantine.0.{key}' is missing" == folder.refusal()
 
 
-def test_a_session_looks_at_the_date(folder: Folder) -> None:
-    """An expired entry spoils a session, and not the reading of the suite: a run that is over can still be scored again."""
+def test_the_date_is_checked_for_sessions_only(folder: Folder) -> None:
+    """An expired entry is an error of a session, but the suite can still be read. So a finished run can be scored again."""
     folder.write("suite.yaml", {**SPEC, "quarantine": [{**ENTRY, "expires": "2020-01-31"}]})
     folder.write("data.json", [entry()])
 

@@ -35,7 +35,7 @@ def block(variant: str, at: int, seconds: int, count: int, *, tokens: int) -> It
 
 
 ROLLOUTS = (
-    *block("one", 0, 10, 2, tokens=50),  # a warm-up that is slower than what follows
+    *block("one", 0, 10, 2, tokens=50),  # a warm-up that is slower than the next blocks
     *block("four", 20, 20, 1, tokens=10),
     *block("one", 40, 5, 3, tokens=20),
     *block("four", 60, 2, 2, tokens=10),
@@ -49,7 +49,7 @@ def sweep_directory(directory: Path, *rollouts: Rollout) -> Path:
 
 
 def test_the_first_block_warms_up(tmp_path: Path) -> None:
-    """A level has all rollouts but those of the first block of its arm. Its rates are over the time in which its rollouts ran."""
+    """A level has all rollouts except those of the first block of its arm. Its rates are over the time in which its rollouts ran."""
     sweep = read_sweep(sweep_directory(tmp_path / "run", *ROLLOUTS))
 
     assert {1: 2, 4: 1} == sweep.warm_up

@@ -29,7 +29,7 @@ class Backend:
 
 @given(st.integers(1, 20), st.integers(1, 500), st.integers(1, 500))
 def test_the_true_level_lies_within(low: int, more: int, good: int) -> None:
-    """`shown` passes, `refuted` fails, and at most a tenth, or one level, lies between. The search needs few sessions."""
+    """`shown` passes, `refuted` fails, and at most a tenth, or one level, is between them. The search needs few sessions."""
     backend = Backend(low, good)
     high = low + more
     found = search(backend.session, low, high)
@@ -48,7 +48,7 @@ def test_the_true_level_lies_within(low: int, more: int, good: int) -> None:
 
 
 @given(st.integers(2, 200), st.integers(1, 50))
-def test_what_is_unclear_is_not_shown(good: int, unclear: int) -> None:
+def test_inconclusive_levels(good: int, unclear: int) -> None:
     """An inconclusive level is neither `shown` nor `refuted`."""
     backend = Backend(1, good, unclear)
     found = search(backend.session, 1, 300)

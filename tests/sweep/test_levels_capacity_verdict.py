@@ -1,4 +1,4 @@
-"""Verdicts on levels."""
+"""Verdicts on the levels of a sweep."""
 
 from __future__ import annotations
 
@@ -31,9 +31,13 @@ def swept(*levels: list[Trial], score: str = "tsq") -> Sweep:
         ((GOOD, GOOD), {"ttft": 500.0}, [PASS, PASS]),
         ((GOOD, SLOW), {"ttft": 500.0}, [PASS, FAIL]),
         ((GOOD, SLOW), {}, [PASS, PASS]),
-        ((GOOD + LOST, GOOD), {}, [INCONCLUSIVE, PASS]),  # the smallest one has nothing to be compared with, and is not known all the same
+        (
+            (GOOD + LOST, GOOD),
+            {},
+            [INCONCLUSIVE, PASS],
+        ),  # the smallest level is inconclusive too, because of lost rollouts
         ((GOOD, GOOD + LOST), {}, [PASS, INCONCLUSIVE]),
-        ((GOOD, SLOW + LOST), {"ttft": 500.0}, [PASS, FAIL]),  # what is shown not to hold is so whatever was lost
+        ((GOOD, SLOW + LOST), {"ttft": 500.0}, [PASS, FAIL]),  # a level that fails does so whatever was lost
         ((GOOD, LOST), {}, [PASS, INCONCLUSIVE]),
     ],
 )
@@ -47,7 +51,7 @@ def test_a_suite_without_scores() -> None:
     assert [INCONCLUSIVE, PASS] == [each.verdict for each in judgements(swept(GOOD + LOST, GOOD, score=""), Criteria({}))]
 
 
-def test_a_score_of_which_less_is_better() -> None:
+def test_a_score_whose_lower_values_are_better() -> None:
     """A level with more mistakes fails, one with fewer passes."""
     few, many = ([trial(name, value) for name in range(200)] for value in (1.0, 9.0))
     marks = Scale("lower", 0.0, 10.0, declared=True)

@@ -27,7 +27,7 @@ def test_two_points_have_no_bend() -> None:
 
 
 def test_the_smallest_of_equals() -> None:
-    """Of levels with equal power, the smallest is the knee."""
+    """If several levels have equal power, the smallest is the knee."""
     bend = knee([Operation(4, 10, 100), Operation(2, 10, 100), Operation(8, 10, 200)])
     assert bend
     assert 2 == bend.concurrency

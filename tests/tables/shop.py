@@ -1,4 +1,4 @@
-"""Rollouts with known times for the tests of tables and of exports."""
+"""Rollouts with known times, for tests of tables and exports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rollout(scenario: str = "shop-0", at: int = 0, end: int = 1_000, **changes: 
     return replace(made, **changes)
 
 
-#: Two calls and a tool between them, and a judge's call; the right tool was called.
+#: Two calls with a call of the right tool between them, and a call of a judge.
 BOUGHT = rollout(
     calls=(call(0, 100, 120, 160, end=200), call(500, 700, end=800)),
     other_calls=(call(850, 900, end=950, model="judge", role="judge"),),
@@ -48,7 +48,7 @@ BOUGHT = rollout(
     settings={"kind": "tool_calling"},
 )
 
-#: A first attempt whose call the backend failed; the second one called no tool, and a scorer failed on it.
+#: A first attempt whose call failed in the backend, and a second attempt without a tool call, for which a scorer failed.
 TRIED = rollout(
     "shop-1",
     at=400,
@@ -75,7 +75,7 @@ TRIED = rollout(
     settings={"kind": "tool_calling"},
 )
 
-#: What never reached a model.
+#: A rollout that never reached a model.
 LOST = rollout("shop-2", at=1_400, end=1_500, status="infra_error", reason="no connection")
 
 ALL = (BOUGHT, TRIED, LOST)

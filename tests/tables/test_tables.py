@@ -80,7 +80,7 @@ def test_every_metric_is_a_column() -> None:
     assert set() == {metric.key for metric in registry.latencies("rollout").values()} - set(rollouts)
 
 
-def test_units_stand_in_names() -> None:
+def test_units_in_names() -> None:
     """A column whose name ends in a unit has that unit."""
     for columns in COLUMNS.values():
         for column in columns:
@@ -118,7 +118,7 @@ def test_sessions_have_clocks_of_their_own(tmp_path: Path) -> None:
     assert [NOON, NOON + 500] == pytest.approx(tables.rollouts["started_s"].tolist(), abs=1e-6)
 
 
-def test_a_time_that_nobody_took(tmp_path: Path) -> None:
+def test_unknown_times(tmp_path: Path) -> None:
     """A rollout without timestamps, as in some imported results, has no times."""
     tables = read_tables([run_directory(tmp_path / "untimed", replace(LOST, started_at=0.0, started_ns=0, ended_ns=0))])
 
@@ -147,7 +147,7 @@ def test_metrics(tables: Tables) -> None:
         row[7:] for row in rows if (row[1], row[6]) == ("run", "ttft")
     ]
     rates = {metric: value for _, part, *_, metric, statistic, value, _ in rows if part == "run" and statistic is None}
-    speedup = 4.0 / ((3 / 0.2 + 1 / 0.3 + 2 / 0.7) / 3)  # by the mean output tok/s of the three calls
+    speedup = 4.0 / ((3 / 0.2 + 1 / 0.3 + 2 / 0.7) / 3)  # divided by the mean output tok/s of the three calls
     assert {
         "output_tokens_per_s": 4.0,
         "rollouts_per_hour": 4800.0,

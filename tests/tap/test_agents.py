@@ -194,7 +194,7 @@ async def test_an_offer_of_http_2(tap: Tap, method: str) -> None:
         b"GET /\xff HTTP/1.1\r\n\r\n",
     ],
 )
-async def test_bytes_that_are_no_request(tap: Tap, data: bytes) -> None:
+async def test_bytes_that_are_not_a_request(tap: Tap, data: bytes) -> None:
     """Bytes that are not a request get a 400 with the reason, and the connection ends. Requests before them are answered first."""
     id = await tap.open()
     async with backend(answering(said())) as url:
@@ -211,7 +211,7 @@ async def test_bytes_that_are_no_request(tap: Tap, data: bytes) -> None:
     assert ("Hi", 400) == (text_of(before), behind.status)
 
 
-async def test_this_is_no_proxy(tap: Tap) -> None:
+async def test_connect_is_refused(tap: Tap) -> None:
     """CONNECT is refused."""
     async with agent(tap.port) as caller:
         answer = await caller.ask(b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\n\r\nmore")
@@ -220,7 +220,7 @@ async def test_this_is_no_proxy(tap: Tap) -> None:
     assert (405, message) == (answer.status, answer.json["error"]["message"])
 
 
-async def test_a_connection_that_says_nothing(tap: Tap) -> None:
+async def test_a_silent_connection(tap: Tap) -> None:
     """A connection without any request can be closed without effect."""
     _, writer = await asyncio.open_connection("127.0.0.1", tap.port)
     await shut(writer)

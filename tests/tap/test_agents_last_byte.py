@@ -158,7 +158,7 @@ LEAVING_EARLY = {
 
 
 @pytest.mark.parametrize(("sent", "body", "last", "record"), LEAVING_EARLY.values(), ids=LEAVING_EARLY)
-async def test_leaving_when_all_is_said(
+async def test_leaving_after_the_result_is_known(
     tap: Tap, sent: bytes, body: bytes | None, last: bytes, record: tuple[str | None, int, str | None]
 ) -> None:
     """An agent that disconnects after the result is known does not change it. The backend's result is recorded."""

@@ -151,7 +151,7 @@ async def test_a_request_without_end(tap: Tap) -> None:
 
 
 async def test_a_long_rollout(tap: Tap) -> None:
-    """Of a finished call only its record is stored, however long the rollout runs."""
+    """Only the record of a finished call is stored, however long the rollout runs."""
     id = await tap.open()
     body = json.dumps({**CHAT, "user": "x" * 500_000}).encode()
     async with backend(answering(said("y" * 500_000))) as url, agent(tap.port) as caller:

@@ -199,7 +199,7 @@ async def test_slow_but_steady(start_tap: StartTap, body: bytes | None) -> None:
     assert (200, None, 12) == (answer.status, call.error_kind, call.completion_tokens)
 
 
-async def test_calls_that_are_no_streams(start_tap: StartTap) -> None:
+async def test_calls_without_streaming(start_tap: StartTap) -> None:
     """An answer without streaming has no first token and no gaps, so only the limit of the call applies."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

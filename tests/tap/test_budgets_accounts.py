@@ -45,7 +45,10 @@ def call(prompt: int | None = 100, output: int | None = 10, **keys: Any) -> Reco
     ],
 )
 def test_limits(limits: SpendingLimits, spent: list[RecordOfCall], refusal: str) -> None:
-    """When a limit is reached, no further call is allowed. Calls in flight count as calls; their tokens count when they have ended."""
+    """When a limit is reached, no further call is allowed.
+
+    Calls in flight already count as calls, and their tokens count when they have ended.
+    """
     assert refusal == Account("the rollout", limits, [(each, PRICES) for each in spent]).refusal()
 
 

@@ -63,7 +63,7 @@ async def line(tap: Tap, shared_tap: tuple[Child, TapListening]) -> AsyncIterato
         b"\xff" * 64,
     ],
 )
-async def test_strangers(line: Agent, hello: bytes) -> None:
+async def test_clients_without_the_token(line: Agent, hello: bytes) -> None:
     """A client without the token is disconnected without an answer."""
     await line.send(hello + wire.pack(GetTapStats()))
 
@@ -86,7 +86,7 @@ async def test_strangers(line: Agent, hello: bytes) -> None:
         UpstreamFacts("https://host", ca_file="/dev/null"),
     ],
 )
-async def test_places_that_are_none(tap: Tap, upstream: UpstreamFacts) -> None:
+async def test_invalid_backends(tap: Tap, upstream: UpstreamFacts) -> None:
     """Invalid backends are refused with a sentence. The connection stays open, and calls go to the same backend as before."""
     id = await tap.open()
     async with backend(answering(said())) as url, agent(tap.port) as caller:
@@ -124,7 +124,7 @@ async def test_questions_that_cannot_be_read(line: Agent, header: Any, reason: s
 
 
 @pytest.mark.parametrize("frame", [struct.pack("!II", 1, 0) + b"{", struct.pack("!II", 1 << 31, 0), struct.pack("!II", 9, 9) + b"{"])
-async def test_frames_that_are_none(line: Agent, frame: bytes) -> None:
+async def test_invalid_frames(line: Agent, frame: bytes) -> None:
     """Invalid frames end their own connection and nothing else."""
     await line.send(HELLO + frame)
     line.writer.write_eof()
@@ -170,7 +170,7 @@ async def test_stats(tap: Tap) -> None:
     assert [(0, 0), (1, 1), (0, 1)] == [(each.in_flight, each.open - before.open) for each in (before, during, after)]
 
 
-async def test_an_asker_that_is_cancelled(tap: Tap) -> None:
+async def test_a_cancelled_question(tap: Tap) -> None:
     """The answer to a cancelled question is not taken for the answer to the next one."""
     ids = [await tap.open() for _ in range(3)]
     for place in range(50):
@@ -183,7 +183,7 @@ async def test_an_asker_that_is_cancelled(tap: Tap) -> None:
     assert [AddressCalls(())] * 3 == await asyncio.gather(*(tap.control.ask(CloseAddress(id), AddressCalls) for id in ids))
 
 
-async def test_a_tap_that_is_gone(start_tap: StartTap) -> None:
+async def test_a_tap_that_has_died(start_tap: StartTap) -> None:
     """When a tap dies, pending and later questions raise InfraError."""
     child = start_tap(token=TOKEN)
     control = await TapControl.connect(child.ready(TapListening).control_port, TOKEN)

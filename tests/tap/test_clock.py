@@ -72,7 +72,7 @@ def test_reads_that_have_no_stamp(pair: Pair) -> None:
 
 @pytest.mark.parametrize("step_ns", [-3_600_000 * MS, -50 * MS, 50 * MS, 3_600_000 * MS])
 def test_a_step_of_the_realtime_clock(step_ns: int) -> None:
-    """The first read after a step has no reliable timestamp; later ones have."""
+    """The first read after a step has no reliable timestamp. Later reads have one."""
     clock = KernelClock()
     clock.offset -= step_ns
 

@@ -83,7 +83,7 @@ async def test_events_that_come_together(tap: Tap) -> None:
     assert 1 == len({each.at_ns for each in call.chunks})
 
 
-async def test_bytes_are_not_touched(tap: Tap) -> None:
+async def test_bytes_are_not_changed(tap: Tap) -> None:
     """A stream reaches the agent byte for byte, even if reads split characters, comments and line ends."""
     id = await tap.open()
     body = "\ufeff: hello \N{GRINNING FACE}\r\n\r\nid: 7\r\ndata: {}\r\r\n\n".encode() + b"\xff" + b"".join(WORDS) + DONE
@@ -105,7 +105,7 @@ async def test_bytes_are_not_touched(tap: Tap) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the stamps of Linux")
 @pytest.mark.parametrize("body", [None, STREAMED])
-async def test_events_that_come_while_the_tap_stands_still(tap: Tap, body: bytes | None) -> None:
+async def test_events_that_arrive_while_the_tap_is_suspended(tap: Tap, body: bytes | None) -> None:
     """Timestamps are close to the send, however late the tap reads. Events of one read share the timestamp of the last one."""
     id, pid = await tap.open(), tap.child.process.pid
     heard, go = asyncio.Event(), asyncio.Event()

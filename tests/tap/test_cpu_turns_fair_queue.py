@@ -29,7 +29,7 @@ async def test_sockets_are_read_between_two_turns() -> None:
     assert done.index("read b'x'") <= 2
 
 
-async def test_a_turn_that_need_not_wait() -> None:
+async def test_the_first_turn_of_a_round() -> None:
     """The first piece of work in a round runs at once, later ones do not."""
     turns, done, over = FairQueue(), list[str](), asyncio.Event()
 

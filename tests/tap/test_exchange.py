@@ -31,7 +31,7 @@ from tests.tap.peers import (
 MODELS = b'{"object": "list", "data": []}'
 
 
-async def test_who_may_call(tap: Tap) -> None:
+async def test_addresses_that_may_call(tap: Tap) -> None:
     """An unknown address gets 404, one without a backend 503, and one of an ended rollout 410. The connection stays open."""
     id = await tap.open()
     requests: list[Message] = []
@@ -61,7 +61,7 @@ async def test_no_backend_yet(start_tap: StartTap) -> None:
         answer = await caller.ask(request(await tap.open()))
     tap.control.close()
 
-    assert (503, "the backend is not ready") == (answer.status, answer.json["error"]["message"])
+    assert (503, "the backend is not ready; repeat the request later") == (answer.status, answer.json["error"]["message"])
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ async def test_headers_of_answers(tap: Tap) -> None:
         ("POST", response(b""), "HTTP/1.1 200 OK", b""),
     ],
 )
-async def test_requests_that_are_no_calls(tap: Tap, method: str, answer: bytes, first: str, body: bytes) -> None:
+async def test_requests_that_are_not_calls(tap: Tap, method: str, answer: bytes, first: str, body: bytes) -> None:
     """Answers to other requests are forwarded, with or without a body, twice on the same connections. They are not recorded."""
     id = await tap.open()
     connections = 0

@@ -30,7 +30,7 @@ from tests.tap.peers import (
 
 SIZED_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9999\r\n\r\n"
 
-CUTS = {  # the data before the end of the connection, and the part of it that belongs to the answer
+CUTS = {  # the data before the end of the connection, and its part that belongs to the answer
     "in a chunk": (STREAM_HEAD + b"ffff\r\n" + OPENING, OPENING),
     "behind a chunk": (STREAM_HEAD + chunk(OPENING), OPENING),
     "before [DONE]": (STREAM_HEAD + chunk(OPENING + event({}, "stop")), OPENING + event({}, "stop")),
@@ -158,7 +158,7 @@ async def test_a_faulty_stream(tap: Tap, kind: str) -> None:
         (stream(b'data: {"choices": [{"delta": {"tool_calls": [5]}}]}\n\n'), "bad_tool_call"),
     ],
 )
-async def test_a_200_that_is_no_answer(tap: Tap, answer: bytes, kind: str) -> None:
+async def test_a_200_without_an_answer(tap: Tap, answer: bytes, kind: str) -> None:
     """A 200 without an answer of the API never counts as a success."""
     id = await tap.open()
     async with backend(answering(answer)) as url, agent(tap.port) as caller:
@@ -281,7 +281,7 @@ async def test_a_status_with_a_stream_of_its_own(tap: Tap) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_nobody_listens(tap: Tap, streamed: bool) -> None:
+async def test_a_backend_that_does_not_listen(tap: Tap, streamed: bool) -> None:
     """A backend that cannot be reached leads to a 502 with that message."""
     id = await tap.open()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -297,7 +297,7 @@ async def test_nobody_listens(tap: Tap, streamed: bool) -> None:
 
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "a" * 70 + ".invalid"])
-async def test_a_host_that_is_none(tap: Tap, host: str) -> None:
+async def test_an_unknown_host(tap: Tap, host: str) -> None:
     """A host name that cannot be resolved is a failed connection."""
     id = await tap.open()
     await tap.point_at(f"http://{host}/v1")

@@ -61,7 +61,7 @@ def test_arguments_in_a_history(dialect: Any, arguments: Any, broken: bool) -> N
         b'{"messages": [5, {"role": "assistant", "content": "x", "tool_calls": [5]}]}',
     ],
 )
-def test_histories_of_nothing(body: bytes) -> None:
+def test_histories_without_broken_calls(body: bytes) -> None:
     """A body that is unreadable, or has no such calls, has no broken ones."""
     assert not holds_broken_arguments(body)
 
@@ -90,7 +90,7 @@ async def test_a_request_that_is_refused_for_its_history(tap: Tap, status: int, 
     assert (kind, status, f"HTTP {status}: {message}") == (call.error_kind, call.http_status, call.error)
 
 
-async def test_the_same_request_is_known_again(tap: Tap) -> None:
+async def test_equal_requests_have_equal_checksums(tap: Tap) -> None:
     """Calls with the same body have the same checksum, whatever else differs. Labels that the tap adds do not count."""
     bodies = [json.dumps({**CHAT, "seed": seed}).encode() for seed in (1, 1, 2)]
     id = await tap.open()

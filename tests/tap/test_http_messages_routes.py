@@ -45,14 +45,14 @@ DISGUISES = [
 
 
 @pytest.mark.parametrize(("method", "route"), RELAYED)
-def test_what_passes(method: str, route: str) -> None:
+def test_allowed_requests(method: str, route: str) -> None:
     """LLM calls, requests for models, and requests that do not run the model are forwarded."""
     assert refusal(method.encode(), route) is None
 
 
 @pytest.mark.parametrize("route", DISGUISES)
 @pytest.mark.parametrize("method", ["POST", "GET", "PUT"])
-def test_what_does_not(method: str, route: str) -> None:
+def test_other_spellings_of_a_path(method: str, route: str) -> None:
     """No other spelling of a call's path is forwarded, with any method."""
     refused = refusal(method.encode(), route)
 
@@ -116,7 +116,7 @@ async def test_a_refusal_is_seen(tap: Tap) -> None:
     assert (None, "chat") == (third.error_kind, third.dialect)
 
 
-async def test_what_passes_beside_calls(tap: Tap) -> None:
+async def test_allowed_requests_that_are_not_calls(tap: Tap) -> None:
     """Requests that are not LLM calls are forwarded unchanged, and not recorded."""
     id = await tap.open()
     requests: list[Message] = []
@@ -130,7 +130,7 @@ async def test_what_passes_beside_calls(tap: Tap) -> None:
     assert [] == await tap.close(id)
 
 
-async def test_what_uses_up_a_first_call(tap: Tap) -> None:
+async def test_other_requests_do_not_count_as_the_first_call(tap: Tap) -> None:
     """Other requests do not count towards the single call of a rollout, and are still allowed after it."""
     id = await tap.open(calls=1)
     models = request(id, "/models", method="GET")

@@ -94,7 +94,7 @@ def with_budgets(**budgets: object) -> bytes:
         (with_budgets(reply=5), b"budgets.reply is unknown"),
     ],
 )
-def test_a_config_that_is_none(config: bytes, reason: bytes) -> None:
+def test_an_invalid_config(config: bytes, reason: bytes) -> None:
     """An invalid config leads to one sentence and exit code 2."""
     ended = subprocess.run([sys.executable, "-m", "pytest_agentbench.tap"], input=config, capture_output=True, timeout=60, check=False)
 

@@ -32,7 +32,7 @@ async def test_a_judge_goes_to_its_own_endpoint(tap: Tap) -> None:
         assert [("judge", f"{elsewhere}/v1", False)] == [(call.role, call.endpoint, call.measured) for call in other]
 
 
-async def test_a_judge_needs_no_backend_of_ours(tap: Tap) -> None:
+async def test_a_judge_keeps_its_endpoint(tap: Tap) -> None:
     """The endpoint of a judge does not change when the backend of the session does."""
     async with (
         backend(answering(said("one"))) as first,
@@ -52,7 +52,7 @@ async def test_a_judge_needs_no_backend_of_ours(tap: Tap) -> None:
     assert ["two", "fine"] == answers
 
 
-async def test_a_place_that_is_none(tap: Tap) -> None:
+async def test_an_invalid_endpoint(tap: Tap) -> None:
     """An invalid endpoint is refused when the attempt begins, with a sentence that names it."""
     with pytest.raises(InfraError, match=r"calls cannot be sent to nowhere: "):
         await tap.open(elsewhere=UpstreamFacts("nowhere"))

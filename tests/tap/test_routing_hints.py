@@ -1,4 +1,4 @@
-"""The ids and labels that tell a stack about rollouts."""
+"""The ids and labels with which a stack identifies rollouts."""
 
 from __future__ import annotations
 

@@ -69,8 +69,11 @@ RUNNING: Json = {"continuous_usage_stats": True}
 @pytest.mark.parametrize("upgrade", [True, False, None])
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {**ONCE, **RUNNING}, RUNNING, {**ONCE, "x": 1}])
-async def test_a_router_that_believes_the_first_usage(tap: Tap, options: Json | None, large: bool, upgrade: bool | None) -> None:
-    """Whatever usage an agent requests, ThunderAgent sees one report, the last. The agent sees what it requested."""
+async def test_a_router_that_counts_the_first_usage(tap: Tap, options: Json | None, large: bool, upgrade: bool | None) -> None:
+    """ThunderAgent gets only one report of the usage, the last, even if an agent requests more.
+
+    The agent gets the usage that it requested.
+    """
     asked = {**(LARGE if large else CHAT), "stream": True, **({} if options is None else {"stream_options": options})}
     answer = stream(event({"content": "Hi"}), event({}, "stop"), event(usage={"prompt_tokens": 3, "completion_tokens": 1}), DONE)
     id = await labelled(tap, "thunderagent", upgrade)
@@ -86,7 +89,7 @@ async def test_a_router_that_believes_the_first_usage(tap: Tap, options: Json | 
     assert (None, 1, "usage") == (call.error_kind, call.completion_tokens, call.token_source)
 
 
-async def test_others_may_tell_it_all_the_time(tap: Tap) -> None:
+async def test_usage_in_each_event_without_such_a_router(tap: Tap) -> None:
     """Without such a router, an agent's option for a usage in each event is kept."""
     body = json.dumps({**CHAT, "stream": True, "stream_options": {**ONCE, **RUNNING}}).encode()
     id = await labelled(tap, "dynamo")
@@ -127,7 +130,7 @@ async def test_what_each_api_takes(tap: Tap, path: str, fields: Json) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"5", b"\xff"])
-async def test_bodies_that_are_none(tap: Tap, body: bytes) -> None:
+async def test_invalid_bodies(tap: Tap, body: bytes) -> None:
     """Invalid bodies are forwarded unchanged with the header, and the backend decides."""
     id = await labelled(tap, "dynamo")
     (heard,), _ = await through(tap, id, request(id, body=body), answer=response(b"no", 400))
@@ -155,7 +158,7 @@ async def test_without_labels(tap: Tap) -> None:
 
 
 @pytest.mark.parametrize("headers", [{"a b": "c"}, {"a": "b\r\nc: d"}])
-async def test_labels_that_are_none(tap: Tap, headers: dict[str, str]) -> None:
+async def test_invalid_labels(tap: Tap, headers: dict[str, str]) -> None:
     """Invalid labels are refused, and the address is not opened."""
     before = await tap.control.ask(GetTapStats(), TapStats)
     with pytest.raises(InfraError, match="the tap refused: the labels of the calls are not valid"):
@@ -185,7 +188,7 @@ async def test_labels_that_are_none(tap: Tap, headers: dict[str, str]) -> None:
         ),
     ],
 )
-async def test_what_the_server_tells(tap: Tap, answer: bytes, server: Json | None) -> None:
+async def test_worker_and_times_of_the_server(tap: Tap, answer: bytes, server: Json | None) -> None:
     """The record has the worker and the server's times, from the last chunk or an answer without streaming. The journal keeps them."""
     id = await labelled(tap, "dynamo", True)
     _, (call,) = await through(tap, id, request(id), answer=answer)
@@ -194,7 +197,7 @@ async def test_what_the_server_tells(tap: Tap, answer: bytes, server: Json | Non
     assert call == codec.received(LLMCall, json.loads(json.dumps(codec.plain(call))))
 
 
-#: An answer in each API, by the path of the call -> what it calls itself.
+#: Path of a call -> an answer in its API and the answer's id.
 CALLED: Json = {
     "chat/completions": {"id": "chatcmpl-7", "choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]},
     "responses": {"id": "resp_7", "object": "response", "status": "completed", "output": []},
@@ -203,7 +206,7 @@ CALLED: Json = {
 
 
 @pytest.mark.parametrize("path", CALLED)
-async def test_what_the_server_calls_its_answer(tap: Tap, path: str) -> None:
+async def test_the_id_of_an_answer(tap: Tap, path: str) -> None:
     """The record has the answer's id in all APIs. An id that is not text is dropped."""
     ids = []
     for answer in (CALLED[path], {**CALLED[path], "id": 7}):
@@ -224,13 +227,15 @@ async def test_headers_of_the_backend(tap: Tap) -> None:
 
 
 @pytest.mark.parametrize("of_backend", [{"headers": {"a": "b\n"}}, {"headers": {"": "b"}}])
-async def test_headers_that_are_none(tap: Tap, of_backend: Json) -> None:
+async def test_invalid_headers(tap: Tap, of_backend: Json) -> None:
+    """A backend with an invalid header is refused."""
     with pytest.raises(InfraError, match="the tap refused: calls cannot be sent to"):
         await tap.point_at("http://127.0.0.1:9", **of_backend)
 
 
 @pytest.mark.parametrize("rate", [0, -1])
-async def test_rates_that_are_none(tap: Tap, rate: float) -> None:
+async def test_invalid_rates(tap: Tap, rate: float) -> None:
+    """A backend whose rate limit is not positive is refused."""
     with pytest.raises(InfraError, match="the tap refused: calls cannot be sent to"):
         await tap.point_at("http://127.0.0.1:9", requests_per_minute=rate)
 

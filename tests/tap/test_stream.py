@@ -144,20 +144,20 @@ def test_no_event_is_held_back() -> None:
     assert [Event(3, 7, True, "x", b"b")] == reader.feed([NetworkRead(3, 7, b"event: x\rdata: b\r\r")])
 
 
-def test_an_event_that_is_not_finished_is_none() -> None:
+def test_an_incomplete_event_is_ignored() -> None:
     """Data after the last blank line is not an event."""
     found = events([NetworkRead(1, 5, b"data: a\n\nda"), NetworkRead(2, None, b"ta: b\n"), NetworkRead(3, None, b"data: c")], [])
 
     assert [(1, 5, True, "message", b"a")] == found
 
 
-def test_bytes_that_are_no_text() -> None:
+def test_invalid_utf_8() -> None:
     """Invalid UTF-8 in the data is passed on as bytes. In a name it is replaced."""
     assert [(1, None, True, "\ufffd", b"\xff\x00")] == events([NetworkRead(1, None, b"event: \xff\ndata: \xff\x00\n\n")], [])
 
 
 def test_no_reads() -> None:
-    """No reads, no events."""
+    """Without reads there are no events."""
     assert [] == events([], [])
     assert [] == events([NetworkRead(1, None, b"")], [])
 

@@ -55,7 +55,7 @@ def test_cut_anywhere(data: bytes, name: str, size: int) -> None:
     assert data == b"".join(pieces)
 
 
-def test_as_soon_as_it_can_be() -> None:
+def test_flushed_data_is_decoded_at_once() -> None:
     """Data that the server has flushed is decoded before the body ends."""
     deflater, found = zlib.compressobj(wbits=zlib.MAX_WBITS + 16), known(b"gzip")
 
@@ -78,7 +78,7 @@ def test_in_slices(data: bytes, name: str, most: int) -> None:
 
 
 def test_a_bomb_is_not_unpacked_at_once() -> None:
-    """Of 200 kB that decompress to 200 MB, only one slice is decoded at a time."""
+    """If 200 kB decompress to 200 MB, only one slice is decoded at a time."""
     found = known(b"gzip")
 
     assert bytes(1000) == found.decode(gzip.compress(bytes(200_000_000), compresslevel=9), 1000)
@@ -115,5 +115,5 @@ def test_broken_bodies(content_encoding: bytes, body: bytes, sentence: str) -> N
 
 @pytest.mark.parametrize("content_encoding", [b"br", b"zstd", b"compress", b"gzip, gzip", b"deflate, gzip", b"x"])
 def test_codings_that_are_not_known(content_encoding: bytes) -> None:
-    """There is no decoder for unknown codings."""
+    """Unknown codings have no decoder."""
     assert decoder(content_encoding) is None

@@ -66,7 +66,7 @@ RULES = {**ANSWERS, **{name: rule for name, (rule, _) in FAULTS.items()}, **OTHE
 
 @pytest.fixture(scope="session")
 def url(start_engine: StartEngine) -> str:
-    """An engine that answers as the rule with the given name says."""
+    """Starts an engine that answers a request with <NAME> in its text by the rule of that name. Returns its URL."""
     return start_engine(*({"match": {"contains": f"<{name}>"}, **rule} for name, rule in RULES.items()))
 
 
@@ -188,7 +188,7 @@ async def test_stamps(tap: Tap, url: str, session: aiohttp.ClientSession) -> Non
 
 
 @pytest.mark.parametrize("called", ["", "soon", "-5", "1.5", "9" * 5000, str(10**19 - 1), "٥"])
-async def test_a_client_that_says_nonsense(tap: Tap, url: str, session: aiohttp.ClientSession, called: str) -> None:
+async def test_a_client_with_an_implausible_time(tap: Tap, url: str, session: aiohttp.ClientSession, called: str) -> None:
     """A client's time of the call is only recorded if it is plausible."""
     _, _, record = await call(tap, session, url, body(), **{"x-agentbench-called-ns": called})
 

@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize("framing", ["content-length: 1000000000", "transfer-encoding: chunked"])
-async def test_a_body_for_nobody(tap: Tap, framing: str) -> None:
+async def test_a_body_for_an_unknown_address(tap: Tap, framing: str) -> None:
     """A request to an unknown address is refused after a few kilobytes, without reading its body, and its connection is closed."""
     async with agent(tap.port) as stranger:
         head = f"POST /r/guessed/v1/chat/completions HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n".encode()
@@ -48,7 +48,7 @@ async def test_a_head_without_an_end(tap: Tap, head: bytes) -> None:
     assert rest.startswith(b"HTTP/1.1 431 ")
 
 
-async def test_small_requests_for_nobody(tap: Tap) -> None:
+async def test_small_requests_for_an_unknown_address(tap: Tap) -> None:
     """A small complete request to an unknown address gets an error, and its connection stays open for a request with a valid one."""
     id = await tap.open()
     async with backend(answering(said("hello"))) as url, agent(tap.port) as caller:

@@ -29,7 +29,7 @@ LARGE = {**CHAT, "user": "x" * (3 << 19), "seed": 12345678901234567890, "tempera
         (None, "X-Agentbench-Stream-Upgrade: 1\r\n", False),
     ],
 )
-async def test_who_decides(tap: Tap, of_token: bool | None, headers: str, upgraded: bool) -> None:
+async def test_address_and_header_decide(tap: Tap, of_token: bool | None, headers: str, upgraded: bool) -> None:
     """The rollout's address decides, or else a header of the call, which the backend does not get."""
     id = await tap.open(upgrade=of_token)
     requests: list[Message] = []
@@ -45,7 +45,7 @@ async def test_who_decides(tap: Tap, of_token: bool | None, headers: str, upgrad
     assert upgraded == bool(call.chunks)
 
 
-async def test_calls_as_they_are(tap: Tap) -> None:
+async def test_calls_without_streaming(tap: Tap) -> None:
     """Without streaming, both bodies are forwarded byte for byte. There are no chunks, and the usage has the tokens."""
     id = await tap.open(upgrade=False)
     requests: list[Message] = []

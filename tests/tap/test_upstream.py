@@ -142,7 +142,7 @@ async def test_connection_close_of_the_backend(tap: Tap) -> None:
 async def test_an_answer_before_the_request_is_whole(tap: Tap) -> None:
     """A backend may answer without reading the whole request.
 
-    The answer counts, there is no send time, and the connection is not reused.
+    The answer counts, no send time is recorded, and the connection is not reused.
     """
     id = await tap.open()
 
@@ -166,7 +166,7 @@ async def test_an_answer_before_the_request_is_whole(tap: Tap) -> None:
 
 
 async def test_a_request_that_is_not_whole_when_the_answer_begins(tap: Tap) -> None:
-    """If the answer begins before the request is complete, there is no send time, so that no timestamp precedes it."""
+    """If the answer begins before the request is complete, no send time is recorded, so that no timestamp precedes it."""
     id = await tap.open()
     body = json.dumps({**CHAT, "stream": True, "stream_options": {"include_usage": True}, "user": "x" * 30_000_000}).encode()
     go = asyncio.Event()

@@ -34,8 +34,8 @@ def test_one_chunk(body: bytes, upper: bool, zeros: int) -> None:
 
 
 @given(st.lists(st.sampled_from([b"0", b"1", b"5", b"a", b"F", b"x", b"_", b"+", b" ", b";e=1", b"\r\n", b"\r", b"\n", b"hello"])))
-def test_anything_else(pieces: list[bytes]) -> None:
-    """The fast path finds a chunk exactly if a parser of the grammar does."""
+def test_the_fast_path_agrees_with_the_grammar(pieces: list[bytes]) -> None:
+    """The fast path reads a chunk from any data if and only if a parser of the grammar does."""
     data = b"".join(pieces)
 
     assert as_chunk(data) == whole_chunk(data)
@@ -44,7 +44,8 @@ def test_anything_else(pieces: list[bytes]) -> None:
 @pytest.mark.parametrize(
     "data", [b"", LAST_CHUNK, b"00\r\n\r\n", b"0x5\r\nhello\r\n", b"5;a=b\r\nhello\r\n", b"1\r\na\r\n" * 2, b"5\r\nhell\r\n"]
 )
-def test_no_chunk(data: bytes) -> None:
+def test_data_that_is_not_one_chunk(data: bytes) -> None:
+    """The fast path finds no chunk in data that is not exactly one chunk."""
     assert whole_chunk(data) is None
 
 
@@ -82,7 +83,7 @@ async def test_cuts_at_every_place(tap: Tap, way: str) -> None:
     assert 1 == connections
 
 
-async def test_a_size_that_is_none(tap: Tap) -> None:
+async def test_an_invalid_size(tap: Tap) -> None:
     """An invalid size is a fault, also between two chunks."""
     id = await tap.open()
 

@@ -53,7 +53,7 @@ async def test_an_agent_that_leaves_while_the_tap_connects(tap: Tap, certificate
 
 
 @needs_openssl
-async def test_a_stranger(tap: Tap, tls: ssl.SSLContext) -> None:
+async def test_an_unknown_certificate_authority(tap: Tap, tls: ssl.SSLContext) -> None:
     """A server with an unknown certificate authority gets no call. The agent gets a 502, and the record says how to add the authority."""
     id = await tap.open()
     async with backend(answering(said()), ssl=tls) as url, agent(tap.port) as caller:

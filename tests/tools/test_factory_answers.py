@@ -27,8 +27,8 @@ async def errors(tools: Toolbox, name: str, calls: int = 200) -> list[bool]:
     return [(await tools.call(name, "{}", 1)).startswith("Error: ") for _ in range(calls)]
 
 
-async def test_a_text_stands_for_one_tool() -> None:
-    """The source answers the calls of tools without a canned answer. Arguments are checked in both cases."""
+async def test_tools_with_and_without_canned_answers() -> None:
+    """A tool with a canned answer returns it, and the source answers the others. Arguments are checked before a canned answer, too."""
     tools = toolbox({"find_item": {"text": "three left"}})
 
     assert ["three left", "order_item is done."] == [await tools.call(name, "{}", 1) for name in ("find_item", "order_item")]
@@ -37,7 +37,7 @@ async def test_a_text_stands_for_one_tool() -> None:
 
 
 async def test_errors_come_at_the_same_calls() -> None:
-    """About the given share of calls fails. Other trials, tools and scenarios have other errors; a repetition has the same."""
+    """About the given share of calls fails. Other trials, tools and scenarios have other errors, and a repetition has the same ones."""
     both = {"find_item": {"text": "three left", "error_rate": 0.2}, "order_item": {"error_rate": 0.2}}
     first, other = toolbox(both), toolbox(both, trial=2)
     found, ordered, again, later = [
@@ -68,7 +68,7 @@ async def test_a_delay_is_part_of_the_call() -> None:
     assert second[0] < first[1]
 
 
-async def test_another_try_begins_where_the_first_began() -> None:
+async def test_further_drafts_have_the_same_errors() -> None:
     """A copy of the tools has the same later errors as the original."""
     tools = toolbox({"find_item": {"error_rate": 0.5}})
     await errors(tools, "find_item", 3)
@@ -77,7 +77,7 @@ async def test_another_try_begins_where_the_first_began() -> None:
     assert await errors(other, "find_item", 50) == await errors(tools, "find_item", 50)
 
 
-def test_a_tool_that_there_is_not() -> None:
+def test_an_unknown_tool() -> None:
     """An unknown tool is refused with the names of the known ones."""
     with pytest.raises(ConfigError, match=r"^answers: no tool 'find_itm' .did you mean 'find_item'..; known: find_item, order_item$"):
         check_answers(answers_from({"find_itm": {"text": ""}}), [SCENARIO])

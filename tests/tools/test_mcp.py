@@ -26,7 +26,7 @@ from pytest_agentbench.tools.factory import load_tools
 from pytest_agentbench.tools.mcp_tools import ServerTools
 from pytest_agentbench.tools.toolbox import Toolbox
 
-pytestmark = pytest.mark.slow  # a server starts in half a second, where nobody else needs the CPU
+pytestmark = pytest.mark.slow  # a server takes at least half a second to start
 
 SERVER = '''
 import os
@@ -100,7 +100,7 @@ def url(folder: Path) -> Iterator[str]:
     with subprocess.Popen([sys.executable, "server.py", "http"], cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        for _ in range(600):  # it imports for a second
+        for _ in range(600):  # the server takes a second to import its modules
             with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
             time.sleep(0.1)
@@ -140,8 +140,8 @@ async def test_a_process_for_each_rollout(folder: Path, capfd: pytest.CaptureFix
     assert ["ordered lamp"] * 2 == capfd.readouterr().err.splitlines()
 
 
-async def test_what_is_no_text(folder: Path) -> None:
-    """The model gets texts, and the names of other content."""
+async def test_content_that_is_not_text(folder: Path) -> None:
+    """The model gets texts, and only the names of other content."""
     async with opened(folder) as tools:
         assert "a lamp\n[image, image/png, which is no text]" == await tools.call("picture", "{}", 1)
 
@@ -172,7 +172,7 @@ async def test_a_server_that_dies(folder: Path) -> None:
 async def test_a_server_that_does_not_answer(folder: Path) -> None:
     """A late answer is an error of the tools. The server's processes are all ended, also if the rollout is cancelled."""
     async with opened(folder) as tools:
-        tools.source._server = dataclasses.replace(tools.source._server, timeout=1)  # its start may take longer
+        tools.source._server = dataclasses.replace(tools.source._server, timeout=1)  # changed after the start, which may take longer
         with pytest.raises(
             InfraError, match=r"has not answered a call of 'sleep' within 1 s; its last lines: processes \d+ \d+$"
         ) as caught:
@@ -182,7 +182,7 @@ async def test_a_server_that_does_not_answer(folder: Path) -> None:
 
 
 async def test_a_rollout_that_is_cancelled(folder: Path) -> None:
-    """The server and all its processes end."""
+    """If the rollout is cancelled, the server and all its processes end."""
 
     async def rollout() -> None:
         async with opened(folder) as tools:
@@ -191,7 +191,7 @@ async def test_a_rollout_that_is_cancelled(folder: Path) -> None:
 
     process: list[Any] = []
     task = asyncio.create_task(rollout())
-    while not process or "processes" not in process[0].last_lines:  # noqa: ASYNC110 - what it prints sets no event
+    while not process or "processes" not in process[0].last_lines:  # noqa: ASYNC110 - output of the server sets no event
         await asyncio.sleep(0.05)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -201,7 +201,7 @@ async def test_a_rollout_that_is_cancelled(folder: Path) -> None:
 
 
 def test_a_pool_that_is_killed(folder: Path) -> None:
-    """The server ends with the process that started it, however that ends."""
+    """If the process that started the server is killed, the server ends, too."""
     code = f"""
 import asyncio
 from pathlib import Path
@@ -230,7 +230,7 @@ asyncio.run(main())
 
 
 async def test_http(folder: Path, url: str) -> None:
-    """A running server is asked for its tools and called in the same way. All rollouts share it."""
+    """The tools of a running server are requested and called in the same way. All rollouts share the server."""
     for left in ("2 left", "1 left"):
         async with opened(folder, {"kind": "mcp", "url": url}) as tools:
             assert left == await tools.call("order_item", '{"item": "lamp"}', 1)
@@ -238,7 +238,7 @@ async def test_http(folder: Path, url: str) -> None:
             tools.settle()
 
 
-async def test_http_server_that_is_gone(folder: Path, url: str) -> None:
+async def test_http_server_that_was_stopped(folder: Path, url: str) -> None:
     """A server that was stopped is an error of the tools, in one sentence."""
     async with opened(folder, {"kind": "mcp", "url": url}) as tools:
         with pytest.raises(InfraError, match=rf"^tools: the MCP server `{url}` has failed: "):
@@ -273,7 +273,7 @@ def test_servers_that_cannot_be_used(folder: Path, given: Json, sentence: str) -
         load_tools({"kind": "mcp", **given}, folder, ())
 
 
-def test_a_server_that_tells_its_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_prints_its_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Secrets of the server are redacted in its last output."""
     monkeypatch.setenv("SHOP", "shop-4711-shop")
     (folder / "server.py").write_text("import os, sys\nsys.exit('no ' + os.environ['SHOP'])\n")

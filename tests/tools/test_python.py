@@ -126,7 +126,10 @@ async def opened(folder: Path, name: str = "Shop", **state: Any) -> Any:
 
 
 async def test_schemas_from_signatures(folder: Path) -> None:
-    """Public methods with a docstring are tools: name, description, types, what is required, and what is said of a parameter."""
+    """Public methods with a docstring are tools.
+
+    Their schemas have name, description, types, required parameters and descriptions of parameters.
+    """
     async with opened(folder) as tools:
         schemas = {each["function"]["name"]: each["function"] for each in tools.schemas}
 
@@ -189,7 +192,7 @@ async def test_a_refusal(folder: Path) -> None:
 async def test_a_fault_of_the_suites_code(folder: Path, name: str, reason: str) -> None:
     """Any other error fails the rollout with its place, even if the agent catches it."""
     async with opened(folder) as tools:
-        with suppress(InfraError):  # as an agent might
+        with suppress(InfraError):  # an agent may catch the error
             await tools.call(name, "{}", 1)
         with pytest.raises(InfraError) as caught:
             tools.settle()
@@ -238,7 +241,7 @@ async def test_a_class_that_takes_too_long(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "error"), [("leave", "GeneratorExit"), ("interrupt", "KeyboardInterrupt")])
-async def test_errors_that_are_no_exceptions(folder: Path, name: str, error: str) -> None:
+async def test_errors_that_are_not_exceptions(folder: Path, name: str, error: str) -> None:
     """An error that is not an Exception counts like any other error of a tool."""
     (folder / "unusual.py").write_text(UNUSUAL)
     tools = load_tools({"kind": "python", "module": "./unusual.py:Leaving"}, folder, ())
@@ -249,7 +252,7 @@ async def test_errors_that_are_no_exceptions(folder: Path, name: str, error: str
             await Toolbox(scenario.tools, source=source).call(name, "{}", 1)
 
 
-async def test_another_try_begins_with_the_same_state(folder: Path) -> None:
+async def test_further_drafts_begin_with_the_same_state(folder: Path) -> None:
     """The tools of an agent's next draft do not have the changes of the previous one."""
     async with opened(folder, stock={"lamp": 3}) as tools:
         first, second = tools.fresh(), tools.fresh()

@@ -104,7 +104,7 @@ async def test_faulty_calls(name: str, arguments: str, recorded: Json, problem: 
     ],
 )
 async def test_arguments_that_are_almost_json(name: str, arguments: str, recorded: Json, problem: str | None) -> None:
-    """They are repaired, marked, and kept as written. With `repair=False` they are refused."""
+    """Arguments that are almost JSON are repaired, marked, and kept as written. With `repair=False` they are refused."""
     tools = Toolbox([tool()])
 
     await tools.call(name, arguments, 1)
@@ -152,7 +152,7 @@ async def test_tools_of_one_name_keep_their_schemas() -> None:
 
 
 def test_the_model_sees_the_real_schema() -> None:
-    """A request carries name, description and the schema of the parameters, and nothing of the response."""
+    """A request contains the name, the description and the parameter schema of a tool, but not its response schema."""
     one = tool(response={"properties": {"secret": {"type": "string"}}})
 
     assert [{"type": "function", "function": {"name": "transfer", "description": "Moves money.", "parameters": one.parameters}}] == Toolbox(
@@ -183,7 +183,7 @@ def test_the_model_sees_the_real_schema() -> None:
     ],
 )
 def test_canned_responses(field: Any, sample: Any) -> None:
-    """Every field of the response schema has a value of its type, the same one every time; odd schemas get a text."""
+    """A canned response has a value of the right type for every field, and is always the same. An unusual schema gets a text."""
     answer = sample_response(tool(response={"type": "object", "properties": {"field": field, "ok": {"type": "boolean"}}}))
 
     assert {"field": sample, "ok": True} == json.loads(answer)
@@ -212,7 +212,7 @@ class Slow(DecisionOnly):
         return self
 
 
-async def test_calls_side_by_side_keep_their_order() -> None:
+async def test_concurrent_calls_keep_their_order() -> None:
     """Calls are recorded in the order in which they begin, whichever ends first. Cancelled calls are recorded, too."""
     source = Slow()
     tools = Toolbox([tool()], source=source)
@@ -246,7 +246,7 @@ async def test_a_tool_that_refuses() -> None:
 
 
 async def test_calls_of_code_that_blocks() -> None:
-    """In threads of its own, several side by side, a call returns what the tool said; on the loop's own thread, too, as in a debugger."""
+    """Blocking code can call tools from several threads at once, and also from the thread of the event loop, as in a debugger."""
     tools = Toolbox([tool()])
     there = BlockingToolbox(tools)
 
@@ -263,7 +263,7 @@ async def test_calls_of_code_that_blocks() -> None:
 
 
 def test_calls_that_were_carried_out_elsewhere() -> None:
-    """They are recorded with their problems, but without a time."""
+    """Calls that were carried out elsewhere are recorded with their problems, but without a time."""
     tools = Toolbox([tool()])
 
     assert "transfer is done." == tools.record("transfer", '{"amount": 5}', 1)
@@ -273,8 +273,11 @@ def test_calls_that_were_carried_out_elsewhere() -> None:
     ]
 
 
-async def test_a_try_is_in_the_record_while_it_lasts() -> None:
-    """The calls of a mirrored toolbox are the other's too, from its own on, as they begin and as they end; those of another are not."""
+async def test_calls_of_a_mirrored_toolbox_are_recorded_at_once() -> None:
+    """The calls of a mirrored toolbox are added to the original's own calls, when they begin and when they end.
+
+    Those of an unmirrored copy are not.
+    """
     source = Slow()
     tools = Toolbox([tool()], source=source)
     tools.add(ToolCall("transfer", {"amount": 1}, 1))
@@ -290,7 +293,7 @@ async def test_a_try_is_in_the_record_while_it_lasts() -> None:
     assert 2 == len(tools.calls)
 
 
-def test_calls_are_recorded_in_one_way() -> None:
+def test_only_the_toolbox_changes_its_calls() -> None:
     """Only the toolbox changes the list of calls, so that an isolated process can report each call when it is recorded."""
     changes = re.compile(r"tools\.calls(\.(append|extend|insert|clear)\b|\[[^\]]*\] = )")
     package = Path(pytest_agentbench.__file__).parent

@@ -40,7 +40,7 @@ def choose(text: str, choices: Sequence[Any], description: str, *, partly: bool)
 
 
 def flag(text: str, name: str) -> bool | None:
-    """Returns whether the text requests what the last word of `name` means (`include_pending`: pending), or None if it does not say."""
+    """Returns whether the text requests the last word of a flag's name (`include_pending`: pending), or None if it is not in the text."""
     name_stems, text_words = stems(name), words(text)
     place = next((index for index, word in enumerate(text_words) if name_stems and stem(word) == name_stems[-1]), None)
     return None if place is None else not NEGATIONS & set(text_words[max(0, place - NEAR) : place])
@@ -202,7 +202,7 @@ class _Filler:
         return _account(phrase, text, described) if phrase and is_account else phrase
 
     def _phrase(self, text: str, role: Hint, *, may_be_small: bool) -> str | None:
-        """Returns what follows one of the role's prepositions: a name or, with `may_be_small`, any phrase."""
+        """Returns the name after one of the prepositions of `role`. With `may_be_small`, any phrase there is accepted."""
         for before in role.before:
             for finder in (texts.names, texts.phrases) if may_be_small else (texts.names,):
                 value = self._first(text, (finder,), before)
@@ -211,7 +211,7 @@ class _Filler:
         return None
 
     def _first(self, text: str, finders: Sequence[Finder], before: str | None = None) -> texts.Plain | None:
-        """Returns the first value that is not used yet."""
+        """Returns the first value of these finders that no other parameter uses. With `before`, it must follow that preposition."""
         for finder in finders:
             for placed in finder(text):
                 if before in (None, placed.before) and (finder, placed.value) not in self._taken:
@@ -221,7 +221,7 @@ class _Filler:
 
 
 def _plain(schema: Any) -> Mapping[str, Any]:
-    """Returns a schema with a single type: of several types, or of `anyOf`, the first that is not null."""
+    """Returns a schema with a single type. If it has several types, or `anyOf`, the first one that is not null is chosen."""
     data = mapping(schema)
     options = [*data.get("anyOf", ())] if isinstance(data.get("anyOf"), list) else []
     option = next((each for each in map(mapping, options) if each.get("type") not in (None, "null")), None)
@@ -238,7 +238,7 @@ def _deciding_hint(hints: Sequence[Hint], name: str) -> Hint | None:
 
 
 def _described(text: str) -> list[Finder]:
-    """Returns the finders that match words of a parameter's description, and the one for quotes."""
+    """Returns the finders for a parameter without a hint: those that fit words of its description, and the one for quotes."""
     return [*(finder for hint in PLAIN_HINTS if hint.words & set(words(text)) for finder in hint.finders), texts.quotes]
 
 

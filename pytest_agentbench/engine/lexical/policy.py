@@ -61,7 +61,7 @@ def in_react_form(reply: PolicyReply) -> PolicyReply:
 
 
 def _tools(prompt: str) -> Iterator[Json]:
-    """Yields the tools of a prompt: lines whose name also occurs elsewhere in the prompt, in the list of names."""
+    """Yields the tools that a ReAct prompt describes: lines whose name is also in the prompt's list of tool names."""
     for name, text in TOOL_LINE.findall(prompt):
         if name not in LABELS and len(re.findall(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", prompt)) > 1:
             between = BEFORE_PARAMETERS.search(text) if text.endswith("}") else None
@@ -77,7 +77,7 @@ def _parameters(schema: str) -> Json:
 
 
 def _past_calls(scratchpad: Sequence[Mapping[str, Any]]) -> Iterator[Json]:
-    """Yields the earlier actions of the assistant as messages with tool calls."""
+    """Yields the assistant's earlier ReAct messages as messages with native tool calls."""
     for message in scratchpad:
         if message["role"] == "assistant":
             names = CALLED.findall(content_text(message))
@@ -128,7 +128,7 @@ def minimal(schema: Any, whole: Json, depth: int = 0) -> Any:
 
 
 def _other(schema: Json, whole: Any) -> Any:
-    """Returns the first alternative or the target of a reference in a schema, or None if it has neither."""
+    """Returns the schema that stands for `schema`: its first alternative (anyOf, ...) or the target of its `$ref`. None without these."""
     for name in ("anyOf", "oneOf", "allOf"):
         if schema.get(name):
             return schema[name][0]
@@ -147,7 +147,7 @@ def _simple(kind: str, schema: Json) -> Any:
 
 
 def _verdict(prompt: str) -> Json:
-    """Judges sufficient if at least half of the sentences in the request share a word with the tool calls or the answer."""
+    """Fills in the form `is_sufficient`: true if at least half of the request's sentences share a word with the calls or the answer."""
     done = _stems_of_result(prompt)
     sentences = [each for each in SENTENCE_END.split(_section(prompt, "request")) if stems(each)]
     missing = [each for each in sentences if not done & {*stems(each)}]
@@ -162,7 +162,7 @@ def _verdict(prompt: str) -> Json:
 
 
 def _completion(prompt: str, count: int) -> Json:
-    """Judges a goal completed if at least half of its words occur in the tool calls or the answer."""
+    """Fills in the form with a field for each goal: completed if at least half of its words occur in the tool calls or the answer."""
     done = _stems_of_result(prompt)
     goals = dict(re.findall(r"^(\d+)\. (.*)$", _section(prompt, "goals"), re.MULTILINE))
     judgements: Json = {}
@@ -205,7 +205,7 @@ class Clause(NamedTuple):
 
 
 class Lexical:
-    """Answers each request by the words in it, without state."""
+    """The policy `lexical`. It answers each request by the words in it, and keeps no state."""
 
     def reply(self, request: Mapping[str, Any]) -> PolicyReply:
         if (schema := wanted_schema(request)) is not None:

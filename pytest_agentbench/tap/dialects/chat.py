@@ -20,7 +20,7 @@ _BAD_CALL = "bad_tool_call"
 
 
 class Function:
-    """The name and arguments of a function. With `field`, the name and input of a custom tool."""
+    """The name and arguments in a tool call, which arrive in pieces. A custom tool has an input instead: `field` is then `input`."""
 
     def __init__(self, field: str = "arguments") -> None:
         self.name = ""
@@ -75,7 +75,7 @@ class StreamedCall:
 
 
 class StreamedCalls:
-    """The tool calls of one message."""
+    """All tool calls of one message, which arrive in pieces."""
 
     def __init__(self) -> None:
         self._calls: list[StreamedCall] = []
@@ -220,7 +220,7 @@ class ChatReader(ChoicesReader):
 
     @staticmethod
     def hint_fields() -> Collection[str]:
-        """Returns the fields of Dynamo, ThunderAgent and Continuum."""
+        """Returns the fields for routers in this API: those of Dynamo, ThunderAgent and Continuum."""
         return "nvext", "program_id", "job_id", "is_last_step"
 
     def add(self, event: Event) -> None:

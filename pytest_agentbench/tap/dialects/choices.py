@@ -45,7 +45,7 @@ class Choice(ABC):
         self._more: Json = {}
 
     def merge(self, data: Json) -> str:
-        """Adds the next piece. Returns its kind."""
+        """Adds the next piece. Returns the kind of chunk that it is, for example `content` or `tool_call`."""
         for name, value in data.items():
             if name == "finish_reason":
                 self.finish_reason = value or self.finish_reason
@@ -69,7 +69,7 @@ class Choice(ABC):
 
     @abstractmethod
     def _merge_content(self, data: Json) -> str:
-        """Adds the content of a piece. Returns its kind."""
+        """Adds the content of a piece. Returns the kind of chunk that it is, for example `content` or `tool_call`."""
 
     @abstractmethod
     def _content(self) -> Json:
@@ -90,7 +90,7 @@ class ChoicesReader(DialectReader):
 
     @staticmethod
     def as_stream(request: Json) -> bytes | None:
-        """Returns a body that requests the same as a stream with usage, because an answer without streaming has it, too."""
+        """Returns a body that requests the same as a stream. It also requests the usage, which an answer without streaming has."""
         options = without_running_usage(request).get("stream_options")
         if not isinstance(options, dict | None):  # Invalid: leave it to the backend to reject.
             return None
@@ -98,7 +98,7 @@ class ChoicesReader(DialectReader):
 
     @staticmethod
     def with_usage(request: Json) -> bytes | None:
-        """Returns a body that requests the usage, too. A stream reports it only on request."""
+        """Returns a body that also requests the usage, or None if the request already does. Streams report it only on request."""
         return usage_body(request)
 
     @property

@@ -48,5 +48,5 @@ class CompletionsReader(ChoicesReader):
 
     @staticmethod
     def hint_fields() -> Collection[str]:
-        """Returns the field of Dynamo."""
+        """Returns the only field for routers in this API, which is that of Dynamo."""
         return ("nvext",)

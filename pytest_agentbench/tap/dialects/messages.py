@@ -37,13 +37,13 @@ class ContentBlock:
 
     @property
     def opening_kind(self) -> str:
-        """The kind of the event that opens the block. A tool call has its name there; other blocks are mostly empty."""
+        """The kind of chunk that the opening event is: `tool_call` (it contains the name), the kind of its text, or `other` if empty."""
         if self._is_call:
             return "tool_call"
         return next((kind for field, kind in _OUTPUT.values() if settled(self._fields.get(field))), "other")
 
     def merge(self, delta: Json) -> str:
-        """Adds a piece. Returns its kind."""
+        """Adds a piece. Returns the kind of chunk that it is, for example `content` or `tool_call`."""
         event = str(delta.get("type"))
         if event == "input_json_delta":
             return self._merge_input(delta.get("partial_json"))

@@ -15,11 +15,11 @@ from pytest_agentbench.tap.stream import NetworkRead
 
 
 class TextPieces(list[str]):
-    """The pieces of one text."""
+    """A text that is still arriving: the list of its pieces."""
 
 
 class Fields(dict[str, Any]):
-    """An object whose values arrive in pieces."""
+    """A JSON object that is still arriving: each value is a result of `grown`."""
 
 
 def grown(before: Any, more: Any) -> Any:
@@ -117,5 +117,5 @@ def _needs_no_parsing(part: bytes) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Returns whether merging a value a second time changes nothing: lists would grow, everything else is replaced."""
+    """Returns whether a value contains no list. Merging it a second time then changes nothing, because only lists would grow."""
     return all(map(_is_plain, value.values())) if isinstance(value, dict) else not isinstance(value, list)

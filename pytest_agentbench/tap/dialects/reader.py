@@ -36,7 +36,7 @@ def without_running_usage(request: Json) -> Json:
 def stream_body(request: Json, not_streamed: Collection[str], **more: Any) -> bytes | None:
     """Returns a request body that requests the same as a stream.
 
-    Returns None if the request streams already, has one of the fields `not_streamed`, or cannot be encoded.
+    Returns None if the request streams already, sets one of the fields `not_streamed`, or cannot be encoded.
     """
     if request.get("stream") not in (None, False) or any(request.get(name) for name in not_streamed):
         return None
@@ -44,7 +44,7 @@ def stream_body(request: Json, not_streamed: Collection[str], **more: Any) -> by
 
 
 def usage_body(request: Json) -> bytes | None:
-    """Returns a body that also requests the usage of the stream, once. Returns None if it already does, or cannot be encoded."""
+    """Returns a body that also requests the usage at the end of the stream, or None if the request already does or cannot be encoded."""
     options = without_running_usage(request).get("stream_options")
     options = options if isinstance(options, dict) else {}
     if options.get("include_usage"):
@@ -53,7 +53,7 @@ def usage_body(request: Json) -> bytes | None:
 
 
 def in_front(salt: str, content: object) -> object:
-    """Returns a text, or a list of parts, with the salt before it."""
+    """Returns a prompt (a text, or a list of content parts) with the salt before it."""
     if isinstance(content, list):
         return [{"type": "text", "text": salt}, *content]
     return f"{salt}\n{content}" if content else salt
@@ -69,7 +69,7 @@ ToolCallText = tuple[str, str, str]
 
 
 class Fault(ValueError):
-    """A fault in an answer, with a sentence."""
+    """A fault in a backend's answer. Readers catch it, and the record of the call gets its kind and its sentence."""
 
     def __init__(self, kind: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -77,9 +77,9 @@ class Fault(ValueError):
 
 
 class AnswerReader:
-    """The facts about an answer that go into the record of a call.
+    """The facts about an answer that go into the record of a call: tokens, finish reason, model, chunks and any fault.
 
-    This class is for calls without an answer: all facts are missing. Dialects override them.
+    This class itself is used for calls without an answer, so all facts are missing. Dialects override the properties.
     """
 
     name: ClassVar[str] = ""  # name of the dialect
@@ -182,7 +182,10 @@ class DialectReader(AnswerReader, ABC):
             self.chunks.append(Chunk(at_ns, kind, own_stamp, lag_ns, tokens))
 
     def take_repeated(self, reads: Sequence[NetworkRead]) -> int:
-        """Merges the first of these reads that need no parsing. Returns how many. Each read must begin with a new event."""
+        """Merges the first reads that only continue the text of the last event, without parsing them. Returns their number.
+
+        Each read must begin with a new event.
+        """
         if self._repeated is None:
             return 0
         parts = self._repeated.texts_in(reads)

@@ -73,7 +73,7 @@ class ResponsesReader(DialectReader):
 
     @staticmethod
     def hint_fields() -> Collection[str]:
-        """Returns the field of Dynamo."""
+        """Returns the only field for routers in this API, which is that of Dynamo."""
         return ("nvext",)
 
     @property
@@ -137,7 +137,7 @@ class ResponsesReader(DialectReader):
         return kind if delta else "other"
 
     def _take(self, response: Json, failed: bool) -> None:
-        """Sets the final response. Some servers omit the output that they have already streamed."""
+        """Stores the final response. If it has no output, adds what was streamed. Raises Fault if the server reports a failure."""
         if failed:
             raise Fault("error_event", error_message(response) if response.get("error") else "the response failed")
         self._response = response if response.get("output") else {**response, "output": self._items}

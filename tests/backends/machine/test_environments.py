@@ -21,7 +21,7 @@ from tests.waits import wait_for
 
 Capture = pytest.CaptureFixture[str]
 
-WAIT = 180  # seconds; a process that makes an environment computes for ten of them
+WAIT = 180  # seconds; creating an environment takes about ten seconds of CPU time
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_what_a_file_says(pins: Path) -> None:
-    """The first comment is the purpose; others may name a driver and a Python. Every other line is a pin."""
+    """The first comment is the purpose. Other comments may name a driver and a Python. Every other line is a pin."""
     (pins / "mine.txt").write_text(
         "# an engine; CUDA\n# python: 3.12\n# driver: 580\nengine[fast]==1.0\n\n# of the engine\nkernels @ git+https://example.org/k@a1\n"
     )
@@ -78,14 +78,14 @@ def test_engines_that_belong_together() -> None:
     assert 1 == len({pin.partition("==")[2] for spec in specs.values() for pin in spec.pins if pin.startswith("ai-dynamo")})
 
 
-def test_a_home_for_these_pins(envs: Path) -> None:
-    """An environment's folder has its name and a hash of its pins; other pins mean another folder."""
+def test_the_folder_depends_on_the_pins(envs: Path) -> None:
+    """An environment's folder has its name and a hash of its pins, so other pins mean another folder."""
     home = home_of("dynamo")
 
     assert (envs, "dynamo-43674602") == (home.parent, home.name)
 
 
-def test_the_cache_is_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_are_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without AGENTBENCH_ENVS, environments are in the user's cache."""
     monkeypatch.delenv("AGENTBENCH_ENVS")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -115,7 +115,7 @@ def test_a_newer_python(pins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     newer = f"{sys.version_info[0]}.{sys.version_info[1] + 1}"
     (pins / "young.txt").write_text(f"# nothing\n# python: {newer}\npip\n")
     broken, works = (tmp_path / name / f"python{newer}" for name in ("shims", "bin"))
-    for program, text in ((broken, "exit 127"), (works, '[ "$1" = -c ]')):  # what it is called for beside that is told below
+    for program, text in ((broken, "exit 127"), (works, '[ "$1" = -c ]')):  # fails for anything but -c, so no environment is created below
         program.parent.mkdir()
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
@@ -130,7 +130,7 @@ def test_a_newer_python(pins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not home_of("young").exists()
 
 
-@pytest.mark.slow  # a whole environment is made before
+@pytest.mark.slow  # the test creates a complete environment first
 def test_a_step_that_fails(pins: Path) -> None:
     """The error has the command, its exit code and the log's end. No incomplete environment is left."""
     (pins / "broken.txt").write_text("# nothing\n./no-such-folder\n")
@@ -218,7 +218,7 @@ def test_resolve_a_folder_or_an_interpreter(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_is_missing(tmp_path: Path) -> None:
-    """The error for a known environment says how to create it; that for an unknown one says where it was searched."""
+    """The error for a known environment says how to create it. The error for an unknown one says which places were searched."""
     with pytest.raises(MissingError) as known_one:
         resolve_python("dynamo", tmp_path)
     with pytest.raises(MissingError) as unknown_one:

@@ -19,7 +19,7 @@ from pytest_agentbench.errors import BackendError, MissingError
 
 pytestmark = pytest.mark.timeout(60)
 
-#: Leases what its arguments say, starts a program that outlives it if asked to, says what it got, and holds it until stdin closes.
+#: Leases the GPUs in its arguments, prints them, and holds them until stdin closes. It can also start a program that outlives it.
 HOLDER = """
 import subprocess, sys
 from pytest_agentbench.backends.machine.gpus import Gpu, lease
@@ -105,7 +105,7 @@ def test_named_and_others() -> None:
         (0, [4, 4], "name each GPU once: the 2 names 4, 4 stand for 1 GPU, 4"),
     ],
 )
-def test_what_waiting_cannot_help(count: int, names: list[str | int], sentence: str) -> None:
+def test_gpus_that_do_not_exist(count: int, names: list[str | int], sentence: str) -> None:
     """GPUs that do not exist are an error at once, regardless of the waiting time."""
     with pytest.raises(MissingError, match=f"^{re.escape(sentence)}$"):
         lease(count, wait_s=3600, named=names)
@@ -131,7 +131,7 @@ def test_two_processes(hold: Hold) -> None:
 
 
 def test_waiting(hold: Hold) -> None:
-    """A waiting process is told the reason, and gets the GPUs when their holder ends."""
+    """A waiting process gets a message with the reason, and gets the GPUs when their holder ends."""
     holder, _ = hold("3")
     told: list[str] = []
 
@@ -186,7 +186,7 @@ def test_files_of_others(tmp_path: Path) -> None:
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks" / "gpu-4.lock").symlink_to(tmp_path / "precious")
 
-    with pytest.raises(BackendError, match=r"the lock .*gpu-4.lock cannot be opened: .*; remove it, or name a folder in AGENTBENCH_LOCKS"):
+    with pytest.raises(BackendError, match=r"the lock .*gpu-4.lock cannot be opened: .*; remove it, or set AGENTBENCH_LOCKS to"):
         lease(1)
     assert not (tmp_path / "precious").exists()
 

@@ -14,7 +14,7 @@ from pytest_agentbench.backends.machine.environments import EnvironmentSpec, hom
 from pytest_agentbench.lib.process import foreign_environment
 from tests.project import ROOT
 
-#: What an interpreter without any other package finds in the folder that it is given.
+#: Prints what an interpreter without other packages finds in the given folder.
 FOUND = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -46,7 +46,7 @@ def test_what_it_needs() -> None:
     assert [] == [each for each in needed if each.startswith(("harbor", "matplotlib"))]
 
 
-def test_a_home_for_this_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_depends_on_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment's folder changes with the package's path and dependencies. pip installs the dependencies."""
     spec = EnvironmentSpec("with us", ("bare==1.0", "pytest-agentbench"))
     monkeypatch.setattr(environments, "environments", lambda: {"mine": spec})

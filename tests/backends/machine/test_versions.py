@@ -22,7 +22,7 @@ from tests.engines import engine
 
 
 def environment(home: Path, **packages: str) -> Path:
-    """Creates a virtual environment with these packages; returns its interpreter, which is a link to one outside."""
+    """Creates a virtual environment with these packages. Returns its interpreter, which is a link to one outside of it."""
     site = home / "lib" / "python3.12" / "site-packages"
     for name, version in packages.items():
         info = site / f"{name}-{version}.dist-info"
@@ -74,7 +74,7 @@ def test_variables_of_engines() -> None:
     } == variables(inherited)
 
 
-def test_a_program_of_no_environment(tmp_path: Path) -> None:
+def test_a_program_outside_of_environments(tmp_path: Path) -> None:
     """A program outside of a virtual environment has unknown packages (None), not an empty set."""
     assert packages_of(tmp_path / "bin" / "vllm") is None
 
@@ -86,13 +86,13 @@ def server(tmp_path: Path) -> Iterator[str]:
         yield f"{url}/v1"
 
 
-def test_what_a_server_tells(server: str) -> None:
+def test_facts_of_a_server(server: str) -> None:
     """Returns the owner of the requested model, and null for facts that the server does not report."""
     assert {"version": None, "owned_by": "pytest-agentbench"} == server_facts(Endpoint(server, "m"))
     assert {"version": None, "owned_by": None} == server_facts(Endpoint(server, "other"))
 
 
-def test_a_server_that_is_gone() -> None:
+def test_a_server_that_does_not_answer() -> None:
     """A server that does not answer has only unknown facts, and nothing is raised."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
@@ -158,7 +158,9 @@ def test_a_folder_of_weights(tmp_path: Path) -> None:
     st.dictionaries(st.from_regex(r"\A[a-z]{1,3}\Z"), st.binary(max_size=20)),
     st.dictionaries(st.from_regex(r"\A[a-z]{1,3}\Z"), st.binary(max_size=20)),
 )
-def test_folders_are_told_apart(tmp_path_factory: pytest.TempPathFactory, one: dict[str, bytes], other: dict[str, bytes]) -> None:
+def test_different_folders_have_different_hashes(
+    tmp_path_factory: pytest.TempPathFactory, one: dict[str, bytes], other: dict[str, bytes]
+) -> None:
     """Two folders have the same hash if and only if their files are the same."""
     hashes = []
     for files in (one, other):

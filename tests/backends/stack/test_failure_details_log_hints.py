@@ -8,7 +8,7 @@ import pytest
 
 from pytest_agentbench.backends.stack.failure_details import HINTS, hint
 
-#: Line of a log -> how the hint begins.
+#: Line of a log -> beginning of its advice.
 LOGS = {
     "ValueError: To serve at least one request with the model's max seq len (40960), "
     "(4.38 GiB KV cache is needed, which is larger than the available KV cache memory (1.0 GiB). Based on the available memory, the "

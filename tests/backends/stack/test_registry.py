@@ -132,7 +132,7 @@ def test_leftovers_of_another_version(folder: Path, content: str, name: str) -> 
     assert [(str(homes[1]), [])] == registry.clean_up()
 
 
-def test_facts_are_written_anew(boot: Boot) -> None:
+def test_facts_are_updated(boot: Boot) -> None:
     """The facts of a stack show when it is ready, its URL, how long it is kept, and that it has a holder again."""
     held = boot()
     url = held.ready().url

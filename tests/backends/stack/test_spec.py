@@ -39,7 +39,7 @@ def fault(root: Path, **keys: Any) -> str:
 
 
 def test_short_forms(tmp_path: Path) -> None:
-    """A YAML with services is a stack. Numbers in commands become texts; a path stands for metrics, and a kind for labels."""
+    """A YAML with services is a stack. Numbers in commands become texts. Metrics may be a path, and labels a kind."""
     services = {"engine": {"run": ["serve", "--port", 8000], "metrics": "/metrics", "ports": ["system"], "env": {"DEPTH": 3}}}
     spec = load(tmp_path, services=services, labels="dynamo")
     engine = spec.services["engine"]
@@ -132,7 +132,7 @@ def test_json_passes_unharmed(value: Any) -> None:
 
 
 def test_what_makes_another_stack() -> None:
-    """The hash of a spec covers what is started: names and notes do not change it, settings do."""
+    """The hash of a spec depends on its settings and on all that is started, but not on names and notes."""
     spec = StackSpec.model_validate({"name": "a", "services": {"engine": ENGINE}})
 
     assert spec_hash(spec) == spec_hash(spec.model_copy(update={"name": "b", "note": "other words", "warm_up": 3}))

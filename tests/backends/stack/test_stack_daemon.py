@@ -33,7 +33,7 @@ from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(60)
 
-#: A session that boots a stack, says its folder and waits; with `fork` a child of it has the connection as well.
+#: A session that starts a stack, prints its folder and waits. With `fork`, a child process has the connection, too.
 SESSION = """
 import os, sys, time
 from pathlib import Path
@@ -112,7 +112,7 @@ def test_sigterm_to_the_stack_daemon(boot: Boot) -> None:
     assert "the stack was stopped: SIGTERM" == held.death()
 
 
-def test_somebody_else_stops_it(boot: Boot) -> None:
+def test_another_process_stops_the_stack(boot: Boot) -> None:
     """A session whose stack is ended by a command learns which process did that."""
     held = boot()
     held.ready()
@@ -121,7 +121,7 @@ def test_somebody_else_stops_it(boot: Boot) -> None:
     assert f"the stack was stopped: requested by pid {os.getpid()}" == held.death()
 
 
-def test_a_boot_that_fails_before_anybody_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_boot_that_fails_before_the_stack_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A late holder still gets the reason. The stack daemon does not end before that."""
     hold = registry._hold
 
@@ -139,7 +139,7 @@ def test_a_boot_that_fails_before_anybody_holds_it(tmp_path: Path, monkeypatch: 
     held.stop()
 
 
-def test_nobody_holds_it(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_dies_before_it_holds_its_stack(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that dies before it holds its stack leaves nothing behind."""
     monkeypatch.setattr(registry, "_hold", lambda _home, child: child)
     child: Any = registry.start(spec(), tmp_path / "logs", gpu_wait=0, warm_up=0)
@@ -150,7 +150,7 @@ def test_nobody_holds_it(tmp_path: Path, folder: Path, monkeypatch: pytest.Monke
     child.process.stdout.close()
 
 
-def test_reaped_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_starting_stack_is_not_a_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stack is locked from the beginning, so it never counts as a leftover."""
     reaped: list[object] = []
     ready = Child.ready
@@ -178,7 +178,7 @@ def test_a_folder_that_is_too_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
-def test_a_folder_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner of the folder could impersonate stacks, so it must be this user."""
     theirs = tmp_path / "theirs"
     theirs.mkdir()
@@ -214,7 +214,7 @@ def test_a_holder_that_does_not_read(tmp_path: Path) -> None:
             while theirs.send(b"progress" * 100):
                 pass
         assert [] == daemon._readers()
-    assert [] == daemon._readers()  # it was closed
+    assert [] == daemon._readers()  # the connection was closed
 
 
 def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_name_like_a_path(boot: Boot) -> None:
-    """A name may have any characters; its folder's name does not."""
+    """The name of a stack may contain any characters. The name of its folder contains only safe ones."""
     held = boot(spec(name="../lab/" * 9))
     held.ready()
 
@@ -238,7 +238,7 @@ def test_a_stack_is_kept(boot: Boot) -> None:
     first = boot()
     url = first.ready().url
     first.keep(60)
-    assert "" == registry.find_kept(spec())  # while somebody holds it
+    assert "" == registry.find_kept(spec())  # it still has a holder
     first.let_go()
     second = kept(note="other words")
 
@@ -250,7 +250,7 @@ def test_a_stack_is_kept(boot: Boot) -> None:
     wait_for(lambda: not second.home.exists(), "the end of its folder")
 
 
-def test_a_kept_stack_that_inherited_something_else_is_passed_over(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_stack_with_other_variables_is_not_used(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kept stack is not used if a variable that its engine inherits has changed. The reason names the variable."""
     monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "FLASHINFER")
     monkeypatch.setenv("HF_TOKEN", "one")
@@ -289,7 +289,7 @@ def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_look_before_a_death_is_noticed(tmp_path: Path, folder: Path) -> None:
-    """If nothing listens at the URL of a stack, `look` returns only after the session was told what is unavailable."""
+    """If nothing listens at the URL of a stack, `look` returns only after the session has learned which service is unavailable."""
     backend = Stacked(spec(services={"engine": service(restart=1)}), SessionTerms())
     url = backend.start(tmp_path / "logs").url
     events: list[str] = []
@@ -301,7 +301,7 @@ def test_a_look_before_a_death_is_noticed(tmp_path: Path, folder: Path) -> None:
     watcher, looker = threading.Thread(target=backend.watch, args=[tell]), threading.Thread(target=lambda: events.append(backend.look()))
     watcher.start()
     keeper, (home,) = daemon(folder), folder.iterdir()
-    os.kill(keeper, signal.SIGSTOP)  # it does not notice
+    os.kill(keeper, signal.SIGSTOP)  # a suspended daemon does not notice a death
     try:
         for pid, _ in ownership.processes(str(home)):
             if pid != keeper:
@@ -318,8 +318,8 @@ def test_a_look_before_a_death_is_noticed(tmp_path: Path, folder: Path) -> None:
     assert ["engine", ""] == events
 
 
-def test_a_stack_that_is_refused(boot: Boot) -> None:
-    """A stack whose daemon does not answer cannot be held."""
+def test_ending_a_stopped_stack(boot: Boot) -> None:
+    """Ending a stack whose daemon has already stopped raises BackendError, because the daemon does not answer."""
     held = boot()
     held.ready()
     held.stop()
@@ -328,6 +328,6 @@ def test_a_stack_that_is_refused(boot: Boot) -> None:
         registry.end(held.home)
 
 
-def test_nobody_comes(tmp_path: Path) -> None:
-    """The mark of a dead stack is recognised, even without the stack's folder."""
+def test_a_stack_without_a_folder_is_dead(tmp_path: Path) -> None:
+    """The mark of a stack whose folder does not exist counts as that of a dead stack."""
     assert not ownership.is_alive(str(tmp_path / "never"))

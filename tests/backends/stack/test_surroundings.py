@@ -41,7 +41,7 @@ def test_temporary_files_go_with_the_stack(boot: Boot, monkeypatch: pytest.Monke
     assert found["TORCHINDUCTOR_CACHE_DIR"].startswith(f"{tempfile.gettempdir()}/torchinductor_")
 
 
-def test_nobody_is_told_of_its_use(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_reports_are_off(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Usage reports are off unless the user or the YAML enables them. The user's own cache is kept."""
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
     monkeypatch.setenv("HF_HOME", "/data/hub")
@@ -52,7 +52,7 @@ def test_nobody_is_told_of_its_use(boot: Boot, monkeypatch: pytest.MonkeyPatch) 
     assert "/data/hub" == found["HF_HOME"]
 
 
-def test_containers_are_told_the_same(tmp_path: Path) -> None:
+def test_usage_reports_are_off_in_containers(tmp_path: Path) -> None:
     """Usage reports are off in containers, too. Other variables come from the image."""
     services: Any = {"engine": {"image": "x", "env": {"VLLM_NO_USAGE_STATS": 0}}}
     stack = StackSpec(name="boxed", services=services)

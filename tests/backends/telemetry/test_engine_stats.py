@@ -57,7 +57,7 @@ def test_sums_over_series_and_replicas() -> None:
     assert (0, 0) == (found["preemptions"], found["resets"])
 
 
-def test_nothing_was_looked_up() -> None:
+def test_missing_numbers() -> None:
     """A cache without lookups has no hit ratio. Numbers that no server reports are None."""
     found = summary(tally([sample(0, {HITS: 3, QUERIES: 9}, first=True), sample(1, {})], None))
 
@@ -79,7 +79,7 @@ def test_nothing_was_looked_up() -> None:
     ids=["fell", "gone and back", "restarted while nobody looked", "only silent"],
 )
 def test_restarts(later: list[Sample], hits: float, resets: int) -> None:
-    """A counter that fell or disappeared started again at 0; one that was only not sampled for a while did not."""
+    """A counter that fell or disappeared has started again at 0. A counter that was only not sampled for a while has not."""
     found = tally([sample(0, {HITS: 50, QUERIES: 100}, first=True), *later], None)
 
     assert (hits, resets) == (found.moved[HITS], found.resets)
@@ -106,7 +106,7 @@ def test_gauges() -> None:
     assert 0 == found["resets"]
 
 
-def test_what_is_no_number() -> None:
+def test_nan() -> None:
     """A gauge with NaN has no value until it is a number again. A counter continues from its last value, also in a `first` line."""
     looks = [
         sample(0, {RUNNING: 4, HITS: 10}, first=True),
@@ -177,7 +177,7 @@ def test_gpus() -> None:
     ],
     ids=["sglang", "dynamo frontend", "frontend that is not told", "router that does not look", "no hits"],
 )
-def test_where_hits_come_from(moved: dict[str, float], ratio: float | None, source: str | None) -> None:
+def test_the_source_of_cache_hits(moved: dict[str, float], ratio: float | None, source: str | None) -> None:
     """The best source that reports hits is used. A source that reports none does not count as one with 0 hits."""
     found = prefix_cache(moved)
 

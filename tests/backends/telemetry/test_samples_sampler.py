@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one page after the other and repeats the last one. None stands for a server error."""
+    """A server that serves one page after the other and repeats the last one. A page that is None is a server error."""
 
     daemon_threads = True
 
@@ -43,7 +43,7 @@ class Server(ThreadingHTTPServer):
         self.seen = 0
         self.clients: set[int] = set()
         self.enough = threading.Event()
-        self.goes_on = threading.Event()  # cleared: whoever asks waits
+        self.goes_on = threading.Event()  # requests wait while it is not set
         self.goes_on.set()
         self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
         self.thread.start()
@@ -124,7 +124,7 @@ def test_the_first_look_is_over_when_it_starts(servers: list[Server], tmp_path: 
 
 def test_a_last_look_that_never_ends(servers: list[Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stop does not wait forever for the last round, and notes what is missing."""
-    monkeypatch.setattr(sampler_module, "LAST_ROUND", 0.0)  # the waiting itself is not what is tested
+    monkeypatch.setattr(sampler_module, "LAST_ROUND", 0.0)  # The waiting time itself is not tested.
     servers.append(Server("a 1\n"))
     sampler = Sampler(Sources((Target("engine", 0, servers[0].url),), every_s=3600), tmp_path / "samples.jsonl")
     sampler.start()
@@ -137,7 +137,7 @@ def test_a_last_look_that_never_ends(servers: list[Server], tmp_path: Path, monk
 
 
 def test_read_again(servers: list[Server], tmp_path: Path) -> None:
-    """Samples are read as they were written, with only the requested series. Replicas are separate."""
+    """Samples are read as they were written, limited to the requested series. Each replica has its own samples."""
     servers += [Server('a{x="1"} 1\nb 2\n', 'a{x="1"} 4\nc 5\n'), Server("a 7\n")]
     sampled(tmp_path, *servers)
 
@@ -180,7 +180,7 @@ def test_failures_are_noted(servers: list[Server], tmp_path: Path) -> None:
     assert note.endswith(f"samples of {servers[0].url} failed, including the last: invalid metric name:<html>")
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_a_target_that_does_not_exist(tmp_path: Path) -> None:
     """A target that does not exist is noted. A sampler that was never started can be stopped."""
     sampler = Sampler(Sources((Target("engine", 0, "http://127.0.0.1:9/metrics"),), every_s=60), tmp_path / "samples.jsonl")
     sampler.stop()

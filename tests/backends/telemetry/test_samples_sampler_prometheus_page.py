@@ -44,7 +44,7 @@ def test_what_changed() -> None:
 @pytest.mark.parametrize("text", ["<html>\n<body>It works!</body>", '{"metrics_enabled": true}', "up", 'up{a="b"}', "up one", "up{a=b} 1"])
 def test_other_texts(text: str) -> None:
     """Text that is not in Prometheus format is refused."""
-    with pytest.raises(ValueError):  # noqa: PT011 - most of the words are the library's
+    with pytest.raises(ValueError):  # noqa: PT011 - most of the message comes from the library
         Page().changes(text)
 
 

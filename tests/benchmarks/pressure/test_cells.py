@@ -1,4 +1,4 @@
-"""What the table of benchmarks/routing-results.md is made of: blocks, their means, and their ratios."""
+"""Calculating the table of benchmarks/routing-results.md: blocks, their means, and their ratios."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS = [Step(100.0, 101.0, 0.1, 1000), Step(100.5, 102.0, 0.2, 1000), Step(102.
 
 
 def test_a_block() -> None:
-    """Three steps in three seconds are sixty a minute; passes of another time are not of this block."""
+    """Three steps in three seconds are sixty per minute. Passes before or after the block do not count."""
     block = block_of(STEPS, [Pass(99.0, 500), Pass(100.1, 1000), Pass(102.5, 200), Pass(104.0, 700)])
 
     assert 60 == pytest.approx(block.calls_per_minute)
@@ -27,13 +27,13 @@ def test_a_block() -> None:
 
 @pytest.mark.parametrize(("steps", "computed"), [([], [Pass(100.1, 1)]), (STEPS, [Pass(99.0, 500)])])
 def test_nothing_measured(steps: list[Step], computed: list[Pass]) -> None:
-    """A ratio of nothing is no ratio of 1."""
+    """If no steps or no passes of the block were recorded, an error is raised instead of a ratio of 1."""
     with pytest.raises(BenchmarkError):
         block_of(steps, computed)
 
 
 def test_a_cell() -> None:
-    """Student's t over blocks; the ratio is one of block to block, so what drifts is in neither."""
+    """Intervals are Student's t over blocks. The ratio is calculated per pair of blocks, so that drift does not affect it."""
     base = [Block(rate, 0.5, 0.1) for rate in (100.0, 200.0, 400.0)]
     twice = [Block(rate, 0.5, 0.1) for rate in (199.0, 400.0, 804.0)]
 
@@ -49,7 +49,7 @@ def test_a_cell() -> None:
 
 
 def test_the_table() -> None:
-    """A row for each arm, with its ratio to the first."""
+    """The table has a row for each arm, with its ratio to the first arm."""
     cells = {"round_robin": cell_of([Block(100, 0.5, 0.1), Block(110, 0.6, 0.2)], None)}
     cells["kv"] = cell_of([Block(200, 0.5, 0.1), Block(231, 0.6, 0.2)], [Block(100, 0.5, 0.1), Block(110, 0.6, 0.2)])
 
@@ -61,7 +61,7 @@ def test_the_table() -> None:
 
 
 def written(folder: Path, worker: str, counters: list[int]) -> None:
-    """A worker's passes, a hundred tokens each."""
+    """Writes the recorded passes of a worker, a hundred tokens each."""
     told = {"worker_id": worker, "scheduled_requests": {"sum_prefill_tokens": 100}}
     with gzip.open(folder / f"worker.{worker}.000000.jsonl.gz", "wt", encoding="utf-8") as file:
         for counter in counters:
@@ -70,7 +70,7 @@ def written(folder: Path, worker: str, counters: list[int]) -> None:
 
 
 def test_passes_of_all_workers(tmp_path: Path) -> None:
-    """In the order of time, each once, though it is written down twice."""
+    """Passes are sorted by time. A pass that was written twice counts once."""
     written(tmp_path, "a", [1, 3, 3, 2])
     written(tmp_path, "b", [2])
 
@@ -80,7 +80,7 @@ def test_passes_of_all_workers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("counters", [[], [1, 3]])
 def test_a_pass_is_missing(tmp_path: Path, counters: list[int]) -> None:
-    """The trace is best-effort, and a lost pass would be a hit."""
+    """A missing pass is an error, because it would count as a cache hit."""
     if counters:
         written(tmp_path, "a", counters)
 

@@ -1,4 +1,4 @@
-"""The benchmark behind benchmarks/verdict-results-real.md, in small: `python -m benchmarks verdicts_real` has all runs."""
+"""The benchmark of benchmarks/verdict-results-real.md with few runs. `python -m benchmarks verdicts_real` makes all of them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PAGE = ROOT / "benchmarks/verdict-results-real.md"
 
 
 def run(lost: float) -> Run:
-    """Sixty scenarios of different scores, all of them worse by `lost`, give or take."""
+    """Returns a run of sixty scenarios with different scores, all of them lower by about `lost`."""
     return Run.of(evidence(trial(number, 0.5 + number % 5 / 10 - lost * (1 + number % 2 / 10)) for number in range(60)))
 
 
 def test_a_known_drop() -> None:
-    """A drop of 0.21 passes with margins that are greater and fails with those that are less; a bare threshold agrees."""
+    """A drop of 0.21 passes with larger margins and fails with smaller ones. A plain threshold gives the same verdicts."""
     found = judge_pairs([Pair(run(0.2), run(0)), Pair(run(0.2), run(0))], (0.05, 0.1, 0.4))
 
     right = {0.05: Shares(0, 1), 0.1: Shares(0, 1), 0.4: Shares(1, 0)}
@@ -38,7 +38,7 @@ def test_a_known_drop() -> None:
 
 
 def test_shares_are_of_all_pairs() -> None:
-    """One pair of four got worse: a quarter fails."""
+    """Shares are of all pairs: if one of four pairs got worse, a quarter fails."""
     found = judge_pairs([Pair(run(0.2), run(0)), *[Pair(run(0), run(0))] * 3], (0.1,))
 
     assert Shares(0.75, 0.25) == found.shares["gate", 0.1] == found.shares["threshold", 0.1]
@@ -46,7 +46,7 @@ def test_shares_are_of_all_pairs() -> None:
 
 
 def test_a_run_without_all_scores() -> None:
-    """A run that lost a score has no mean to compare, and says which scenario it is."""
+    """A run without all scores cannot be compared, and the error names a scenario."""
     with pytest.raises(BenchmarkError, match=r"^now: no tsq for 1 of 2 scenarios, such as 7$"):
         Run.of(evidence([trial(1), trial(7, None)]))
 
@@ -55,13 +55,13 @@ def test_a_run_without_all_scores() -> None:
     ("share", "word"),
     [(0.05, "holds"), (0.051, "above the target, within chance"), (0.09, "above the target, within chance"), (0.1, "MISSES")],
 )
-def test_a_share_beyond_its_target_is_said(share: float, word: str) -> None:
-    """Only what is within the target holds; what chance would explain is told from what it would not."""
+def test_shares_above_their_target(share: float, word: str) -> None:
+    """A share holds if it is within its target. A share above it is described by whether chance can explain it."""
     assert word == Target("FAIL, nothing changed", share, most=0.05, most_by_chance=0.09).word
 
 
 def test_a_gate_that_errs_is_called_broken() -> None:
-    """Where a fifth of all pairs fails though nothing changed, and chance would explain less, the benchmark says so and fails."""
+    """If a fifth of unchanged pairs fails, which is more than chance explains, the benchmark reports that and fails."""
     shares = {("gate", margin): Shares(0.8, 0.2) for margin in MARGINS}
     wide = Interval(np.array([-0.1]), np.array([0.1]))
     found = Verdicts(1, shares, {"gate": wide, "pooled": wide})
@@ -74,14 +74,14 @@ def test_a_gate_that_errs_is_called_broken() -> None:
 
 
 def test_one_run_is_not_enough() -> None:
-    """A single run has nothing to be compared with."""
+    """A single run is refused, because there is no other run to compare with."""
     with pytest.raises(BenchmarkError, match="--repeat must be at least 2"):
         measure(Options(repeat=1))
 
 
 @pytest.mark.slow
 def test_real_sessions_in_small(tmp_path: Path) -> None:
-    """Three sessions that differ by chance, and two with a raised error rate, become a page whose every line adds up."""
+    """Three equal sessions and two with a raised error rate give a page in which the shares of each row sum to 100 %."""
     found = measure(Options(quick=True, table=tmp_path / "page.md"))
 
     page = (tmp_path / "page.md").read_text(encoding="utf-8")
@@ -99,7 +99,7 @@ def test_real_sessions_in_small(tmp_path: Path) -> None:
 
 
 def test_the_committed_page_holds() -> None:
-    """Fifty runs in which nothing changed, and every promise of the gate is kept, but for chance."""
+    """The committed page has fifty unchanged runs, and all promises of the gate hold, within chance."""
     page = PAGE.read_text("utf-8")
 
     assert "50 runs with an error rate of 0.1." in page

@@ -1,4 +1,4 @@
-"""The proof in benchmarks/verdict-results.md, in small: `python -m benchmarks verdicts` has all cells."""
+"""The simulations of benchmarks/verdict-results.md with few runs. `python -m benchmarks verdicts` runs all cells."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ COST = r": ([\d.]+) %, [\d.]+ %, \*\*(\d+) %"  # power of all trials at once, an
     ids=str,
 )
 def test_verdicts_about_a_suite_hold(cell: suite.Cell) -> None:
-    """Each is wrong at most one time in twenty, finds about what a z test finds that knows the variance, and says how much that is."""
+    """Verdicts about a suite are wrong at most one time in twenty.
+
+    Their power is about that of a z test with known variance, as reported.
+    """
     outcome = suite.simulate(cell, FEW, seed=11)
     page = Page(FEW, [outcome], [], [], [], [], [], [], [], Latencies(0, [], []), arms.Arms(0, []))
 
@@ -49,7 +52,7 @@ def test_verdicts_about_a_suite_hold(cell: suite.Cell) -> None:
     ids=str,
 )
 def test_verdicts_about_a_population_hold(cell: population.Cell) -> None:
-    """The same of scenarios that are drawn, alone and in clusters of unequal size, whose fall is found."""
+    """Verdicts about a population are wrong at most one time in twenty, also with clusters of unequal size. A drop is detected."""
     outcome = population.simulate(cell, FEW, seed=11)
 
     assert outcome.wrong_pass <= within(RISK, FEW)
@@ -58,8 +61,8 @@ def test_verdicts_about_a_population_hold(cell: population.Cell) -> None:
 
 
 @pytest.mark.parametrize("trials", [(1, 1), (3, 3), (1, 3), (5, 2)])
-def test_what_is_simulated_is_the_gate(trials: tuple[int, int]) -> None:
-    """Arrays of comparisons have the bounds that `compare` has of each of them."""
+def test_the_simulation_equals_the_gate(trials: tuple[int, int]) -> None:
+    """The bounds of comparisons in arrays equal those that `compare` returns for each of them."""
     for kind in KINDS:
         cell, random = suite.Cell(kind, 20, *trials), np.random.default_rng(3)
         for batch in suite.drawn(cell, 5, random, fade, 0.05):
@@ -73,8 +76,8 @@ def test_what_is_simulated_is_the_gate(trials: tuple[int, int]) -> None:
                 assert (decision.low, decision.high) == pytest.approx((interval.low[at], interval.high[at]), abs=1e-4)
 
 
-def test_the_changes_are_as_large_as_they_say() -> None:
-    """The mean of the suite drops by exactly so much, whatever changes; or, where rollouts crash, is expected to."""
+def test_the_size_of_changes() -> None:
+    """Each kind of change lowers the mean of the suite by exactly the given drop. If rollouts crash, this holds for the expected mean."""
     means = KINDS["continuous"].means(np.random.default_rng(1), (20, 100))
     for change in CHANGES:
         after = change(np.random.default_rng(2), means, 0.05)
@@ -85,7 +88,7 @@ def test_the_changes_are_as_large_as_they_say() -> None:
 
 
 def test_one_run_has_the_same_noise_in_a_report() -> None:
-    """The interval of a mean in plain numbers is that of the arrays, with one trial, with several, and with unequal numbers of them."""
+    """The interval of a mean in a report equals that of the arrays, with one trial, several, and unequal numbers of trials."""
     random = np.random.default_rng(4)
     for counts in ([1] * 12, [3] * 12, [1, 1, 2, 3, 4, 3, 2, 2, 3, 1, 2, 2]):
         scores = [random.beta(4, 2, count).tolist() for count in counts]
@@ -97,7 +100,10 @@ def test_one_run_has_the_same_noise_in_a_report() -> None:
 
 @pytest.mark.parametrize(("sessions", "seed"), [(25, 19), pytest.param(100, 16, marks=pytest.mark.slow)])
 def test_rules_of_a_session_are_no_more_often_wrong(sessions: int, seed: int) -> None:
-    """Five rules without a margin share their level, and all have to pass; the few sessions are some in which it shows when they do not."""
+    """Five rules without a margin share their risk, so a session is not wrong more often.
+
+    The seeds are some for which it would fail otherwise.
+    """
     five = family(5, sessions, seed)
 
     assert max(five.wrong_pass, five.wrong_fail) <= within(RISK, sessions)
@@ -105,7 +111,7 @@ def test_rules_of_a_session_are_no_more_often_wrong(sessions: int, seed: int) ->
 
 @pytest.mark.parametrize("likeness", [0.0, 0.5, 0.8])
 def test_latencies_of_two_runs_hold(likeness: float) -> None:
-    """However much load that comes and goes makes neighbours alike, up to 0.8, each verdict is wrong at most one time in twenty."""
+    """If slowly changing load makes neighbours alike, up to a correlation of 0.8, verdicts are wrong at most one time in twenty."""
     outcome = latency.simulate(latency.Cell(50, 100, 3, likeness, 1.0, shuffled=False), 100, seed=11)
 
     assert max(outcome.wrong_pass, outcome.wrong_fail) <= within(RISK, 100)
@@ -113,7 +119,7 @@ def test_latencies_of_two_runs_hold(likeness: float) -> None:
 
 
 def test_load_that_changes_slowly_decides_nothing() -> None:
-    """At 0.95 three hundred rollouts are no fifteen blocks."""
+    """With a correlation of 0.95, three hundred rollouts are fewer than fifteen blocks, so nothing is decided."""
     outcome = latency.simulate(latency.Cell(50, 100, 3, 0.95, 1.0, shuffled=False), 50, seed=11)
 
     assert outcome.undecided >= 0.9
@@ -121,7 +127,7 @@ def test_load_that_changes_slowly_decides_nothing() -> None:
 
 @pytest.mark.parametrize("likeness", [0.0, 0.8])
 def test_arms_that_take_turns_hold(likeness: float) -> None:
-    """Of equal arms one is called faster in no more than one session of twenty."""
+    """If equal arms alternate, one is reported as faster in at most one session of twenty."""
     assert latency.turns(50, 100, 10, likeness, 200, seed=11).claims <= within(RISK, 200)
 
 
@@ -135,7 +141,7 @@ def test_arms_that_take_turns_hold(likeness: float) -> None:
     ids=str,
 )
 def test_more_arms_claim_no_more(cell: arms.Cell) -> None:
-    """Of several arms one is said to differ that does not in no more than one session of twenty, however many comparisons there are."""
+    """With several arms, a difference that does not exist is reported in at most one session of twenty, for any number of comparisons."""
     outcome = arms.simulate(cell, 100, seed=11)
 
     assert max(outcome.claims, outcome.wrong) <= within(RISK, 100)
@@ -146,7 +152,7 @@ def test_more_arms_claim_no_more(cell: arms.Cell) -> None:
     "cell", [suite.Cell("mixed", 20, 5, 5), suite.Cell("sure", 100, 5, 5), suite.Cell("continuous", 100, 5, 5)], ids=str
 )
 def test_rounds_of_trials_hold(cell: suite.Cell) -> None:
-    """Four looks are no more often wrong than one, and a clear verdict costs half of the rollouts."""
+    """Four interim looks are not wrong more often than one, and a clear verdict needs less than half of the rollouts."""
     outcome = rounds.simulate(cell, FEW, seed=11)
 
     assert max(outcome.wrong_pass, outcome.wrong_fail) <= within(RISK, FEW)
@@ -156,7 +162,7 @@ def test_rounds_of_trials_hold(cell: suite.Cell) -> None:
 
 @pytest.mark.parametrize("kind", ["continuous", "binary", "always"])
 def test_rounds_that_are_simulated_are_the_gates(kind: str) -> None:
-    """A simulated run ends after the same round, with the same verdict, as one whose records the gate looks at."""
+    """A simulated run ends after the same round, with the same verdict, as a run whose records the gate judges."""
     cell, random = suite.Cell(kind, 20, 5, 5), np.random.default_rng(3)
     batch = next(suite.drawn(cell, 6, random, fade, 0.1))
     simulated = rounds.compared(cell, batch, 0.15)
@@ -180,7 +186,7 @@ def words(simulated: rounds.Ended, at: int) -> str:
 
 
 def small_page(wrong: float, rollouts: float) -> Page:
-    """Of one cell each: how often it is wrong, and what rounds of trials cost where all at once find everything."""
+    """Returns a page with one cell of each kind, with a share of wrong verdicts and the costs of rounds of trials."""
     cell = suite.Cell("quiet", 100, 5, 5)
     never = suite.Wrong(wrong, wrong, "fade 0.1", "fade 0.1")
     power = suite.Power(0.1, (1.0, 1.0, 1.0), (0.1, 1.0), (1.0, 1.0, 1.0), 0.1, 0.8)
@@ -213,7 +219,7 @@ def small_page(wrong: float, rollouts: float) -> Page:
 def test_a_cell_that_does_not_hold_fails_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: float, rollouts: float, broken: list[str]
 ) -> None:
-    """What CI runs ends with exit status 1, and says which promise is broken."""
+    """If a promise is broken, the command that CI runs ends with exit status 1 and names the promise."""
 
     def measured(options: Options) -> Result:
         return result(small_page(wrong, rollouts), options, 0.0)
@@ -226,7 +232,7 @@ def test_a_cell_that_does_not_hold_fails_the_command(
 
 
 def test_the_committed_table_holds() -> None:
-    """Every wrong share that the page shows of the gate is what the gate promises, in all cells."""
+    """In all cells of the committed page, the shares of wrong verdicts are within the promise of the gate."""
     of_suite, _, rest = PAGE.read_text("utf-8").partition("### A run against a limit")
     suites = re.findall(r"^\| \d+ \| [\d to]+ \| \w+ \| ([\d.]+) % [\w. ]+ \([\d.]+ %\) \| ([\d.]+) % ", of_suite, re.MULTILINE)
     populations = re.findall(r"^\| \d+(?: in \d+)?(?: unequal)? \| \d \| \w+ \| ([\d.]+) % \| ([\d.]+) % \(", rest, re.MULTILINE)

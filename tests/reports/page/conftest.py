@@ -1,4 +1,4 @@
-"""A real browser for all tests of the page, and runs with any texts."""
+"""Fixtures: a real browser for all tests of the page, and runs with any texts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(chromium: Any) -> Iterator[Callable[..., Any]]:
-    """Opens a page, and checks at the end that it wrote nothing to the console, requested nothing and ran no foreign code."""
+    """Returns a function that opens a page.
+
+    At the end it checks that the page wrote nothing to the console, requested nothing and ran no foreign code.
+    """
     contexts, said, asked = [], [], []
 
     def open_page(file: Path, link: str = "", **context: Any) -> Any:

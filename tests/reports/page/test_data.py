@@ -51,7 +51,7 @@ def test_a_call_on_the_timeline() -> None:
 
 
 def test_nothing_ends_the_script_element() -> None:
-    """JSON in a script element has no characters that could end the element."""
+    """JSON in a script element contains no characters that could end the element."""
     assert "<" not in inert({"id": "</script><!-- <script>"})
     assert {"id": "</script>"} == json.loads(inert({"id": "</script>"}))
 
@@ -97,11 +97,11 @@ def test_a_run_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[
     """For an older schema, or without a readable record, the error has the command that repeats the run."""
     file = run_directory(tmp_path / "old", rollout("a"), rollout("b")) / "run.json"
     whole = file.read_text()
-    file.write_text(whole.replace("agentbench-run/7", "agentbench-run/3"))
+    file.write_text(whole.replace("agentbench-run/8", "agentbench-run/3"))
     for command in ("report", "watch"):
         assert 4 == main([command, "old", "--reports", str(tmp_path)])
         said = capsys.readouterr().err
-        assert "has schema agentbench-run/3, but this version reads only agentbench-run/7; run `pytest -q` again" in said
+        assert "has schema agentbench-run/3, but this version reads only agentbench-run/8; run `pytest -q` again" in said
     file.write_text(whole)
     journal = tmp_path / "old" / "rollouts.jsonl"
     lines = [opened(line) for line in journal.read_bytes().splitlines()]
@@ -112,7 +112,7 @@ def test_a_run_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "old" / "report.html").exists()
 
 
-def test_damage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If only some records can be read, the page has these, and warnings name the others."""
     run_directory(tmp_path / "run", rollout("a"), rollout("b"))
     journal = tmp_path / "run" / "rollouts.jsonl"
@@ -122,7 +122,7 @@ def test_damage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "does not match its checksum and is ignored" in capsys.readouterr().err
 
 
-def test_it_costs_a_session_no_numpy() -> None:
+def test_the_page_needs_no_numpy() -> None:
     """Writing the page does not import packages that take a tenth of a second."""
     code = "import sys, pytest_agentbench.reports.page; sys.exit(bool({'numpy', 'scipy', 'matplotlib'} & {*sys.modules}))"
 

@@ -32,7 +32,7 @@ def test_names_that_several_variants_have() -> None:
     assert ["#shop/a-old", "#shop/a-new"] == [found.of("a", ("Suites", group)) for group in ("shop-old", "shop-new")]
 
 
-def test_what_cannot_stand_in_an_address() -> None:
+def test_special_characters_in_addresses() -> None:
     """Special characters are percent-encoded. Lone surrogates and very long names have no address."""
     names = ('a"b', "50 %", "\u00e4", "a/b#c", "\ud83d half", "x" * 1000)
     found = RolloutLinks([RolloutKey("shop", name) for name in names])

@@ -34,7 +34,7 @@ def journal(directory: Path, *rollouts: Rollout) -> Path:
 
 
 def news(run: LiveRun, before: Any = None) -> Any:
-    """Returns the next news for a page that has the previous ones."""
+    """Returns the next news for a page that has received the previous ones."""
     before = before or {"generation": "", "state": "", "count": 0}
     found = json.loads(run.news(before["generation"], before["state"], before["count"]))
     if not found:
@@ -50,7 +50,7 @@ def status(server: Loopback, path: str, method: str = "GET", **headers: str) -> 
     return found
 
 
-def test_what_ends_is_news_once(tmp_path: Path) -> None:
+def test_rows_are_sent_once(tmp_path: Path) -> None:
     """Each row is sent once, an incomplete record only when it is complete. Without news, the answer is empty."""
     run = LiveRun(journal(tmp_path / "run", rollout("a", 0.5)))
     line = sealed(record_line(rollout("b")))
@@ -68,7 +68,7 @@ def test_what_ends_is_news_once(tmp_path: Path) -> None:
     assert "Is there a lamp, b?" in run.rollout(1)
 
 
-def test_its_phases(tmp_path: Path) -> None:
+def test_the_phases_of_a_run(tmp_path: Path) -> None:
     """A run is running while a session holds the lock of its journal, stopped without one, and ended when its run.json exists."""
     directory = journal(tmp_path / "run", rollout("a", 0.25))
     with (directory / FILE).open("rb") as file:
@@ -84,11 +84,11 @@ def test_its_phases(tmp_path: Path) -> None:
     assert "running, 1 rollout finished" in running["first"]
     assert "--agentbench-resume=run" in stopped["first"]
     assert "PASS" in ended["first"]
-    assert 1 == ended["count"]  # told once more, for now it is known what passes
+    assert 1 == ended["count"]  # sent again, because now the thresholds are known
     assert {} == news(run, ended)
 
 
-def test_one_that_ran_again_counts_once(tmp_path: Path) -> None:
+def test_a_repeated_rollout_counts_once(tmp_path: Path) -> None:
     """If a rollout has two records, the last one is in the means and distributions."""
     directory = journal(tmp_path / "run", rollout("a", 0.0), rollout("b", 1.0), rollout("a", 1.0))
     found = news(LiveRun(directory))
@@ -98,7 +98,7 @@ def test_one_that_ran_again_counts_once(tmp_path: Path) -> None:
     assert 2 == sum(count for _, count in found["distributions"]["shop"]["ttft"])
 
 
-def test_many_are_told_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_sent_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer has a limited number of rows, and says if there are more. Damaged lines are counted."""
     monkeypatch.setattr(live, "AT_ONCE", 2)
     directory = journal(tmp_path / "run", *(rollout(f"s-{number}") for number in range(3)))
@@ -111,7 +111,7 @@ def test_many_are_told_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert ([2, True], [1, 1]) == ([len(first["rows"]), first["more"]], [len(second["rows"]), second["damaged"]])
 
 
-def test_strangers_have_no_answer(tmp_path: Path) -> None:
+def test_requests_without_the_token_are_refused(tmp_path: Path) -> None:
     """Without the token, with another Host header, or for an unknown path, the answer is only an error."""
     with serving(Loopback(LiveRun(journal(tmp_path / "run", rollout("a"))))) as server:
         own = f"/{server.token}/"
@@ -141,14 +141,14 @@ def test_a_burst_of_connections(tmp_path: Path) -> None:
             burst.enter_context(socket.create_connection(("127.0.0.1", server.server_port), timeout=10))
 
 
-def test_the_page_may_ask_only_who_serves_it(tmp_path: Path) -> None:
+def test_the_page_may_only_request_its_server(tmp_path: Path) -> None:
     """The policy of the live page has one more permission than that of the file."""
     text = LiveRun(journal(tmp_path / "run", rollout("a"))).page()
 
     assert text.count("connect-src 'self'; base-uri 'none'") == 1
 
 
-def test_a_run_that_is_gone(tmp_path: Path) -> None:
+def test_a_removed_run(tmp_path: Path) -> None:
     """If the run was removed, the page gets an error message."""
     directory = journal(tmp_path / "run", rollout("a"))
     with serving(Loopback(LiveRun(directory))) as server:
@@ -174,7 +174,7 @@ def test_which_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no run '20250101-00000'" in capsys.readouterr().err
 
 
-def test_it_is_found_as_every_run_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finding_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run is found by its path, the path of its journal, or its name. For anything else, the error is one sentence."""
     directory = journal(tmp_path / "20250101-000000-night", rollout("a"))
     names = (str(directory), str(directory / FILE), directory.name, "night")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 SCENARIOS = 12
 
-#: Links of the report: what stands there, and the scenario that it opens.
+#: Links of the report: their text, and the scenario that they open.
 LINKED = "[...document.querySelectorAll('.report a')].map(each => [each.textContent, rowAt(each.hash.slice(1))?.scenario])"
 
 
@@ -28,7 +28,10 @@ def started(root: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def test_a_session_is_watched(project: Project, chromium: Any) -> None:
-    """New rollouts appear without a reload; filter, scrolling and open rollout stay. The page shows the end; Ctrl-C stops the server."""
+    """New rollouts appear without a reload.
+
+    Filter, scroll position and open rollout stay. The page shows the end, and Ctrl-C stops the server.
+    """
     project.backend(ttft_ms=300)
     project.suite(scenarios=SCENARIOS)
     session = started(project.root, *PYTEST, "-q", "--agentbench-concurrency=1")
@@ -63,7 +66,7 @@ def test_a_session_is_watched(project: Project, chromium: Any) -> None:
     state = "[dialog.open, dialog.scrollTop, dialog.firstElementChild.dataset.same, document.getElementById('filter-tool').value]"
     assert [True, 40, "yes", "find_item"] == page.evaluate(state)
     assert "shop-" == page.input_value("#filter-text")
-    assert 200 <= page.evaluate("scrollY") < 300  # the browser moves on by what lines above have grown
+    assert 200 <= page.evaluate("scrollY") < 300  # the browser scrolls further if lines above have grown
 
     poll(page, "document.getElementById('live').textContent.includes('The run has ended: PASS.')", tries=1200)
     assert f"{SCENARIOS} rollouts" in page.inner_text("#live")

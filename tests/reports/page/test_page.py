@@ -22,7 +22,7 @@ ROWS = "[...document.querySelectorAll('.sizer .row')].sort((a, b) => a.dataset.p
 NAMES = f"{ROWS}.map(row => row.querySelector('b').textContent)"
 
 
-#: Texts of the page that stand out from their ground by less than 4.5 to 1, as WCAG 2 counts.
+#: Texts of the page with a contrast below 4.5 to 1, by the formula of WCAG 2.
 CONTRAST = """(() => {
   const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
   const linear = part => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
@@ -80,7 +80,7 @@ def test_the_table_is_worst_first_and_is_sorted_and_filtered(tmp_path: Path, ope
     assert ["d"] == page.evaluate(NAMES)
 
 
-def test_a_link_opens_a_rollout_and_keys_walk(tmp_path: Path, opened: Opened) -> None:
+def test_a_link_opens_a_rollout_and_keys_navigate(tmp_path: Path, opened: Opened) -> None:
     """`#b` opens the rollout with transcript, tools and scores. j goes to the next row, Escape returns to the table."""
     page = opened(written(tmp_path / "run", rollout("a"), rollout("b", 0.2)), "#b")
 
@@ -109,9 +109,9 @@ def test_a_timeline_shows_each_token_on_zoom(tmp_path: Path, opened: Opened) -> 
 
 
 def test_scrolling_five_thousand_rows(tmp_path: Path, opened: Opened) -> None:
-    """At any scroll position, the right rows are visible, and only few rows are in the page.
+    """At any scroll position the right rows are visible, and only few rows are in the page.
 
-    Sorting, filtering, opening and pictures work as they do with few.
+    Sorting, filtering, opening and charts work as they do with few rows.
     """
     page = opened(written(tmp_path / "run", *(rollout(f"s-{number:04}", number / 5000) for number in range(5000))))
 
@@ -159,8 +159,8 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("words", HOSTILE, ids=["script", "ends", "comment", "img", "svg", "url", "bidi", "ansi", "surrogate", "long"])
-def test_words_of_others_are_words(tmp_path: Path, opened: Opened, words: str) -> None:
-    """Hostile ids, tools, questions, answers and explanations are shown as text: nothing runs, nothing is loaded, the page works."""
+def test_foreign_texts_are_shown_as_text(tmp_path: Path, opened: Opened, words: str) -> None:
+    """Hostile ids, tools, questions, answers and explanations are shown as text. Nothing runs, nothing is loaded, and the page works."""
     tool = ToolCall(words[:2000], {words[:2000]: words}, 1, detail=words[:2000])
     messages = (
         {"role": "user", "content": words},
@@ -184,7 +184,7 @@ def test_words_of_others_are_words(tmp_path: Path, opened: Opened, words: str) -
 def test_two_runs_side_by_side(tmp_path: Path, opened: Opened) -> None:
     """A scenario that passes in only one run has flipped. A rollout is shown beside the same one of the other run.
 
-    The comparison stands there as text, too: `agentbench compare` has the same rows.
+    The page also has the comparison as text, with the same rows as `agentbench compare`.
     """
     run_directory(tmp_path / "old", rollout("a", 1.0), rollout("b", 1.0))
     run_directory(tmp_path / "new", rollout("a", 0.0), rollout("b", 1.0))
@@ -198,14 +198,14 @@ def test_two_runs_side_by_side(tmp_path: Path, opened: Opened) -> None:
     poll(page, "document.querySelectorAll('dialog .transcript').length === 2")
 
 
-#: Links of the report: what stands there, and the rollout that it opens.
+#: Links of the report: their text, and the rollout that they open.
 LINKED = """[...document.querySelectorAll('#first a')].map(each => {
   const row = rowAt(each.hash.slice(1));
   return [each.textContent, row ? `${page.runs[row.run].name}: ${row.suite}[${row.id}]` : 'nowhere', each.closest('.run').ariaLabel];
 })"""
 
 
-def test_links_of_the_report_lead_somewhere(tmp_path: Path, opened: Opened) -> None:
+def test_links_of_the_report_open_rollouts(tmp_path: Path, opened: Opened) -> None:
     """Any name of a scenario links to a rollout. A name without a rollout is not a link."""
     names = ("a b/c", "100 %", '\u00e4<b>"', "speed")
     page = opened(written(tmp_path / "run", *(rollout(name, 0.2) for name in names), rollout("half \ud83d", 0.2)))
@@ -225,7 +225,7 @@ def test_links_of_several_runs(tmp_path: Path, opened: Opened) -> None:
     page = opened(write_several([tmp_path / "old", tmp_path / "new"], tmp_path / "two.html", pytest.fail))
 
     poll(page, ROWS + ".length === 3")
-    assert 3 == page.locator("details.report").count()  # one of each run, and the comparison
+    assert 3 == page.locator("details.report").count()  # one for each run, and one for the comparison
     found = {(run, name): target for name, target, run in page.evaluate(LINKED) if "[" not in name}
     assert found == {
         ("Run old", "a"): "old: shop[a]",
@@ -240,10 +240,10 @@ def test_links_of_several_runs(tmp_path: Path, opened: Opened) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 400])
-def test_people(tmp_path: Path, opened: Opened, scheme: str, width: int) -> None:
-    """In both themes, text has a contrast of 4.5 to 1, nothing is wider than the screen, and all controls have names.
+def test_accessibility(tmp_path: Path, opened: Opened, scheme: str, width: int) -> None:
+    """In both themes, text has a contrast of at least 4.5 to 1, nothing is wider than the screen, and all controls have names.
 
-    That holds of an open rollout, of pictures and of the report, too.
+    This also applies to an open rollout, to charts and to the report.
     """
     failed = call(200, error_kind="timeout", error="it took too long")
     rollouts = [rollout("a"), rollout("b", 0.2, calls=(call(0), failed), reason="a late call", log="printed")]

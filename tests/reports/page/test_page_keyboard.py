@@ -21,7 +21,7 @@ PLACE = "Number(document.activeElement.closest('.row').dataset.place)"
 
 
 def test_the_tab_key_leaves_the_table_after_one_row(tmp_path: Path, opened: Opened) -> None:
-    """Tab reaches only one of sixty rows, the one last reached with arrow keys. Enter opens it, and Escape returns to it."""
+    """Tab reaches one of sixty rows: the one that arrow keys last selected. Enter opens it, and Escape returns to it."""
     page = opened(written(tmp_path / "run", *(rollout(f"s-{number:02}", number / 60) for number in range(60))))
 
     poll(page, ROWS + ".length")
@@ -53,7 +53,7 @@ def test_the_focus_stays_when_the_table_is_drawn_again(tmp_path: Path, opened: O
     assert ("c", 2) == (page.evaluate(FOCUSED), page.evaluate(PLACE))
 
 
-def test_the_focus_goes_with_its_scenario(tmp_path: Path, opened: Opened) -> None:
+def test_the_focus_stays_on_its_scenario(tmp_path: Path, opened: Opened) -> None:
     """A row keeps the focus if it is scrolled out of sight. If it is filtered out, the table gets the focus, so that no key is lost."""
     page = opened(written(tmp_path / "run", *(rollout(f"s-{number:02}", number / 60) for number in range(60))))
 
@@ -81,7 +81,7 @@ def test_points_of_a_picture_are_reached(tmp_path: Path, opened: Opened) -> None
         page.keyboard.press("ArrowRight")
         names.append(page.evaluate(FOCUSED))
     radii = "[...document.querySelectorAll('#speed .point')].map(each => getComputedStyle(each).r)"
-    assert 2 == len({*page.evaluate(radii)})  # the one that has the focus is greater
+    assert 2 == len({*page.evaluate(radii)})  # the point with the focus is larger
     assert ["fast", "middle", "slow", "slow"] == [name.partition(":")[0] for name in names]
     page.evaluate("buildSpeed()")
     assert page.evaluate(FOCUSED).startswith("slow:")
@@ -90,8 +90,8 @@ def test_points_of_a_picture_are_reached(tmp_path: Path, opened: Opened) -> None
     poll(page, "document.querySelector('dialog .transcript')?.textContent.includes('lamp, slow?')")
 
 
-def test_what_a_screen_reader_is_told(tmp_path: Path, opened: Opened) -> None:
-    """Rows and links have their roles, no link is inside an image, which would hide it, and headings skip no level."""
+def test_roles_for_screen_readers(tmp_path: Path, opened: Opened) -> None:
+    """Rows and links have their roles, no link is inside an image, where it would be hidden, and headings skip no level."""
     page = opened(written(tmp_path / "run", rollout("a"), rollout("b", 0.2)))
 
     poll(page, ROWS + ".length")
@@ -104,7 +104,7 @@ def test_what_a_screen_reader_is_told(tmp_path: Path, opened: Opened) -> None:
     assert [] == [pair for pair in pairwise(levels) if pair[1] > pair[0] + 1]
 
 
-def test_the_report_as_a_screen_reader_is_told_of_it(tmp_path: Path, opened: Opened) -> None:
+def test_the_report_for_screen_readers(tmp_path: Path, opened: Opened) -> None:
     """The report can be opened with the keyboard. Its tables have names and headers, and headings skip no level."""
     page = opened(written(tmp_path / "run", rollout("a"), rollout("b", 0.2)))
 
@@ -134,6 +134,6 @@ def test_the_focus_comes_back_to_the_report(tmp_path: Path, opened: Opened) -> N
     page.keyboard.press("Escape")
     poll(page, "!document.getElementById('rollout').open")
     assert "#shop/a" == poll(page, "document.activeElement.getAttribute('href')")
-    poll(page, "location.hash === '#scenarios'")  # the browser closes the dialog before the page is told
+    poll(page, "location.hash === '#scenarios'")  # the browser closes the dialog before the page gets the event
     page.keyboard.press("Enter")
     poll(page, "document.getElementById('rollout').open")

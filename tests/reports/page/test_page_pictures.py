@@ -29,7 +29,7 @@ Opened = Callable[..., Any]
 FIGURES = "[...document.querySelectorAll('#speed figure')].map(each => each.querySelector('figcaption').textContent)"
 
 
-def test_what_servers_told(tmp_path: Path, opened: Opened) -> None:
+def test_server_metrics(tmp_path: Path, opened: Opened) -> None:
     """Each gauge of a server has a chart over time below the rollouts in flight, with the values and the unit."""
     names = SERVERS["vllm"]
     directory = run_directory(tmp_path / "run", rollout("a", ended_ns=BEGAN + 10_000_000_000))
@@ -52,7 +52,7 @@ def test_what_servers_told(tmp_path: Path, opened: Opened) -> None:
     assert step < start  # upwards
 
 
-def test_rollouts_of_no_time_are_not_in_flight(tmp_path: Path, opened: Opened) -> None:
+def test_rollouts_without_duration_are_not_in_flight(tmp_path: Path, opened: Opened) -> None:
     """Rollouts with a duration of 0 never make the number in flight negative."""
     short = [rollout(f"s-{number}", ended_ns=BEGAN) for number in range(3)]
     page = opened(written(tmp_path / "run", rollout("a"), *short))
@@ -95,7 +95,7 @@ def test_an_interval_is_a_picture(tmp_path: Path, opened: Opened) -> None:
     assert "PASS" == page.inner_text(".intervals .good").strip()
 
 
-def test_arms_are_sides(tmp_path: Path, opened: Opened) -> None:
+def test_arms_are_compared_like_runs(tmp_path: Path, opened: Opened) -> None:
     """Variants of one run are compared like runs: scores in the table, flipped scenarios, and rollouts side by side."""
     rollouts = [
         replace(rollout(name, score), variant=arm)
@@ -139,7 +139,7 @@ def test_print(tmp_path: Path, opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("name", ["<img src=x onerror='window.ran=1'>", '"><script>window.ran=2<', "\u202egnp.exe\x1b[31m", "&lt;b&gt;"])
-def test_names_of_directories_are_words(tmp_path: Path, opened: Opened, name: str) -> None:
+def test_names_of_directories_are_shown_as_text(tmp_path: Path, opened: Opened, name: str) -> None:
     """Any name of a directory is shown as the name of the run: in the title, on the first screen, and in comparisons."""
     for each in (name, f"{name}2"):
         run_directory(tmp_path / each, rollout("a"), rollout("b", 0.2))
@@ -175,7 +175,7 @@ def test_bins_are_those_of_the_data(tmp_path: Path, opened: Opened) -> None:
 def test_answers_and_a_verified_task(tmp_path: Path, opened: Opened) -> None:
     """Accuracy and calibration are on the first screen. A task shows its reward once, and the output of its verifier.
 
-    The verifier works when the rollout is over: the axis goes on to its end, and it is no part of the rollout's time.
+    The verifier runs after the end of the rollout. The time axis includes it, but it is not part of the rollout's time.
     """
     judged = Score(1.0, {"judged": 1.0, "confidence": 0.75}, "right")
     verified = Verification(0.5, {"reward": 0.5}, 1, "2 passed, 1 failed", "test_port", BEGAN + 100_000_000, BEGAN + 350_000_000)

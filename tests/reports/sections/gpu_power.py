@@ -1,4 +1,4 @@
-"""A section that a plugin adds to reports: how much power the GPUs took. `test_sections_plugins` installs this file as it is."""
+"""A section that a plugin adds to reports: the power of the GPUs. `test_sections_plugins` installs this file unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rollouts of a shop in which `find` is the tool to call."""
+"""Rollouts of a shop in which `find` is the expected tool."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_agentbench.records import Rollout, Score, ToolCall
 
 
 def rollout(scenario: str, *calls: str, tsq: float = 0.0, trial: int = 1, status: str = "ok", **keys: Any) -> Rollout:
-    """A rollout that called these tools; of an agent that failed there is no score."""
+    """Returns a rollout that called these tools. After an agent error there is no score."""
     made = tuple(ToolCall(name, {}, 1) for name in calls)
     scores = {} if status == "agent_error" else {"tsq": Score(tsq)}
     return Rollout("shop", scenario, "default", trial, status, tool_calls=made, expected=({"tool": "find"},), scores=scores, **keys)

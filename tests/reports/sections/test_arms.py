@@ -85,7 +85,7 @@ def test_the_goodput_of_each_arm() -> None:
 
 
 @pytest.mark.parametrize(("dead", "alive"), [("b", "c"), ("c", "b")])
-def test_an_arm_that_is_gone_leaves_the_others(dead: str, alive: str) -> None:
+def test_a_lost_arm_does_not_affect_the_others(dead: str, alive: str) -> None:
     """A failed arm has a reason, and its comparisons are not shown."""
     ab = three_arms({alive: 2.0}, {}, ArmFacts(failures={dead: f"arm {dead}: it is gone"}))
 
@@ -98,7 +98,7 @@ def test_an_arm_that_is_gone_leaves_the_others(dead: str, alive: str) -> None:
 
 
 def test_without_the_first_arm_nothing_is_compared() -> None:
-    """If no arms are left to compare, a fact gives the reason; otherwise it says that the failed arms are left out."""
+    """If no arms are left to compare, a fact gives the reason. Otherwise it says that the failed arms are left out."""
     nothing = three_arms({}, {}, ArmFacts(failures={"a": "arm a: it is gone"}))
     some = three_arms({}, {}, ArmFacts(failures={"b": "arm a: it is gone"}))
 
@@ -121,7 +121,7 @@ def test_three_arms() -> None:
     assert (True, False) == (gate_phrases.FAMILY_OF_ARMS in notes(arms(ab)), gate_phrases.FAMILY_OF_ARMS in notes(arms(two_arms(*both()))))
 
 
-def test_what_a_merge_request_shows() -> None:
+def test_the_comment_on_a_merge_request() -> None:
     """A comment has the shown differences and the first score. An annotation warns of each arm that is slower or worse."""
     ab = three_arms({"c": 2.0}, {"b": 0.3})
     shown = compared_in(arms(ab, Level.SUMMARY))
@@ -147,7 +147,7 @@ def test_rates() -> None:
     ]
 
 
-def test_what_was_not_equal() -> None:
+def test_warnings_about_unequal_conditions() -> None:
     """Each warning is a fact with the tone open."""
     ab = two_arms(*both(), facts=ArmFacts(in_sequence=True))
 

@@ -1,4 +1,4 @@
-"""The section of what to look at first."""
+"""The section "What to look at first"."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def quiet(*rollouts: Rollout) -> Run:
     return replace(run, stopwatch=replace(run.stopwatch, verdict="ok"))
 
 
-def test_what_decides_comes_first() -> None:
+def test_the_order_of_findings() -> None:
     """Rules that did not pass come first, then mistakes, scenarios that passed only in some trials, and timings."""
     rule = rule_result("tsq.mean >= 0.8", "FAIL", 0.5, threshold=0.8)
     trials = [rollout("b", "find", tsq=1.0), rollout("b", "order", trial=2)]
@@ -63,7 +63,7 @@ def test_ten_at_most() -> None:
     assert [gate_phrases.result] * MOST == [each.phrase for each in found]
 
 
-def test_rules_that_hold_are_no_news() -> None:
+def test_passed_rules_have_no_line() -> None:
     """Passed rules have no line, nor has a run without problems."""
     run = replace(quiet(rollout("a", "find", tsq=1.0)), gate=gate_result("PASS", rule_result("tsq.mean >= 0.8", "PASS", 1.0)))
 
@@ -86,7 +86,7 @@ def test_tasks() -> None:
     assert suite_phrases.tasks not in [each.phrase for each in first_look(run_of(solved))]
 
 
-def test_what_took_most_of_the_time() -> None:
+def test_a_large_part_of_the_time() -> None:
     """A part of the rollouts' time has a line if its share is large."""
     run = quiet(rollout("a", "find", tsq=1.0))
     split = {"decoding": PartOfTime(GREAT, 1.0, None), "tools": PartOfTime(GREAT - 0.01, 1.0, None)}
@@ -103,7 +103,7 @@ def test_failed_calls() -> None:
     assert [(serving_phrases.failed_of_all, (failed.performance,))] == [(each.phrase, each.values) for each in first_look(failed)]
 
 
-def test_of_several_suites() -> None:
+def test_several_suites() -> None:
     """A finding names its suite if there are several."""
     run = quiet(rollout("a", "order"))
     several = replace(run, suites=dict.fromkeys(("shop", "bank"), run.suites["shop"]))

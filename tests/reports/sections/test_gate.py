@@ -40,7 +40,7 @@ def test_no_gate() -> None:
 
 
 def test_the_worst_rule_first() -> None:
-    """Rules are sorted by verdict, the worst first, each with its tone, reason and notes."""
+    """Rules are sorted by verdict, the worst first. Each has its tone, its reason and its notes."""
     rules = [rule_result(f"tsq.mean >= {verdict}", verdict, notes=("a note",) * (verdict == "FAIL")) for verdict in ORDER]
     found = gate_of(*rules)
 
@@ -67,7 +67,10 @@ def test_levels() -> None:
 
 
 def test_which_scenarios_got_worse() -> None:
-    """With at least five trials, significant scenarios are listed with p-values; with fewer, lower scores are listed without."""
+    """With at least five trials, significant scenarios are listed with p-values.
+
+    With fewer trials, lower scores are listed without p-values.
+    """
     many = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=12, trials=6), run(n=30, trials=6))
     few = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=3), run(n=30))
     claims, ranking = gate_of(many), gate_of(few)
@@ -97,7 +100,7 @@ def test_many_scenarios_that_got_worse() -> None:
     assert ["s-00", "s-00", "s-01"] == [suspect.scenario for _, suspect, _ in said(first, gate_phrases.claim)]
     assert {""} == {suite for _, _, suite in said(full, gate_phrases.claim)}
     of_two = gate_of(rules[0], replace(rules[1], suite="bank"), level=Level.FULL)
-    assert {"shop", "bank"} == {suite for _, _, suite in said(of_two, gate_phrases.claim)}  # which the lines name
+    assert {"shop", "bank"} == {suite for _, _, suite in said(of_two, gate_phrases.claim)}  # the lines name the suites
 
 
 def test_a_ranking_on_the_first_page() -> None:

@@ -25,7 +25,7 @@ def run_with(*tests: Failure) -> Run:
     return run_of(tests=OutcomeCounts(failures=tests, **counts))
 
 
-def test_what_was_planned() -> None:
+def test_progress() -> None:
     """Progress and exit status are shown with -v, rollouts that were not run on the first page."""
     full = report(QUIET, Level.FULL)
 
@@ -78,7 +78,7 @@ def test_tests_that_could_not_be_measured() -> None:
     assert ([1, 3], [2]) == tuple([int(test[-3:-1]) for test, _ in table(each)] for each in (lost, other))
 
 
-def test_what_did_not_happen_is_not_told() -> None:
+def test_undisturbed_runs() -> None:
     """Only a disturbed run has facts about disturbances."""
     quiet = run_of(Rollout("shop", "s", "default", 1, "ok"))
     disturbed = run_of(losses=("a file is gone",), damaged=("line 3",), backend=replace(QUIET.backend, restarts={"engine": 1}))

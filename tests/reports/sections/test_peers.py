@@ -14,7 +14,7 @@ ONE = PeerTable("Tool 1.0", ("",), {"TTFT": (float("inf"),)}, ())
 
 
 def test_tables() -> None:
-    """Each table says which calls it covers and how its numbers differ. Counts have no decimals; missing values are empty."""
+    """Each table says which calls it covers and how its numbers differ. Counts have no decimals, and missing values are empty."""
     report = document("tool", [("of arm a", TWO), ("of arm b", ONE)])
     first, second = tables(report, "metric")
 

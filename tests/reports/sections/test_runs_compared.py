@@ -46,7 +46,7 @@ def test_scores_and_differences() -> None:
     table = titled(document(runs, details=False), "shop")
 
     assert ["", "a", "b", "c"] == [column.title for column in table.columns]
-    assert ["", "a"] == [column.title for column in table.columns[: table.repeated]]  # a part without the reference says nothing
+    assert ["", "a"] == [column.title for column in table.columns[: table.repeated]]  # a part without the reference would be meaningless
     titles = [words(row[0]).strip() for row in table.rows]
     at = titles.index("tsq")
     assert ["tsq", "95 %", "vs a", ""] == titles[at : at + 4]
@@ -110,7 +110,7 @@ def test_details() -> None:
     assert [] == [*differing(same)]
 
 
-def test_only_so_many_scenarios() -> None:
+def test_the_number_of_scenarios_is_limited() -> None:
     """A table for a terminal is limited, and its title has the total. Otherwise it has all rows."""
     base, new = (evidence(trial(f"{number:02}", score) for number in range(MOST + 5)) for score in (1.0, 0.0))
     runs = several(passing(base), passing(new))
@@ -173,7 +173,7 @@ def test_hundred_columns(count: int) -> None:
     assert any(line.startswith("scenario-") and "..." in line for line in shown)
 
 
-def test_names_are_no_markup() -> None:
+def test_names_are_escaped() -> None:
     """Names of scenarios and runs are escaped."""
     hostile = "<b>|@you"
     runs = RunComparison(("[x](y)", "b"), (passing(evidence([trial(hostile)])), passing(evidence([trial(hostile, 0.0)]))))

@@ -23,7 +23,7 @@ from tests.tables.shop import ALL
 EXAMPLE = Path(__file__).with_name("gpu_power.py")
 MODULES = ("gpu_power", "broken_section")
 
-#: Sections that cannot be made -> what is wrong with them.
+#: Failing sections -> their errors.
 BROKEN = {
     "broken_section:fails": "ZeroDivisionError: division by zero",
     "broken_section:speechless": "KeyError: 'no word'",
@@ -50,7 +50,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Installs a plugin whose entry points name sections."""
+    """Returns a function that installs a plugin whose entry points name sections."""
 
     def installed(**entries: str) -> None:
         site = tmp_path / "site"
@@ -90,7 +90,7 @@ def test_a_section_of_a_plugin(install: Install) -> None:
     assert part(report(run_of(*ALL)), "GPU power") is None
 
 
-def test_it_reaches_all_readers(install: Install, tmp_path: Path) -> None:
+def test_the_section_is_in_all_reports(install: Install, tmp_path: Path) -> None:
     """The section is on the first page, with -v, in report.md, in comments and in report.html, but not with -q."""
     install(power="gpu_power:section")
     run = powered()

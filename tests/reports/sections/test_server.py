@@ -15,8 +15,8 @@ def full(**changes: object) -> Document:
     return report(run_of(serving=replace(SERVING, **changes)), Level.FULL)  # type: ignore[arg-type]  # its fields, of several types
 
 
-def test_what_servers_say() -> None:
-    """Cache and load are always shown; each GPU has a fact with its name."""
+def test_facts_about_servers() -> None:
+    """Cache and load are always shown. Each GPU has a fact with its name."""
     found = full(gpus={"0": GPU})
 
     assert ([(replace(SERVING, gpus={"0": GPU}),)],) * 2 == (
@@ -28,7 +28,7 @@ def test_what_servers_say() -> None:
     assert [] == facts(report(run_of()), "server")
 
 
-def test_what_disturbed_them() -> None:
+def test_disturbances() -> None:
     """Decreases of counters and long sampling gaps are shown if there were any."""
     late, restarted = full(longest_gap_s=3.9), full(resets=2)
 
@@ -37,7 +37,7 @@ def test_what_disturbed_them() -> None:
     assert [] == said(full(longest_gap_s=2.5), serving_phrases.sampling_gap)
 
 
-def test_doubts() -> None:
+def test_disagreements() -> None:
     """Disagreements and sampling problems have their own labels and the tone open."""
     found = full(disagreements=("a",), notes=("b",))
 

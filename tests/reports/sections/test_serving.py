@@ -53,7 +53,7 @@ def test_latencies_of_a_terminal() -> None:
 
 
 def test_measures_by_level() -> None:
-    """The first page has the first latency; a summary has all, with more details."""
+    """The first page has the first latency. A summary has all latencies, with more details."""
     first, summary = report(TIMED, Level.FIRST_PAGE), report(TIMED, Level.SUMMARY)
     titles = {name: {"ttft": "TTFT", "itl": "ITL", "e2e": "E2E"}[name] for name in LATENCIES}
 
@@ -72,14 +72,14 @@ def test_measures_by_level() -> None:
     )
 
 
-def test_who_had_the_time() -> None:
+def test_the_split_of_the_time() -> None:
     """Each part has its share, its mean and its median."""
     assert [*rows(TIMED, "part")["decoding"]] == pytest.approx([0.6, 30.0, 30.0])
     assert [(TIMED.performance.split,)] == said(report(TIMED, Level.FULL), serving_phrases.split)
 
 
 def test_failed_calls() -> None:
-    """The first page counts failed calls; -v and files have a fact for each kind."""
+    """The first page counts failed calls. With -v and in files, each kind has a fact."""
     performance = TIMED.performance
     whole = run_of(Rollout("shop", "s", "default", 1, "ok", ended_ns=50_000_000, calls=(GOOD,)))
 

@@ -14,7 +14,7 @@ from tests.made_runs import run_of
 RUN = run_of()
 
 
-def test_what_a_report_stands_on() -> None:
+def test_facts_by_level() -> None:
     """Files have the backend, command, settings, machine and packages. A summary has the backend and the time."""
     summary, files = report(RUN, Level.SUMMARY), report(RUN, Level.VERBOSE)
 
@@ -26,8 +26,8 @@ def test_what_a_report_stands_on() -> None:
     assert [] == said(summary, phrases.command)
 
 
-def test_what_stands_in_them() -> None:
-    """The texts have backend, model, concurrency, versions and packages, or say that they are unknown."""
+def test_texts_of_facts() -> None:
+    """The texts contain backend, model, concurrency, versions and packages, or say that they are unknown."""
     unknown = run_of(settings=replace(RUN.settings, concurrency=None), backend=replace(RUN.backend, served_model=None))
     assert ["embedded", "m"] == [each.text for each in spans(phrases.backend(RUN)) if isinstance(each, Code)]
     assert ["8"] == amounts(phrases.backend(RUN))
@@ -38,7 +38,7 @@ def test_what_stands_in_them() -> None:
     assert "unknown" == phrases.packages(replace(RUN.environment, packages={}))
 
 
-def test_what_was_changed_for_a_run() -> None:
+def test_changed_settings() -> None:
     """Settings changed on the command line are listed, or `none`."""
     changed = run_of(settings=replace(RUN.settings, changes={"agent.seed": 1}))
 
@@ -46,7 +46,7 @@ def test_what_was_changed_for_a_run() -> None:
     assert [({},)] == said(report(RUN, Level.VERBOSE), phrases.settings)
 
 
-def test_what_a_backend_says() -> None:
+def test_notes_of_a_backend() -> None:
     """The note and the warnings of a backend are facts."""
     noted = run_of(backend=replace(RUN.backend, note="a baseline", warnings=("another model",)))
 

@@ -32,7 +32,7 @@ def test_means_and_statuses() -> None:
     assert [(3,)] == said(report, phrases.running)
 
 
-def test_one_that_ran_again() -> None:
+def test_a_removed_rollout() -> None:
     """A removed rollout is not counted any more."""
     so_far = SoFar()
     so_far.add(rollout("a", 0.0))

@@ -36,7 +36,7 @@ def table(run: Run, *titles: str) -> list[tuple[Any, ...]]:
     return values_of(found)
 
 
-def test_what_went_wrong() -> None:
+def test_mistakes() -> None:
     """Kinds of mistakes, confused tools, and tools have a table each. A run without mistakes has none."""
     run, right = run_of(rollout("a", "order"), rollout("b", "order"), rollout("c", "find", tsq=1.0)), run_of(rollout("c", "find", tsq=1.0))
 
@@ -58,7 +58,10 @@ def test_mistakes_by_level() -> None:
 
 
 def test_pass_rates() -> None:
-    """The table has scenarios whose trials did not all pass, the worst first, and a note on the others. With one trial there is none."""
+    """The table has the scenarios whose trials did not all pass, the worst first.
+
+    A note counts the others. With one trial there is no table.
+    """
     many = [Rollout("shop", f"s-{at}", "default", trial, "ok", scores={"tsq": Score(trial > at)}) for at in range(25) for trial in (1, 2)]
     run, once = run_of(*many), run_of(*many[::2])
     passes = run.suites["shop"].passes
@@ -116,7 +119,7 @@ def titles(run: Run, title: str) -> list[str]:
     return [column.title for each in section.blocks if isinstance(each, Table) for column in each.columns]
 
 
-def test_what_was_not_measured() -> None:
+def test_unmeasured_rollouts() -> None:
     """A rollout without a score has its status and reason."""
     lost = rollout("s-1", status="agent_error", reason="KeyError: 'x'\nTraceback")
     run = run_of(lost)
@@ -237,8 +240,8 @@ def test_every_scenario() -> None:
     assert [(run,)] == said(report(run), suite_phrases.spreadsheet)
 
 
-def test_scores_that_are_not_there() -> None:
-    """The first page has three causes and counts the others. Files have all."""
+def test_missing_scores() -> None:
+    """The first page has three causes of missing scores and counts the others. Files have all causes."""
     run = run_of(rollout("s-0", score_errors={"tsq": "KeyError: 'x'"}))
     causes = tuple(ScorerFailure("tsq", f"KeyError: {number}", 1, "s-0") for number in range(CAUSES + 2))
     many = replace(run, suites={"shop": replace(run.suites["shop"], scorer_failures=causes)})
@@ -250,7 +253,7 @@ def test_scores_that_are_not_there() -> None:
     assert (CAUSES + 2, []) == (len(said(verbose, suite_phrases.scorer_failure)), said(verbose, suite_phrases.more_causes))
 
 
-def test_scenarios_in_no_gate() -> None:
+def test_scenarios_without_a_gate() -> None:
     """Quarantined scenarios are counted on the first page, named with -v, and have a table with their owners in files."""
     entry = QuarantineResult("s-0", "ada", "the label is disputed", "2999-12-31", tests=3, passed=2)
     run = run_of()
@@ -265,7 +268,7 @@ def test_scenarios_in_no_gate() -> None:
     size = replace(suite, dataset=replace(suite.dataset, size=7))
     assert [["1", "7"]] * 2 == [amounts(each(size)) for each in (suite_phrases.quarantined_count, suite_phrases.unsupported_count)]
     assert ([], []) == (said(report(run), suite_phrases.quarantined_count), said(report(run), suite_phrases.unsupported))
-    files = report(held, Level.VERBOSE)  # which have the names in a table
+    files = report(held, Level.VERBOSE)  # files have the names in a table
     assert ([(suite,)], []) == (said(files, suite_phrases.quarantined_count), said(files, suite_phrases.quarantined))
 
 
@@ -325,7 +328,7 @@ def test_drafts() -> None:
 
 
 def test_roles() -> None:
-    """A terminal has a fact for each role except the agent; files have a table of all. Without roles there is neither."""
+    """A terminal has a fact for each role except the agent. Files have a table of all roles. Without roles there is neither."""
     agent, search = (
         replace(NO_CALLS, models=("m",), calls=1, measured=1),
         replace(NO_CALLS, calls=2, failed_calls={"cut": 1}, currency="USD"),

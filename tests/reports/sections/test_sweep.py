@@ -57,7 +57,7 @@ def test_conclusions(sweep: Sweep) -> None:
     assert [([8],)] == said(more, capacity_phrases.unwarmed)
 
 
-def test_the_picture_is_in_files_alone(sweep: Sweep) -> None:
+def test_the_picture_is_only_in_files(sweep: Sweep) -> None:
     """A terminal shows neither the picture nor the names of files. Without matplotlib there is no picture."""
     report = document(sweep, JUDGED, TERMS, "sweep.png")
 

@@ -40,8 +40,8 @@ def test_regressions() -> None:
     assert [every["n3"], every["n1"]] == [each for _, each in said(report, comparison_phrases.step)]
 
 
-def test_a_terminal_has_lines() -> None:
-    """A terminal has a line for each regression; a page has the table and the charts instead."""
+def test_a_terminal_has_lines_of_regressions() -> None:
+    """A terminal has a line for each regression. A page has the table and the charts instead."""
     report = document(history(*nights(0.9, 0.3, 0.9)))
     terminal, page = report.at(Level.FULL), report.at(Level.VERBOSE)
 
@@ -53,7 +53,7 @@ def test_a_terminal_has_lines() -> None:
 
 
 def test_nothing_to_compare() -> None:
-    """Only compared runs have the note that there is no regression; a single run, or runs with different scenarios, have another."""
+    """If runs were compared, a note says that there is no regression. A single run, or runs with different scenarios, have another note."""
     several = history(night(0), night(1))
     one = history(night(0))
     apart = history(night(0), night(1, cache="cold", content={**HASHES, "scenario": "another"}))
@@ -97,7 +97,7 @@ def test_runs_of_one_day() -> None:
     assert [["2026-03-01 05:30", "2026-03-01 07:30"], ["2026-03-01", "2026-03-02"]] == labels
 
 
-def test_what_could_not_be_read() -> None:
+def test_unreadable_runs() -> None:
     """A left-out run is named with the reason."""
     trend = history(*nights(0.9, 0.9))
     left_out = ExcludedRun("old", "of another version")

@@ -47,7 +47,10 @@ LABELS = ("anchor", "replayed", "speed", "TTFT p50", "duration")
 
 
 def test_ranking() -> None:
-    """Each metric says whether settings are ranked. Without the run's own setting, nothing is ranked; a single setting has no ranking."""
+    """Each metric says whether settings are ranked.
+
+    Without the run's own setting nothing is ranked, and a single setting has no ranking.
+    """
     unknown = replace(ANSWER, own=None, off={}, lacking=("workers",))
     alone = replace(ANSWER, answers=[OWN])
 

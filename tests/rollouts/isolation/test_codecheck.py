@@ -60,7 +60,7 @@ def test_several_suites(tmp_path: Path) -> None:
     assert NotLoaded(f"{tmp_path}/sound/suite.yaml: {walk}") == third
 
 
-def test_whose_code_is_tried(tmp_path: Path) -> None:
+def test_which_suites_are_checked(tmp_path: Path) -> None:
     """A process is started only for a suite with its own agent or scorer, and for an agent only if its variant runs."""
     plain = suite(tmp_path, "", agent={"kind": "tool_calling"}, variants={"own": {"kind": "./agent.py:run"}})
 

@@ -139,7 +139,7 @@ async def test_a_job_that_cannot_be_read(tmp_path: Path, job: Job, reason: str) 
         assert JobRefused(reason) == await (process.read(FROM_AGENT) if isinstance(job, AgentJob) else process.read(FROM_SCORER))
 
 
-async def test_a_template_process_that_is_gone(tmp_path: Path) -> None:
+async def test_a_template_process_that_has_died(tmp_path: Path) -> None:
     """A job of a dead template process raises InfraError, before and after its death is noticed, and no socket stays open."""
     has_died = asyncio.Event()
     template = await Template.start(shop(tmp_path), "default", lambda _: has_died.set())
@@ -157,7 +157,7 @@ async def test_a_template_process_that_is_gone(tmp_path: Path) -> None:
     gc.collect()  # A socket that is still open causes a warning now.
 
 
-async def test_an_answer_that_is_no_text(tmp_path: Path) -> None:
+async def test_an_answer_that_is_not_a_text(tmp_path: Path) -> None:
     """An answer that no record can hold is an error of the agent. A job that a scorer's process cannot read is an error of the scorer."""
     suite = shop(tmp_path)
     wrong = replace(SCENARIO, id="wrong")

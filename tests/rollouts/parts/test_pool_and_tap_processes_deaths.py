@@ -25,7 +25,7 @@ def test_three_deaths_and_nothing_between() -> None:
     assert [True, True, True, False] == [deaths.add(part, ()).again for part in ("pool", "tap", "pool", "pool")]
 
 
-def test_what_ends_elsewhere() -> None:
+def test_rollouts_that_do_not_use_the_part() -> None:
     """A finished rollout does not reset the count of a part that it does not use, such as the engine of the other arm."""
     deaths, again = RestartPolicy(), []
     for _ in range(3):
@@ -35,8 +35,8 @@ def test_what_ends_elsewhere() -> None:
     assert [True, True, False] == again
 
 
-def test_the_one_that_kills_is_singled_out() -> None:
-    """Rollouts in flight at two deaths run alone. A third death names the responsible one; others that ran alone are cleared."""
+def test_the_responsible_rollout_is_found() -> None:
+    """Rollouts in flight at two deaths run alone. A third death names the responsible one, and others that ran alone are cleared."""
     deaths = RestartPolicy()
     deaths.add("pool", {A, B, C})
 
@@ -57,7 +57,7 @@ def test_deaths_of_different_parts_are_not_added_up() -> None:
     assert RestartDecision(again=True) == deaths.add("engine", {A})
 
 
-def test_three_to_blame_one_after_the_other() -> None:
+def test_three_responsible_rollouts_in_a_row() -> None:
     """After three responsible rollouts in a row the part is given up. Their records do not count as finished rollouts."""
     deaths, again = RestartPolicy(), []
     for key in (A, B, C):
@@ -67,7 +67,7 @@ def test_three_to_blame_one_after_the_other() -> None:
     assert [True] * 8 + [False] == again
 
 
-def test_a_pool_that_says_which_one_it_was() -> None:
+def test_a_pool_that_names_the_responsible_rollout() -> None:
     """The rollout that the pool names is responsible at once, and others in flight are not suspected."""
     deaths = RestartPolicy()
     for _ in range(2):

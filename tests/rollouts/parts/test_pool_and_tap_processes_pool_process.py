@@ -41,7 +41,7 @@ def started(
             pool.child.process.kill()
 
 
-def test_it_is_listened_to_until_it_is_dead(tmp_path: Path) -> None:
+def test_messages_are_handled_until_its_death(tmp_path: Path) -> None:
     """Messages of a pool are handled in their order. Its death is reported once, with whether it served."""
     messages: queue.SimpleQueue[ToController] = queue.SimpleQueue()
     with started(tmp_path, messages.put) as (pool, deaths):
@@ -57,7 +57,7 @@ def test_it_is_listened_to_until_it_is_dead(tmp_path: Path) -> None:
     assert (0, True, None) == (pool.child.process.returncode, deaths.empty(), pool.blocked_rollout)
 
 
-def test_last_words_that_cannot_be_read(tmp_path: Path) -> None:
+def test_last_messages_that_cannot_be_read(tmp_path: Path) -> None:
     """Each whole line that cannot be read becomes a sentence for the user, and later lines are read. A truncated line is ignored."""
     end = Rollout("shop", "s-0", "default", 1, "agent_error", "it blocks")
     lines = [b"{", b'["BlockedBy", {"rollout": 5}]', json_text.dumps_any(header(BlockedBy(end))), b'["ShowU']
@@ -75,7 +75,7 @@ def test_last_words_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_one_that_cannot_be_listened_to(tmp_path: Path) -> None:
+def test_a_message_that_cannot_be_read(tmp_path: Path) -> None:
     """If a message of a pool cannot be read, the pool is killed instead of waiting for an answer, and counts as dead."""
 
     def fail(message: ToController) -> None:
@@ -91,7 +91,7 @@ def test_one_that_cannot_be_listened_to(tmp_path: Path) -> None:
         assert "SIGKILL" not in exit_message
 
 
-def test_one_that_cannot_be_started(tmp_path: Path) -> None:
+def test_a_pool_that_cannot_be_started(tmp_path: Path) -> None:
     """If the config cannot be made, no descriptor of the pipe stays open."""
     writers: list[int] = []
 

@@ -71,7 +71,7 @@ def is_kept(port: int) -> bool:
     return False
 
 
-def test_they_share_a_port(tmp_path: Path) -> None:
+def test_taps_share_a_port(tmp_path: Path) -> None:
     """After `ready` all taps serve. They share one port for agents, and each has its own control port and log."""
     with tap_processes(tmp_path, 3) as taps:
         taps.ready()

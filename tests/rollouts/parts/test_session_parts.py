@@ -66,7 +66,7 @@ def test_tests_connect_before_the_backend_answers(tmp_path: Path) -> None:
         with pytest.raises(ConnectionError):
             running.test.receive(GetRollout(A))
         running.test.close()
-        running.test.plan(A, B)  # like a second test process
+        running.test.plan(A, B)  # The new connection is like that of a second test process.
         running.test.send(GetRollout(A))
         running.begin(url)
 
@@ -127,7 +127,10 @@ def test_a_tap_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_pool_and_tap_are_killed_at_once(tmp_path: Path) -> None:
-    """Both are started again. The calls recorded by the tap are lost. The rollout runs again and is recorded once."""
+    """If pool and tap die at once, both are started again.
+
+    The calls recorded by the tap are lost. The rollout runs again and is recorded once.
+    """
     request_log = tmp_path / "requests.jsonl"
     with engine(tmp_path, [stalled(A, 1), ANSWER], request_log=str(request_log)) as url, running_parts(tmp_path) as running:
         running.begin(url)
@@ -140,7 +143,7 @@ def test_pool_and_tap_are_killed_at_once(tmp_path: Path) -> None:
     assert [(A, "ok")] == running.recorded
 
 
-def test_no_attempt_begins_while_a_part_is_away(tmp_path: Path) -> None:
+def test_no_attempt_begins_while_a_part_is_unavailable(tmp_path: Path) -> None:
     """Attempts wait until no source reports an unavailable part. A pool that starts meanwhile waits, too."""
     with engine(tmp_path, [ANSWER]) as url, running_parts(tmp_path) as running:
         running.begin(url)
@@ -179,7 +182,7 @@ def test_a_backend_that_has_moved(tmp_path: Path) -> None:
     assert ["old", "new", "new"] == answers
 
 
-#: It ends the process of the pool once for each file `go`, after its first call.
+#: An agent that ends the process of the pool once for each file `go`, after its first call.
 DEADLY = """
 import asyncio
 import os
@@ -204,7 +207,7 @@ class Deadly(ToolCalling):
 
 
 def test_agent_code_that_kills_the_pool(tmp_path: Path) -> None:
-    """Rollouts in flight at two deaths run alone. The third death makes the responsible one an agent_error; the others are complete."""
+    """Rollouts in flight at two deaths run alone. The third death makes the responsible one an agent_error. The others are complete."""
     (tmp_path / "agent.py").write_text(DEADLY)
     go, request_log = tmp_path / "go", tmp_path / "requests.jsonl"
     settings = pool_settings(small_suite(tmp_path, agent={"kind": "./agent.py:Deadly"}))
@@ -330,7 +333,7 @@ def test_a_tap_that_cannot_be_started_again(tmp_path: Path) -> None:
 
 
 def test_taps_that_do_not_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`start` raises BackendError with the end of the tap's log. A pool runs then and tells tests why they get no rollouts."""
+    """`start` raises BackendError with the end of the tap's log. The pool then runs, and tests get the reason why there are no rollouts."""
     (tmp_path / "uvloop.py").write_text("raise ImportError('this is another uvloop')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with running_parts(tmp_path, start=False) as running:

@@ -52,7 +52,10 @@ async def addresses(
     pool: int = 1,
     before: RolloutTally = NO_TALLY,
 ) -> AsyncIterator[Addresses]:
-    """Yields the addresses of one pool, whose taps forward calls to an endpoint. The pool ends with the block; open addresses stay open."""
+    """Yields the addresses of one pool, whose taps forward calls to an endpoint.
+
+    The pool ends with the block, but open addresses stay open.
+    """
     async with aiohttp.ClientSession() as session:
         those = Addresses("20260101-120000-1a2b", pool, secret, tell, lambda: "", before)
         those.session = session
@@ -140,7 +143,7 @@ async def test_a_token_can_be_derived_from_number_and_secret(taps: TapPorts, sec
     assert {32} == {len(each) for each in hidden}
 
 
-async def test_nothing_secret_is_told(taps: TapPorts, router: Router, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_entries_contain_no_secrets(taps: TapPorts, router: Router, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No entry contains a token, a key or a header of an endpoint, including the entries of a take-over."""
     monkeypatch.setenv("SEARCH_KEY", "hush-role")
     labels = {"kind": "thunderagent"}
@@ -171,7 +174,10 @@ async def test_nothing_secret_is_told(taps: TapPorts, router: Router, secret: st
 
 
 async def test_addresses_that_a_dead_pool_left_open(taps: TapPorts, router: Router, secret: str) -> None:
-    """They are closed at the tap, so that leftovers of an attempt can make no calls. Their calls are kept by rollout."""
+    """Addresses that a dead pool left open are closed at the tap, so that leftovers of an attempt can make no calls.
+
+    Their calls are kept by rollout.
+    """
     entries: list[PoolEntry] = []
     endpoint = endpoint_of(router)
     async with addresses(taps, endpoint, secret, entries.append) as old:
@@ -192,7 +198,7 @@ async def test_addresses_that_a_dead_pool_left_open(taps: TapPorts, router: Rout
     assert [CLOSED] * 4 == [await call(each) for each in (agent, judge, idle, over)]
 
 
-async def test_addresses_that_a_dead_pool_has_lent(taps: TapPorts, router: Router, secret: str) -> None:
+async def test_addresses_that_a_dead_pool_lent_to_tests(taps: TapPorts, router: Router, secret: str) -> None:
     """Lent addresses stay open, because the test process still lives. It can call there, and any later pool can close them."""
     entries: list[PoolEntry] = []
     endpoint = endpoint_of(router, labels={"kind": "thunderagent"})

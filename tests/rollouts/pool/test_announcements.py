@@ -136,7 +136,7 @@ async def test_releases_that_fail(
     assert {} == router.programs
 
 
-async def test_a_stack_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_stack_that_has_died(capsys: pytest.CaptureFixture[str]) -> None:
     """If the stack has died, unreleased rollouts are counted as left, and one is named in the log."""
     async with announcer(NOTHING) as stack:
         stack.announce("1", KEY)
@@ -149,7 +149,7 @@ async def test_a_stack_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 rollouts are not released, among them 20260101-120000-1a2b:" in log
 
 
-async def test_what_nobody_closed(router: Router) -> None:
+async def test_rollouts_that_were_not_closed(router: Router) -> None:
     """At the end of the session, rollouts that are not closed are released, and those of this session that the stack still lists."""
     async with announcer(router.url) as stack:
         unclosed, late = await call(stack, "1"), await call(stack, "2")
@@ -201,7 +201,7 @@ async def test_releases_have_the_backends_key(router: Router) -> None:
     assert ("Bearer hush", "bench") == (headers["authorization"], headers["x-team"])
 
 
-async def test_rollouts_that_called_nobody(router: Router) -> None:
+async def test_rollouts_without_calls(router: Router) -> None:
     """A rollout without calls has not arrived. If the stack does not report arrivals, an answered call counts as arrival."""
     async with announcer(router.url, "dynamo") as stack:
         for token, calls in (("1", []), ("2", [LLMCall(0, 1, 2)]), ("3", [ANSWERED])):
@@ -211,7 +211,8 @@ async def test_rollouts_that_called_nobody(router: Router) -> None:
     assert tally(labelled=3, announced=1) == asdict(stack.tally)
 
 
-async def test_labels_that_nobody_knows() -> None:
+async def test_unknown_labels() -> None:
+    """An unknown kind of labels is an error that names it."""
     with pytest.raises(ConfigError, match="labels: no kind 'dynamic'"):
         async with announcer(NOTHING, "dynamic"):
             pass

@@ -48,7 +48,7 @@ def test_lines(tmp_path: Path) -> None:
     assert [facts, facts, None, None, None] == [trace.take(f"chatcmpl-{id}") for id in ("a", "b", "b", "c", "from-before")]
 
 
-def test_one_that_begins_anew(tmp_path: Path) -> None:
+def test_a_file_that_begins_again(tmp_path: Path) -> None:
     """A restarted frontend may write its file from the start. A frontend that has not started has no lines."""
     file = tmp_path / "requests.jsonl"
     trace = RequestTrace(file, "run:")

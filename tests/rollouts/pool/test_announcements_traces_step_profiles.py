@@ -55,7 +55,7 @@ async def test_a_file_of_several_runs(tmp_path: Path) -> None:
     assert (True, 500.0, {"run:a"}) == (complete, queue(call), profiles.sessions)
 
 
-async def test_rows_that_are_torn_or_begin_anew(tmp_path: Path) -> None:
+async def test_incomplete_rows_and_a_file_that_begins_again(tmp_path: Path) -> None:
     """Only complete rows count. A restarted router may have begun its file again."""
     file = tmp_path / "announcements.csv"
     profiles = StepProfiles(file, "run:")

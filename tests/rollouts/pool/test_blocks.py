@@ -52,7 +52,7 @@ def test_arms_with_a_concurrency_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("scenarios", "trials", "concurrency", "pairs"), [(100, 1, 8, 10), (100, 3, 8, 12), (24, 1, 6, 4), (500, 1, 8, 16)]
 )
-def test_blocks_are_shorter_where_there_are_few(scenarios: int, trials: int, concurrency: int, pairs: int) -> None:
+def test_blocks_are_shorter_if_there_are_few_scenarios(scenarios: int, trials: int, concurrency: int, pairs: int) -> None:
     """There are ten rounds, because an interval needs pairs of blocks, unless a block would be smaller than the concurrency."""
     blocks = arrange(keys(scenarios, trials), AB, concurrency)
 

@@ -45,7 +45,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_an_outage_counts_for_those_who_use_the_part() -> None:
+def test_an_outage_counts_for_rollouts_that_use_the_part() -> None:
     """An outage of a part that all rollouts use counts for each of them, one of a group's part only for that group."""
     controller = Controller()
     outages = controller.outages

@@ -160,7 +160,10 @@ def acting(action: Callable[[], object], answer: bytes) -> Handler:
 
 
 async def test_an_attempt(folder: Path, taps: TapPorts) -> None:
-    """The record has what was measured and the session's number. The host is told when the attempt begins, before it can make calls."""
+    """The record has the measured values and the session's number.
+
+    The host gets a message when the attempt begins, before it can make calls.
+    """
     host = Host()
     async with backend(answering(said("Yes."))) as url, running(shop(folder), taps, host, f"{url}/v1") as runner:
         rollout = await runner.run(KEY)
@@ -225,7 +228,7 @@ async def test_code_that_cannot_be_loaded(folder: Path, taps: TapPorts) -> None:
 
 
 @pytest.mark.parametrize("is_dead", [True, False])
-async def test_a_tap_that_is_away(folder: Path, taps: TapPorts, is_dead: bool) -> None:
+async def test_an_attempt_without_a_tap(folder: Path, taps: TapPorts, is_dead: bool) -> None:
     """Without a tap the record is an infra_error. If the tap has died, the attempt counts as interrupted, with the same record."""
     host = Host()
     host.dead = {"tap": ""} if is_dead else {}
@@ -259,7 +262,7 @@ async def test_a_tap_that_is_away(folder: Path, taps: TapPorts, is_dead: bool) -
 async def test_an_attempt_that_an_outage_interrupted(
     folder: Path, taps: TapPorts, key: RolloutKey, dead: dict[str, str], is_interrupted: bool
 ) -> None:
-    """Only outages of parts that the rollout uses count, and only after the attempt began; an earlier outage of the tap does not."""
+    """An outage counts only if the rollout uses the part and the outage began after the attempt. The tap's outage began before."""
     host = Host()
     host.outages.update({"tap": ""})
     host.dead = dead
@@ -429,7 +432,7 @@ async def test_a_first_call_without_a_tap(folder: Path, taps: TapPorts) -> None:
 
 @pytest.mark.parametrize(("budget", "seconds"), [(None, 40.0), (7.0, 7.0)])
 async def test_the_longest_time_of_an_attempt(folder: Path, taps: TapPorts, budget: float | None, seconds: float) -> None:
-    """It is the longest time limit of the suites, unless the session has one for all."""
+    """The longest time of an attempt is the longest time limit of the suites, unless the session has one limit for all."""
     short, long = shop(folder, timeout=30.0), shop(folder, timeout=40.0)
     suites = {"short": short.for_pool(), "long": long.for_pool()}
     async with running(short, taps, Host(), suites=suites, budget=budget) as runner:

@@ -28,7 +28,7 @@ def keys(names: str) -> list[RolloutKey]:
 
 
 class FakeRollouts:
-    """The environment of a scheduler: rollouts that end when the test says so, and a journal."""
+    """The environment of a scheduler: rollouts that end when the test decides it, and a journal."""
 
     def __init__(
         self, *, concurrency: int = 8, retries: int = 0, keep_order: bool = False, durations: dict[str, float] | None = None
@@ -178,7 +178,10 @@ async def test_a_recording_holds_its_place() -> None:
     ],
 )
 async def test_the_order(durations: dict[str, float], keep_order: bool, order: str) -> None:
-    """Rollouts run longest first if durations are known, unknown ones before all others; otherwise, and under -x, as planned."""
+    """If durations are known, rollouts run longest first, after those with unknown durations.
+
+    Otherwise, and under -x, they run as planned.
+    """
     fake = FakeRollouts(concurrency=1, durations=durations, keep_order=keep_order)
     fake.go.set()
     fake.scheduler.plan(keys("abcd"))
@@ -213,7 +216,7 @@ async def test_an_unplanned_rollout_goes_first() -> None:
     assert "azbc" == fake.begun
 
 
-async def test_who_stops_waiting_harms_nobody() -> None:
+async def test_a_test_process_that_stops_waiting() -> None:
     """A test process that dies while it waits cancels neither the rollout nor other waits for it."""
     fake = FakeRollouts()
     fake.scheduler.plan(keys("a"))
@@ -284,7 +287,7 @@ async def test_no_retries() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("oh"), GeneratorExit("oh"), KeyboardInterrupt("oh")])
-async def test_a_fault_of_ours_reaches_who_waits(error: BaseException) -> None:
+async def test_a_bug_in_the_pool_reaches_the_waiting_test(error: BaseException) -> None:
     """A bug in the pool ends one rollout without a record, and the waiting test gets it. Other rollouts continue."""
     fake = FakeRollouts(concurrency=1, retries=2)
     fake.ends = {"a": [error]}
@@ -311,7 +314,7 @@ async def test_a_record_that_cannot_be_written() -> None:
     assert (OK, "ab") == (good, fake.begun)
 
 
-async def test_stop_answers_what_waits_and_lets_the_rest_end() -> None:
+async def test_stop_answers_waiting_rollouts_and_lets_running_ones_end() -> None:
     """After `stop` no rollout begins. Waiting ones get the reason at once, and running ones end and are recorded."""
     fake = FakeRollouts(concurrency=1)
     fake.scheduler.plan(keys("abc"))
@@ -359,7 +362,7 @@ async def test_no_attempt_after_the_stop() -> None:
     assert "a" == fake.begun
 
 
-async def test_cancel_answers_everybody_at_once() -> None:
+async def test_cancel_answers_all_requests_at_once() -> None:
     """After `cancel` all requests are answered, whether their rollout ran, waited or was never planned. Nothing is recorded."""
     fake = FakeRollouts(concurrency=2)
     fake.scheduler.plan(keys("abcd"))
@@ -426,7 +429,7 @@ async def test_what_has_ended_is_recorded() -> None:
     assert b"line of a" == fake.scheduler.body(keys("a")[0])
 
 
-async def test_held_back() -> None:
+async def test_no_attempt_begins_during_a_hold() -> None:
     """While a part is unavailable no attempt begins, neither a first nor a further one. After that they begin."""
     fake = FakeRollouts(concurrency=1, retries=1)
     fake.ends["a"] = ["infra_error", "ok"]
@@ -485,7 +488,7 @@ async def test_a_stop_after_a_hold_that_follows_at_once() -> None:
     assert "" == fake.begun
 
 
-async def test_held_back_for_ever() -> None:
+async def test_a_hold_that_never_ends() -> None:
     """If the part does not come back, held rollouts end with the attempts that they had."""
     fake = FakeRollouts(concurrency=1, retries=5)
     fake.ends["a"] = ["infra_error"]
@@ -536,7 +539,7 @@ async def test_an_interruption_costs_no_retry() -> None:
 
 
 async def test_an_interruption_of_one_attempt_excuses_no_other() -> None:
-    """Of two attempts that fail at the same time, only the one that was not interrupted spends a retry."""
+    """If two attempts fail at the same time, only the one that was not interrupted spends a retry."""
     fake = FakeRollouts(concurrency=2)
     fake.ends = {"a": [INTERRUPTED, "ok"], "b": ["infra_error", "ok"]}
     fake.scheduler.plan(keys("ab"))
@@ -547,7 +550,7 @@ async def test_an_interruption_of_one_attempt_excuses_no_other() -> None:
     assert [OK, Outcome("infra_error", "infra_error: why", recorded=True)] == await fake.outcomes("ab")
 
 
-async def test_an_interruption_while_a_part_is_away() -> None:
+async def test_an_interruption_while_a_part_is_unavailable() -> None:
     """The rollout waits until the part is available again. If that never happens, it ends with the attempt that it had."""
     for comes_back in (True, False):
         fake = FakeRollouts(concurrency=1)
@@ -623,7 +626,7 @@ async def test_a_round_is_over() -> None:
 
 
 @pytest.mark.parametrize("why", ["stopped", "the disk is full"])
-async def test_a_round_that_is_not_whole(why: str) -> None:
+async def test_an_incomplete_round(why: str) -> None:
     """`settled` returns False if rollouts were stopped, or one has no record."""
     fake = FakeRollouts(concurrency=1)
     fake.refused = "a" if why != "stopped" else ""

@@ -96,7 +96,7 @@ async def test_each_block_runs_at_its_own_concurrency() -> None:
     assert [3, 1, 3] == running
 
 
-async def test_an_arm_that_is_not_there() -> None:
+async def test_an_arm_that_cannot_run() -> None:
     """Rollouts of an arm that cannot run are refused with the reason, also if `enter` raises. Those of the other arm run."""
     for why in ("it did not boot", InfraError("the tap is gone"), ValueError("x")):
         fake, turns = fake_with_switch()
@@ -153,7 +153,7 @@ async def test_a_hold_between_two_blocks() -> None:
         assert ["low:ab", "end", *([] if is_stopped else ["high:CD", "end"])] == turns.story
 
 
-async def test_an_arm_that_goes() -> None:
+async def test_an_arm_that_is_dropped() -> None:
     """Rollouts of a dropped arm that have not begun are refused, also later ones. Running ones end, and the other arm's blocks run."""
     fake, _ = fake_with_switch(concurrency=1)
     fake.scheduler.plan(keys("abCDef"))
@@ -168,7 +168,7 @@ async def test_an_arm_that_goes() -> None:
     assert "aCD" == fake.begun
 
 
-async def test_an_arm_that_goes_while_the_queue_is_held() -> None:
+async def test_an_arm_that_is_dropped_during_a_hold() -> None:
     """An interrupted attempt of the dropped arm is final, with the drop as its cause. The other arm continues."""
     fake, _ = fake_with_switch(concurrency=1)
     fake.ends["a"] = [INTERRUPTED]
@@ -226,7 +226,7 @@ async def test_a_service_that_is_back_starts_nothing_early() -> None:
     assert [OK, OK] == await fake.outcomes("ab")
 
 
-async def test_what_was_in_no_plan_has_a_block_of_its_own() -> None:
+async def test_an_unplanned_rollout_has_a_block_of_its_own() -> None:
     """A rollout that is requested later waits for a block of its own, so that it never runs on the other arm."""
     fake, turns = fake_with_switch()
     fake.scheduler.plan(keys("ab"))

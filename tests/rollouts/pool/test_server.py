@@ -249,7 +249,7 @@ async def test_an_end_in_the_middle_of_a_record() -> None:
         assert (protocol.Drained(RolloutTally()), b"") == await controller.next_message()
 
 
-async def test_a_controller_that_cannot_be_understood() -> None:
+async def test_an_unreadable_message_of_the_controller() -> None:
     """After an unreadable message no test and no round keeps waiting. The pool continues to read, so the session ends as usual."""
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
@@ -266,7 +266,7 @@ async def test_a_controller_that_cannot_be_understood() -> None:
             assert isinstance(message, RolloutRead)
 
 
-async def test_a_turn_that_cannot_be_understood() -> None:
+async def test_an_unreadable_answer_while_an_arm_is_prepared() -> None:
     """A test whose rollout waits for an arm is answered, too. Later answers are not assigned to other questions."""
     blocks = BlockSettings({"default": VariantOrigin("default", "a")}, "cold", in_sequence=False, own={})
     async with session(blocks=blocks) as connected:
@@ -325,7 +325,7 @@ async def test_the_backend_without_its_key() -> None:
         assert (BackendReady(Endpoint("http://127.0.0.1:9/v1", "m", context_length=8192)), b"") == await test.answer(GetBackend())
 
 
-async def test_a_stranger() -> None:
+async def test_a_client_with_another_token() -> None:
     """A connection with another token is closed without an answer."""
     async with session() as connected:
         stranger = await connected.connect("test", token="guess")
@@ -335,7 +335,7 @@ async def test_a_stranger() -> None:
 
 
 async def test_the_time_limit() -> None:
-    """After the time limit no rollout begins, and waiting tests are told."""
+    """After the time limit no rollout begins, and waiting tests get the reason."""
     async with session(time_limit=0.0) as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         connected.start(controller)

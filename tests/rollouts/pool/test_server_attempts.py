@@ -48,8 +48,9 @@ async def finished(controller: Line, count: int = 1) -> list[Rollout]:
     """Waits for the records of so many rollouts, answers as the journal does, and returns the records."""
     records = []
     for _ in range(count):
-        message, line = await controller.next_message()
+        message, body = await controller.next_message()
         assert isinstance(message, protocol.RolloutFinished)
+        line, *_ = body.split(b"\n")  # lines for messages.jsonl follow
         controller.tell(protocol.RecordLine(), line)
         records.append(rollout_of(line))
     return records
@@ -111,7 +112,7 @@ async def test_a_record_of_an_earlier_pool() -> None:
 
 
 async def test_a_round_of_an_earlier_pool() -> None:
-    """Trials that no test requests run, too, and the controller is told when all have ended."""
+    """Trials that no test requests run, too, and the controller gets a message when all have ended."""
     left = (RolloutsPlanned((FIRST,)), RolloutRead(FIRST), RoundAdded((SECOND, THIRD)))
     async with session(left) as connected:
         controller = await connected.connect("controller")
@@ -124,7 +125,7 @@ async def test_a_round_of_an_earlier_pool() -> None:
 
 
 async def test_a_rollout_that_runs_alone() -> None:
-    """It runs before all others, and none of those begins until it has ended."""
+    """A rollout that runs alone runs before all others, and none of those begins until it has ended."""
     left = (RolloutsPlanned((FIRST, SECOND, THIRD)), RunAlone((SECOND,)))
     async with session(left, scheduling=scheduling()) as connected:
         controller = await connected.connect("controller")
@@ -141,7 +142,10 @@ async def test_a_rollout_that_runs_alone() -> None:
 
 
 async def test_a_rollout_that_does_not_run_again() -> None:
-    """It gets the record that the controller has decided on. Its interrupted attempt is not reported as failed."""
+    """A rollout that must not run again gets the record that the controller has decided on.
+
+    Its interrupted attempt is not reported as failed.
+    """
     end = Rollout(*FIRST, status="agent_error", reason="it blocked the event loop", log="hello\n")
     left = (RolloutsPlanned((FIRST,)), AttemptBegun(FIRST, 5), EndRollout(end))
     async with session(left) as connected:
@@ -158,7 +162,7 @@ async def test_a_rollout_that_does_not_run_again() -> None:
 
 @pytest.mark.parametrize(("interrupted", "attempts"), [(False, 2), (True, 3)])
 async def test_failed_attempts_of_an_earlier_pool(interrupted: bool, attempts: int) -> None:
-    """They are in the record. Each is a spent retry, unless it was interrupted."""
+    """Failed attempts of an earlier pool are in the record. Each is a spent retry, unless it was interrupted."""
     left = (RolloutsPlanned((FIRST,)), AttemptBegun(FIRST, 10), AttemptFailed(FIRST, FAILED, interrupted))
     async with session(left, scheduling=scheduling(retries=1)) as connected:
         controller = await connected.connect("controller")
@@ -229,7 +233,7 @@ async def test_blocks_continue_to_be_numbered(taps: TapPorts) -> None:
 
 
 async def test_lines_that_are_damaged() -> None:
-    """The user is told of each damaged line, and all others count."""
+    """The user gets a message about each damaged line. All other lines count."""
     left = (RolloutsPlanned((FIRST, SECOND)), b"what?\n", RolloutRead(FIRST), b"{}\n")
     async with session(left) as connected:
         controller = await connected.connect("controller")

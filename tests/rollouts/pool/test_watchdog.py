@@ -56,7 +56,7 @@ def after(samples: int, run: Callable[[Block], Any]) -> FakePipe:
     return pipe
 
 
-def test_it_speaks_when_a_step_lasts() -> None:
+def test_it_warns_if_a_step_lasts_long() -> None:
     """The watchdog warns once, not before PATIENCE. The sentence has the rollout, the line and the advice."""
     run = agent(lambda mark: mark.begin("the agent", 600))
 
@@ -113,7 +113,7 @@ def test_a_scorer_that_blocks() -> None:
     assert "blocked_loop.py:" in rollout.score_errors["slow"]
 
 
-def test_what_an_agent_has_left_behind() -> None:
+def test_code_that_blocks_after_its_rollout() -> None:
     """Code that blocks the loop after its rollout has ended makes the pool end, but changes no record."""
     pipe = after(SAMPLES, agent(lambda mark: mark.begin("the agent", 0.0), left=True))
 
@@ -133,7 +133,7 @@ def test_code_that_works_for_no_rollout() -> None:
     assert [] == pipe.ends
 
 
-def test_a_loop_that_turns_again() -> None:
+def test_a_loop_that_is_no_longer_blocked() -> None:
     """The message says how long the loop was blocked. A slow loop does not count as blocked."""
     pipe = FakePipe()
     watchdog = Watchdog(pipe, 600)

@@ -39,7 +39,7 @@ def test_the_line_that_is_named(files: list[str], named: str) -> None:
     assert named == line_to_name([CodeLine(file, 1) for file in files]).file
 
 
-def test_a_line_shows_itself(tmp_path: Path) -> None:
+def test_the_text_of_a_line(tmp_path: Path) -> None:
     """A line is shown with file, number and text. A file that cannot be read has no text."""
     (tmp_path / "agent.py").write_text("import time\n    time.sleep(3600)  \n")
 

@@ -1,4 +1,4 @@
-"""The Berkeley Function Calling Leaderboard as it is installed."""
+"""Reading the Berkeley Function Calling Leaderboard from its installed package."""
 
 from __future__ import annotations
 
@@ -54,8 +54,11 @@ def scenarios() -> dict[str, Scenario]:
     return {scenario.id: scenario for scenario in load().scenarios}
 
 
-def test_every_category_is_whole() -> None:
-    """Each category has as many scenarios as the package has questions, and the README says so; ids are the package's and unique."""
+def test_every_category_is_complete() -> None:
+    """Each category has as many scenarios as the package has questions, and the README has the same numbers.
+
+    Ids are those of the package and unique.
+    """
     everything = load().scenarios
     readme = (ROOT / "scenarios/bfcl/README.md").read_text(encoding="utf-8")
 
@@ -67,8 +70,8 @@ def test_every_category_is_whole() -> None:
     assert [] == [category for category, count in COUNTS.items() if f"| `{category}` | {count:,} |" not in readme]
 
 
-def test_nothing_of_the_schemas_is_lost() -> None:
-    """From every tool the package's own description of it can be made again: name, text, every key and type of its schema."""
+def test_schemas_are_converted_without_loss() -> None:
+    """The package's own description of each tool can be made again from the scenario: name, text, and every key and type of the schema."""
     for category in SINGLE_TURN:
         for entry in lines(questions_file(data_folder(), category)):
             tools = scenarios()[entry["id"]].tools
@@ -78,13 +81,13 @@ def test_nothing_of_the_schemas_is_lost() -> None:
 
 
 @pytest.mark.slow
-def test_the_data_is_sound() -> None:
-    """What is not checked each time a suite is loaded holds: schemas compile, labels name tools that exist."""
+def test_the_data_is_valid() -> None:
+    """Schemas compile and labels name existing tools. These checks are too slow for each time that a suite is loaded."""
     check_scenarios(scenarios().values(), data_folder())
 
 
-def test_labels_accept_what_they_say() -> None:
-    """The first right values of every label make the score 1; seven labels of the package accept no value at all."""
+def test_labels_accept_their_own_values() -> None:
+    """The first accepted values of every label give the score 1, except for at most seven labels of the package, which accept no value."""
     impossible = []
     for scenario in scenarios().values():
         calls = [
@@ -96,7 +99,9 @@ def test_labels_accept_what_they_say() -> None:
             impossible.append(scenario.id)
             continue
         rollout = Rollout("bfcl", scenario.id, "default", 1, "ok", tool_calls=tuple(calls))
-        if not any(isinstance(value, dict | list) for call in calls for value in call.arguments.values()):  # those hold patterns
+        if not any(
+            isinstance(value, dict | list) for call in calls for value in call.arguments.values()
+        ):  # nested fields have alternatives
             assert 1.0 == tsq_arguments(scenario, rollout) == exact_match(scenario, rollout), scenario.id
 
     assert 1 <= len(impossible) <= 7
@@ -109,7 +114,7 @@ def _first(label: dict[str, dict[str, list[object]]]) -> dict[str, list[object]]
 
 
 def test_irrelevant_questions_expect_no_call() -> None:
-    """Where no tool serves the question, any call is wrong."""
+    """If no tool fits the question, any call is wrong."""
     for id in ("irrelevance_0", "live_irrelevance_0-0-0"):
         scenario = scenarios()[id]
         called = ToolCall(scenario.tools[0].name, {}, 1)
@@ -120,7 +125,10 @@ def test_irrelevant_questions_expect_no_call() -> None:
 
 
 def test_a_conversation() -> None:
-    """Its first message starts it, the others come later; its tools are those of its classes without the excluded ones."""
+    """The first message of a conversation starts it, and the others follow later.
+
+    Its tools are those of its classes without the excluded ones.
+    """
     scenario = scenarios()["multi_turn_base_0"]
 
     assert 1 == len(scenario.messages)
@@ -137,8 +145,8 @@ def test_a_conversation() -> None:
         assert len(entry["question"]) == 1 + len(scenarios()[entry["id"]].turns)
 
 
-def test_the_suite_says_what_it_is() -> None:
-    """Version and checksum of the data are recorded with every run."""
+def test_version_and_checksum() -> None:
+    """The suite has the version and the checksum of its data, which are recorded with every run."""
     dataset = load_suite(ROOT / "scenarios/bfcl/suite.yaml").dataset
 
     assert ("bfcl", "", SHA256, VERSION, 3675) == (dataset.format, dataset.file, dataset.sha256, dataset.version, dataset.size)
@@ -146,7 +154,7 @@ def test_the_suite_says_what_it_is() -> None:
 
 
 def test_scenarios_share_their_tools() -> None:
-    """Equal tools are one object, here and in the pool, so that thousands of scenarios stay small."""
+    """Scenarios with equal tools share one object, also in the pool, so that thousands of scenarios need little memory."""
     suite = load_suite(ROOT / "scenarios/bfcl/suite.yaml")
     there = sent(suite.for_pool())
 
@@ -155,7 +163,7 @@ def test_scenarios_share_their_tools() -> None:
 
 
 def test_changed_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data that is not the package's own is not taken for it."""
+    """Data that differs from the package's own is refused, with the command that restores it."""
     monkeypatch.setattr("pytest_agentbench.suites.datasets.bfcl.SHA256", "0" * 64)
 
     with pytest.raises(ConfigError, match=r"is not the data of bfcl-eval 2026\.3\.23; restore it with `pip install --force-reinstall"):
@@ -163,8 +171,8 @@ def test_changed_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_crosscheck_with_their_checker_is_up_to_date() -> None:
-    """More than 300 answers were judged by both; every disagreement has a cause with an opinion, and the page lists them all."""
+def test_the_crosscheck_with_the_checker_of_the_package_is_up_to_date() -> None:
+    """More than 300 answers were judged by both checkers. Every disagreement has a known cause, and the page lists all of them."""
     every = compared()
     differ = [each for each in every if not each.agree]
 

@@ -1,4 +1,4 @@
-"""What the leaderboard's package says is read without loss. These tests need no package."""
+"""Converting schemas, labels and calls of the leaderboard's package without loss. These tests do not need the package."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCHEMAS = st.recursive(
 
 
 @given(SCHEMAS)
-def test_schemas_lose_nothing(schema: Json) -> None:
+def test_schemas_are_converted_without_loss(schema: Json) -> None:
     """A schema of the package becomes a JSON schema, from which the original can be made again."""
     converted = json_schema(schema)
 
@@ -56,8 +56,8 @@ def test_schemas_lose_nothing(schema: Json) -> None:
         ("string", "", 1),
     ],
 )
-def test_what_a_type_takes(theirs: str, good: object, bad: object) -> None:
-    """Each type of the package takes what it means, and nothing else; what was a tuple says so."""
+def test_values_of_a_type(theirs: str, good: object, bad: object) -> None:
+    """Each type of the package accepts its own values and no others. A schema that was a tuple is marked as one."""
     check = fastjsonschema.compile(json_schema({"type": theirs}))
 
     assert good == check(good)
@@ -68,7 +68,7 @@ def test_what_a_type_takes(theirs: str, good: object, bad: object) -> None:
 
 @pytest.mark.parametrize("value", [None, 1, "a", [], {}, True, 0.5])
 def test_any_takes_everything(value: object) -> None:
-    """A value that may be anything is restricted by no type."""
+    """The type `any` accepts every value."""
     assert value == fastjsonschema.compile(json_schema({"type": "any", "description": "Anything."}))(value)
 
 
@@ -115,7 +115,9 @@ DOCS: list[Json] = [
     ],
 )
 def test_labels(values: Json, accepts: Json, optional: list[str]) -> None:
-    """All right values stay; "" says that an argument may be left out, unless it is required, and is a value where a text is wanted."""
+    """All accepted values are kept. "" means that an argument is optional, unless it is required, and is also a value if the argument is a
+    text.
+    """
     assert {"tool": "book.table", "accepts": accepts, "optional": optional} == label({"book.table": values}, DOCS)
 
 
@@ -127,8 +129,8 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), VALUES), st.integers(0, 4))
-def test_calls_are_read_as_python_means_them(arguments: dict[str, Any], positional: int) -> None:
-    """Arguments by position and by name come out as they went in."""
+def test_python_calls_are_parsed(arguments: dict[str, Any], positional: int) -> None:
+    """Positional and named arguments of a Python call are read with their values."""
     ordered = [*arguments]
     written = [repr(arguments[name]) for name in ordered[:positional]]
     written += [f"{name}={arguments[name]!r}" for name in ordered[positional:]]
@@ -136,11 +138,11 @@ def test_calls_are_read_as_python_means_them(arguments: dict[str, Any], position
     assert ("cp", arguments) == python_call(f"cp({', '.join(written)})", {"cp": ordered})
 
 
-def test_what_a_missing_data_set_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without the package, and with another version of it, the sentence names the suite's file and the command that brings the data."""
+def test_a_missing_data_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """If the package is missing or has another version, the error names the suite's file and the command that installs the data."""
     command = "`pip install --no-deps bfcl-eval==2026.3.23`"
     suite = ROOT / "scenarios/bfcl/suite.yaml"
-    load_suite(ROOT / "scenarios/banking/suite.yaml")  # imports what reading a suite takes, before there is nothing to import from
+    load_suite(ROOT / "scenarios/banking/suite.yaml")  # imports all modules that are needed, before sys.path becomes empty
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
     with pytest.raises(MissingData) as absent:

@@ -1,4 +1,4 @@
-"""A suite's own data format: a function that its suite.yaml names by import path."""
+"""A data format of the suite itself: a function that suite.yaml names by its import path."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE = "shop-0,Do you have brass lamps?,brass lamp\nshop-1,Do you have oak chai
 
 
 def write(folder: Path, reader: str = READER, format: str = "./reader.py:load", more: str = "") -> Path:
-    """A suite.yaml whose data is a table."""
+    """Writes a suite.yaml whose data is a table, and returns its path."""
     (folder / "data").mkdir(exist_ok=True)
     (folder / "data" / "shop.csv").write_text(TABLE)
     (folder / "reader.py").write_text(reader)
@@ -43,7 +43,7 @@ def fault(folder: Path, reader: str, **suite: str) -> str:
 
 
 def test_a_file_of_the_suite(tmp_path: Path) -> None:
-    """Scenarios are what the function makes of the data file, and the data set says by which format."""
+    """Scenarios are those that the function returns for the data file, and the data set has the name of the format."""
     suite = load_suite(write(tmp_path))
 
     assert ["shop-0", "shop-1"] == [each.id for each in suite.scenarios]
@@ -60,7 +60,7 @@ def test_a_file_of_the_suite(tmp_path: Path) -> None:
 
 
 def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`package.module:function` does as well."""
+    """A format may also be given as `package.module:function`."""
     monkeypatch.syspath_prepend(tmp_path)
     write(tmp_path)
     (tmp_path / "our_formats.py").write_text(READER)
@@ -68,8 +68,8 @@ def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2 == load_suite(write(tmp_path, format="our_formats:load")).dataset.size
 
 
-def test_another_reader_is_other_data(tmp_path: Path) -> None:
-    """A run is not compared in silence with one whose scenarios were read by other code."""
+def test_another_reader_changes_the_checksum(tmp_path: Path) -> None:
+    """If the code of the reader changes, the checksum of the data set changes, so that the runs are not compared."""
     first = load_suite(write(tmp_path)).dataset.sha256
     again = load_suite(write(tmp_path)).dataset.sha256
     (tmp_path / "other").mkdir()
@@ -116,19 +116,19 @@ def test_another_reader_is_other_data(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(tmp_path: Path, reader: str, sentence: str) -> None:
-    """Whatever is wrong with a format is one sentence that names its place."""
+    """A faulty format is reported in one sentence that says where the fault is."""
     assert sentence in fault(tmp_path, reader)
 
 
-def test_a_tools_file_is_for_formats_that_take_one(tmp_path: Path) -> None:
-    """It is not left out in silence."""
+def test_a_tools_file_for_a_format_without_one(tmp_path: Path) -> None:
+    """A tools file is refused if the function of the format does not take one."""
     (tmp_path / "tools.json").write_text("[]")
 
     assert "should take (file, tools_file), not (file)" in fault(tmp_path, READER, more=", tools: tools.json")
 
 
 def test_unknown_names(tmp_path: Path) -> None:
-    """The sentence has the known ones, and the way to one's own."""
+    """The error of an unknown format lists the known ones, and says how to use a format of one's own."""
     sentence = fault(tmp_path, READER, format="csv")
 
     assert f"suite.yaml: no dataset format 'csv'; known: {', '.join(FORMATS)}, or an import path such as my_package.formats:csv" in sentence

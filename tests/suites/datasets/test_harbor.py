@@ -1,4 +1,4 @@
-"""Harbor task directories as scenarios."""
+"""Reading Harbor task directories as scenarios."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_agentbench.suites.suite import Suite, Task
 from tests.sent import sent
 from tests.tasks import write_task
 
-#: Everything that is supported.
+#: A task.toml with all supported keys.
 WHOLE = """
 schema_version = "1.4"
 artifacts = ["/app/report.txt", {source = "/app/data", destination = "data"}]
@@ -50,7 +50,10 @@ env = {ANSWER = "42"}
 
 
 def test_a_task(tmp_path: Path) -> None:
-    """Directory name, instruction and every fact of task.toml; a template of the host's environment has its default."""
+    """A scenario has the name of the directory, the instruction and all values of task.toml.
+
+    A template of an environment variable gets its default.
+    """
     directory = write_task(tmp_path, "log-forensics", files={"task.toml": WHOLE})
     found = scenario(directory)
 
@@ -92,7 +95,7 @@ def test_a_task(tmp_path: Path) -> None:
 
 
 def test_an_empty_task_toml(tmp_path: Path) -> None:
-    """Harbor's own defaults: the agent has no limit of its own, the verifier ten minutes, and the network is open."""
+    """An empty task.toml has the defaults of Harbor: no time limit for the agent, ten minutes for the verifier, and an open network."""
     task = scenario(write_task(tmp_path)).task
 
     assert task is not None
@@ -106,7 +109,7 @@ def test_an_empty_task_toml(tmp_path: Path) -> None:
 
 
 def test_older_schemas(tmp_path: Path) -> None:
-    """`version`, `memory`, `storage` and `allow_internet` are read as what they are called today; forgotten keys are passed over."""
+    """The old keys `version`, `memory`, `storage` and `allow_internet` are read as their new names. Obsolete keys are ignored."""
     old = (
         'version = "1.0"\n[verifier]\nrestart_environment = false\n[environment]\nmemory = "2G"\nstorage = "1.5G"\nallow_internet = false\n'
     )
@@ -117,7 +120,7 @@ def test_older_schemas(tmp_path: Path) -> None:
 
 
 def test_a_task_with_an_image(tmp_path: Path) -> None:
-    """It needs no environment/, and nothing is built."""
+    """A task with an image needs no environment/, and nothing is built."""
     text = '[environment]\ndocker_image = "ours/task:1"\n'
     task = scenario(write_task(tmp_path, without=("environment/Dockerfile",), files={"task.toml": text})).task
 
@@ -126,7 +129,7 @@ def test_a_task_with_an_image(tmp_path: Path) -> None:
 
 
 def test_a_canary(tmp_path: Path) -> None:
-    """Lines that mark a benchmark in training data are not shown to the agent; others of their kind are."""
+    """Lines that mark a benchmark in training data are not shown to the agent. Other lines with the word are shown."""
     text = "<!-- benchmark CANARY 123 -->\n# canary: 456\n\n# Task\nFind the canary.\n# canary below\n"
 
     assert (
@@ -135,7 +138,7 @@ def test_a_canary(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_tasks(tmp_path: Path) -> None:
-    """Tasks come by name, two that differ in case too; files and folders that are none are passed over."""
+    """Tasks are sorted by name, also if two names differ only in case. Files and folders that are not tasks are ignored."""
     for name in ("zebra", "Apple", "apple"):
         write_task(tmp_path, name)
     for junk in ("__pycache__", ".git", "notes"):
@@ -146,8 +149,8 @@ def test_a_folder_of_tasks(tmp_path: Path) -> None:
     assert ["Apple", "apple", "zebra"] == [each.id for each in load(tmp_path)]
 
 
-def test_a_half_finished_task_is_no_junk(tmp_path: Path) -> None:
-    """One without its task.toml would be missing in silence."""
+def test_a_task_without_task_toml(tmp_path: Path) -> None:
+    """A directory with an instruction but without task.toml is refused instead of ignored."""
     write_task(tmp_path, without=("task.toml",))
 
     with pytest.raises(ConfigError, match=r"hello: has an instruction\.md but no task\.toml; add one"):
@@ -184,8 +187,8 @@ def test_a_half_finished_task_is_no_junk(tmp_path: Path) -> None:
         ("[simulated_user]\nmodel = 'x'\n", "the unknown key `simulated_user`"),
     ],
 )
-def test_what_is_not_supported(tmp_path: Path, text: str, words: str) -> None:
-    """A task that asks for it is there, and says so; nothing of it is left out in silence."""
+def test_unsupported_features(tmp_path: Path, text: str, words: str) -> None:
+    """A task that needs an unsupported feature is a scenario that names the feature."""
     directory = write_task(tmp_path, without=("tests/test.sh", "instruction.md"), files={"task.toml": text})
     (found,) = load(tmp_path)
 
@@ -200,8 +203,8 @@ def test_what_is_not_supported(tmp_path: Path, text: str, words: str) -> None:
         ("trajectory.json", "a conversation to continue (trajectory.json)"),
     ],
 )
-def test_files_that_are_not_supported(tmp_path: Path, file: str, words: str) -> None:
-    """What a task asks for with a file is named, too."""
+def test_unsupported_files(tmp_path: Path, file: str, words: str) -> None:
+    """If a file of a task asks for an unsupported feature, the scenario names the file."""
     task = scenario(write_task(tmp_path, files={file: ""})).task
 
     assert task is not None
@@ -239,7 +242,7 @@ def test_files_that_are_not_supported(tmp_path: Path, file: str, words: str) -> 
     ],
 )
 def test_a_broken_task_toml(tmp_path: Path, text: str, sentence: str) -> None:
-    """One sentence with the file, the key and what is wrong."""
+    """The error about a broken task.toml is one sentence with the file, the key and the fault."""
     directory = write_task(tmp_path, files={"task.toml": text})
 
     with pytest.raises(ConfigError) as caught:
@@ -260,7 +263,7 @@ def test_a_broken_task_toml(tmp_path: Path, text: str, sentence: str) -> None:
     ],
 )
 def test_a_missing_file(tmp_path: Path, name: str, sentence: str) -> None:
-    """The broken task names it, and the other task is whole; only the solution may be missing."""
+    """A task with a missing file is marked as broken and names the file. Other tasks are complete, and a missing solution is allowed."""
     write_task(tmp_path, "whole", without=("solution/solve.sh",))
     write_task(tmp_path, without=(name,))
 
@@ -271,13 +274,16 @@ def test_a_missing_file(tmp_path: Path, name: str, sentence: str) -> None:
 
 
 def test_an_empty_instruction(tmp_path: Path) -> None:
-    """A canary alone asks for nothing either."""
+    """An instruction that is empty without its canary is refused."""
     with pytest.raises(ConfigError, match=r"instruction\.md: is empty; it must contain the instruction for the agent"):
         scenario(write_task(tmp_path, files={"instruction.md": "<!-- canary 1 -->\n\n"}))
 
 
-def test_what_a_task_depends_on(tmp_path: Path) -> None:
-    """The digest changes with tests, solution, environment, task.toml and instruction, the image's with environment/ and its modes only."""
+def test_the_digests_of_a_task(tmp_path: Path) -> None:
+    """The digest of a task changes with tests, solution, environment, task.toml and instruction.
+
+    The digest of its image changes only with the files of environment/ and their modes.
+    """
 
     def digests() -> tuple[str, str]:
         task = scenario(tmp_path / "hello").task
@@ -304,7 +310,10 @@ def suite(folder: Path, more: str = "") -> Suite:
 
 
 def test_a_suite_of_tasks(tmp_path: Path) -> None:
-    """`file` is a folder; its hash covers all in it but what tools leave there; tasks survive the way to another process."""
+    """The data file of a suite of tasks is a folder.
+
+    Its hash includes all files except those that tools leave there, and tasks can be sent to another process.
+    """
     write_task(tmp_path / "tasks", files={"task.toml": WHOLE})
     write_task(tmp_path / "tasks", "gpu", files={"task.toml": "[environment]\ngpus = 1\n"})
     found = suite(tmp_path)
@@ -326,7 +335,7 @@ def test_a_suite_of_tasks(tmp_path: Path) -> None:
 
 
 def test_skipped_checks(tmp_path: Path) -> None:
-    """A skipped check of a verifier is allowed, as in Harbor, if suite.yaml does not say `fail`."""
+    """A skipped check of a verifier is allowed, as in Harbor, unless suite.yaml says `fail`."""
     write_task(tmp_path / "tasks")
     usual = suite(tmp_path)
     (tmp_path / "suite.yaml").write_text("name: ours\ndataset: {format: harbor, file: tasks}\nverifier: {skipped: fail}\n")
@@ -336,7 +345,7 @@ def test_skipped_checks(tmp_path: Path) -> None:
 
 
 def test_changed_files(tmp_path: Path) -> None:
-    """Files of a verifier that an agent changed are allowed if suite.yaml does not say `fail`, which takes a sandbox that compares them."""
+    """An agent may change files of a verifier, unless suite.yaml says `fail`, which needs a sandbox that can compare files."""
     write_task(tmp_path / "tasks")
     usual = suite(tmp_path)
     file, text = tmp_path / "suite.yaml", "name: ours\ndataset: {format: harbor, file: tasks}\nverifier: {changed: fail}\n"
@@ -369,7 +378,7 @@ def test_private_addresses(tmp_path: Path) -> None:
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    """A folder that is not there, a tools file beside it and a folder for a format of files are one sentence each."""
+    """A missing folder, a tools file beside a folder, and a folder for a format that reads files are refused in one sentence each."""
     with pytest.raises(ConfigError, match=r"tasks: the data folder does not exist; see the suite's README\.md"):
         suite(tmp_path)
     write_task(tmp_path / "tasks")
@@ -381,7 +390,7 @@ def test_no_folder(tmp_path: Path) -> None:
 
 
 def test_no_tasks(tmp_path: Path) -> None:
-    """A folder without one is no data."""
+    """A folder without tasks is refused."""
     (tmp_path / "tasks").mkdir()
 
     with pytest.raises(ConfigError, match="tasks: contains no scenarios"):

@@ -1,4 +1,4 @@
-"""Labels guessed from keywords, against values that the original gave."""
+"""Labels that are guessed from keywords, compared with values of the original code."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ TOOLS = [
     ],
 )
 def test_vectors(goals: list[str], derived: list[str]) -> None:
-    """The tools that the original derives for these goals, each once."""
+    """The guessed tools are those of the original for these goals, each once."""
     assert derived == [call["tool"] for call in expected_calls(goals, TOOLS)]
 
 
-def test_the_first_goal_stays() -> None:
-    """A tool that several goals ask for is expected once, for the first of them."""
+def test_a_tool_is_expected_for_its_first_goal() -> None:
+    """A tool that several goals ask for is expected once, for the first of these goals."""
     calls = expected_calls(["TRANSFER it", "check the balance", "transfer more"], TOOLS)
 
     assert [("transfer_funds", "TRANSFER it"), ("get_account_balance", "check the balance")] == [
@@ -46,7 +46,7 @@ def test_the_first_goal_stays() -> None:
     ]
 
 
-def test_words_are_found_inside_words() -> None:
+def test_keywords_match_inside_words() -> None:
     """Keywords are substrings: "block" is in "unblock" and "freeze" in "unfreeze", so either goal expects both tools."""
     tools = [_tool("lock_it", ""), _tool("unfreeze_it", None)]
 
@@ -67,7 +67,7 @@ def test_words_are_found_inside_words() -> None:
     ],
 )
 def test_placeholders(schema: Json, placeholder: Any) -> None:
-    """Parameters are placeholders by type, for required names only."""
+    """Required parameters get placeholders by type. Optional parameters get none."""
     tool = _tool("transfer_funds", "", x=schema)
     tool["properties"]["optional"] = {"type": "string"}
 
@@ -78,7 +78,7 @@ def test_placeholders(schema: Json, placeholder: Any) -> None:
 
 
 def test_a_required_name_without_a_schema_is_a_string() -> None:
-    """Missing properties are treated as strings."""
+    """A required parameter without a schema is treated as a string."""
     (call,) = expected_calls(["transfer"], [{"title": "transfer", "description": "", "properties": {}, "required": ["to"]}])
 
     assert {"tool": "transfer", "parameters": {"to": "<to>"}, "goal": "transfer"} == call

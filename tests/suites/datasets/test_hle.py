@@ -1,4 +1,4 @@
-"""The format of Humanity's Last Exam: what becomes of a row, what is left out, and what never gets out of the file."""
+"""The format of Humanity's Last Exam: how a row becomes a scenario, which rows are left out, and which columns are never read."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def suite(folder: Path, options: str = "{}", file: str = "hle.jsonl") -> Suite:
 
 
 def test_a_row(tmp_path: Path) -> None:
-    """The question is the message; answer, kind and subjects are metadata, and rationale, author and canary are nowhere."""
+    """The question becomes the message.
+
+    Answer, kind and subjects become metadata, and the rationale, the author and the canary are left out.
+    """
     (scenario,) = load(jsonl(tmp_path, row("a"))).scenarios
 
     assert ({"role": "user", "content": "What is a?"},) == scenario.messages
@@ -62,7 +65,7 @@ def test_a_row(tmp_path: Path) -> None:
 
 
 def test_questions_with_a_picture(tmp_path: Path) -> None:
-    """`skip`, the default, leaves them out and counts them; `keep` gives the picture as a part of the message."""
+    """By default (`skip`), questions with a picture are left out and counted. With `keep`, the picture is a part of the message."""
     jsonl(tmp_path, row("a"), row("b", PICTURE))
 
     assert (["a"], {"image questions": 1}) == ([each.id for each in suite(tmp_path).scenarios], suite(tmp_path).dataset.left_out)
@@ -75,7 +78,10 @@ def test_questions_with_a_picture(tmp_path: Path) -> None:
 
 
 def test_parquet(tmp_path: Path) -> None:
-    """The file of the hub gives the same scenarios as the JSON lines, whatever else is in it; another file is said to be none."""
+    """The parquet file of the hub gives the same scenarios as JSON lines, whatever other columns it has.
+
+    An invalid parquet file is refused.
+    """
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = [row("a", image_preview={"bytes": b"\x89PNG"}), row("b", PICTURE, image_preview={"bytes": b"\x89PNG"})]
@@ -88,7 +94,7 @@ def test_parquet(tmp_path: Path) -> None:
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is the command that installs it."""
+    """If pyarrow is not installed, the error has the command that installs it."""
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
 
     with pytest.raises(ConfigError, match=r"pyarrow is not installed: pip install 'pytest-agentbench\[hub\]'"):
@@ -105,8 +111,8 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ([], "hle.jsonl:1: is a JSON list, must be an object"),
     ],
 )
-def test_what_is_no_row(tmp_path: Path, wrong: object, message: str) -> None:
-    """File, line and fault, and never the canary."""
+def test_invalid_rows(tmp_path: Path, wrong: object, message: str) -> None:
+    """The error about an invalid row has the file, the line and the fault, and never the canary."""
     with pytest.raises(ConfigError) as caught:
         load(jsonl(tmp_path, wrong))
 
@@ -122,7 +128,7 @@ def test_what_is_no_row(tmp_path: Path, wrong: object, message: str) -> None:
     ],
 )
 def test_options(tmp_path: Path, options: str, message: str) -> None:
-    """A format has the options that its function has, and says which."""
+    """A format has the options of its function. An unknown option or value is refused with the known ones."""
     jsonl(tmp_path, row("a"))
 
     with pytest.raises(ConfigError) as caught:
@@ -131,8 +137,10 @@ def test_options(tmp_path: Path, options: str, message: str) -> None:
     assert str(caught.value).endswith(message)
 
 
-def test_data_that_is_not_here(tmp_path: Path) -> None:
-    """The exam is gated, so that a suite without its file is a skip, with the address, the variable and the command."""
+def test_missing_data(tmp_path: Path) -> None:
+    """Because the exam is gated, a suite without its file raises MissingData with the address, the variable and the command, so it is
+    skipped.
+    """
     with pytest.raises(MissingData) as caught:
         suite(tmp_path)
 
@@ -141,7 +149,7 @@ def test_data_that_is_not_here(tmp_path: Path) -> None:
 
 
 def test_a_download_without_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused before anything is asked, with the address and the variable."""
+    """A download without a token is refused before any request, with the address and the variable."""
     pytest.importorskip("huggingface_hub")
     monkeypatch.delenv(VARIABLE, raising=False)
 
@@ -153,7 +161,7 @@ def test_a_download_without_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_sample() -> None:
-    """Twelve questions of our own over the eight subjects of the exam, both kinds of answers, named as what they are."""
+    """The sample has twelve questions of our own, on the eight subjects of the exam and with both kinds of answers."""
     shipped = load_suite(SAMPLE / "suite.yaml")
 
     assert 12 == len(shipped.scenarios)

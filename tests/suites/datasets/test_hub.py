@@ -1,4 +1,4 @@
-"""The download: conversion of literal rows, and a real client against a hub on loopback, or against nothing."""
+"""The download of agent-leaderboard: conversion of literal rows, and a real client with a hub on loopback or without one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _tool(title: str, **columns: Any) -> Json:
 
 
 def _rows() -> dict[str, list[Json]]:
-    """The three configs of a domain, in the source's columns."""
+    """Returns the three configs of a domain, in the columns of the source."""
     return {
         "tools": [_tool("transfer_funds"), _tool("get_rates", description="Retrieves currency rates.")],
         "personas": [{"name": "Zoë", "age": 30}, {"name": "Max", "age": 50}],
@@ -53,7 +53,7 @@ def _rows() -> dict[str, list[Json]]:
 
 
 def test_an_entry() -> None:
-    """A row becomes an entry with its persona's name, all tools, heuristic labels and where those are from."""
+    """A row becomes an entry with the name of its persona, all tools, heuristic labels and the source of these labels."""
     rows = _rows()
     written = documents({"banking": rows})["agent_leaderboard_v2_banking.json"][0]
     tools = written.pop("available_tools")
@@ -78,7 +78,10 @@ def test_an_entry() -> None:
 
 
 def test_an_entry_without_goals_or_persona() -> None:
-    """No goals give the source's one sentence (banking in every domain), a persona out of range an empty name."""
+    """Without goals, the entry has the constant sentence of the source, which names banking in every domain.
+
+    A persona out of range gives an empty name.
+    """
     written = entry("telecom", 41, {"persona_index": 7, "first_message": "Hi", "user_goals": []}, [{"name": "Max"}], [])
 
     assert ("telecom_scenario_041", "Complete the user's banking tasks.", "", []) == (
@@ -90,7 +93,7 @@ def test_an_entry_without_goals_or_persona() -> None:
 
 
 def test_files_of_several_domains() -> None:
-    """Each domain has its entries and its raw rows with decoded schemas; one file has the entries of all of them."""
+    """Each domain has a file of entries, and files of its raw rows with decoded schemas. One more file has the entries of all domains."""
     files = documents({"banking": _rows(), "telecom": _rows()})
 
     per_domain = [f"raw/{domain}/{config}.json" for domain in ("banking", "telecom") for config in COLUMNS]
@@ -102,7 +105,7 @@ def test_files_of_several_domains() -> None:
 
 
 def test_the_entries_are_scenarios(tmp_path: Path) -> None:
-    """What is written can be loaded as a data set."""
+    """The written file can be loaded as a data set."""
     files = write(documents({"banking": _rows()}), tmp_path)
 
     scenarios = list(load(files[0]))
@@ -120,7 +123,7 @@ def test_the_entries_are_scenarios(tmp_path: Path) -> None:
     ],
 )
 def test_an_unknown_layout_is_refused(config: str, rows: list[Json], message: str) -> None:
-    """A source that has changed is not converted to something else; the error says where."""
+    """If the source has an unknown layout, nothing is converted, and the error says where the layout differs."""
     with pytest.raises(ConfigError) as caught:
         documents({"banking": {**_rows(), config: rows}})
 
@@ -128,7 +131,7 @@ def test_an_unknown_layout_is_refused(config: str, rows: list[Json], message: st
 
 
 def test_parquet_files_of_a_split() -> None:
-    """The shards of one config and domain in order, and nothing that only looks like them."""
+    """The files of a split are the shards of one config and domain in order, without files that have similar names."""
     files = ["tools/banking-00001-of-00002.parquet", "tools/banking-00000-of-00002.parquet", "tools/telecom-00000-of-00001.parquet"]
     others = ["personas/banking-00000-of-00001.parquet", "tools/banking-old.parquet", "old/tools/banking.parquet", "README.md"]
 
@@ -138,7 +141,7 @@ def test_parquet_files_of_a_split() -> None:
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
-    """When the second file cannot be written the first is not there either."""
+    """If the second file cannot be written, the first one is removed."""
     with pytest.raises(TypeError):
         write({"raw/a.json": [1], "b.json": [object()]}, tmp_path / "out")
 
@@ -153,7 +156,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
     ],
 )
 def test_unknown_domains(domains: list[str], message: str, tmp_path: Path) -> None:
-    """The known ones are listed, before anything is downloaded."""
+    """The error of an unknown domain lists the known ones. Nothing is downloaded."""
     with pytest.raises(ConfigError) as caught:
         download(domains, "main", tmp_path / "out")
 
@@ -162,8 +165,8 @@ def test_unknown_domains(domains: list[str], message: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("package", ["huggingface_hub", "pyarrow"])
-def test_a_missing_package_says_what_to_install(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra the error is the command that installs it; the other one of its two packages has to be here."""
+def test_a_missing_package(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a package of the extra is missing, the error has the command that installs it. The test needs the other package of the extra."""
     pytest.importorskip("pyarrow" if package == "huggingface_hub" else "huggingface_hub")
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"{package}.parquet", raising=False)
@@ -196,7 +199,7 @@ def _parquet(rows: list[Json]) -> bytes:
 
 @needs_hub
 def test_a_download(hub: Hub, tmp_path: Path) -> None:
-    """The files of the split are fetched at the commit behind the revision and written; each is printed with its sha256 and the commit."""
+    """The files of the split are fetched at the commit of the revision and written. Each is printed with its sha256 and the commit."""
     hub.files = {f"{config}/banking-00000-of-00001.parquet": _parquet(rows) for config, rows in _rows().items()}
 
     done = _download(hub.url, "v1", tmp_path)
@@ -218,7 +221,7 @@ def test_a_download(hub: Hub, tmp_path: Path) -> None:
     ],
 )
 def test_a_hub_without_the_data(hub: Hub, tmp_path: Path, revision: str, message: str) -> None:
-    """An unknown revision and an unknown layout are one line each, and nothing is written."""
+    """An unknown revision or layout gives an error of one line, and nothing is written."""
     hub.files = {"README.md": b"hello"}
 
     done = _download(hub.url, revision, tmp_path)
@@ -233,7 +236,7 @@ def test_a_hub_without_the_data(hub: Hub, tmp_path: Path, revision: str, message
 @needs_hub
 @pytest.mark.parametrize(("words", "revision"), [((), REVISION), (("--revision", "v2"), "v2")])
 def test_the_revision_of_a_command(hub: Hub, tmp_path: Path, words: tuple[str, ...], revision: str) -> None:
-    """Without `--revision` the command asks the hub for one commit, and not for a branch, which moves; this hub has neither."""
+    """Without `--revision`, the command asks the hub for a fixed commit instead of a branch, which can change. This hub has neither."""
     done = hub_client(hub.url, tmp_path, "-m", "pytest_agentbench.cli", "download", "agent-leaderboard", *words)
 
     assert re.fullmatch("[0-9a-f]{40}", REVISION)
@@ -242,14 +245,14 @@ def test_the_revision_of_a_command(hub: Hub, tmp_path: Path, words: tuple[str, .
 
 @needs_hub
 def test_no_network(tmp_path: Path) -> None:
-    """Where nothing listens the error is one line with the host and the exception's name, and nothing is written."""
+    """If the hub is not reachable, the error is one line with the host and the name of the exception, and nothing is written."""
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound but not listening: the port stays ours and refuses
+        closed.bind(("127.0.0.1", 0))  # bound but not listening, so the port stays reserved and refuses connections
         host = f"http://127.0.0.1:{closed.getsockname()[1]}"
         done = _download(host, "v1", tmp_path)
 
     last = done.stderr.splitlines()[-1]
     assert 1 == done.returncode
     said = f"pytest_agentbench.errors.AgentbenchError: {host} is unreachable, so it cannot provide {REPOSITORY} at revision v1: "
-    assert re.match(re.escape(said) + r"Connect\w*Error: \S", last)  # its name depends on the HTTP library under the client
+    assert re.match(re.escape(said) + r"Connect\w*Error: \S", last)  # the name depends on the HTTP library of the client
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""The download of task directories: the hub's real client against a hub on loopback, or against nothing."""
+"""The download of task directories: the hub's real client with a hub on loopback or without one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def from_hub(hub: Hub, folder: Path, *arguments: str) -> subprocess.CompletedPro
 
 
 def test_a_download(hub: Hub, tmp_path: Path) -> None:
-    """The files of the commit behind the revision are beside the suite, with a record of it; what is printed leads to a suite of them."""
+    """The files at the commit of the revision are stored beside the suite, with a record of the commit.
+
+    The output has the command that runs them.
+    """
     hub.files["train/task.toml"] = b"[environment]\ngpus = 1\n"
     done = from_hub(hub, tmp_path)
 
@@ -64,8 +67,11 @@ def test_a_download(hub: Hub, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_download_is_gone_on_with(hub: Hub, tmp_path: Path) -> None:
-    """Until all is there no folder looks like data; what was fetched is not fetched again, and a third call fetches nothing."""
+def test_an_interrupted_download_is_resumed(hub: Hub, tmp_path: Path) -> None:
+    """A folder with data exists only after all files were fetched.
+
+    A second call does not fetch the first files again, and a third call fetches nothing.
+    """
     hub.broken = "world/tests/test.sh"
     broken = from_hub(hub, tmp_path)
 
@@ -74,7 +80,7 @@ def test_an_interrupted_download_is_gone_on_with(hub: Hub, tmp_path: Path) -> No
     assert not (tmp_path / "scenarios/openthoughts/tb-dev").exists()
     before, hub.fetched, hub.broken = {*hub.fetched}, [], ""
     assert 0 == from_hub(hub, tmp_path).returncode
-    assert {name for name, content in hub.files.items() if content} == before | {*hub.fetched}  # empty ones need no fetching
+    assert {name for name, content in hub.files.items() if content} == before | {*hub.fetched}  # empty files are not fetched
     assert hub.fetched
     assert set() == before & {*hub.fetched}
     hub.fetched = []
@@ -84,8 +90,8 @@ def test_an_interrupted_download_is_gone_on_with(hub: Hub, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_another_revision_takes_no_place(hub: Hub, tmp_path: Path) -> None:
-    """Data that a run may have used is not replaced; a folder of somebody's own is left alone."""
+def test_existing_folders_are_not_replaced(hub: Hub, tmp_path: Path) -> None:
+    """Data of another revision is not replaced, because a run may have used it. A folder with other files is not touched."""
     folder = tmp_path / "mine"
     folder.mkdir()
     done = from_hub(hub, tmp_path, "--output", "mine")
@@ -98,7 +104,10 @@ def test_another_revision_takes_no_place(hub: Hub, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_tasks_in_a_folder_of_the_repository(hub: Hub, tmp_path: Path) -> None:
-    """It is found; a repository without tasks, or with several such folders, is refused in one sentence before anything is fetched."""
+    """Tasks in a subfolder of the repository are downloaded.
+
+    A repository without tasks, or with several such folders, is refused before anything is fetched.
+    """
     hub.files = {f"tasks/{name}": content for name, content in hub.files.items()}
 
     assert from_hub(hub, tmp_path).stdout.startswith("scenarios/openthoughts/tb-dev/tasks  2 tasks")
@@ -129,8 +138,8 @@ def test_tasks_in_a_folder_of_the_repository(hub: Hub, tmp_path: Path) -> None:
         (("--dataset", "somebody/tasks"), 1, "refuses somebody/tasks at revision v1: "),
     ],
 )
-def test_what_is_not_there(hub: Hub, tmp_path: Path, arguments: tuple[str, ...], status: int, sentence: str) -> None:
-    """An unknown name, revision or repository is one sentence, and nothing is written."""
+def test_unknown_names(hub: Hub, tmp_path: Path, arguments: tuple[str, ...], status: int, sentence: str) -> None:
+    """An unknown data set, revision or repository gives an error of one sentence, and nothing is written."""
     done = from_hub(hub, tmp_path, *arguments)
 
     assert status == done.returncode
@@ -141,9 +150,9 @@ def test_what_is_not_there(hub: Hub, tmp_path: Path, arguments: tuple[str, ...],
 
 @pytest.mark.slow
 def test_no_network(tmp_path: Path) -> None:
-    """Where nothing listens the error is one line with the host, and nothing is written."""
+    """If the hub is not reachable, the error is one line with the host, and nothing is written."""
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound but not listening: the port stays ours and refuses
+        closed.bind(("127.0.0.1", 0))  # bound but not listening, so the port stays reserved and refuses connections
         host = f"http://127.0.0.1:{closed.getsockname()[1]}"
         done = download(host, tmp_path)
 

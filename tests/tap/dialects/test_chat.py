@@ -179,7 +179,7 @@ def test_usage() -> None:
 
 
 @pytest.mark.parametrize("details", [None, {}, {"cached_tokens": None}], ids=["null", "empty", "null-in-it"])
-def test_nobody_says_what_was_cached(details: Json | None) -> None:
+def test_unreported_cached_tokens(details: Json | None) -> None:
     """Cached tokens that are not reported are None, not 0, because the server may have cached some."""
     last = {**HEAD, "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": details}}
 
@@ -256,7 +256,7 @@ NO_CALL = {
 
 
 @pytest.mark.parametrize(("delta", "sentence"), NO_CALL.values(), ids=NO_CALL)
-def test_tool_calls_that_are_none(delta: Json, sentence: str) -> None:
+def test_invalid_tool_calls(delta: Json, sentence: str) -> None:
     """Invalid tool calls have their own kind of fault, in a stream and in an answer without streaming."""
     assert ("bad_tool_call", sentence) == fault(read(*deltas(delta, {"content": "x"})))
     if "index" not in sentence:  # Calls in answers without streaming have no index.
@@ -326,13 +326,13 @@ def test_faults(data: list[Any], kind: str, sentence: str) -> None:
 
 
 @pytest.mark.parametrize("delta", [{"content": "x"}, {"refusal": "x"}, {"reasoning": "x"}, {"audio": {"data": "x"}}, call(0, "a", "f")])
-def test_whatever_is_said_is_not_empty(delta: Json) -> None:
+def test_any_output_is_not_empty(delta: Json) -> None:
     """An answer with text, reasoning, a refusal, audio or a call is not empty."""
     assert read(*deltas({"role": "assistant", "content": ""}, delta, finish_reason="tool_calls")).error_kind is None
 
 
 @pytest.mark.parametrize("finish_reason", ["length", "content_filter"])
-def test_answers_that_were_cut_short(finish_reason: str) -> None:
+def test_truncated_answers(finish_reason: str) -> None:
     """Truncated answers may be empty."""
     assert read(*deltas({"role": "assistant"}, finish_reason=finish_reason)).error_kind is None
     assert read_whole({"choices": [{"message": {"content": None}, "finish_reason": finish_reason}]}).error_kind is None
@@ -346,7 +346,7 @@ def test_events_named_error(data: Any, sentence: str) -> None:
     assert ("error_event", sentence) == (answer.error_kind, answer.error)
 
 
-def test_what_comes_behind_done_is_not_read() -> None:
+def test_events_after_done_are_ignored() -> None:
     """Events after `[DONE]` are ignored."""
     answer = read(*deltas({"content": "x"}), b"[DONE]", b"{")
 
@@ -354,7 +354,7 @@ def test_what_comes_behind_done_is_not_read() -> None:
     assert not read(*deltas({"content": "x"})).done
 
 
-def test_nothing_is_read_behind_a_fault() -> None:
+def test_nothing_is_read_after_a_fault() -> None:
     """The first fault counts, and chunks after it are not kept."""
     answer = read(deltas({"content": "x"})[0], b"{", b"[", *deltas({"content": "y"}), b"[DONE]")
 
@@ -500,7 +500,7 @@ def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
 
 
 def test_fields_beside_the_choices() -> None:
-    """Objects are merged field by field and lists are joined. Of other fields the last value that is not empty counts."""
+    """Objects are merged field by field, and lists are joined. For any other field, the last value that is not empty counts."""
     first, second, last = deltas({"content": "a"}, {"content": "b"})
     first |= {"id": "", "nvext": {"completion_token_ids": [5], "worker_id": 1}, "citations": ["x"], "prompt_filter_results": [1]}
     second |= {"nvext": {"completion_token_ids": [5], "timing": {"ms": 2}}, "citations": ["x", "y"]}
@@ -578,7 +578,7 @@ ASKED: Json = {"model": "m", "messages": [], "n": 2, "logprobs": True}
 
 
 def test_asking_for_a_stream() -> None:
-    """The streamed request is the same, with usage at the end. Other stream options are kept."""
+    """A request that is changed into a streamed one has usage at the end. Its other fields and stream options are kept."""
     streamed = {**ASKED, "stream": True, "stream_options": {"include_usage": True}}
 
     for more in ({}, {"stream": False}, {"stream": None}, {"stream_options": None}, {"stream_options": {"include_usage": False}}):
@@ -601,14 +601,14 @@ def test_asking_for_a_stream() -> None:
         {"use_beam_search": True},
     ],
 )
-def test_what_is_not_asked_for_as_a_stream(more: Json) -> None:
+def test_requests_that_are_not_streamed(more: Json) -> None:
     """Requests that already stream, are invalid, or cannot be streamed are not changed."""
     assert ChatReader.as_stream({**ASKED, **more}) is None
 
 
 @given(data=st.lists(all_chunks, max_size=4), name=st.sampled_from(["message", "message", "error"]))
 def test_any_json(data: list[Any], name: str) -> None:
-    """No JSON value raises an exception. It is an answer or a fault."""
+    """Any JSON value is read as an answer or a fault, and none raises an exception."""
     answer = read(*data, name=name)
 
     assert answer.error_kind or json.loads(answer.assemble())
@@ -620,7 +620,7 @@ def test_any_json(data: list[Any], name: str) -> None:
 
 @pytest.mark.parametrize("depth", [200, 500, 1000, 1010, 1015, 1020, 100_000])
 def test_any_depth(depth: int) -> None:
-    """Deeply nested values are assembled or are a fault, and never raise another exception."""
+    """Deeply nested values are assembled, or are a fault, and never raise another exception."""
     for value in (b"[" * depth + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth):
         chunk = b'{"choices": [{"index": 0, "delta": {"content": %b}, "finish_reason": "stop"}]}' % value
         answer = read(chunk, chunk)
@@ -676,7 +676,7 @@ def understood(dialect: type[ChatReader], texts: list[bytes]) -> object:
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(same_chunks, st.sampled_from([1, 2, 3, 40]), st.booleans()), max_size=6))
-def test_events_that_are_said_again(events: list[tuple[Json, int, bool]]) -> None:
+def test_repeated_events(events: list[tuple[Json, int, bool]]) -> None:
     """Repeated events are read without parsing, with the same result."""
     texts = [json.dumps(event, ensure_ascii=escaped).encode() for event, times, escaped in events for _ in range(times)]
 

@@ -90,7 +90,7 @@ def test_faults(data: list[Json], expected: tuple[str | None, str]) -> None:
     assert expected == fault(read(CompletionsReader, *data))
 
 
-def test_a_text_that_is_none() -> None:
+def test_an_invalid_text() -> None:
     """A text that is not a string is a `bad_json` fault."""
     assert "bad_json" == read(CompletionsReader, piece(5)).error_kind == read_whole(CompletionsReader, piece(5, "stop")).error_kind
 
@@ -103,7 +103,7 @@ all_chunks = odd(
 
 @given(data=st.lists(all_chunks | anything, max_size=4))
 def test_any_json(data: list[Any]) -> None:
-    """No JSON value raises an exception. It is an answer or a fault."""
+    """Any JSON value is read as an answer or a fault, and none raises an exception."""
     answer = read(CompletionsReader, *data)
 
     assert answer.error_kind or json.loads(answer.assemble())

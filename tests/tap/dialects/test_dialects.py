@@ -20,7 +20,7 @@ def test_the_table() -> None:
         assert ("empty", "the stream ended without a single event") == fault(read(dialect))
 
 
-def test_an_answer_that_nobody_reads() -> None:
+def test_the_base_reader() -> None:
     """The base reader has no chunks, counts or fault."""
     reading = AnswerReader()
 

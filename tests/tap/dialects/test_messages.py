@@ -208,13 +208,13 @@ def test_bad_json(event: Any) -> None:
     assert "bad_json" == read(MessagesReader, opened(TEXT), event).error_kind
 
 
-def test_texts_that_are_none() -> None:
+def test_invalid_texts() -> None:
     """A text that is not a string is a `bad_json` fault."""
     assert "bad_json" == read(MessagesReader, opened(TEXT), piece("text_delta", text=5)).error_kind
 
 
 @pytest.mark.parametrize("stop_reason", ["max_tokens", "model_context_window_exceeded", "refusal"])
-def test_answers_that_were_cut_short(stop_reason: str) -> None:
+def test_truncated_answers(stop_reason: str) -> None:
     """Truncated answers may be empty. A truncated call keeps the input of its first event."""
     assert [] == assembled(read(MessagesReader, OPENING, ended(stop_reason)))["content"]
     assert [CALL] == assembled(read(MessagesReader, OPENING, opened(CALL), typed('{"a"'), ended(stop_reason)))["content"]
@@ -289,7 +289,7 @@ blocks = odd(
     )
 )
 def test_any_json(data: list[Any]) -> None:
-    """No JSON value raises an exception. It is an answer or a fault."""
+    """Any JSON value is read as an answer or a fault, and none raises an exception."""
     answer = read(MessagesReader, *data)
 
     assert answer.error_kind or json.loads(answer.assemble())
@@ -299,7 +299,7 @@ def test_any_json(data: list[Any]) -> None:
 
 
 def test_asking_for_a_stream() -> None:
-    """The streamed request is otherwise the same."""
+    """A request that is changed into a streamed one keeps all other fields."""
     asked = {"model": "c", "max_tokens": 5, "messages": []}
 
     assert {**asked, "stream": True} == json.loads(MessagesReader.as_stream(asked) or b"")

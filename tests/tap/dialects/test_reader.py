@@ -124,7 +124,7 @@ def test_several_choices() -> None:
 
 
 @pytest.mark.parametrize("written", ['{"n": ', "[]", "lamp"])
-def test_an_input_that_is_no_object(written: str) -> None:
+def test_an_input_that_is_not_an_object(written: str) -> None:
     """Messages cannot represent input that is not an object. That is the model's fault, so its text is kept, and there is no fault."""
     opened = {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "c", "name": "f", "input": {}}}
     piece = {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": written}}

@@ -39,7 +39,7 @@ ROUTES = {dialect.name: route for route, dialect in DIALECTS.items()}
     ],
 )
 def test_where_the_salt_is(dialect: str, body: Json, changed: Json) -> None:
-    """The salt goes before the system prompt, which is added if missing. Requests with an unknown form are not changed."""
+    """The salt goes before the system prompt, which is added if it is missing. Requests with an unknown form are not changed."""
     asked = {"model": "m", "tools": [{"type": "function"}], **body}
 
     salted = apply_changes(ROUTES[dialect], orjson.dumps(asked), BodyChanges(upgrade=False, usage=False, fields={}, salt=SALT))
@@ -83,7 +83,7 @@ def test_a_usage_that_is_asked_for_is_not_hidden(dialect: Dialect) -> None:
 
 
 @pytest.mark.parametrize("left_out", ["as_stream", "with_usage", "salted", "hint_fields"])
-def test_nothing_of_a_dialect_can_be_forgotten(left_out: str) -> None:
+def test_an_incomplete_dialect_cannot_be_instantiated(left_out: str) -> None:
     """A dialect that lacks one of the methods for requests cannot be instantiated."""
     forgetful = type("Forgetful", (ChatReader,), {left_out: getattr(DialectReader, left_out)})
 

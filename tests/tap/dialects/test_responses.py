@@ -30,7 +30,7 @@ def delta(of: str, text: Any = "x", **more: Any) -> Json:
 
 
 def test_a_stream_of_openai() -> None:
-    """The final response is the answer. Texts and arguments are output; the events that open and close them are not."""
+    """The final response is the answer. Texts and arguments are output, but the events that open and close them are not."""
     answer = read_recorded(ResponsesReader, "openai-responses.sse")
 
     found = assembled(answer)
@@ -128,7 +128,7 @@ def test_a_final_response_without_its_output() -> None:
     assert [TEXT] == assembled(answer)["output"]
 
 
-def test_what_comes_behind_the_end_is_not_read() -> None:
+def test_events_after_the_end_are_ignored() -> None:
     """Events after the end are ignored. Some servers add a [DONE]."""
     answer = read(ResponsesReader, completed(TEXT), b"[DONE]", b"{")
 
@@ -192,7 +192,7 @@ finals = odd(
 
 @given(data=st.lists(odd(type=names, delta=st.text(max_size=3), item=items, response=finals), max_size=4))
 def test_any_json(data: list[Any]) -> None:
-    """No JSON value raises an exception. It is an answer or a fault."""
+    """Any JSON value is read as an answer or a fault, and none raises an exception."""
     answer = read(ResponsesReader, *data)
 
     assert answer.error_kind or json.loads(answer.assemble())
@@ -202,7 +202,7 @@ def test_any_json(data: list[Any]) -> None:
 
 
 def test_asking_for_a_stream() -> None:
-    """The streamed request is otherwise the same. Background requests are not streamed."""
+    """A request that is changed into a streamed one keeps all other fields. Background requests are not streamed."""
     asked = {"model": "m", "input": "Hello"}
 
     assert {**asked, "stream": True} == json.loads(ResponsesReader.as_stream({**asked, "stream": False}) or b"")

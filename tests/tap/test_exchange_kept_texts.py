@@ -35,7 +35,7 @@ WHOLE = response(
 FOUND: Json = {"text": "", "tool_calls": [{"id": "c1", "name": "find", "arguments": '{"n": 1}'}]}
 
 
-async def said_of(tap: Tap, id: str) -> list[Json]:
+async def texts_of(tap: Tap, id: str) -> list[Json]:
     """Returns the texts without the times."""
     return [each.said for each in (await tap.control.ask(TakeReplies(id), KeptReplies)).replies]
 
@@ -51,24 +51,24 @@ async def test_answers_are_kept(tap: Tap, upgrade: bool, body: bytes | None, ans
     async with backend(answering(answer, said())) as url, agent(tap.port) as caller:
         await tap.point_at(url)
         await caller.ask(request(id, body=body))
-        first = await said_of(tap, id)
-        second = await said_of(tap, id)
+        first = await texts_of(tap, id)
+        second = await texts_of(tap, id)
     (call,) = await tap.close(id)
 
     assert ([FOUND], []) == (first, second)
     assert (None, None) == (call.kept, call.error_kind)
 
 
-async def test_nothing_is_kept_unasked(tap: Tap) -> None:
+async def test_other_agents_texts_are_not_kept(tap: Tap) -> None:
     """The tap keeps no text for an agent that reports its calls itself."""
     id = await tap.open()
     async with backend(answering(CALLING)) as url, agent(tap.port) as caller:
         await tap.point_at(url)
         await caller.ask(request(id))
-        assert [] == await said_of(tap, id)
+        assert [] == await texts_of(tap, id)
 
 
-async def test_a_history_is_no_answer(tap: Tap) -> None:
+async def test_a_history_is_not_an_answer(tap: Tap) -> None:
     """A tool call in the history of a later request is not returned again."""
     id = await tap.open(keep=True)
     history = [*CHAT["messages"], {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c1", "content": "5"}]
@@ -77,10 +77,10 @@ async def test_a_history_is_no_answer(tap: Tap) -> None:
         await caller.ask(request(id))
         await caller.ask(request(id, body=json.dumps({**CHAT, "messages": history}).encode()))
 
-        assert [FOUND, {"text": "Five.", "tool_calls": []}] == await said_of(tap, id)
+        assert [FOUND, {"text": "Five.", "tool_calls": []}] == await texts_of(tap, id)
 
 
-async def test_answers_that_failed_say_nothing(tap: Tap) -> None:
+async def test_interrupted_answers_have_no_text(tap: Tap) -> None:
     """The text of an interrupted answer is not returned, because a client that retries gets it again."""
     id = await tap.open(keep=True)
     broken = STREAM_HEAD + chunk(OPENING) + chunk(event({"tool_calls": [CALL]})) + LAST_CHUNK
@@ -89,11 +89,11 @@ async def test_answers_that_failed_say_nothing(tap: Tap) -> None:
         await caller.ask(request(id))
         await caller.ask(request(id))
 
-        assert [FOUND] == await said_of(tap, id)
+        assert [FOUND] == await texts_of(tap, id)
     assert ["incomplete", None] == [call.error_kind for call in await tap.close(id)]
 
 
-async def test_calls_under_way_are_broken_off(tap: Tap) -> None:
+async def test_calls_in_flight_are_aborted(tap: Tap) -> None:
     """Requesting the texts aborts calls in flight, because their program has ended. The address stays open for the next program."""
     id = await tap.open(keep=True)
     async with backend(answering(STREAM_HEAD + chunk(OPENING), said())) as url, agent(tap.port) as caller, agent(tap.port) as later:
@@ -101,7 +101,7 @@ async def test_calls_under_way_are_broken_off(tap: Tap) -> None:
         await caller.send(request(id, body=STREAMED))
         await caller.reader.readuntil(b"Hi")
 
-        assert [] == await said_of(tap, id)
+        assert [] == await texts_of(tap, id)
         assert 200 == (await later.ask(request(id))).status
-        assert ["Hi"] == [each["text"] for each in await said_of(tap, id)]
+        assert ["Hi"] == [each["text"] for each in await texts_of(tap, id)]
     assert ["client_gone", None] == [call.error_kind for call in await tap.close(id)]
