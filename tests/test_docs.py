@@ -42,6 +42,7 @@ from pytest_agentbench.agents.terminal import Terminal
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.machine.environments import environments, resolve_python
+from pytest_agentbench.backends.recorded import RecordedSpec
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import ContainerSpec, StackRole
 from pytest_agentbench.backends.url import UrlSpec
@@ -477,6 +478,7 @@ WORDS: Mapping[str, list[str]] = {
         *(name for name in keys(ScriptEntry) if name != "match"),
         *keys(Match, "match."),
     ],
+    "recordings.md": [*keys(RecordedSpec)],
     "tools.md": [*TOOL_KINDS, *keys(AnswerSpec)],
     "roles.md": [*keys(StackRole), *keys(LimitsSpec), *(field.name for field in fields(RoleUse))],
     "judges.md": [*(field.name for field in fields(SelfEvaluating)), *(name for name in AGENTS if "evaluating" in name)],

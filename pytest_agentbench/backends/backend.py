@@ -33,6 +33,7 @@ class Backend(Protocol):
     models: Sequence[str] = ()  # models that the server lists; empty before the start or if the list was not requested
     in_sequence: bool = False  # whether only one arm is up at a time
     failures: Mapping[str, str] = {}  # arm that did not start or has died -> reason
+    played: Json | None = None  # how a recording was used; set by `stop`; None for other backends
     load_s: Mapping[str, float] = {}  # arm -> duration of its last start in seconds
 
     @property

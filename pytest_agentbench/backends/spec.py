@@ -104,20 +104,26 @@ class BackendSpec(BackendKeys):
         return None
 
 
+RECORDED = "recorded:"  # before the run or file of a recording, in place of the name of a backend
+
 #: Value of `kind` in a YAML -> class with the keys of that kind
 KINDS: Mapping[str, str] = {
     "embedded": "pytest_agentbench.backends.embedded:EmbeddedSpec",
     "url": "pytest_agentbench.backends.url:UrlSpec",
     "stack": "pytest_agentbench.backends.stack.kind:StackKind",
+    "recorded": "pytest_agentbench.backends.recorded:RecordedSpec",
 }
 
 
 def load_backend(name: str, root: Path, changes: Sequence[tuple[str, Any]] = ()) -> BackendSpec:
-    """Loads a backend by its name, YAML file or URL. Raises ConfigError if it does not exist or is not valid."""
+    """Loads a backend by its name, YAML file or URL, or from `recorded:RUN`. Raises ConfigError if it does not exist or is not valid."""
     data: dict[str, Any]
     if name.startswith(("http://", "https://")):
         url, file = LoginUrl(name), root
         where, data = str(url), {"kind": "url", "name": "url", "url": url}
+    elif name.startswith(RECORDED):
+        where, file = name, root / "backend.yaml"
+        data = {"kind": "recorded", "name": "recorded", "run": find_recording(name.removeprefix(RECORDED), root)}
     else:
         file = find_backend(name, root)
         where, data = str(file), {"name": file.stem, **load_yaml(file)}
@@ -132,10 +138,17 @@ def load_backend(name: str, root: Path, changes: Sequence[tuple[str, Any]] = ())
     return spec
 
 
+def find_recording(name: str, root: Path) -> str:
+    """Returns the path of a recording: the given path, or a run in `reports`."""
+    return next((str(path) for path in (root / name, root / "reports" / name) if path.exists()), name)
+
+
 def _kind(data: dict[str, Any], where: str) -> str:
     if "kind" not in data:
         has = ", ".join(key for key in data if key != "name")
-        raise ConfigError(f"{where}: must have `services` (a stack), or `kind: embedded` or `kind: url`; it has: {has or 'nothing'}")
+        raise ConfigError(
+            f"{where}: must have `services` (a stack), or `kind: embedded`, `kind: url` or `kind: recorded`; it has: {has or 'nothing'}"
+        )
     kind = data["kind"]
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"{where}: kind must be one of {', '.join(KINDS)}, not {kind!r}")

@@ -50,6 +50,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "cleanup": "pytest_agentbench.cli.backend:add_cleanup",
         "env": "pytest_agentbench.cli.env:add",
         "weights": "pytest_agentbench.cli.weights:add",
+        "cassette": "pytest_agentbench.cli.cassette:add",
         "retriever": "pytest_agentbench.cli.retriever:add",
     },
     "tools": {

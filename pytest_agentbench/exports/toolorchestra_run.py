@@ -183,7 +183,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 
 
 def write_run(folder: Path, origin: Origin, run: Run, arm: str = "", *, exact: bool) -> None:
-    """Writes all files of a run, or of one of its arms. Times come from the origin's `calendar`, its clock. `exact` is passed to CsvFile."""
+    """Writes all files of a run, or of one of its arms. Times come from the `calendar` of the origin. `exact` is passed to CsvFile."""
     folder.mkdir(exist_ok=True)
     own = (place for place in places(origin) if not arm or arm_of(place.rollout.variant) == arm)
     steps, ends, usage = _write_tasks(own, run, folder)

@@ -154,6 +154,8 @@ def unfit_reasons(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
     """Yields the reasons why a run can neither be a baseline of a suite nor be used to suggest thresholds."""
     trials = _of(evidence, suite)
     statuses = Counter(trial.status for trial in trials)
+    if run.backend.is_recorded:
+        yield "its answers come from a recording, so nothing new was measured"
     if run.backend.failure:
         yield run.backend.failure
     if left := run.plan.not_run + statuses["cancelled"]:

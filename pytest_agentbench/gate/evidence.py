@@ -67,6 +67,7 @@ class RunFacts:
     scenarios: Mapping[str, int] = field(default_factory=dict)  # group -> number of scenarios in its data set
     stopwatch: str | None = None  # verdict on the timing quality
     unusable: tuple[str, ...] = ()  # timings that are not usable: `ttft.p99`, or the objective `goodput.itl`
+    recorded: bool = False  # whether answers came from a recording, so that nothing new was measured
     cache: str = "carry"  # policy for the prefix cache
     rates: Mapping[str, float | None] = field(default_factory=dict)  # session metric -> value
     efficiency: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # group -> suite metric -> value
@@ -99,6 +100,7 @@ class RunFacts:
             scales={name: suite.scales for name, suite in run.suites.items()},
             stopwatch=run.stopwatch.verdict,
             unusable=run.stopwatch.unusable,
+            recorded=run.backend.is_recorded,
             cache=run.settings.cache,
             rates={name: run.performance.number(name) for name in registry.rates()},
             efficiency={name: suite.efficiency.metrics for name, suite in run.suites.items()},

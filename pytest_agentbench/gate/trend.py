@@ -40,7 +40,7 @@ class TrendRun:
 
 @dataclass(frozen=True)
 class ExcludedRun:
-    """A run or baseline in the directory that could not be read."""
+    """A run or baseline in the directory that could not be read, or a run whose answers come from a recording."""
 
     source: str  # name of the directory or file
     why: str  # reason, a sentence
@@ -108,7 +108,7 @@ class Trend:
 
     schema: str  # `agentbench-trend/2`
     runs: tuple[TrendRun, ...]  # runs in time order
-    left_out: tuple[ExcludedRun, ...]  # runs and baselines that could not be read
+    left_out: tuple[ExcludedRun, ...]  # runs and baselines that could not be read, and runs whose answers come from a recording
     suites: Mapping[str, SuiteTrend]  # suite, or `suite-variant` -> its history
 
     def regressions(self) -> Iterator[tuple[str, TrendSeries, Regression]]:
@@ -142,6 +142,9 @@ def read_history(directory: Path) -> History:
             evidence = read_evidence(path)
         except ConfigError as error:
             left_out.append(ExcludedRun(path.name, str(error)))
+            continue
+        if evidence.facts.recorded:
+            left_out.append(ExcludedRun(path.name, f"{path.name} has answers from a recording, so nothing new was measured"))
             continue
         fresh = {group: trials for group, trials in evidence.groups.items() if (evidence.facts.run, group) not in known}
         part = path.name, Evidence(evidence.facts, fresh)

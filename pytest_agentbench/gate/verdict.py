@@ -63,7 +63,8 @@ class RuleVerdict:
 
     - PASS: the whole interval is on the good side of the threshold, and nothing casts doubt on the run.
     - FAIL: the whole interval is on the bad side. Doubts about the run do not change FAIL.
-    - INCONCLUSIVE: the interval contains the threshold, the numbers are missing or not comparable, or a doubt replaced PASS.
+    - INCONCLUSIVE: the interval contains the threshold, the numbers are missing or not comparable, or a doubt replaced PASS. A run whose
+      answers come from a recording has no other verdict.
 
     A rule `... of run` compares the measured value itself, without an interval. If it is about scores or passes, it is INCONCLUSIVE
     (never FAIL) if the run measured fewer than 80 % of the suite's scenarios, unless the rule comes from the command line.
@@ -164,6 +165,8 @@ def _judged(
     """
     group, rule = suite_rule.group, suite_rule.rule
     excluded = run.facts.quarantined.get(group, ()) if suite_rule.is_about_scenarios else ()
+    if run.facts.recorded:
+        return RuleVerdict(suite_rule, _undecided(rule, "the answers come from a recording, so no model and no server was measured"))
     if rule.versus and (base is None or group not in base.groups):
         where = "there is no baseline" if base is None else f"the baseline {base.facts.run} has no results of {group}"
         return RuleVerdict(suite_rule, _undecided(rule, f"{where}; name one with --agentbench-baseline"))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pytest_agentbench.records import LLMCall
+from pytest_agentbench.records import NOT_RECORDED, LLMCall
 
 #: Kind of failure of a call that was refused because a limit was reached.
 LIMIT = "limit"
@@ -41,8 +41,8 @@ def final_status(status: str, reason: str, calls: Sequence[LLMCall], time_up_ns:
         calls: Calls of the attempt.
         time_up_ns: When the time limit of the rollout was reached, monotonic nanoseconds. None without a time limit.
     """
-    if status == "infra_error":
-        return status, refusal(calls) or reason
+    if status == "infra_error" or _not_recorded(calls):
+        return "infra_error", refusal(calls) or reason
     failed = unrecovered(calls)
     if failed:
         end = "answered without it" if status == "ok" else f"then ended with {reason}"
@@ -59,8 +59,11 @@ def final_status(status: str, reason: str, calls: Sequence[LLMCall], time_up_ns:
 def refusal(calls: Sequence[LLMCall]) -> str:
     """Returns the server's message if it refused a call for a reason that a retry does not change. Empty if it did not.
 
-    Such reasons are a rejected key, permission, model or address, and any other 4xx before the first answered call of the rollout.
+    Such reasons are a rejected key, permission, model or address, a request that a recording does not contain, and any other 4xx before the
+    first answered call of the rollout.
     """
+    if missed := _not_recorded(calls):
+        return missed
     for call in unrecovered(calls):
         if call.error_kind == "http_status" and 400 <= (call.http_status or 0) < 500 and call.http_status not in TRANSIENT:
             answered = any(
@@ -69,6 +72,11 @@ def refusal(calls: Sequence[LLMCall]) -> str:
             if call.http_status in REJECTED or not answered:
                 return call.error
     return ""
+
+
+def _not_recorded(calls: Sequence[LLMCall]) -> str:
+    """Returns the sentence about the first request that a recording does not contain, or an empty string. No later call recovers it."""
+    return next((call.error for call in calls if call.error_kind == NOT_RECORDED), "")
 
 
 def unrecovered(calls: Sequence[LLMCall]) -> list[LLMCall]:

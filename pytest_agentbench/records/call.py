@@ -39,6 +39,7 @@ class Endpoint:
     prices: Json | None = None  # token prices, as `prices` of a backend YAML
     request_fields: Mapping[str, str | None] = field(default_factory=dict)  # request field -> name in requests; None: left out
     context_length: int | None = None  # most tokens of prompt and answer together; None if unknown
+    plays_roles: bool = False  # whether it plays all roles, so that no call goes to another endpoint
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,9 @@ OUTPUT_KINDS = frozenset({"content", "reasoning", "tool_call"})
 #: The role of calls that judge an agent's work.
 JUDGE = "judge"
 
+#: Kind of failure of a call that the recording of a run does not contain.
+NOT_RECORDED = "not_recorded"
+
 #: Kinds of failures of an LLM call -> description. A failed call is not a score; only the whole rollout can be retried.
 ERROR_KINDS = {
     "connect": "no connection to the backend",
@@ -76,6 +80,7 @@ ERROR_KINDS = {
     "server_error": "any other HTTP 5xx",
     "redirect": "HTTP 3xx; redirects are not followed",
     "http_status": "any other HTTP status than 200",
+    NOT_RECORDED: "the [recording](recordings.md) that answers in place of a backend does not contain the request",
     "bad_history": "HTTP 400 or 422 to a request whose history contains tool arguments that are not a JSON object",
     "encoding": "a content-encoding that the tap cannot decompress",
     "too_large": "an answer with more bytes or events than the tap accepts, or one that expands too much when it is decompressed",

@@ -19,7 +19,7 @@ from pytest_agentbench.reports.document import Code, Column, Content, Finding, M
 from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.results import EarlierRuns, Mean, SuiteResult
-from pytest_agentbench.runs.run_file import BackendUse, Environment, OwnMean, Run
+from pytest_agentbench.runs.run_file import BackendUse, Environment, OwnMean, Playback, Run
 from pytest_agentbench.stats.decisions import INCONCLUSIVE, PASS
 from pytest_agentbench.stats.quantiles import LatencySpread
 
@@ -176,6 +176,8 @@ def _reason(run: Run) -> str:
 
 
 def _notes(run: Run) -> Iterator[str]:
+    if run.backend.is_recorded:
+        yield "answers from a recording, no model was called"
     gate_result = run.gate
     if gate_result and run.verdict not in (gate_result.verdict, NO_GATE):
         yield f"gate {gate_result.verdict}"
@@ -222,6 +224,13 @@ def earlier_runs(earlier: EarlierRuns | None) -> str:
     place, failed = earlier.runs + 1, len(earlier.not_passed)
     ending = {1: "st", 2: "nd", 3: "rd"}.get(place % 10 if place % 100 not in (11, 12, 13) else 0, "th")
     return f"the {place}{ending} run of this setup, {failed} before it {'were' if failed > 1 else 'was'} not PASS"
+
+
+def playback(used: Playback) -> str:
+    """`309 requests answered, 0 not recorded; 12 of 309 recorded calls were not asked for`: how a recording was used."""
+    by_place = f" ({used.by_place:,} by their place, because the recorded text is redacted)" if used.by_place else ""
+    answered = f"{count(used.by_content + used.by_place, 'request')} answered{by_place}, {used.missed:,} not recorded"
+    return f"{answered}; {used.unasked:,} of {count(used.played_calls, 'recorded call')} of these rollouts were not asked for"
 
 
 def backend_failure(run: Run) -> str:

@@ -185,7 +185,7 @@ def confidence(value: AnswersSummary) -> str:
 
 
 def drafts(value: DraftsSummary) -> str:
-    """Returns how many drafts there are (tries of an agent that judges them), also per rollout, and how many rollouts have an accepted one."""
+    """Returns the number of drafts (tries of an agent that judges them), also per rollout, and of rollouts with an accepted draft."""
     each = value.drafts / value.rollouts
     accepted = f"{value.accepted} ({percent(value.accepted / value.rollouts)}) with an accepted one"
     return f"{value.drafts} of {value.rollouts} rollouts ({each:.2f} each), {accepted}"
@@ -319,7 +319,7 @@ def solved(amount: int, trials: int) -> str:
 
 
 def role(use: RoleUse) -> str:
-    """Returns calls, tokens, time and cost of a role (another model that an agent asks), and how many of its calls serving metrics include."""
+    """Returns calls, tokens, time and cost of a role (another model that an agent asks), and how many calls serving metrics include."""
     failed = f" ({sum(use.failed_calls.values())} failed)" if use.failed_calls else ""
     cost = f", {text}" if (text := role_cost(use)) else ""
     timed = "all" if use.measured == use.calls else f"{use.measured}" if use.measured else "none"

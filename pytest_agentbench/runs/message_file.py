@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.checked_lines import opened, sealed
-from pytest_agentbench.lib.kept_values import LARGEST_VALUE, OMITTED, STYLES, NodeLine, ValueLine, node_id, parsed, value_id
-from pytest_agentbench.records import Json, LLMCall
+from pytest_agentbench.lib.kept_values import FORM, LARGEST_VALUE, OMITTED, PART, STYLES, NodeLine, ValueLine, node_id, parsed, value_id
+from pytest_agentbench.records import Json, KeptCall, LLMCall
 
 FILE = "messages.jsonl"
 RECENT = 1000  # values that are kept in memory, because many conversations begin alike
@@ -85,7 +85,10 @@ class MessageFile:
         if isinstance(record, NodeLine):
             before, message = (self._changed.get(each, each) for each in (record.before, record.message))
             return record if (before, message) == record[1:] else NodeLine(node_id(before, message), before, message)
-        clean = self._redact(record.written().decode())
+        text = record.written()
+        if record.id[0] == FORM:
+            text = with_changed_ids(text, {id: new for id, new in self._changed.items() if id[0] == PART})
+        clean = self._redact(text.decode())
         found = parsed(clean.encode())
         assert isinstance(found, ValueLine)
         return record if found.text == record.text else ValueLine(value_id(record.id[0], found.text), found.text)
@@ -166,12 +169,20 @@ class NotKept(LookupError):
     """A request or a reply that messages.jsonl does not contain, with the reason."""
 
 
+class KeptRequest(Protocol):
+    """A call whose request and reply can be read: an `LLMCall`, or a call of a recording."""
+
+    @property
+    def kept(self) -> KeptCall | None:
+        """The ids of its request and reply, or None if nothing was kept."""
+
+
 class Conversations:
     """Reads messages.jsonl of a run, also while a session writes it. Only the index is in memory; values are read when they are needed."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises ConfigError if the run has no messages.jsonl."""
-        self.path = directory / FILE
+        """Takes the directory of a run, or a file of `agentbench cassette trim`. Raises ConfigError if the run has no messages.jsonl."""
+        self.path = directory if directory.is_file() else directory / FILE
         if not self.path.is_file():
             raise ConfigError(f"{directory} has no {FILE}; runs have one unless they are made with --agentbench-keep=none")
         self._index = _Index(self.path)
@@ -179,7 +190,7 @@ class Conversations:
         self._nodes: dict[str, NodeLine] = {}
         self._value = functools.lru_cache(maxsize=RECENT)(self._read_value)
 
-    def prompt(self, call: LLMCall) -> list[Any]:
+    def prompt(self, call: KeptRequest) -> list[Any]:
         """Returns the messages of a request, as the agent sent them. Raises NotKept."""
         return self.messages(self._id(call, "prompt"))
 
@@ -187,11 +198,11 @@ class Conversations:
         """Returns the messages up to a node, for example `Rollout.conversation`. Raises NotKept."""
         return [self._value(each.message) for each in reversed([*self._nodes_before(node)])]
 
-    def reply(self, call: LLMCall) -> Any:
+    def reply(self, call: KeptRequest) -> Any:
         """Returns the complete answer of a call as the backend would have sent it without streaming, parsed. Raises NotKept."""
         return self._value(self._id(call, "reply"))
 
-    def reply_messages(self, call: LLMCall) -> list[Any]:
+    def reply_messages(self, call: KeptRequest) -> list[Any]:
         """Returns the messages in the reply of a call, in the form of its API, or an error response as it is. Raises NotKept."""
         reply = self.reply(call)
         match reply:
@@ -204,21 +215,32 @@ class Conversations:
             case _:
                 return [reply]
 
-    def request(self, call: LLMCall) -> Json:
+    def request(self, call: KeptRequest) -> Json:
         """Returns `path`, `headers` and the parsed `body` of a request. Raises NotKept."""
         form, body = self.form(call), self.body(call)
         return {"path": form["path"], "headers": form["headers"], "body": form["text"] if "text" in form else json_text.loads(body)}
 
-    def form(self, call: LLMCall) -> Json:
+    def form(self, call: KeptRequest) -> Json:
         """Returns a request without its messages, as a mapping. Raises NotKept.
 
-        `body` has its small fields, `parts` its large ones (field -> value), and `written` is the style of its JSON. A request that is not
-        JSON has `text` instead.
+        `body` has its small fields, `parts` its large ones (field -> value), `left_out` the names of large ones that were not kept, and
+        `written` is the style of its JSON. A request that is not JSON has `text` instead.
         """
         form: Json = self._value(self._id(call, "request"))
-        return {**form, "parts": {name: self._value(id) for name, id in form.get("parts", {}).items() if id}}
+        ids = form.get("parts", {})
+        parts = {name: self._value(id) for name, id in ids.items() if id}
+        return {**form, "parts": parts, "left_out": [name for name, id in ids.items() if not id]}
 
-    def body(self, call: LLMCall) -> bytes:
+    def parsed_body(self, call: KeptRequest, form: Json) -> Json:
+        """Returns the body of a request that is a JSON object. `form` is that of the request. Raises NotKept."""
+        body = {**form["body"], **form["parts"]}
+        if "listed" in form:
+            body[form["listed"]] = self.prompt(call)
+        elif "joined" in form:
+            body[form["joined"]] = "".join(self.prompt(call))
+        return body
+
+    def body(self, call: KeptRequest) -> bytes:
         """Returns the body of a request, written as the agent wrote it. Raises NotKept.
 
         `is_exact` says whether it has the same bytes.
@@ -226,12 +248,16 @@ class Conversations:
         form = self.form(call)
         if "text" in form:
             return str(form["text"]).encode("latin-1", "replace")
-        body = {**form["body"], **form["parts"]}
-        if "listed" in form:
-            body[form["listed"]] = self.prompt(call)
-        elif "joined" in form:
-            body[form["joined"]] = "".join(self.prompt(call))
-        return STYLES[form["written"] or "orjson"](body)
+        return STYLES[form["written"] or "orjson"](self.parsed_body(call, form))
+
+    def add_ids(self, call: KeptRequest, ids: set[str]) -> None:
+        """Adds the ids of all lines that a request and its reply need to a set. Raises NotKept."""
+        form: Json = self._value(self._id(call, "request"))
+        ids.update((self._id(call, "request"), self._id(call, "reply"), *filter(None, form.get("parts", {}).values())))
+        for node in self._nodes_before(call.kept.prompt if call.kept else ""):
+            if node.id in ids:
+                break
+            ids.update((node.id, node.message))
 
     def is_exact(self, call: LLMCall) -> bool:
         """Returns whether `body` returns the bytes that the agent sent: nothing is missing or redacted, and the checksum fits."""
@@ -240,7 +266,7 @@ class Conversations:
         except (NotKept, ValueError):
             return False
 
-    def _id(self, call: LLMCall, name: str) -> str:
+    def _id(self, call: KeptRequest, name: str) -> str:
         if call.kept is None:
             raise NotKept("the session kept no requests and replies of this call (--agentbench-keep)")
         if call.kept.missing:

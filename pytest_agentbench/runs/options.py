@@ -56,7 +56,7 @@ class RunOptions:
     """The options in force. For imported results only `backend` and `concurrency` are known, and all others have their empty values."""
 
     backend: str = required(  # backend as given in the option, without user and password of a URL
-        "backend under test: a name in backends/, a YAML file, or the base URL of a running server",
+        "backend under test: a name in backends/, a YAML file, the base URL of a running server, or `recorded:RUN` to play an earlier run",
         "NAME",
         "embedded",
         read=LoginUrl,

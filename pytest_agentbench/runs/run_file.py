@@ -101,12 +101,26 @@ class Boot:
 
 
 @dataclass(frozen=True)
+class Playback:
+    """The use of a [recording](recordings.md) in place of a backend."""
+
+    run: str  # id of the recorded run
+    calls: int  # recorded calls with a request and a reply
+    by_content: int  # requests that were found by their content
+    by_place: int  # requests that were found by their place in the rollout, because texts of the recorded request were redacted
+    missed: int  # requests that were not recorded
+    played_calls: int  # recorded calls of the rollouts that asked for something
+    unasked: int  # those of `played_calls` that were not asked for
+
+
+@dataclass(frozen=True)
 class BackendUse:
     """The backend: its YAML without thresholds, and facts about its use in the run."""
 
     name: str  # name of the backend
     note: str  # note in its YAML; empty without one
-    kind: str  # `embedded`, `url` or `stack`; `ab` for [arms](ab.md), which are described under `arms`; `imported` for imported results
+    # `embedded`, `url`, `stack` or `recorded`; `ab` for [arms](ab.md), which are described under `arms`; `imported` for imported results
+    kind: str
     served_model: str | None  # requested model, with the answering one if it differs: `big (answered by small)`; null if it did not start
     failure: str  # why it could not be used any more; empty if it did not fail
     models: tuple[ModelUse, ...] = ()  # models of the agents' calls, by name
@@ -116,7 +130,13 @@ class BackendUse:
     reaped: str | None = None  # leftovers of a killed stack daemon that were cleaned up before the start; empty if none; null if no stack
     boot: Boot | None = None  # start of a stack; null for other backends
     restarts: Mapping[str, int] | None = None  # service of a stack -> restarts after it died during the run; null for other backends
+    recording: Playback | None = None  # use of a recording; null for other backends, and if its server has died
     more: Json = field(default_factory=dict, metadata=OPEN)  # the other [keys of backend.yaml](backends.md) that have a value
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether answers came from a recording, so that nothing new was measured. In a session with arms, whether those of any arm did."""
+        return "recorded" in (self.kind, *(arm.get("kind") for arm in self.more.get("arms", {}).values()))
 
     def described(self, variant: str) -> Json:
         """Returns the YAML of the backend that served a variant. In a session with arms that is the backend of the arm."""

@@ -168,6 +168,8 @@ def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate 
         raise ConfigError("--agentbench-ab compares its arms with each other; leave out --agentbench-gate and --agentbench-baseline")
     explicit = read_evidence(find_baseline(settings.baseline, settings.reports_directory)) if settings.baseline else None
     groups = [*_groups(compiled)]
+    if explicit and explicit.facts.recorded:
+        raise ConfigError(f"{settings.baseline} cannot be a baseline: its answers come from a recording, so nothing new was measured")
     if explicit and groups and not any(group in explicit.groups for _, _, group in groups):
         known, here = ", ".join(explicit.groups) or "nothing", ", ".join(group for _, _, group in groups)
         raise ConfigError(

@@ -314,6 +314,7 @@ def _backend(opened: OpenSession) -> BackendUse:
         "models": [],  # They come from the journal.
         "warnings": opened.setup.model_warnings,
         "failure": services.failure,
+        "recording": backend.played,
     }
     unknown = dict.fromkeys(("reused", "passed_over", "reaped", "boot", "restarts"))  # Fields that only stacks have
     return read_record(BackendUse, {"name": backend.name, "note": backend.note, **unknown, **backend.description, **own}, "backend")

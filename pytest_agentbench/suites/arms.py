@@ -1,5 +1,6 @@
 """The arms of an A/B session: parses `--agentbench-ab`, and makes a variant of a suite for each arm. Also names
-the cache policies, which say what the prefix cache contains when measuring begins."""
+the cache policies, which say what the prefix cache contains when measuring begins.
+"""
 
 from __future__ import annotations
 

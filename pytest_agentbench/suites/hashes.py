@@ -48,7 +48,7 @@ def scoring_identity(suite: PoolSuite) -> Json:
 
 
 def _roles(suite: PoolSuite, *, judges: bool) -> Json:
-    """Returns the judge's role (with `judges`), or all other roles, and their settings without prices and limits, which change no rollout."""
+    """Returns the judge's role (with `judges`) or all other roles, with settings but without prices and limits, which change no rollout."""
     kept = {name: role for name, role in suite.roles.items() if (name == JUDGE) == judges}
     return {name: {key: value for key, value in role.items() if key not in ("prices", "limits")} for name, role in kept.items()}
 
@@ -127,7 +127,7 @@ class ContentHashes:
     def of(self, key: RolloutKey) -> Json:
         """Returns the hashes for the record of a rollout: name of a part -> hash.
 
-        If the key (suite, scenario and so on of the rollout) names no suite, a test made the calls to the model itself. Then only the hash of
+        If the key (suite, scenario and so on of the rollout) names no suite, a test made the calls itself. Then only the hash of
         the backend is set.
         """
         if key.suite not in self._suites:

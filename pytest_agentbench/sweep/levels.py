@@ -60,7 +60,8 @@ def knee(operations: Sequence[Operation]) -> Operation | None:
 @dataclass(frozen=True)
 class SweepLevel:
     """The measured rollouts of a sweep at one concurrency. Its first block (a stretch of the session in
-    which only this level runs) is a warm-up and left out."""
+    which only this level runs) is a warm-up and left out.
+    """
 
     concurrency: int  # rollouts in flight
     part: Slice

@@ -10,7 +10,7 @@ from typing import Protocol
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.metrics.blame import context_is_full
-from pytest_agentbench.records import Json, KeptCall, LLMCall
+from pytest_agentbench.records import NOT_RECORDED, Json, KeptCall, LLMCall
 from pytest_agentbench.tap.answers import BackendAnswer
 from pytest_agentbench.tap.budgets import BudgetTimer
 from pytest_agentbench.tap.conversations import ConversationKeeper
@@ -36,6 +36,9 @@ REPLACED = frozenset({b"content-type", b"content-length", b"content-encoding"})
 
 #: HTTP statuses that have their own kind of fault.
 STATUSES = {429: "rate_limited", 503: "overloaded", 529: "overloaded"}
+
+NOT_FOUND = 404
+LONGEST_MISS = 1500  # characters of a sentence about a request that a recording does not contain
 
 #: Faults of answers that cannot be read, whatever their status.
 UNREADABLE = frozenset({"encoding", "too_large"})
@@ -247,6 +250,8 @@ class Exchange:
         if self.answer is None:
             return None, ""
         reader = self.answer.reader
+        if self.status == NOT_FOUND and (message := _missing_record(self.answer.body)):
+            return NOT_RECORDED, message
         if self.status != 200 and reader.error_kind not in UNREADABLE:
             return self._refusal(self.status or 0, _error_text(self.answer.body))
         return reader.error_kind, f"HTTP {self.status}: {reader.error}" if reader.error_kind else ""
@@ -344,6 +349,14 @@ def _retry_after(value: bytes) -> float | None:
         return max(0.0, float(text) if text.replace(".", "", 1).isdecimal() else parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, OverflowError):  # A year that no calendar has raises OverflowError.
         return None
+
+
+def _missing_record(body: bytes) -> str:
+    """Returns the message of a recording that does not contain the request, or an empty string for any other answer."""
+    match json_text.json_object(body):
+        case {"error": {"type": type, "message": str(message)}} if type == NOT_RECORDED:
+            return beginning(message, LONGEST_MISS)
+    return ""
 
 
 def _error_text(body: bytes) -> str:

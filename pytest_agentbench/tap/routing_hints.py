@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -16,6 +17,9 @@ LONGEST = 120  # characters of an id
 RUN = 40  # most characters of an id for the run
 ROLE = 30  # most characters of an id for the role
 FOREIGN = re.compile(r"[^A-Za-z0-9._:-]")
+
+#: Header with the place of a call in a recording: suite, scenario, variant, trial and role, as a JSON list.
+PLACE = "x-agentbench-place"
 
 SESSION = "x-dynamo-session-id"
 FINAL = "x-dynamo-session-final"
@@ -55,6 +59,11 @@ class Labels:
         """Returns the label for calls of the rollout with this id."""
         del id
         return NO_LABEL
+
+    def of_rollout(self, id: str, key: RolloutKey, role: str) -> Label:
+        """Returns the label for calls of a role in a rollout. `id` is the id of both in the stack."""
+        del key, role
+        return self.label(id)
 
     def release(self, url: str, model: str, id: str) -> Release | None:
         """Returns the request that tells the stack at this base URL that a rollout has ended, or None if there is none."""
@@ -146,8 +155,21 @@ class DynamoLabels(Labels):
         return "worker_id" in (answer.get("nvext") or {})
 
 
+@dataclass(frozen=True)
+class RecordingLabels(Labels):
+    """Labels for a recording, which answers a call by its content or by its place in the rollout."""
+
+    def of_rollout(self, id: str, key: RolloutKey, role: str) -> Label:
+        del id
+        return Label({PLACE: json.dumps([*key, role])})
+
+
 def none(_: Json) -> Labels:
     return Labels()
+
+
+def recording(_: Json) -> Labels:
+    return RecordingLabels()
 
 
 def thunderagent(options: Json) -> Labels:
@@ -159,7 +181,7 @@ def dynamo(options: Json) -> Labels:
     return DynamoLabels(hints, str(options.get("trace") or ""), bool(options.get("release")))
 
 
-KINDS: Mapping[str, Callable[[Json], Labels]] = {"none": none, "thunderagent": thunderagent, "dynamo": dynamo}
+KINDS: Mapping[str, Callable[[Json], Labels]] = {"none": none, "thunderagent": thunderagent, "dynamo": dynamo, "recording": recording}
 
 
 def make_labels(options: Json) -> Labels:

@@ -109,7 +109,7 @@ def test_a_run_without_rules(project: Project, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.chdir(project.root)
 
     assert 4 == main(["gate"])
-    assert "its suites have no rules; give some with --gate, or a --baseline" in capsys.readouterr().err
+    assert "has no gate rules to apply; give some with --gate, or a baseline with --baseline" in capsys.readouterr().err
 
 
 def test_promoting(gated: Project, capsys: Capture) -> None:

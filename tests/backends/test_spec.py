@@ -106,10 +106,10 @@ def test_a_script_lies_beside_its_backend(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({}, "must have `services` (a stack), or `kind: embedded` or `kind: url`; it has: nothing"),
-        ({"kind": None}, "kind must be one of embedded, url, stack, not None"),
-        ({"kind": "vllm"}, "kind must be one of embedded, url, stack, not 'vllm'"),
-        ({"kind": ["url"]}, "kind must be one of embedded, url, stack, not ['url']"),
+        ({}, "must have `services` (a stack), or `kind: embedded`, `kind: url` or `kind: recorded`; it has: nothing"),
+        ({"kind": None}, "kind must be one of embedded, url, stack, recorded, not None"),
+        ({"kind": "vllm"}, "kind must be one of embedded, url, stack, recorded, not 'vllm'"),
+        ({"kind": ["url"]}, "kind must be one of embedded, url, stack, recorded, not ['url']"),
         ({"kind": "url"}, "the key 'url' is missing"),
         ({"kind": "embedded", "policy": "lexicl"}, "no policy 'lexicl' (did you mean 'lexical'?); known: careless, lexical, script"),
         ({"kind": "url", "url": "localhost:8000"}, "url: must start with http:// or https://, not 'localhost:8000'"),

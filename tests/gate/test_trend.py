@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -183,6 +184,18 @@ def test_a_run_without_its_journal(tmp_path: Path) -> None:
     assert ["has no rollouts.jsonl, so its rollouts cannot be read; choose a run that has one"] == [
         each.why.partition(f"{each.source} ")[2] for each in past.left_out
     ]
+
+
+def test_a_run_from_a_recording(tmp_path: Path) -> None:
+    """A run whose answers come from a recording is no point of a history."""
+    for name, kind in (("20260304-050607", "url"), ("20260305-050607", "recorded")):
+        file = run_directory(tmp_path / name, *ALL) / "run.json"
+        run = json.loads(file.read_text())
+        file.write_text(json.dumps({**run, "backend": {**run["backend"], "kind": kind}}))
+
+    past = read_history(tmp_path)
+
+    assert (["20260304-050607"], ["20260305-050607"]) == ([name for name, _ in past.evidence], [each.source for each in past.left_out])
 
 
 def test_directories_without_runs(tmp_path: Path) -> None:

@@ -536,3 +536,13 @@ def test_a_missing_score_is_not_measured() -> None:
     assert ("INCONCLUSIVE", missing_scores(1, "tsq")) == (found.decision.verdict, found.decision.reason)
     assert cannot_measure("shop", [rule], run)
     assert not cannot_measure("shop", [asked("repeated.mean <= 0 of run")], run)
+
+
+@pytest.mark.parametrize(
+    "text", ["tsq.mean >= 0.7", "tsq.mean >= 0.9", "tsq.mean >= -0.05 vs baseline", "ttft.p50 <= 50ms", "tsq.mean >= 0.9 of run"]
+)
+def test_a_recording_is_no_trial(text: str) -> None:
+    """A run whose answers come from a recording neither passes nor fails a rule, whatever the numbers are."""
+    found = judged(text, evidence(suite(), recorded=True), BASE)
+
+    assert ("INCONCLUSIVE", True) == (found.decision.verdict, "recording" in found.decision.reason)

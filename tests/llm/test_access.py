@@ -222,6 +222,13 @@ def test_the_endpoint_of_a_role(access: Access, expected: Json) -> None:
     assert expected == role_facts(access, BACKEND)
 
 
+def test_a_backend_that_plays_all_roles() -> None:
+    """A recording plays a role for which the suite names another endpoint: only its model name remains."""
+    access = Access(role="reasoner", endpoint={"url": "http://elsewhere/v1", "model": "x", "api_key": "KEY", "prices": {}})
+
+    assert {"model": "x"} == role_facts(access, Endpoint("http://backend/v1", "served", plays_roles=True))
+
+
 def test_an_undefined_role() -> None:
     """A role that neither suite nor backend defines is an InfraError."""
     with pytest.raises(InfraError, match="no model plays the role 'serach'"):

@@ -32,6 +32,7 @@ def left(start: float, end: float, *tokens: float, **keys: Any) -> LLMCall:
     return call(start, end, tokens=tokens, error_kind="client_gone", error="it hung up", **keys)
 
 
+MISSED = refused(1, status=404, error_kind="not_recorded", error="not recorded")
 LOST = ("infra_error", "HTTP 500: boom; the agent answered without it")
 
 
@@ -53,6 +54,7 @@ LOST = ("infra_error", "HTTP 500: boom; the agent answered without it")
         ([left(0, 1)], ("ok", "")),
         ([call(0), broken(1, error_kind="bad_history", status=400)], ("ok", "")),
         ([refused(0, error=FULL)], ("ok", "")),
+        ([call(0), MISSED, call(2)], ("infra_error", "not recorded")),  # a later answer does not make up for it
         ([broken(0, role="search"), call(1)], LOST),  # an answer of another role does not count
         ([broken(0, role="search"), call(1, role="search")], ("ok", "")),
         ([broken(0, role="judge", endpoint="http://one"), call(1, role="judge")], LOST),
@@ -171,3 +173,8 @@ def test_refusals(calls: list[LLMCall], words: str) -> None:
 def test_a_full_context(status: int | None, message: str, full: bool) -> None:
     """Refusals because of the context length are recognised, although the messages of servers differ."""
     assert full == context_is_full(status, message)
+
+
+def test_a_call_that_was_not_recorded_is_refused() -> None:
+    """Repeating it cannot help, even if calls before it were answered."""
+    assert "not recorded" == refusal([call(0), MISSED, call(2)])

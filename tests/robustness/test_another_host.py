@@ -63,7 +63,7 @@ def without_times(value: Any) -> Any:
 
 
 #: Fields that differ between any two runs: times, checksums of them, and ids that the engine draws.
-RANDOM = frozenset({"crc", "started_at", "chunks", "response_id"})
+RANDOM = frozenset({"crc", "started_at", "chunks", "response_id", "reply"})
 
 
 def records(project: Project) -> tuple[dict[str, Json], list[int]]:

@@ -116,7 +116,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     ),
     "repeated_key": (
         as_file("suite.yaml", b"name: a\ntrials: 2\nname: b\n"),
-        "suite.yaml:3: the key 'name' is there twice, first in line 1",
+        "suite.yaml:3: the key 'name' occurs twice, first in line 1",
     ),
     "cold": (in_yaml(agent={"kind": "tool_calling", "temperature": -1}), "agent: temperature must be a number from 0 up, not -1"),
     "out_of_reach": (in_yaml(thresholds={"tsq": 1.5}), "the threshold tsq: 1.5 is out of range: tsq is between 0 and 1"),

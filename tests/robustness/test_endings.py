@@ -168,7 +168,7 @@ def test_the_reports_are_removed(project: Project) -> None:
 
     assert 3 == result.ret
     result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["agentbench: logs and samples are lost, rollouts.jsonl is not: run directory 2*"])
+    result.stdout.fnmatch_lines(["agentbench: logs and samples are lost, rollouts.jsonl and messages.jsonl are not: run directory 2*"])
     assert {"shop-0", "shop-1", "shop-2"} == {rollout.scenario for rollout in project.rollouts}
     assert 3 == project.run_json["suites"]["shop"]["rollouts"]["ok"]
     project.write("conftest.py", "")

@@ -164,3 +164,16 @@ def test_reasons(open_file: Callable[..., MessageFile], tmp_path: Path, kept: Ke
 
     with pytest.raises(NotKept, match=why):
         Conversations(tmp_path).reply(LLMCall(0, 0, 1, kept=kept))
+
+
+def test_redacted_part_of_a_request(open_file: Callable[..., MessageFile], tmp_path: Path) -> None:
+    """A form names a part with a secret, such as the tools, by the id that the redacted part has."""
+    part, form = b'["hush"]', b'{"body":{"tools":null},"parts":{"tools":"%b"}}'
+    id = value_id("p", part)
+    named = form % id.encode()
+    kept = value_id("f", named)
+
+    changed = open_file(tmp_path, redacted).add([ValueLine(id, part).written(), ValueLine(kept, named).written()])
+
+    request = LLMCall(0, 0, 1, kept=KeptCall(changed[kept]))
+    assert {"tools": ["[redacted]"]} == Conversations(tmp_path).form(request)["parts"]

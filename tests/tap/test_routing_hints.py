@@ -85,7 +85,9 @@ def test_releases() -> None:
 
 def test_an_unknown_kind() -> None:
     """A backend from a hook may request labels that do not exist, which is an error."""
-    with pytest.raises(ConfigError, match=r"labels: no kind 'dynamic' .did you mean 'dynamo'..; known: dynamo, none, thunderagent"):
+    with pytest.raises(
+        ConfigError, match=r"labels: no kind 'dynamic' .did you mean 'dynamo'..; known: dynamo, none, recording, thunderagent"
+    ):
         make_labels({"kind": "dynamic"})
 
 

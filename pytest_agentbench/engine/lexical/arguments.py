@@ -247,7 +247,10 @@ def _as_text(value: texts.Plain | None) -> str | None:
 
 
 def _account(phrase: str, text: str, described: str) -> str:
-    """Returns an account, which a text calls `phrase`, as the parameter's description spells it (`"money_market"`), followed by its digits if the text has them."""
+    """Returns an account that a text calls `phrase`, as the parameter's description spells it (`"money_market"`).
+
+    The digits of the account follow if the text has them.
+    """
     spellings = [spelling for spelling in re.findall(r'"([^"]+)"', described) if stems(spelling)]
     name = next((spelling for spelling in spellings if set(stems(spelling)) <= set(stems(phrase))), phrase)
     end = text.find(phrase) + len(phrase)

@@ -261,7 +261,7 @@ def role_facts(access: Access, backend: Endpoint) -> Json:
     facts = backend.roles.get(access.role, access.endpoint)
     if facts is None and access.role not in ("", JUDGE):
         raise InfraError(f"no model plays the role {access.role!r}; name one in `roles` of suite.yaml or of the backend's YAML")
-    if facts and str(facts.get("url", "")).rstrip("/") == backend.url:
+    if facts and (backend.plays_roles or str(facts.get("url", "")).rstrip("/") == backend.url):
         # The role is played by the backend under test, so its own URL, key and prices apply.
         return {name: value for name, value in facts.items() if name not in ("url", "api_key", "prices")}
     return facts or {}

@@ -187,7 +187,7 @@ class Announcer:
     def announce(self, token: str, key: RolloutKey, role: str = "") -> Label:
         """Returns the label for the calls of a rollout. For the stack, each role (such as a judge) is a rollout of its own."""
         id = new_id(self._prefix, key, role)
-        label = self._labels.label(id)
+        label = self._labels.of_rollout(id, key, role)
         if label != NO_LABEL:
             self.tally.labelled += 1
             self._ids[token] = id

@@ -19,7 +19,8 @@ class Selection:
 @dataclass(frozen=True)
 class PackagedData:
     """The scenarios of an installed package. Its format has compared the files with a known hash, so the scenarios
-    need no further checks."""
+    need no further checks.
+    """
 
     package: str
     version: str

@@ -115,7 +115,7 @@ def test_tasks_in_a_folder_of_the_repository(hub: Hub, tmp_path: Path) -> None:
     several = from_hub(hub, tmp_path, "--output", "other")
     assert (
         4,
-        f"agentbench: {REPOSITORY} at {COMMIT} has tasks in 2 folders (old, tasks); a data set must have its tasks in one folder\n",
+        f"agentbench: {REPOSITORY} at {COMMIT} has tasks in 2 folders (old, tasks); name a data set that has all its tasks in one folder\n",
     ) == (
         several.returncode,
         several.stderr,

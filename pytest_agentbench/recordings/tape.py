@@ -1,0 +1,136 @@
+"""Finds the recorded call for a request: by its content, or else by its place in the rollout. Counts what was asked for."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pytest_agentbench.lib import json_text
+from pytest_agentbench.recordings.recording import RecordedCall, Recording
+from pytest_agentbench.recordings.request_content import RequestContent, common_messages, differences, different_settings, fits, is_redacted
+from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.runs.message_file import NotKept
+
+
+class CallPlace(NamedTuple):
+    """The place of calls: a rollout, and the role in it that makes them."""
+
+    key: RolloutKey
+    role: str = ""  # empty for the agent itself
+
+
+@dataclass
+class PlayedCounts:
+    """How many requests were answered from a recording, and how."""
+
+    calls: int = 0  # recorded calls that can be played
+    by_content: int = 0  # requests that were found by their content
+    by_place: int = 0  # requests that were found by their place, because texts of the recorded request were redacted
+    missed: int = 0  # requests that were not recorded
+    played_calls: int = 0  # recorded calls of the rollouts that asked for something
+    unasked: int = 0  # those of `played_calls` that were not asked for
+
+
+class NotRecorded(LookupError):
+    """A request that the recording does not contain, with a sentence that compares it with the nearest recorded one."""
+
+
+class Tape:
+    """The recorded calls, and which of them were asked for.
+
+    A request is found by its content, first in its own rollout and then in all others. The same request again gets the next recorded
+    answer, and the last one again after that. A request whose recorded form was redacted is found by its place: it is one of the calls of
+    its rollout, and differs from it only in redacted texts.
+    """
+
+    def __init__(self, recording: Recording, redact: Callable[[str], str]) -> None:
+        self._recording, self._redact = recording, redact
+        self._same: defaultdict[bytes, list[int]] = defaultdict(list)  # digest of a request -> numbers of its calls
+        self._places: defaultdict[CallPlace, list[int]] = defaultdict(list)  # place -> numbers of its calls
+        self._redacted: set[int] = set()  # numbers of calls with redacted texts
+        self._taken: Counter[tuple[CallPlace | None, bytes]] = Counter()  # requests that a place has made
+        self._asked: set[int] = set()  # numbers of calls that were asked for
+        self._played: set[RolloutKey] = set()  # rollouts that asked for something
+        self._counts = PlayedCounts(len(recording.calls))
+        self.models: set[str] = set()  # model names in the recorded requests
+        self._content = functools.lru_cache(maxsize=10_000)(self._read_content)
+        for number, call in enumerate(recording.calls):
+            self._places[CallPlace(call.key, call.role)].append(number)
+            try:
+                content = self._content(number)
+            except NotKept:
+                continue
+            self._same[content.digest()].append(number)
+            self._redacted.update([number] if is_redacted(content) else [])
+            self.models.update([content.settings["model"]] if isinstance(content.settings.get("model"), str) else [])
+
+    @property
+    def counts(self) -> PlayedCounts:
+        numbers = {number for place, numbers in self._places.items() if place.key in self._played for number in numbers}
+        self._counts.played_calls, self._counts.unasked = len(numbers), len(numbers - self._asked)
+        return self._counts
+
+    def find(self, path: str, body: Json, place: CallPlace | None) -> RecordedCall:
+        """Returns the recorded call for a request. Raises NotRecorded."""
+        if place is not None:
+            self._played.add(place.key)
+        asked = RequestContent.of(path, body)
+        number = self._by_content(asked, place)
+        if number is None:
+            asked = RequestContent.of(path, self._without_secrets(body))
+            number = self._by_content(asked, place)
+        if number is not None:
+            self._counts.by_content += 1
+        elif (number := self._by_place(asked, place)) is not None:
+            self._counts.by_place += 1
+        else:
+            self._counts.missed += 1
+            raise NotRecorded(self._miss(asked, place))
+        self._asked.add(number)
+        return self._recording.calls[number]
+
+    def _by_content(self, asked: RequestContent, place: CallPlace | None) -> int | None:
+        digest = asked.digest()
+        if (numbers := self._same.get(digest)) is None:
+            return None
+        own = [number for number in numbers if number in self._places.get(place, ())] if place else []
+        taken = place if own else None, digest
+        self._taken[taken] += 1
+        return (own or numbers)[min(self._taken[taken], len(own or numbers)) - 1]
+
+    def _by_place(self, asked: RequestContent, place: CallPlace | None) -> int | None:
+        numbers = [number for number in self._places.get(place, ()) if number in self._redacted] if place else []
+        same = [number for number in numbers if fits(self._content(number), asked)]
+        return next((number for number in same if number not in self._asked), same[-1] if same else None)
+
+    def _without_secrets(self, body: Json) -> Json:
+        """Returns the body as messages.jsonl would have it: with the secrets of this machine redacted."""
+        line = self._redact(f'{{"id":"","value":{json_text.dumps(body).decode()}}}')
+        changed: Json = json_text.loads(line.encode())["value"]
+        return changed
+
+    def _read_content(self, number: int) -> RequestContent:
+        return RequestContent.of(*self._recording.request(self._recording.calls[number]))
+
+    def _miss(self, asked: RequestContent, place: CallPlace | None) -> str:
+        """Returns a sentence about a request that was not found, and the recorded request that is most like it."""
+
+        def likeness(number: int) -> tuple[bool, int, int, bool, int]:
+            known = self._content(number)
+            same = common_messages(known, asked)
+            beyond = len(known.messages) + len(asked.messages) - 2 * same
+            return known.path == asked.path, same, -beyond, number in own, -len(different_settings(known, asked))
+
+        own = set(self._places.get(place, ())) if place else set()
+        known = [number for numbers in self._same.values() for number in numbers]
+        if not known:
+            return "not recorded: no request of the recording can be compared"
+        nearest = max(known, key=likeness)
+        call = self._recording.calls[nearest]
+        order = self._places[CallPlace(call.key, call.role)].index(nearest) + 1
+        where = f"call {order} of {call.key}{f' as {call.role}' if call.role else ''}"
+        what = "; ".join(differences(self._content(nearest), asked))
+        return f"not recorded; the nearest recorded request is {where}: {what or 'the same, but in another rollout'}"

@@ -1,0 +1,49 @@
+"""Writes what playing a recording needs to a single file, for example for the repository of a project.
+
+The file has lines with checksums, as messages.jsonl: first the facts about the recording, then the calls, then their values and nodes. It
+has no timestamps of events, no scores and no transcripts.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pytest_agentbench.lib import codec, json_text
+from pytest_agentbench.lib.checked_lines import opened, sealed
+from pytest_agentbench.lib.file_system import write_whole
+from pytest_agentbench.lib.kept_values import parsed
+from pytest_agentbench.recordings.recording import CALL_RECORD, Recording
+from pytest_agentbench.records import Json
+from pytest_agentbench.runs.message_file import MessageFile, with_changed_ids
+
+
+def trim(recording: Recording, facts: Json, file: Path, redact: Callable[[str], str]) -> None:
+    """Writes a recording, redacted once more, to a file. The write is atomic. `facts` are those that a backend needs."""
+    with tempfile.TemporaryDirectory() as draft:
+        with MessageFile(Path(draft), redact) as values:
+            changed = values.add(_needed_lines(recording))
+        calls = (json_text.dumps_any({CALL_RECORD: codec.plain(call)}) for call in recording.calls)
+        records = [
+            redact(json_text.dumps_any({"recording": facts}).decode()).encode(),
+            *(with_changed_ids(each, changed) for each in calls),
+        ]
+        head = b"".join(sealed(record) + b"\n" for record in records)
+        write_whole(file, (head + values.path.read_bytes()).decode())
+
+
+def _needed_lines(recording: Recording) -> Iterator[bytes]:
+    """Yields the lines of the values and nodes to which calls refer, each after those that it refers to."""
+    needed: set[str] = set()
+    for call in recording.calls:
+        recording.conversations.add_ids(call, needed)
+    with recording.conversations.path.open("rb") as lines:
+        for line in lines:
+            try:
+                record = opened(line.removesuffix(b"\n"))
+                id = parsed(record).id
+            except ValueError:  # A damaged line, or a line of a trimmed file that is not a value.
+                continue
+            if id in needed:
+                yield record
