@@ -191,7 +191,7 @@ def _chat(endpoint: Endpoint, number: int) -> tuple[float, float, float | None]:
         raise BackendError(f"a streaming chat failed: {error}") from error
     ended = time.monotonic()
     if not events:
-        raise BackendError("a streaming chat returned no token")
+        raise BackendError("a streaming chat returned no token; try the same request with curl, and look into the log of the server")
     spent, count = events[-1] - events[0], (tokens or len(events)) - 1
     return events[0] - started, ended - started, count / spent if count and spent else None
 

@@ -194,7 +194,7 @@ def _finish_reason(request: Mapping[str, Any], pieces: Sequence[Piece]) -> str:
 
 
 def _call_ids(request: Mapping[str, Any]) -> str:
-    """Returns a prefix for the ids of tool calls, a hash of the messages: turns have different ids, and a repeated request has equal ones."""
+    """Returns a prefix for the ids of tool calls, a hash of the messages. Turns have different ids, a repeated request has equal ones."""
     return f"call_{blake2b(orjson.dumps(request['messages']), digest_size=9).hexdigest()}"
 
 

@@ -320,7 +320,7 @@ class Transcripts:
             if self._conversations is None:
                 self._conversations = Conversations(self._directory)
             return dataclasses.replace(rollout, messages=tuple(self._conversations.messages(rollout.conversation)))
-        except (ConfigError, NotKept) as error:
+        except (ConfigError, NotKept, OSError) as error:
             if not self._missing:
                 self._missing = True
                 self._on_damage(f"the transcript of {rollout.key} is missing: {error}")

@@ -41,19 +41,18 @@ class MessageFile:
     """
 
     def __init__(self, directory: Path, redact: Callable[[str], str], most: int = LARGEST_FILE) -> None:
-        """Opens the file, reads the ids in it, and removes an incomplete last line. The file is created with the first line."""
+        """Opens the file, reads the ids in it, and removes an incomplete last line."""
         self.path = directory / FILE
         self._redact, self._most = redact, most
-        self._file: io.FileIO | None = None  # opened with the first line that is written
         self._known: set[str] = set()  # ids in the file
         self._changed: dict[str, str] = {}  # id of a value or node before redaction -> id in the file
         self.size = 0  # bytes of the file
-        if self.path.exists():
-            index = _Index(self.path)
-            index.update()
-            self._known.update(index.places)
-            self.size = index.end
-            os.truncate(self.path, self.size)
+        self._file = io.FileIO(self.path, "a+")  # stays open, so nothing is lost if the run directory is removed
+        index = _Index(self.path)
+        index.update()
+        self._known.update(index.places)
+        self.size = index.end
+        self._file.truncate(self.size)
 
     @property
     def is_full(self) -> bool:
@@ -96,8 +95,6 @@ class MessageFile:
     def _write(self, data: bytes) -> None:
         if not data:
             return
-        if self._file is None:
-            self._file = io.FileIO(self.path, "a+")
         if self._file.write(data) != len(data):
             self._file.truncate(self.size)
             raise OSError(errno.ENOSPC, "no space left for messages", str(self.path))
@@ -105,16 +102,17 @@ class MessageFile:
 
     def restore_file(self) -> None:
         """Writes the file again if it was deleted during the session. Raises FileExistsError if it exists."""
-        if self._file is not None:
-            self._file.seek(0)
-            with self.path.open("xb") as file:
-                shutil.copyfileobj(self._file, file)
+        self._file.seek(0)
+        with self.path.open("xb") as file:
+            shutil.copyfileobj(self._file, file)
 
     def close(self) -> None:
-        if self._file is not None:
+        """Closes the file, and removes it if it is empty."""
+        if not self._file.closed:
             os.fsync(self._file.fileno())
             self._file.close()
-            self._file = None
+            if not self.size:
+                self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self

@@ -83,7 +83,7 @@ class SandboxFactory(Protocol):
         """Opens a sandbox in which a task is carried out."""
 
     async def code(self, key: RolloutKey, place: CodePlace, seconds: float | None) -> CommandRunner:
-        """Opens a sandbox for programs that a model writes in a scenario that is not a task."""
+        """Opens a sandbox for programs that a model writes, for scenarios without a sandbox (no terminal tasks)."""
 
 
 Opened = TypeVar("Opened", bound=CommandRunner)

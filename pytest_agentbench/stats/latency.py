@@ -210,7 +210,7 @@ def _series(runs: Sequence[_Measured]) -> Floats:
 
 
 def _orders(runs: Sequence[_Measured]) -> list[Integers]:
-    """Returns the rank of each unit in time for each run, only once if both runs have the same order."""
+    """Returns for each run the order of its values in time (their ranks). If two runs have the same order, returns it once."""
     if len(runs) == 2 and (runs[0].ranks == runs[1].ranks).all():
         return [runs[0].ranks]
     return [run.ranks for run in runs]

@@ -160,7 +160,10 @@ def _counts(rollout: Rollout, arms: Mapping[str, int]) -> bool:
 
 
 def _first_block(run: Run, arm: str) -> int:
-    """Returns the number of rollouts in an arm's first block in the last session, or 0 if it has only one block."""
+    """Returns the number of rollouts in an arm's first block (a stretch in which only this arm runs) of the last session.
+
+    Returns 0 if that block is its only one, because then no rollouts are left out as warm-up.
+    """
     sizes = _block_sizes(run, arm)
     return sizes[0] if len(sizes) > 1 else 0
 

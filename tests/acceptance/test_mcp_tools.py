@@ -131,8 +131,8 @@ def test_a_server_that_does_not_match(project: Project) -> None:
     result.assert_outcomes(errors=1)
     said = re.sub(r"\s", "", result.stdout.str())
     assert (
-        "shop/suite.yaml:tools:theMCPserver`pythonserver.py`:thedatahaveatool'return_item'(didyoumean'order_item'?);known:find_item,give_back,order_item"
-        in said
+        "shop/suite.yaml:tools:theMCPserver`pythonserver.py`:thedatalistatoolthatdoesnotexist:"
+        "notool'return_item'(didyoumean'order_item'?);known:find_item,give_back,order_item" in said
     )
     assert not (project.root / "reports").exists()
 

@@ -52,7 +52,7 @@ def settled(value: Any) -> Any:
 
 
 def renewed(before: Any, more: Any) -> Any:
-    """Returns a value with its next piece added, like `grown`, but a text replaces the one before it. May change `before`."""
+    """Returns a value with its next piece added. Lists and objects are extended; a text replaces the text before. May change `before`."""
     if isinstance(before, dict) and isinstance(more, dict):
         for name, value in more.items():
             before[name] = renewed(before.get(name), value)

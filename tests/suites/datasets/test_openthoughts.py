@@ -76,7 +76,7 @@ def test_an_interrupted_download_is_resumed(hub: Hub, tmp_path: Path) -> None:
     broken = from_hub(hub, tmp_path)
 
     assert (1, 1) == (broken.returncode, len(broken.stderr.splitlines()))
-    assert f"no {REPOSITORY} at revision {COMMIT}: " in broken.stderr
+    assert f"provide {REPOSITORY} at revision {COMMIT}: " in broken.stderr
     assert not (tmp_path / "scenarios/openthoughts/tb-dev").exists()
     before, hub.fetched, hub.broken = {*hub.fetched}, [], ""
     assert 0 == from_hub(hub, tmp_path).returncode
