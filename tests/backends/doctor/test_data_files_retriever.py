@@ -92,7 +92,8 @@ def test_files(settings: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert f"{tmp_path / 'model'} has neither modules.json nor config.json" == found["weights"][0]
     assert f"{tmp_path / 'other' / INDEX} does not exist" == named["index"]
     assert "weights" not in named
-    assert ("retriever config: index_dir is $INDEX_DIR, but the environment variable INDEX_DIR is not set", "export INDEX_DIR=...") == unset["index"]
+    why = "retriever config: index_dir is $INDEX_DIR, but the environment variable INDEX_DIR is not set"
+    assert (why, "export INDEX_DIR=...") == unset["index"]
 
 
 def test_keys_ports_and_servers(settings: Write, listening: int) -> None:
