@@ -137,7 +137,7 @@ ROUNDED_NS = 1_000
 
 
 class BlockTime(NamedTuple):
-    """A point in time, with the block in which it lies (a stretch in which the rollouts of one arm ran)."""
+    """A point in time, with the block in which it lies (a stretch in which rollouts of one arm, or of one group, ran)."""
 
     block: int  # index of the block, counted from 0
     at: float  # seconds since 1970
