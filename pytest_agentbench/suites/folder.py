@@ -41,7 +41,7 @@ Notify = Callable[[str], None]
 
 
 class AgentConfig(NamedTuple):
-    """The used content of an agent_config.json (settings of an agent) or of a config.yaml (settings of a model and its server)."""
+    """The content of an agent_config.json (settings of an agent) or of a config.yaml (settings of a model and its server)."""
 
     file: Path
     settings: Json  # options and sampling parameters of the agent
