@@ -319,7 +319,7 @@ def solved(amount: int, trials: int) -> str:
 
 
 def role(use: RoleUse) -> str:
-    """Returns calls, tokens, time and cost of a role (another model that an agent asks), and how many calls serving metrics include."""
+    """Returns calls, tokens, time and cost of a role (another model that a rollout asks), and how many calls serving metrics include."""
     failed = f" ({sum(use.failed_calls.values())} failed)" if use.failed_calls else ""
     cost = f", {text}" if (text := role_cost(use)) else ""
     timed = "all" if use.measured == use.calls else f"{use.measured}" if use.measured else "none"
@@ -333,7 +333,7 @@ def role_cost(use: RoleUse) -> str:
 
 
 def role_endpoints(use: RoleUse) -> Text:
-    """Returns `the backend` and the addresses of other endpoints that serve a role (another model that an agent asks)."""
+    """Returns `the backend` and the addresses of other endpoints that serve a role (another model that a rollout asks)."""
     own = ("the backend",) if use.measured or not use.endpoints else ()
     others = _listed([Code(each) for each in use.endpoints])
     return (*own, *((", ",) if own and others else ()), *others)
