@@ -1,4 +1,4 @@
-"""Cleanup after killed sessions: ends what is left of their stacks. Sessions whose own backend is not a stack call it, too."""
+"""Cleanup for sessions whose own backend is not a stack: ends what is left of stacks whose stack daemon was killed."""
 
 from __future__ import annotations
 

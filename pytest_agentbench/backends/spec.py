@@ -169,7 +169,7 @@ def find_backend(name: str, root: Path) -> Path:
 
 
 def known_backends(root: Path) -> list[str]:
-    """Returns the names of all backends. A NAME.script.yaml is left out, because it has the answers of the backend NAME."""
+    """Returns the names of all backends. Files NAME.script.yaml are scripts of backends, and are left out."""
     return sorted({name for folder in _folders(root) for name in _names(folder)})
 
 

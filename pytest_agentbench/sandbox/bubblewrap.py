@@ -172,7 +172,7 @@ class BubblewrapReport:
         self._output = b""
 
     def fact(self, name: str) -> int | None:
-        """Returns `child-pid` (the host's process id of the first process in the sandbox) or `exit-code`. None if it was not reported."""
+        """Returns `child-pid` (of the first process, as seen from outside the sandbox) or `exit-code`. None if it was not reported."""
         with suppress(BlockingIOError):
             while piece := os.read(self._reader, 1 << 12):
                 self._output += piece

@@ -259,7 +259,7 @@ class DockerSandbox:
         self._trusted = True
 
     def _start_again(self) -> None:
-        """Restarts the container. While it is stopped, replaces bash, sh and sleep by the copies in `OwnPrograms`."""
+        """Restarts the container. While it is stopped, and no process of the agent can interfere, restores the copies in `OwnPrograms`."""
         assert self._programs is not None
         container = self._running_container()
         container.stop(timeout=60)  # seconds that the engine waits until all processes have ended
