@@ -13,11 +13,12 @@ from pathlib import Path
 
 from benchmarks.measurement import Figure, Options, Result, run_pytest
 from benchmarks.workplace import Workplace, workplace
+from pytest_agentbench.lib.kept_values import FILE
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import read_journal
-from pytest_agentbench.runs.message_file import FILE, MessageFile
+from pytest_agentbench.runs.message_file import MessageFile
 from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.tap.conversations import ConversationKeeper, KeptBytes
 from pytest_agentbench.tap.http_messages import Request

@@ -18,6 +18,7 @@ from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.checked_lines import opened
 from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.kept_values import FILE as MESSAGES
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.records.rollout import suite_of
 
@@ -25,7 +26,7 @@ PLAYER = "recording"  # name of the process in a session
 FORMAT = "agentbench.recording/1"
 COUNTS_TIMEOUT = 5.0  # seconds that the server may take to say what it has played
 
-_RUN, _MESSAGES = "run.json", "messages.jsonl"
+_RUN = "run.json"
 
 
 def recording_facts(path: Path) -> Json:
@@ -41,8 +42,8 @@ def recording_facts(path: Path) -> Json:
         return facts
     if not path.is_dir():
         raise ConfigError(f"there is no recording {path}; name a run directory, or a file of `agentbench cassette trim`")
-    if not (path / _MESSAGES).is_file():
-        raise ConfigError(f"{path} has no {_MESSAGES}, so it cannot be played; record a run with --agentbench-keep=all")
+    if not (path / MESSAGES).is_file():
+        raise ConfigError(f"{path} has no {MESSAGES}, so it cannot be played; record a run with --agentbench-keep=all")
     return _facts_of_run(path, read_json_file(path / _RUN))
 
 

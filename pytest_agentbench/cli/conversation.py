@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_agentbench.cli.parser import RUN_HELP
 from pytest_agentbench.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
@@ -23,9 +24,7 @@ def add(commands: Any) -> None:
         example="agentbench conversation 'banking[banking-000]' --run latest",
     )
     conversation.add_argument("rollout", metavar="ROLLOUT", help="the rollout as reports name it, for example 'banking[scenario-id]'")
-    conversation.add_argument(
-        "--run", dest="name", default="latest", metavar="RUN", help="a run directory, or its name in reports/ (default: latest)"
-    )
+    conversation.add_argument("--run", dest="name", default="latest", metavar="RUN", help=RUN_HELP)
     conversation.add_argument(
         "--json", action="store_true", help="print a JSON object for each call: attempt, role, request, exact (the same bytes), reply"
     )

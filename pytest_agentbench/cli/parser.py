@@ -15,6 +15,8 @@ from pytest_agentbench.errors import ConfigError, did_you_mean, unknown_name
 
 T = TypeVar("T")
 
+RUN_HELP = "a run directory, or its name in reports/ (default: latest)"
+
 
 class Parser(argparse.ArgumentParser):
     """An argparse parser that groups commands in its help, shows an example, and suggests names for misspelt ones.
@@ -51,8 +53,7 @@ class Parser(argparse.ArgumentParser):
 
     def takes_run(self) -> None:
         """Adds the argument RUN, as `options.name`."""
-        about = "a run directory, or its name in reports/ (default: latest)"
-        self.add_argument("name", nargs="?", default="latest", metavar="RUN", help=about)
+        self.add_argument("name", nargs="?", default="latest", metavar="RUN", help=RUN_HELP)
 
     def takes_reports(self) -> None:
         """Adds the option --reports, as `options.reports`."""

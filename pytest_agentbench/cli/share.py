@@ -141,7 +141,7 @@ def _readme(run: Run, folder: Path, suites: dict[str, Suite]) -> str:
 
 
 def _messages_text(folder: Path) -> str:
-    from pytest_agentbench.runs.message_file import FILE
+    from pytest_agentbench.lib.kept_values import FILE
 
     return f" and all requests and replies ({FILE}; --without-messages leaves them out)" if (folder / FILE).exists() else ""
 

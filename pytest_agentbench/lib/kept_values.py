@@ -7,6 +7,7 @@ The first letter of an id says what it names: `f` a form (a request without its 
 from __future__ import annotations
 
 import json
+import re
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -14,11 +15,16 @@ from typing import Any, NamedTuple
 
 from pytest_agentbench.lib import json_text
 
+FILE = "messages.jsonl"
 FORM, PART, MESSAGE, NODE, REPLY = "f", "p", "m", "n", "r"
 ALL, CALLS, NONE = "all", "calls", "none"  # what a session keeps: everything; the agent's own calls, without tools; nothing
 LARGEST_VALUE = 4_000_000  # bytes; of a larger value only the size is kept
 OMITTED = "agentbench_omitted_bytes"  # only key of the object that replaces a value that is too large
 _HASH_BYTES = 12  # of the SHA-256. Among 10 million values, two different ones have the same hash with a probability of 1e-15
+
+
+#: An id in a JSON text, with its quotes.
+QUOTED_ID = re.compile(rb'"([%b][\w-]{16})"' % f"{FORM}{PART}{MESSAGE}{NODE}{REPLY}".encode())
 
 
 def value_id(kind: str, text: bytes) -> str:

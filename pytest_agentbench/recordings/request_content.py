@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.redact import MARK
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.conversations import GROWING
+from pytest_agentbench.tap.conversations import growing_field
 
 #: Fields that decide how an answer is sent, or who asks, but not what it says: streaming, labels of stacks, the name of a user.
 IGNORED = frozenset({"stream", "stream_options", "user", "nvext", "program_id", "job_id", "is_last_step"})
@@ -29,7 +29,7 @@ class RequestContent(NamedTuple):
 
     @classmethod
     def of(cls, path: str, body: Json) -> Self:
-        growing = next((name for name in GROWING if name in body), None)
+        growing = growing_field(body)
         settings = {name: value for name, value in body.items() if name != growing and name not in IGNORED}
         content = body[growing] if growing else []
         return cls(path, settings, content if isinstance(content, list) else [content])

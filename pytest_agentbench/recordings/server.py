@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
 
-from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib import codec, json_text
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.recordings.recording import RecordedCall, Recording
 from pytest_agentbench.recordings.streams import stream_events
@@ -45,7 +44,7 @@ class Player:
         return web.Response()
 
     async def _counts(self, _: web.Request) -> web.Response:
-        return _json(200, asdict(self._tape.counts))
+        return _json(200, codec.plain(self._tape.counts))
 
     async def _models(self, _: web.Request) -> web.Response:
         names = [self._model, *sorted(self._tape.models - {self._model})]

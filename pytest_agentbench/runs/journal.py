@@ -33,7 +33,7 @@ from pytest_agentbench.lib.file_system import lock
 from pytest_agentbench.lib.foreign import KIB, Sizes, cut, size_of, too_large
 from pytest_agentbench.lib.json_text import whole_characters
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
-from pytest_agentbench.runs.message_file import Conversations, NotKept
+from pytest_agentbench.runs.message_file import Transcripts
 
 FILE = "rollouts.jsonl"
 SHOWN = 5  # sentences on damage that are shown on a terminal
@@ -301,37 +301,6 @@ def read_journal(directory: Path, on_damage: Callable[[str], None] = _print_warn
                 on_damage(f"the record of {key} at byte {entry.offset:,} of {directory / FILE} cannot be read and is ignored: {error}")
             else:
                 yield rollout
-
-
-class Transcripts:
-    """Fills the transcripts of rollouts from messages.jsonl of their run."""
-
-    def __init__(self, directory: Path, on_damage: Callable[[str], object]) -> None:
-        """`on_damage` is called with a sentence if transcripts are missing, once."""
-        self._directory, self._on_damage = directory, on_damage
-        self._conversations: Conversations | None = None
-        self._missing = False  # whether a transcript was missing
-
-    def completed(self, rollout: Rollout) -> Rollout:
-        """Returns a rollout with its messages. Without them, if they are missing in messages.jsonl."""
-        if not rollout.conversation:
-            return rollout
-        try:
-            if self._conversations is None:
-                self._conversations = Conversations(self._directory)
-            return dataclasses.replace(rollout, messages=tuple(self._conversations.messages(rollout.conversation)))
-        except (ConfigError, NotKept, OSError) as error:
-            if not self._missing:
-                self._missing = True
-                self._on_damage(f"the transcript of {rollout.key} is missing: {error}")
-            return rollout
-
-    def completed_line(self, line: bytes) -> bytes:
-        """Returns the line of a record with its messages."""
-        if b'"conversation":""' in line:
-            return line
-        rollout = self.completed(rollout_of(line))
-        return record_line(dataclasses.replace(rollout, conversation=""))
 
 
 #: Fields with texts of agents, models and tools. LLM calls are not included, because timings are computed from them.

@@ -7,11 +7,12 @@ of the node before it. So the file grows with the number of messages, and not wi
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import functools
 import io
+import json
 import os
-import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,10 +24,22 @@ from typing import Any, Protocol, Self
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.checked_lines import opened, sealed
-from pytest_agentbench.lib.kept_values import FORM, LARGEST_VALUE, OMITTED, PART, STYLES, NodeLine, ValueLine, node_id, parsed, value_id
-from pytest_agentbench.records import Json, KeptCall, LLMCall
+from pytest_agentbench.lib.kept_values import (
+    FILE,
+    FORM,
+    LARGEST_VALUE,
+    NODE,
+    OMITTED,
+    QUOTED_ID,
+    STYLES,
+    NodeLine,
+    ValueLine,
+    node_id,
+    parsed,
+    value_id,
+)
+from pytest_agentbench.records import Json, KeptCall, LLMCall, Rollout
 
-FILE = "messages.jsonl"
 RECENT = 1000  # values that are kept in memory, because many conversations begin alike
 LARGEST_FILE = 1_000_000_000  # bytes; later values are not written
 
@@ -85,8 +98,8 @@ class MessageFile:
             before, message = (self._changed.get(each, each) for each in (record.before, record.message))
             return record if (before, message) == record[1:] else NodeLine(node_id(before, message), before, message)
         text = record.written()
-        if record.id[0] == FORM:
-            text = with_changed_ids(text, {id: new for id, new in self._changed.items() if id[0] == PART})
+        if record.id[0] == FORM:  # A form has the ids of its parts.
+            text = with_changed_ids(text, self._changed)
         clean = self._redact(text.decode())
         found = parsed(clean.encode())
         assert isinstance(found, ValueLine)
@@ -125,8 +138,7 @@ def with_changed_ids(line: bytes, changed: Mapping[str, str]) -> bytes:
     """Returns the line of a record with other ids of values and nodes."""
     if not changed:
         return line
-    ids = b"|".join(re.escape(id.encode()) for id in changed)
-    return re.sub(rb'"(' + ids + rb')"', lambda found: b'"%b"' % changed[found[1].decode()].encode(), line)
+    return QUOTED_ID.sub(lambda found: b'"%b"' % changed.get(id := found[1].decode(), id).encode(), line)
 
 
 def copy_messages(source: Path, target: Path, redact: Callable[[str], str]) -> Mapping[str, str]:
@@ -301,3 +313,39 @@ class Conversations:
                 self._nodes[id] = line
             yield self._nodes[id]
             id = self._nodes[id].before
+
+
+class Transcripts:
+    """Fills the transcripts of rollouts from messages.jsonl of their run."""
+
+    def __init__(self, directory: Path, on_damage: Callable[[str], object]) -> None:
+        """`on_damage` is called with a sentence if transcripts are missing, once."""
+        self._directory, self._on_damage = directory, on_damage
+        self._conversations: Conversations | None = None
+        self._missing = False  # whether a transcript was missing
+
+    def completed(self, rollout: Rollout) -> Rollout:
+        """Returns a rollout with its messages. Without them, if they are missing in messages.jsonl."""
+        messages = self._messages(rollout.conversation, rollout.key)
+        return rollout if messages is None else dataclasses.replace(rollout, messages=tuple(messages))
+
+    def completed_line(self, line: bytes) -> bytes:
+        """Returns the JSON text of a record with its messages in it, and without the reference to them."""
+        if b'"conversation":"%b' % NODE.encode() not in line:
+            return line
+        record = json.loads(line)
+        record |= {"messages": self._messages(record["conversation"], record["scenario"]) or record["messages"], "conversation": ""}
+        return json_text.dumps(record)
+
+    def _messages(self, node: str, rollout: object) -> list[Any] | None:
+        if not node:
+            return None
+        try:
+            if self._conversations is None:
+                self._conversations = Conversations(self._directory)
+            return self._conversations.messages(node)
+        except (ConfigError, NotKept, OSError) as error:
+            if not self._missing:
+                self._missing = True
+                self._on_damage(f"the transcript of {rollout} is missing: {error}")
+            return None

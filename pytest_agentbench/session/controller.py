@@ -24,9 +24,9 @@ from pytest_agentbench.gate.exit_status import FAILED, INTERRUPTED, USAGE_ERROR
 from pytest_agentbench.lib import codec, options
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.kept_values import ALL, CALLS
+from pytest_agentbench.lib.kept_values import FILE as MESSAGES
 from pytest_agentbench.rollouts.worker_protocol import PoolAddress, WorkerInput
 from pytest_agentbench.runs.journal import summarize_damage
-from pytest_agentbench.runs.message_file import FILE as MESSAGES
 from pytest_agentbench.session.discovery import worker_suite
 from pytest_agentbench.session.pytest_reports import BELOW, QUARANTINED, Causes, Outcomes, WorkflowCommands, escape_report, mark_crash
 from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, RERUNS_ADVICE, Settings, advise, reruns_requested

@@ -21,6 +21,7 @@ from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
 from pytest_agentbench.backends.telemetry.samples import Sampler
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.lib.error_texts import cause
+from pytest_agentbench.lib.kept_values import FILE as MESSAGES
 from pytest_agentbench.lib.process import SESSION, Child, end_marked
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
@@ -30,7 +31,6 @@ from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess
 from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, PrepareBlock, RolloutsPlanned, RolloutTally
-from pytest_agentbench.runs.message_file import FILE as MESSAGES
 from pytest_agentbench.session.gate import Rounds
 from pytest_agentbench.session.images_and_arms import ArmSwitcher, TaskImages
 from pytest_agentbench.session.recorder import RunRecorder

@@ -24,6 +24,7 @@ from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.gate.repeats import earlier_runs
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.lib.codec import read as read_record
+from pytest_agentbench.lib.kept_values import FILE as MESSAGES
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.metrics import timeline
 from pytest_agentbench.metrics.performance import cpu_shares, objectives_of, stopwatch_of
@@ -39,7 +40,6 @@ from pytest_agentbench.runs.directory import PRIVATE, name_of
 from pytest_agentbench.runs.identity import SuiteSetup, run_identity, suite_setup, unknown_environment
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import read_journal
-from pytest_agentbench.runs.message_file import FILE as MESSAGES
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import model_names, models_of
 from pytest_agentbench.runs.results import ArmFacts, ArmsCompared, Cache, PlannedSuite

@@ -82,7 +82,7 @@ class ConversationKeeper:
         Keeps the messages, and at the level `all` these values, in lines of their own. Returns the id of the last message's node, or "".
         """
         kept, parts, node = dict(body), {}, ""
-        growing = next((name for name in GROWING if name in body), None)
+        growing = growing_field(body)
         for name, value in body.items():
             if name == growing and (messages := self._pieces(value)):
                 form["joined" if isinstance(value, str) else "listed"] = name
@@ -114,7 +114,7 @@ class ConversationKeeper:
         for message in messages[same:]:
             before, id = nodes[-1] if nodes else "", self._value(MESSAGE, message)
             nodes.append(node_id(before, id))
-            self._add(nodes[-1], NodeLine(nodes[-1], before, id).written())
+            self._add(NodeLine(nodes[-1], before, id))
         self._messages, self._nodes = messages, nodes
         return nodes[-1]
 
@@ -125,16 +125,21 @@ class ConversationKeeper:
         if len(text) > LARGEST_VALUE:
             text = _dumps({OMITTED: len(text)})
         id = value_id(kind, text)
-        if id not in self._ids:
-            self._add(id, ValueLine(id, text).written())
+        self._add(ValueLine(id, text))
         return id
 
-    def _add(self, id: str, line: bytes) -> None:
-        if id not in self._ids:
-            self._ids.add(id)
+    def _add(self, record: ValueLine | NodeLine) -> None:
+        if record.id not in self._ids:
+            line = record.written()
+            self._ids.add(record.id)
             self.lines.append(line)
             self._size += len(line)
             self._kept.now += len(line)
+
+
+def growing_field(body: Json) -> str | None:
+    """Returns the name of the field of a request that grows with each turn, or None if it has none."""
+    return next((name for name in GROWING if name in body), None)
 
 
 def _dumps(value: Any) -> bytes:

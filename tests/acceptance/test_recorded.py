@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.cli import main
+from pytest_agentbench.lib.kept_values import FILE
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.runs.message_file import FILE
 from tests.project import Project
 
 pytestmark = pytest.mark.slow

@@ -6,15 +6,17 @@ import json
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.checked_lines import opened
-from pytest_agentbench.lib.kept_values import NodeLine, ValueLine, node_id, value_id
-from pytest_agentbench.records import KeptCall, LLMCall
-from pytest_agentbench.runs.message_file import FILE, Conversations, MessageFile, NotKept, with_changed_ids
+from pytest_agentbench.lib.kept_values import FILE, NodeLine, ValueLine, node_id, value_id
+from pytest_agentbench.records import KeptCall, LLMCall, Rollout
+from pytest_agentbench.runs.journal import record_line, rollout_of
+from pytest_agentbench.runs.message_file import Conversations, MessageFile, NotKept, Transcripts, with_changed_ids
 
 
 def lines(*contents: str) -> tuple[list[bytes], str]:
@@ -146,6 +148,35 @@ def test_a_reader_sees_what_is_added(open_file: Callable[..., MessageFile], tmp_
     file.add(made)
 
     assert 2 == len(messages.prompt(call(node)))
+
+
+def test_transcripts(open_file: Callable[..., MessageFile], tmp_path: Path) -> None:
+    """A record that refers to its transcript gets it, as a rollout and as a line, whatever its other texts look like."""
+    made, node = lines("one", "two")
+    open_file(tmp_path, str).add(made)
+    state = {"conversation": "", "text": '"conversation":""'}
+    stored = Rollout("shop", "s", "default", 1, "ok", final_state=state, conversation=node)
+    transcripts, whole = Transcripts(tmp_path, print), [{"role": "user", "content": content} for content in ("one", "two")]
+
+    assert whole == [*transcripts.completed(stored).messages]
+    assert replace(stored, messages=tuple(whole), conversation="") == rollout_of(transcripts.completed_line(record_line(stored)))
+
+
+def test_records_without_a_reference(tmp_path: Path) -> None:
+    """A record that contains its transcript stays as it is, also if the run has no messages.jsonl."""
+    line = record_line(Rollout("shop", "s", "default", 1, "ok", messages=({"role": "user", "content": "one"},)))
+
+    assert line == Transcripts(tmp_path, print).completed_line(line)
+
+
+def test_a_missing_transcript(tmp_path: Path) -> None:
+    """If transcripts are missing, the rollouts have none, and one sentence names the first of them."""
+    sentences: list[str] = []
+    transcripts = Transcripts(tmp_path, sentences.append)
+    stored = [Rollout("shop", f"s-{number}", "default", 1, "ok", conversation=lines("one")[1]) for number in range(2)]
+
+    assert stored == [transcripts.completed(each) for each in stored]
+    assert [f"the transcript of shop[s-0] is missing: {tmp_path} has no messages.jsonl"] == [each.partition(";")[0] for each in sentences]
 
 
 def test_without_a_file(tmp_path: Path) -> None:
