@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, NamedTuple, Self
@@ -51,8 +50,20 @@ def fits(recorded: Any, value: Any) -> bool:
     if isinstance(recorded, list | tuple) and isinstance(value, list | tuple):
         return len(recorded) == len(value) and all(map(fits, recorded, value))
     if isinstance(recorded, str) and isinstance(value, str) and MARK in recorded:
-        return re.fullmatch(".*".join(map(re.escape, recorded.split(MARK))), value, re.DOTALL) is not None
+        return _contains_in_order(value, recorded.split(MARK))
     return bool(recorded == value)
+
+
+def _contains_in_order(text: str, parts: list[str]) -> bool:
+    """Returns whether a text begins with the first part, ends with the last, and has the others between them in this order."""
+    first, *inner, last = parts
+    at, end = len(first), len(text) - len(last)
+    for part in inner:
+        found = text.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return at <= end and text.startswith(first) and text.endswith(last)
 
 
 def is_redacted(value: Any) -> bool:

@@ -153,7 +153,7 @@ def test_a_run_with_a_time_limit_can_be_resumed(project: Project) -> None:
     limited.assert_outcomes(passed=1, errors=1)
     (line,) = [line for line in limited.stdout.lines if line.startswith("agentbench: ") and " pytest --" in line]
     words = shlex.split(line.partition(" pytest ")[2])
-    assert [f"--agentbench-resume={project.directory.name}"] == [word for word in words if "resume" in word]
+    assert [f"--agentbench-resume={project.directory.name}"] == [word for word in words if word.startswith("--agentbench-resume")]
 
     project.run(*(word for word in words if "time-limit" not in word)).assert_outcomes(passed=4)
 

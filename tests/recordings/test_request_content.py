@@ -44,6 +44,11 @@ def test_path_matters() -> None:
     [
         ("key [redacted] of me", "key abc of me", True),
         ("key [redacted] of me", "key of me", False),
+        ("key [redacted] of me", "key  of me", True),
+        ("key [redacted]key", "key", False),
+        ("[redacted], [redacted] and [redacted]", "a, b and c and d", True),
+        ("[redacted], [redacted] and [redacted]", "a and b, c", False),
+        ("[redacted]x[redacted]x", "x", False),
         ("[redacted]", "line\nline", True),
         ({"a": ["x", "[redacted]"]}, {"a": ["x", "y"]}, True),
         ({"a": ["x", "[redacted]"]}, {"a": ["z", "y"]}, False),

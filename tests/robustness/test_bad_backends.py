@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
     [
         (None, ("--agentbench-backend=nowhere",), "no backend 'nowhere'; known: *embedded*"),
         (None, ("--agentbench-backend=my/own.yaml",), "there is no backend file my/own.yaml: */my/own.yaml does not exist"),
-        ("kind: dynamo\n", (), "*backends/embedded.yaml: kind must be one of embedded, url, stack, not 'dynamo'"),
+        ("kind: dynamo\n", (), "*backends/embedded.yaml: kind must be one of embedded, url, stack, recorded, not 'dynamo'"),
         (
             "kind: embedded\npolicy: lexicla\n",
             (),

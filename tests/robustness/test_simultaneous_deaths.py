@@ -114,7 +114,7 @@ def test_killed_while_it_starts_again(project: Project, start: Start, part: str)
     first = pid_of(background, part)
 
     os.kill(first, signal.SIGKILL)
-    wait_for(lambda: [pid for pid in background.children(MODULES[part]) if pid > first], f"the next {part}")
-    os.kill(pid_of(background, part), signal.SIGKILL)
+    (second, *_) = wait_for(lambda: [pid for pid in background.children(MODULES[part]) if pid != first], f"the next {part}")
+    os.kill(second, signal.SIGKILL)
 
     whole(background, 12)
