@@ -24,7 +24,7 @@ from pytest_agentbench.records.rollout import suite_of
 
 PLAYER = "recording"  # name of the process in a session
 FORMAT = "agentbench.recording/1"
-COUNTS_TIMEOUT = 5.0  # seconds that the server may take to say what it has played
+PLAYBACK_TIMEOUT = 5.0  # seconds that the server may take to say what it has played
 
 _RUN = "run.json"
 
@@ -146,10 +146,16 @@ class Recorded(OwnServer):
 
     def server_settings(self) -> Json:
         command = shlex.join(self._facts["command"])
-        return {"run": self.spec.run, "model": self.spec.model, "pace": self.spec.pace, "command": command}
+        return {
+            "recording": self.spec.run,
+            "run": self._facts["run"],
+            "model": self.spec.model,
+            "pace": self.spec.pace,
+            "command": command,
+        }
 
     def stop(self) -> None:
         if self._served is not None and self.played is None:
             with suppress(BackendError, ValueError):  # The server has died.
-                self.played = {"run": self._facts["run"], **(Api(self._served).get("/counts", COUNTS_TIMEOUT).json() or {})}
+                self.played = Api(self._served).get("/playback", PLAYBACK_TIMEOUT).json()
         super().stop()

@@ -32,6 +32,17 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
 
+def is_backend(role: Json, url: str, *, plays_roles: bool) -> bool:
+    """Returns whether a role (a model such as a judge) is played by the backend under test, so that the backend's own key applies.
+
+    Args:
+        role: Settings of the role's endpoint, with its `url`.
+        url: URL of the backend.
+        plays_roles: Whether the backend answers for all roles, as a recording does.
+    """
+    return plays_roles or str(role.get("url", "")).rstrip("/") == url.rstrip("/")
+
+
 def missing_key(endpoint: Json) -> str:
     """Returns a sentence if the API key of a role's endpoint is not in the environment, else an empty text.
 

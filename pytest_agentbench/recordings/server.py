@@ -26,16 +26,16 @@ STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Con
 class Player:
     """The server. `pace` says when answers are sent: `at_once`, or `recorded` for the recorded times of first output and end."""
 
-    def __init__(self, recording: Recording, model: str, pace: str = AT_ONCE, command: str = "") -> None:
-        """Takes a recording, the model name of its backend, and the command that made it."""
+    def __init__(self, recording: Recording, model: str, pace: str = AT_ONCE, command: str = "", run: str = "") -> None:
+        """Takes a recording, the model name of its backend, the command that made it, and the id of the recorded run."""
         self._recording, self._model, self._pace = recording, model, pace
         self._advice = f"; to record again, run `{command}`" if command else ""
-        self._tape = Tape(recording, Redactor())
+        self._tape = Tape(recording, Redactor(), run)
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=LARGEST_BODY)
         application.router.add_get("/health", self._health)
-        application.router.add_get("/v1/counts", self._counts)
+        application.router.add_get("/v1/playback", self._playback)
         application.router.add_get("/v1/models", self._models)
         application.router.add_route("*", "/{path:.*}", self._answer)
         return application
@@ -43,8 +43,8 @@ class Player:
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response()
 
-    async def _counts(self, _: web.Request) -> web.Response:
-        return _json(200, codec.plain(self._tape.counts))
+    async def _playback(self, _: web.Request) -> web.Response:
+        return _json(200, codec.plain(self._tape.playback))
 
     async def _models(self, _: web.Request) -> web.Response:
         names = [self._model, *sorted(self._tape.models - {self._model})]

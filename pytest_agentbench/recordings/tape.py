@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_agentbench.lib import json_text
@@ -13,6 +12,7 @@ from pytest_agentbench.recordings.recording import RecordedCall, Recording
 from pytest_agentbench.recordings.request_content import RequestContent, common_messages, differences, different_settings, fits, is_redacted
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.runs.message_file import NotKept
+from pytest_agentbench.runs.run_file import Playback
 
 
 class CallPlace(NamedTuple):
@@ -20,18 +20,6 @@ class CallPlace(NamedTuple):
 
     key: RolloutKey
     role: str = ""  # empty for the agent itself
-
-
-@dataclass
-class PlayedCounts:
-    """How many requests were answered from a recording, and how."""
-
-    calls: int = 0  # recorded calls that can be played
-    by_content: int = 0  # requests that were found by their content
-    by_place: int = 0  # requests that were found by their place, because texts of the recorded request were redacted
-    missed: int = 0  # requests that were not recorded
-    played_calls: int = 0  # recorded calls of the rollouts that asked for something
-    unasked: int = 0  # those of `played_calls` that were not asked for
 
 
 class NotRecorded(LookupError):
@@ -46,15 +34,16 @@ class Tape:
     its rollout, and differs from it only in redacted texts.
     """
 
-    def __init__(self, recording: Recording, redact: Callable[[str], str]) -> None:
-        self._recording, self._redact = recording, redact
+    def __init__(self, recording: Recording, redact: Callable[[str], str], run: str = "") -> None:
+        """Takes the calls of a recording, what replaces the secrets of a text, and the id of the recorded run."""
+        self._recording, self._redact, self._run = recording, redact, run
         self._same: defaultdict[bytes, list[int]] = defaultdict(list)  # digest of a request -> numbers of its calls
         self._places: defaultdict[CallPlace, list[int]] = defaultdict(list)  # place -> numbers of its calls
         self._redacted: set[int] = set()  # numbers of calls with redacted texts
         self._taken: Counter[tuple[CallPlace | None, bytes]] = Counter()  # requests that a place has made
         self._asked: set[int] = set()  # numbers of calls that were asked for
         self._played: set[RolloutKey] = set()  # rollouts that asked for something
-        self._counts = PlayedCounts(len(recording.calls))
+        self._found: Counter[str] = Counter()  # how requests were found: by_content, by_place or missed
         self.models: set[str] = set()  # model names in the recorded requests
         self._content = functools.lru_cache(maxsize=10_000)(self._read_content)
         for number, call in enumerate(recording.calls):
@@ -68,10 +57,11 @@ class Tape:
             self.models.update([content.settings["model"]] if isinstance(content.settings.get("model"), str) else [])
 
     @property
-    def counts(self) -> PlayedCounts:
-        numbers = {number for place, numbers in self._places.items() if place.key in self._played for number in numbers}
-        self._counts.played_calls, self._counts.unasked = len(numbers), len(numbers - self._asked)
-        return self._counts
+    def playback(self) -> Playback:
+        """The use of the recording so far."""
+        played = {number for place, numbers in self._places.items() if place.key in self._played for number in numbers}
+        by_content, by_place, missed = (self._found[how] for how in ("by_content", "by_place", "missed"))
+        return Playback(self._run, len(self._recording.calls), by_content, by_place, missed, len(played), len(played - self._asked))
 
     def find(self, path: str, body: Json, place: CallPlace | None) -> RecordedCall:
         """Returns the recorded call for a request. Raises NotRecorded."""
@@ -83,11 +73,11 @@ class Tape:
             asked = RequestContent.of(path, self._without_secrets(body))
             number = self._by_content(asked, place)
         if number is not None:
-            self._counts.by_content += 1
+            self._found["by_content"] += 1
         elif (number := self._by_place(asked, place)) is not None:
-            self._counts.by_place += 1
+            self._found["by_place"] += 1
         else:
-            self._counts.missed += 1
+            self._found["missed"] += 1
             raise NotRecorded(self._miss(asked, place))
         self._asked.add(number)
         return self._recording.calls[number]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.agents.factory import needs_context, needs_roles, too_long
 from pytest_agentbench.backends.spec import context_length_of
-from pytest_agentbench.llm.client import missing_key
+from pytest_agentbench.llm.client import is_backend, missing_key
 from pytest_agentbench.records import Json
 from pytest_agentbench.session.discovery import DiscoveredSuites, unavailable_suite
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
@@ -54,6 +54,5 @@ def why_not_playable(role: str, suite: Suite, backend: Json, *, keys: bool) -> s
     player = player_of(role, suite, backend)
     if player is None:
         return f"no endpoint is configured for it; add it to `roles` in suite.yaml or in the YAML of backend {backend.get('name')!r}"
-    # A role at the URL of the backend uses the backend's own key. A recording plays all roles.
-    is_backend = backend.get("kind") == "recorded" or str(player.get("url", "")).rstrip("/") == str(backend.get("url")).rstrip("/")
-    return missing_key(player) if keys and not is_backend else ""
+    own = is_backend(player, str(backend.get("url")), plays_roles=backend.get("kind") == "recorded")
+    return missing_key(player) if keys and not own else ""

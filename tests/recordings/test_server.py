@@ -53,7 +53,7 @@ async def test_answers(tmp_path: Path) -> None:
         status, text = await served.post(asking("Hi", stream=True))
         assert (200, True) == (status, text.startswith("data: ") and text.endswith("data: [DONE]\n\n"))
         assert ["m"] == [model["id"] for model in (await served.get("/v1/models"))["data"]]
-        assert 2 == (await served.get("/v1/counts"))["by_content"]
+        assert 2 == (await served.get("/v1/playback"))["by_content"]
 
 
 async def test_place(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ async def test_place(tmp_path: Path) -> None:
     async with Served(tmp_path, MadeCall(asking("Hi"), saying("a"), key, "judge")) as served:
         await served.post(asking("Hi"), **headers)
         assert [PLACE] == [*headers]
-        assert 1 == (await served.get("/v1/counts"))["played_calls"]
+        assert 1 == (await served.get("/v1/playback"))["played_calls"]
 
 
 @pytest.mark.parametrize("reply", [{"error": {"message": "too many"}}, "busy"])
@@ -91,7 +91,7 @@ async def test_other_requests(tmp_path: Path, path: str, body: Any) -> None:
     """Other requests are refused as well, and are no misses of the recording."""
     async with Served(tmp_path, MadeCall(asking("Hi"), saying("Hello"))) as served:
         assert 404 == (await served.post(body, path))[0]
-        assert 0 == (await served.get("/v1/counts"))["missed"]
+        assert 0 == (await served.get("/v1/playback"))["missed"]
 
 
 @pytest.mark.parametrize(("pace", "least", "most"), [("recorded", 0.2, 5.0), ("at_once", 0.0, 0.2)])

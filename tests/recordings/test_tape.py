@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.recordings.tape import CallPlace, NotRecorded, PlayedCounts, Tape
+from pytest_agentbench.recordings.tape import CallPlace, NotRecorded, Tape
+from pytest_agentbench.runs.run_file import Playback
 from tests.recordings.made_recordings import FIRST, SECOND, MadeCall, asking, made, saying
 
 HERE, THERE = CallPlace(FIRST), CallPlace(SECOND)
@@ -53,7 +54,7 @@ def test_secret_of_the_recording(tmp_path: Path) -> None:
 
     found = [tape.find(CHAT, asking(text), HERE) for text in ("Key of CI!", "Key of CI!")]
     assert [recording.calls[0], recording.calls[1]] == found
-    assert PlayedCounts(2, by_place=2, played_calls=2) == tape.counts
+    assert Playback("", 2, 0, 2, 0, 2, 0) == tape.playback
     for body, place in ((asking("key of CI"), HERE), (asking("Key of CI", top_p=1), HERE), (asking("Key of CI"), THERE)):
         with pytest.raises(NotRecorded):
             tape.find(CHAT, body, place)
@@ -64,7 +65,7 @@ def test_same_secret_here(tmp_path: Path) -> None:
     tape = Tape(made(tmp_path, [MadeCall(asking("Key hush"), saying("a"))], redacted), redacted)
 
     tape.find(CHAT, asking("Key hush"), None)
-    assert PlayedCounts(1, by_content=1) == tape.counts
+    assert Playback("", 1, 1, 0, 0, 0, 0) == tape.playback
 
 
 def test_miss(tmp_path: Path) -> None:
@@ -94,10 +95,10 @@ def test_counts(tmp_path: Path) -> None:
     tape = Tape(made(tmp_path, calls), str)
 
     tape.find(CHAT, asking("a"), HERE)
-    assert PlayedCounts(4, by_content=1, played_calls=2, unasked=1) == tape.counts
+    assert Playback("", 4, 1, 0, 0, 2, 1) == tape.playback
     with pytest.raises(NotRecorded):
         tape.find(CHAT, asking("c"), THERE)
-    assert PlayedCounts(4, by_content=1, missed=1, played_calls=4, unasked=3) == tape.counts
+    assert Playback("", 4, 1, 0, 1, 4, 3) == tape.playback
 
 
 def test_all_apis(tmp_path: Path) -> None:

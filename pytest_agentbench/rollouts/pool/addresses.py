@@ -16,7 +16,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.kept_values import ALL, CALLS, NONE
 from pytest_agentbench.llm.access import ModelAddress
-from pytest_agentbench.llm.client import ModelFacts, missing_key
+from pytest_agentbench.llm.client import ModelFacts, is_backend, missing_key
 from pytest_agentbench.metrics.terms import TokenPrices
 from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool.announcements import Announcer, total
@@ -257,12 +257,12 @@ def role_facts(access: Access, backend: Endpoint) -> Json:
     """Returns the settings of the model that plays a role. Settings in the backend's YAML take precedence over those of the suite.
 
     If neither names the role, the backend itself plays the agent (an empty role) and the judge. Raises InfraError for any other role.
+    For a role that the backend plays, its own URL, key and prices apply, so these are left out.
     """
     facts = backend.roles.get(access.role, access.endpoint)
     if facts is None and access.role not in ("", JUDGE):
         raise InfraError(f"no model plays the role {access.role!r}; name one in `roles` of suite.yaml or of the backend's YAML")
-    if facts and (backend.plays_roles or str(facts.get("url", "")).rstrip("/") == backend.url):
-        # The role is played by the backend under test, so its own URL, key and prices apply.
+    if facts and is_backend(facts, backend.url, plays_roles=backend.plays_roles):
         return {name: value for name, value in facts.items() if name not in ("url", "api_key", "prices")}
     return facts or {}
 
