@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pytest_agentbench.reports.document import Code, Column, Fact, Level, Measure, Note, Section, Table
     from pytest_agentbench.reports.view import RunView
     from pytest_agentbench.rollouts.checks import SuiteDraft
+    from pytest_agentbench.runs.conversations import Conversations, NotKept
     from pytest_agentbench.runs.journal import read_journal
-    from pytest_agentbench.runs.message_file import Conversations, NotKept
     from pytest_agentbench.runs.run_file import Run
     from pytest_agentbench.scorers.declaration import scorer
     from pytest_agentbench.scorers.tsq import tsq
@@ -89,7 +89,7 @@ _MODULES = {
     "Chunk": "records",
     "Code": "reports.document",
     "Column": "reports.document",
-    "Conversations": "runs.message_file",
+    "Conversations": "runs.conversations",
     "Endpoint": "records",
     "Fact": "reports.document",
     "Form": "llm.judge",
@@ -98,7 +98,7 @@ _MODULES = {
     "Level": "reports.document",
     "LimitReached": "errors",
     "Measure": "reports.document",
-    "NotKept": "runs.message_file",
+    "NotKept": "runs.conversations",
     "Note": "reports.document",
     "Rollout": "records",
     "Run": "runs.run_file",

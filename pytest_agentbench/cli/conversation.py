@@ -13,7 +13,7 @@ from pytest_agentbench.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
     from pytest_agentbench.records import Json, LLMCall, Rollout
-    from pytest_agentbench.runs.message_file import Conversations
+    from pytest_agentbench.runs.conversations import Conversations
 
 
 def add(commands: Any) -> None:
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
 def run_conversation(options: argparse.Namespace) -> None:
     """Prints the calls of all attempts in the order in which they were made. Messages and replies of the call before are not repeated."""
-    from pytest_agentbench.runs.message_file import Conversations
+    from pytest_agentbench.runs.conversations import Conversations
     from pytest_agentbench.runs.run_file import find_run
 
     directory = find_run(options.name, options.reports)
@@ -76,7 +76,7 @@ def _calls(rollout: Rollout) -> Iterator[tuple[int, LLMCall]]:
 
 def _or_reason(read: Any) -> list[Any]:
     """Returns what `read` returns, or a text that says why it is not kept."""
-    from pytest_agentbench.runs.message_file import NotKept
+    from pytest_agentbench.runs.conversations import NotKept
 
     try:
         return list(read())
@@ -115,7 +115,7 @@ def _part(part: Any) -> str:
 
 
 def _as_json(conversations: Conversations, attempt: int, call: LLMCall) -> Json:
-    from pytest_agentbench.runs.message_file import NotKept
+    from pytest_agentbench.runs.conversations import NotKept
 
     record: Json = {"attempt": attempt, "role": call.role, "exact": conversations.is_exact(call)}
     for name, read in (("request", conversations.request), ("reply", conversations.reply)):

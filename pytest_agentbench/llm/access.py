@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.client import LLM, ModelFacts
-from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, RolloutKey
+from pytest_agentbench.records import JUDGE, Access, Json, KeptCall, LLMCall, RolloutKey, kept_calls
 
 if TYPE_CHECKING:
     import aiohttp
@@ -44,6 +44,13 @@ class Tap(Protocol):
 
     async def close(self, id: str) -> Sequence[LLMCall]:
         """Closes the address with the token `id`, which then refuses calls. Returns the LLM calls that were made at it."""
+
+    async def conversation(self, key: RolloutKey, calls: Sequence[KeptCall]) -> list[Json]:
+        """Returns the conversation that ends with the last of some calls, as messages of Chat Completions.
+
+        The calls are successful calls of an agent, in their order, made at closed addresses of the rollout `key`. Returns nothing if
+        there are no calls, or if the session does not keep what they requested.
+        """
 
 
 class ModelAddresses:
@@ -108,6 +115,10 @@ class ModelAddresses:
         id, self._agent = self._agent, None
         calls = await self._tap.close(id)
         return _in_order([*calls, *await self._close_roles([known for known in self._open if known[0] != JUDGE])])
+
+    async def conversation(self, calls: Iterable[LLMCall]) -> list[Json]:
+        """Returns the last conversation of the agent in calls that `close_agent` has returned, as messages of Chat Completions."""
+        return await self._tap.conversation(self._key, kept_calls(calls))
 
     async def close_judges(self) -> tuple[LLMCall, ...]:
         """Closes the addresses of judges. Returns their calls. Raises InfraError if the tap does not answer."""

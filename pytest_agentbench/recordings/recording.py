@@ -11,8 +11,8 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec, json_text
 from pytest_agentbench.lib.checked_lines import opened
 from pytest_agentbench.records import Json, KeptCall, LLMCall, RolloutKey
+from pytest_agentbench.runs.conversations import Conversations, NotKept
 from pytest_agentbench.runs.journal import read_journal
-from pytest_agentbench.runs.message_file import Conversations, NotKept
 
 CALL_RECORD = "call"  # only key of the record of a call in a trimmed file
 _CALL = b'{"%b":' % CALL_RECORD.encode()  # beginning of such a record

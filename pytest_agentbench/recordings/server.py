@@ -14,7 +14,7 @@ from pytest_agentbench.recordings.recording import RecordedCall, Recording
 from pytest_agentbench.recordings.streams import stream_events
 from pytest_agentbench.recordings.tape import CallPlace, NotRecorded, Tape
 from pytest_agentbench.records import NOT_RECORDED, Json, RolloutKey
-from pytest_agentbench.runs.message_file import NotKept
+from pytest_agentbench.runs.conversations import NotKept
 from pytest_agentbench.tap.dialects import DIALECTS
 from pytest_agentbench.tap.routing_hints import PLACE
 

@@ -11,7 +11,7 @@ from pytest_agentbench.lib import json_text
 from pytest_agentbench.recordings.recording import RecordedCall, Recording
 from pytest_agentbench.recordings.request_content import RequestContent, common_messages, differences, different_settings, fits, is_redacted
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.runs.message_file import NotKept
+from pytest_agentbench.runs.conversations import NotKept
 from pytest_agentbench.runs.run_file import Playback
 
 

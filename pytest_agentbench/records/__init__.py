@@ -19,6 +19,7 @@ from pytest_agentbench.records.call import (
     KeptCall,
     LLMCall,
     ToolCall,
+    kept_calls,
     split_calls,
 )
 from pytest_agentbench.records.rollout import (
@@ -74,6 +75,7 @@ __all__ = [
     "Verification",
     "arm_of",
     "is_score",
+    "kept_calls",
     "scale_in",
     "split_calls",
     "suite_of",

@@ -197,3 +197,9 @@ def split_calls(calls: Iterable[LLMCall]) -> tuple[tuple[LLMCall, ...], tuple[LL
     """Returns (`calls`, `other_calls`) of an attempt: the calls that the timings of a run include, and the others. The order is kept."""
     every = tuple(calls)
     return tuple(call for call in every if call.measured), tuple(call for call in every if not call.measured)
+
+
+def kept_calls(calls: Iterable[LLMCall]) -> list[KeptCall]:
+    """Returns where messages.jsonl has the successful calls of the agent itself. Calls that were not kept are left out."""
+    own = (call.kept for call in calls if not call.role and call.error_kind is None)
+    return [kept for kept in own if kept is not None and kept.request and kept.reply]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_agentbench.llm.access import ModelAddress
-from pytest_agentbench.records import Access, Json, LLMCall, RolloutKey
+from pytest_agentbench.records import Access, Json, KeptCall, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.worker_protocol import PoolQuestion
 
 
@@ -58,6 +58,21 @@ class TakeModelReplies(PoolQuestion[ModelReplies]):
 
 
 @dataclass(frozen=True)
+class FoundConversation:
+    """The answer to `TakeConversation`."""
+
+    messages: tuple[Json, ...]  # messages of Chat Completions; empty if the session does not keep what was requested
+
+
+@dataclass(frozen=True)
+class TakeConversation(PoolQuestion[FoundConversation]):
+    """Requests the conversation that ends with the last of some calls, which were made at closed addresses of a rollout."""
+
+    key: RolloutKey
+    calls: tuple[KeptCall, ...]  # successful calls of the agent, in their order
+
+
+@dataclass(frozen=True)
 class WrittenRecord:
     """The answer to `SubmitRollout`: the rollout is in the journal. The frame's body is its redacted line there."""
 
@@ -70,5 +85,5 @@ class SubmitRollout(PoolQuestion[WrittenRecord]):
     """
 
 
-InlineQuestion = LendAddress | ReturnAddress | TakeModelReplies | SubmitRollout
-InlineAnswer = LentAddress | ReturnedCalls | ModelReplies | WrittenRecord
+InlineQuestion = LendAddress | ReturnAddress | TakeModelReplies | TakeConversation | SubmitRollout
+InlineAnswer = LentAddress | ReturnedCalls | ModelReplies | FoundConversation | WrittenRecord

@@ -168,7 +168,10 @@ async def _run(
             )
             mark.begin(VERIFIER, None)
             rollout = await verified(rollout, scenario.task, tools.sandbox)
-            rollout = await scored(rollout, scenario, setup.scorers, lambda: lines.role(JUDGE), budget, setup.sizes)
+            seen = rollout.messages or tuple(await lines.conversation(calls))  # Scorers may read it; the record has it from the calls.
+            judged = dataclasses.replace(rollout, messages=seen)
+            judged = await scored(judged, scenario, setup.scorers, lambda: lines.role(JUDGE), budget, setup.sizes)
+            rollout = dataclasses.replace(judged, messages=rollout.messages)
             with suppress(InfraError):  # The scores are complete, so losing the judges' calls is acceptable.
                 rollout = dataclasses.replace(rollout, other_calls=(*rollout.other_calls, *await lines.close_judges()))
         finally:

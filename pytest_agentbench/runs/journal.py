@@ -33,7 +33,7 @@ from pytest_agentbench.lib.file_system import lock
 from pytest_agentbench.lib.foreign import KIB, Sizes, cut, size_of, too_large
 from pytest_agentbench.lib.json_text import whole_characters
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
-from pytest_agentbench.runs.message_file import Transcripts
+from pytest_agentbench.runs.conversations import Transcripts
 
 FILE = "rollouts.jsonl"
 SHOWN = 5  # sentences on damage that are shown on a terminal

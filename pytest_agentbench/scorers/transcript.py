@@ -35,9 +35,11 @@ FORM = Form(
 async def marked(scenario: Scenario, rollout: Rollout, judge: LLM, prompt: str, judgements: int, temperature: float) -> Score:
     """Asks the judge for `judgements` marks and returns their mean, from 0 to 1. The parts are their number, the lowest and the highest.
 
-    The explanation is the judge's reasoning for the median mark.
+    The explanation is the judge's reasoning for the median mark. Raises ValueError if the conversation of the rollout is unknown.
     """
     whole(1).check("judgements", judgements)
+    if rollout.calls and not rollout.messages:
+        raise ValueError("the conversation is unknown, so a judge cannot mark it; run the suite with --agentbench-keep=calls or all")
     request = user_text(scenario.messages)
     question = fill_template(prompt, {"request": request, "conversation": conversation_text(rollout.messages)})
     parameters = {"temperature": temperature}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pytest_agentbench.errors import ConfigError, InfraError
@@ -12,8 +12,8 @@ from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.lib.threads import no_threads
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import Access, Json, LLMCall, Rollout, RolloutKey
-from pytest_agentbench.rollouts.inline_protocol import LendAddress, ReturnAddress, SubmitRollout, TakeModelReplies
+from pytest_agentbench.records import Access, Json, KeptCall, LLMCall, Rollout, RolloutKey
+from pytest_agentbench.rollouts.inline_protocol import LendAddress, ReturnAddress, SubmitRollout, TakeConversation, TakeModelReplies
 from pytest_agentbench.rollouts.rollout import prepare, run_rollout
 from pytest_agentbench.runs.journal import record_line, rollout_of
 from pytest_agentbench.session.pool_connection import PoolConnection
@@ -42,6 +42,9 @@ class PooledTap:
 
     async def close(self, id: str) -> tuple[LLMCall, ...]:
         return self.close_now(id)
+
+    async def conversation(self, key: RolloutKey, calls: Sequence[KeptCall]) -> list[Json]:
+        return [*self._pool.ask(TakeConversation(key, (*calls,)))[0].messages]
 
     def close_now(self, id: str) -> tuple[LLMCall, ...]:
         """Closes the address (a URL of the tap) with this id, and returns the calls that were made through it."""

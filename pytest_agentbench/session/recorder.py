@@ -14,8 +14,9 @@ from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.records import EVALUABLE, RolloutKey
 from pytest_agentbench.rollouts.protocol import RolloutFinished
+from pytest_agentbench.runs.conversations import Transcripts
 from pytest_agentbench.runs.journal import EarlierWork, Journal
-from pytest_agentbench.runs.message_file import MessageFile, Transcripts, with_changed_ids
+from pytest_agentbench.runs.message_file import MessageFile, with_changed_ids
 from pytest_agentbench.runs.sessions import with_earlier
 
 DURATIONS = "durations.json"  # File beside the run directories with the last duration of each rollout; the longest ones run first

@@ -149,3 +149,37 @@ def test_calls_of_judges(project: Project) -> None:
         kept[level] = {call.role: call.kept is not None for call in every}
 
     assert {"all": {"": True, "judge": True}, "calls": {"": True, "judge": False}} == kept
+
+
+SEEN = """
+def seen(scenario, rollout):
+    roles = [message["role"] for message in rollout.messages]
+    return float(roles[0] == "user" and "tool" in roles and roles[-1] == "assistant")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--agentbench-inline",)], ids=["pool", "inline"])
+def test_scorers_see_the_conversation_of_every_agent(project: Project, options: Sequence[str]) -> None:
+    """Scorers see the requests, results of tools and answers of an agent on the openai SDK, which hands over no transcript of its own."""
+    project.suite(agent={"kind": "./agent.py:run"}, scorers=["./scorers.py:seen"], thresholds={})
+    project.write("scenarios/shop/agent.py", SDK)
+    project.write("scenarios/shop/scorers.py", SEEN)
+
+    project.run("scenarios/shop", *options)
+
+    assert {1.0} == {float(rollout.scores["seen"]) for rollout in project.rollouts}
+    assert {""} != {rollout.conversation for rollout in project.rollouts}
+
+
+@pytest.mark.slow
+def test_judges_do_not_mark_unknown_conversations(project: Project) -> None:
+    """Without a kept conversation, a judge gives no mark, and the test is an error that names the option."""
+    project.suite(agent={"kind": "./agent.py:run"}, scorers={"completeness": {"judgements": 1}}, thresholds={})
+    project.write("scenarios/shop/agent.py", SDK)
+
+    project.run("scenarios/shop", "--agentbench-keep=none")
+
+    errors = [rollout.score_errors["completeness"] for rollout in project.rollouts]
+    assert errors
+    assert all("--agentbench-keep" in error for error in errors)

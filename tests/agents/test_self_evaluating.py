@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import Access, Answer, Draft, Json, LLMCall, Rollout, RolloutKey
+from pytest_agentbench.records import Access, Answer, Draft, Json, KeptCall, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.compile import checked
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
 from pytest_agentbench.scorers.tsq import tsq
@@ -57,6 +57,10 @@ class Engine:
         del key
         self.open_lines.append(access)
         return ModelAddress(str(len(self.open_lines)), self.url, "m")
+
+    async def conversation(self, key: RolloutKey, calls: Sequence[KeptCall]) -> list[Json]:
+        del key, calls
+        return []
 
     async def said(self, id: str) -> list[Json]:
         raise InfraError(f"nothing that was said to {id} is kept")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,7 +11,7 @@ from pytest_agentbench.agents import Agent
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.access import ModelAddress, ModelAddresses
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import Access, Answer, Endpoint, Json, LLMCall, Rollout, RolloutKey, Score
+from pytest_agentbench.records import Access, Answer, Endpoint, Json, KeptCall, LLMCall, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts.pool.addresses import role_facts
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
 from pytest_agentbench.suites.suite import Scenario
@@ -35,6 +36,10 @@ class Tap:
         self.accounts.append((access.account, access.limits))
         self.events.append(f"open {id}")
         return ModelAddress(id, f"http://127.0.0.1:9/r/{id}/v1", (access.endpoint or {}).get("model", "served"))
+
+    async def conversation(self, key: RolloutKey, calls: Sequence[KeptCall]) -> list[Json]:
+        del key, calls
+        return []
 
     async def said(self, id: str) -> list[Json]:
         raise InfraError(f"nothing that was said to {id} is kept")

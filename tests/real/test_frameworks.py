@@ -16,7 +16,8 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.runs.message_file import Conversations, MessageFile
+from pytest_agentbench.runs.conversations import Conversations
+from pytest_agentbench.runs.message_file import MessageFile
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tap.client import TapControl
 from pytest_agentbench.tap.protocol import AddressCalls, CloseAddress, KeptReplies, TakeReplies, TapConfig, TapListening

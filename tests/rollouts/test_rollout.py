@@ -18,7 +18,7 @@ from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitR
 from pytest_agentbench.lib import codec
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import Access, Answer, Json, LLMCall, Rollout, RolloutKey, Score
+from pytest_agentbench.records import Access, Answer, Json, KeptCall, LLMCall, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts.compile import checked
 from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare, run_rollout
 from pytest_agentbench.runs.journal import record_line, rollout_of
@@ -202,6 +202,10 @@ class QuietTap:
         del key, access
         self.open_ids.append("1")
         return ModelAddress("1", "http://127.0.0.1:9/r/1/v1", "served")
+
+    async def conversation(self, key: RolloutKey, calls: Sequence[KeptCall]) -> list[Json]:
+        del key, calls
+        return []
 
     async def said(self, id: str) -> list[Json]:
         del id

@@ -15,8 +15,9 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.checked_lines import opened
 from pytest_agentbench.lib.kept_values import FILE, NodeLine, ValueLine, node_id, value_id
 from pytest_agentbench.records import KeptCall, LLMCall, Rollout
+from pytest_agentbench.runs.conversations import Conversations, NotKept, Transcripts
 from pytest_agentbench.runs.journal import record_line, rollout_of
-from pytest_agentbench.runs.message_file import Conversations, MessageFile, NotKept, Transcripts, with_changed_ids
+from pytest_agentbench.runs.message_file import MessageFile, with_changed_ids
 
 
 def lines(*contents: str) -> tuple[list[bytes], str]:

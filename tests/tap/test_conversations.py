@@ -14,7 +14,8 @@ import pytest
 from pytest_agentbench.lib.kept_values import STYLES
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.records import Json, KeptCall, LLMCall
-from pytest_agentbench.runs.message_file import Conversations, MessageFile, NotKept
+from pytest_agentbench.runs.conversations import Conversations, NotKept
+from pytest_agentbench.runs.message_file import MessageFile
 from pytest_agentbench.tap import conversations
 from pytest_agentbench.tap.conversations import ConversationKeeper, KeptBytes
 from pytest_agentbench.tap.http_messages import Request

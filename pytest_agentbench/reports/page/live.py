@@ -27,8 +27,8 @@ from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.sections.so_far import SoFar, document_so_far
 from pytest_agentbench.reports.view import RunView, tone
 from pytest_agentbench.runs import run_file
+from pytest_agentbench.runs.conversations import Transcripts
 from pytest_agentbench.runs.journal import FILE, rollout_of
-from pytest_agentbench.runs.message_file import Transcripts
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.runs.sessions import SESSIONS_FILE as SESSIONS
 from pytest_agentbench.runs.sessions import Session, read_sessions

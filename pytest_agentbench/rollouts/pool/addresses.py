@@ -18,8 +18,9 @@ from pytest_agentbench.lib.kept_values import ALL, CALLS, NONE
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import ModelFacts, is_backend, missing_key
 from pytest_agentbench.metrics.terms import TokenPrices
-from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, LLMCall, RolloutKey
+from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, KeptCall, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool.announcements import Announcer, total
+from pytest_agentbench.rollouts.pool.transcripts import last_conversation
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptState, LabelReleased, OpenLabel, PoolEntry, RolloutTally
 from pytest_agentbench.tap.client import Taps
 from pytest_agentbench.tap.protocol import OpenAddress, RolloutAccount, SpendingLimits, TapPorts
@@ -191,6 +192,10 @@ class Addresses:
         finally:
             self._closed(token, calls)
         return calls
+
+    async def conversation(self, key: RolloutKey, calls: Sequence[KeptCall]) -> list[Json]:
+        """Returns the conversation that ends with the last of some calls of a rollout, whose addresses are closed. See `llm.access.Tap`."""
+        return last_conversation(calls, self._lines.get(key, ())) if calls else []
 
     def take_lines(self, key: RolloutKey) -> list[bytes]:
         """Returns the lines for messages.jsonl to which the calls of a rollout refer, and keeps them no longer."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.access import ModelAddress, Tap
-from pytest_agentbench.records import Access, Json, LLMCall, Rollout, RolloutKey
+from pytest_agentbench.records import Access, Json, KeptCall, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import Block, arrange
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
@@ -116,3 +116,6 @@ class FirstCallOnly:
 
     async def close(self, id: str) -> Sequence[LLMCall]:
         return await self._tap.close(id)
+
+    async def conversation(self, key: RolloutKey, calls: Sequence[KeptCall]) -> list[Json]:
+        return await self._tap.conversation(key, calls)

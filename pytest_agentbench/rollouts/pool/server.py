@@ -326,6 +326,8 @@ class Pool:
             case inline.TakeModelReplies(id):
                 await self._wait_for_taps(id)
                 return inline.ModelReplies(tuple(await self.addresses.said(id))), b""
+            case inline.TakeConversation(key, calls):
+                return inline.FoundConversation(tuple(await self.addresses.conversation(key, calls))), b""
             case _:
                 assert_never(question)
 

@@ -1,43 +1,62 @@
-"""Moves the transcript of a finished rollout from its record to messages.jsonl, where its calls have most of it already."""
+"""Transcripts of rollouts: made of the calls that the tap saw, and moved from records to messages.jsonl, which has most of them already."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from pytest_agentbench.lib import json_text
-from pytest_agentbench.lib.kept_values import MESSAGE, NodeLine, ValueLine, node_id, parsed, value_id
-from pytest_agentbench.records import Rollout
+from pytest_agentbench.lib.kept_values import NodeLine, ValueLine, parsed
+from pytest_agentbench.records import Json, KeptCall, Rollout, kept_calls
+from pytest_agentbench.runs.conversations import ConversationReader, NotKept
 from pytest_agentbench.tap.conversations import ConversationKeeper, KeptBytes
+
+
+class UnwrittenConversations(ConversationReader):
+    """Reads requests and replies from lines that are not in messages.jsonl yet."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        super().__init__()
+        self._lines = {line.id: line for line in map(parsed, lines)}
+
+    def _line(self, id: str) -> ValueLine | NodeLine:
+        if id not in self._lines:
+            raise NotKept(f"{id} was not kept")
+        return self._lines[id]
+
+
+class KeptIds(NamedTuple):
+    """A call of which only the ids of its request and reply are known."""
+
+    kept: KeptCall
+
+
+def last_conversation(calls: Sequence[KeptCall], lines: Iterable[bytes]) -> list[Json]:
+    """Returns the conversation that ends with the last of some calls, as messages of Chat Completions, or nothing if it was not kept.
+
+    Args:
+        calls: Successful calls of an agent, in their order.
+        lines: The lines for messages.jsonl to which the calls refer.
+    """
+    try:
+        return UnwrittenConversations(lines).conversation([KeptIds(call) for call in calls])
+    except NotKept:
+        return []
 
 
 def with_conversation(rollout: Rollout, lines: Sequence[bytes]) -> tuple[Rollout, list[bytes]]:
     """Returns the rollout with a reference to its transcript in messages.jsonl, and the lines to add to that file.
 
-    If the agent left no transcript, the prompt and the answer of its last successful Chat Completions call become the transcript. Calls of
-    roles, such as a judge, do not count.
+    If the agent left no transcript, the conversation that ends with its last successful call becomes the transcript.
 
     Args:
         rollout: A finished rollout.
         lines: The lines for messages.jsonl to which the rollout's calls refer.
     """
-    if not rollout.messages:
-        return _last_call(rollout, lines)
+    messages = [*rollout.messages] or last_conversation(kept_calls(rollout.calls), lines)
     keeper = ConversationKeeper(KeptBytes())
     try:
-        node = keeper.chain([*rollout.messages])
+        node = keeper.chain(messages) if messages else ""
     except TypeError:  # An agent may leave objects that JSON cannot express. The record has them as text.
         return rollout, []
-    return dataclasses.replace(rollout, messages=(), conversation=node), keeper.end().split(b"\n")
-
-
-def _last_call(rollout: Rollout, lines: Sequence[bytes]) -> tuple[Rollout, list[bytes]]:
-    own = [call.kept for call in rollout.calls if not call.role and call.error_kind is None and call.dialect == "chat"]
-    kept = own[-1] if own else None
-    reply = next((line for line in map(parsed, lines) if kept and line.id == kept.reply), None)
-    if kept is None or not kept.prompt or not isinstance(reply, ValueLine):
-        return rollout, []
-    text = json_text.dumps(json_text.loads(reply.text)["choices"][0]["message"])
-    message = ValueLine(value_id(MESSAGE, text), text)
-    node = NodeLine(node_id(kept.prompt, message.id), kept.prompt, message.id)
-    return dataclasses.replace(rollout, conversation=node.id), [message.written(), node.written()]
+    return dataclasses.replace(rollout, messages=(), conversation=node), [*filter(None, keeper.end().split(b"\n"))]

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
+from pytest_agentbench.tap.dialects import chat_form
 from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReader
 from pytest_agentbench.tap.dialects.pieces import RepeatedEvents, TextPieces, grown, repeated, settled
 from pytest_agentbench.tap.dialects.reader import Fault, ToolCallText, expect, in_front
@@ -217,6 +218,14 @@ class ChatReader(ChoicesReader):
         if first.get("role") in ("system", "developer"):
             return {**request, "messages": [{**first, "content": in_front(salt, first.get("content"))}, *messages[1:]]}
         return {**request, "messages": [{"role": "system", "content": salt}, *messages]}
+
+    @staticmethod
+    def chat_request(request: Json) -> list[Json]:
+        return chat_form.objects(request.get("messages"))
+
+    @staticmethod
+    def chat_reply(reply: Json) -> list[Json]:
+        return chat_form.objects([choice.get("message") for choice in chat_form.objects(reply.get("choices"))[:1]])
 
     @staticmethod
     def hint_fields() -> Collection[str]:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import ClassVar
 
 from pytest_agentbench.records import Json
+from pytest_agentbench.tap.dialects import chat_form
 from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReader
 from pytest_agentbench.tap.dialects.pieces import TextPieces
 from pytest_agentbench.tap.dialects.reader import expect, in_front
@@ -45,6 +46,15 @@ class CompletionsReader(ChoicesReader):
         """Puts the salt (a text that prevents cache hits) before a prompt that is a text. Leaves token lists and lists of prompts."""
         prompt = request.get("prompt")
         return {**request, "prompt": in_front(salt, prompt)} if isinstance(prompt, str) else request
+
+    @staticmethod
+    def chat_request(request: Json) -> list[Json]:
+        """Returns a prompt that is a text as a message of the user. Token lists and lists of prompts have no such form."""
+        return [{"role": "user", "content": prompt}] if isinstance(prompt := request.get("prompt"), str) else []
+
+    @staticmethod
+    def chat_reply(reply: Json) -> list[Json]:
+        return [{"role": "assistant", "content": choice.get("text")} for choice in chat_form.objects(reply.get("choices"))[:1]]
 
     @staticmethod
     def hint_fields() -> Collection[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
+from pytest_agentbench.tap.dialects import chat_form
 from pytest_agentbench.tap.dialects.pieces import Fields, TextPieces, grown, settled
 from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, ToolCallText, count, expect, id_of, in_front, model_of, stream_body
 
@@ -111,6 +112,15 @@ class MessagesReader(DialectReader):
         return {**request, "system": in_front(salt, request.get("system"))}
 
     @staticmethod
+    def chat_request(request: Json) -> list[Json]:
+        messages = [part for message in chat_form.objects(request.get("messages")) for part in _chat_messages(message)]
+        return [*chat_form.instructions(request.get("system")), *messages]
+
+    @staticmethod
+    def chat_reply(reply: Json) -> list[Json]:
+        return _chat_messages(reply) if reply.get("role") == "assistant" else []
+
+    @staticmethod
     def hint_fields() -> Collection[str]:
         """Returns no fields, because servers of this API reject unknown fields and no router is known to use any."""
         return ()
@@ -202,6 +212,27 @@ class MessagesReader(DialectReader):
 
     def _content(self) -> list[Json]:
         return [self._blocks[index].settled() for index in sorted(self._blocks)]
+
+
+def _chat_messages(message: Json) -> list[Json]:
+    """Converts a message to the form of Chat Completions, where each result of a tool is a message of its own."""
+    role, blocks = message.get("role"), message.get("content")
+    if isinstance(blocks, str):
+        return [{"role": role, "content": blocks}]
+    messages = (_chat_message(role, block) for block in chat_form.objects(blocks))
+    return chat_form.merged(messages, "assistant", "user", between=chat_form.joint(role))
+
+
+def _chat_message(role: Any, block: Json) -> Json:
+    match block.get("type"):
+        case "tool_use":
+            return chat_form.calling(role, block.get("id"), block.get("name"), block.get("input"))
+        case "tool_result":
+            return chat_form.result(block.get("tool_use_id"), block.get("content"))
+        case "thinking":
+            return chat_form.thought(role, str(block.get("thinking")))
+        case _:
+            return {"role": role, "content": chat_form.content([block])}
 
 
 def _has_output(block: Json) -> bool:

@@ -259,6 +259,16 @@ class DialectReader(AnswerReader, ABC):
 
     @staticmethod
     @abstractmethod
+    def chat_request(request: Json) -> list[Json]:
+        """Returns the messages of a request in the form of Chat Completions: its instructions, if it has any, and its prompt."""
+
+    @staticmethod
+    @abstractmethod
+    def chat_reply(reply: Json) -> list[Json]:
+        """Returns the messages of an answer without streaming in the form of Chat Completions: usually one, none for an error."""
+
+    @staticmethod
+    @abstractmethod
     def hint_fields() -> Collection[str]:
         """Returns the fields that may tell a router about the rollout. Servers of some APIs reject unknown fields."""
 

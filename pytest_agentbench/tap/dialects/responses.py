@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
+from pytest_agentbench.tap.dialects import chat_form
 from pytest_agentbench.tap.dialects.reader import (
     DialectReader,
     Fault,
@@ -70,6 +72,16 @@ class ResponsesReader(DialectReader):
     def salted(request: Json, salt: str) -> Json:
         """Puts the salt (a text that prevents cache hits) before `instructions`."""
         return {**request, "instructions": in_front(salt, request.get("instructions"))}
+
+    @staticmethod
+    def chat_request(request: Json) -> list[Json]:
+        given = request.get("input")
+        items = [{"role": "user", "content": given}] if isinstance(given, str) else chat_form.objects(given)
+        return [*chat_form.instructions(request.get("instructions")), *chat_form.merged(map(_chat_message, items), "assistant")]
+
+    @staticmethod
+    def chat_reply(reply: Json) -> list[Json]:
+        return chat_form.merged(map(_chat_message, chat_form.objects(reply.get("output"))), "assistant")
 
     @staticmethod
     def hint_fields() -> Collection[str]:
@@ -184,3 +196,21 @@ def _has_output(item: Json) -> bool:
     if item.get("type") == "reasoning":
         return any(item.get(name) for name in ("summary", "content", "encrypted_content"))
     return True
+
+
+def _chat_message(item: Json) -> Json:
+    """Converts an item of a request or an answer. Items that Chat Completions does not have become JSON text of the model."""
+    match item.get("type", "message"):
+        case "message":
+            return {"role": item.get("role"), "content": chat_form.content(item.get("content"), chat_form.joint(item.get("role")))}
+        case "reasoning":
+            parts = [*chat_form.objects(item.get("summary")), *chat_form.objects(item.get("content"))]
+            return chat_form.thought("assistant", str(chat_form.content(parts)))
+        case "function_call":
+            return chat_form.calling("assistant", item.get("call_id"), item.get("name"), item.get("arguments"))
+        case "custom_tool_call":
+            return chat_form.calling("assistant", item.get("call_id"), item.get("name"), item.get("input"))
+        case "function_call_output" | "custom_tool_call_output":
+            return chat_form.result(item.get("call_id"), item.get("output"))
+        case _:
+            return {"role": "assistant", "content": json.dumps(item, ensure_ascii=False)}
