@@ -13,14 +13,16 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.messages import OtherVersion, Refused, header
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import ModelFacts
-from pytest_agentbench.records import Access, Endpoint, Json, LLMCall, RolloutKey
+from pytest_agentbench.records import Access, Endpoint, Json, KeptCall, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.inline_protocol import (
+    FoundConversation,
     LendAddress,
     LentAddress,
     ModelReplies,
     ReturnAddress,
     ReturnedCalls,
     SubmitRollout,
+    TakeConversation,
     TakeModelReplies,
     WrittenRecord,
 )
@@ -64,6 +66,7 @@ CONVERSATION: list[tuple[TestQuestion, list[object]]] = [
     (GetBackend(), [BackendReady(ENDPOINT), QuestionRefused("no GPU", "missing")]),
     (LendAddress(KEY, Access(keep=True, endpoint={"model": "j"}, limits={"calls": 3})), [LentAddress(ADDRESS)]),
     (ReturnAddress("1-x"), [ReturnedCalls((LLMCall(11, 12, 13),))]),
+    (TakeConversation(RolloutKey("shop", "s-0"), (KeptCall("f1", "n1", "r1"),)), [FoundConversation(({"role": "user", "content": "Hi"},))]),
     (TakeModelReplies("1-x"), [ModelReplies(()), ModelReplies(({"role": "assistant", "content": "No."},))]),
     (SubmitRollout(), [WrittenRecord()]),
 ]
