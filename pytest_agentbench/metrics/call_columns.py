@@ -39,7 +39,7 @@ class CallRow:
 
 
 def rows(place: RolloutPlace) -> Iterator[CallRow]:
-    """Yields the calls of the rollout in `place`, attempt by attempt."""
+    """Yields a source of a row for each call of a rollout, attempt by attempt. `place` contains the rollout and its run."""
     for attempt in place.rollout.attempts:
         for calls in (attempt.calls, attempt.other_calls):
             for number, call in enumerate(calls, 1):

@@ -276,7 +276,7 @@ def cpu_shares(part: Slice, cpu: Mapping[str, Sequence[tuple[int, int, float]]],
 
 
 def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None) -> Stopwatch:
-    """Returns the timing quality of a slice. `cores` is the number of CPU cores of the machine."""
+    """Returns whether the timings of a slice can be trusted. `cores` is the number of CPU cores of the machine."""
     from pytest_agentbench.metrics.frame import milliseconds
 
     calls = part.successful_calls
@@ -333,7 +333,10 @@ def _steady(part: Slice, settings: PerformanceSettings) -> SteadyRates:
 
 
 def _while_steady(part: Slice, spans: Mapping[int, Sequence[Span]], settings: PerformanceSettings) -> Slice | None:
-    """Returns the slice limited to the time in which the spans reached 90 % of the concurrency. None if they never did."""
+    """Returns the slice limited to the time in which at least 90 % of the configured concurrency was in flight. None if that was never so.
+
+    `spans` maps sessions to the spans of their rollouts or calls.
+    """
     steady = {session: timeline.steady(own, settings.by_session.get(session, settings.concurrency)) for session, own in spans.items()}
     return part.within(steady) if any(steady.values()) else None
 

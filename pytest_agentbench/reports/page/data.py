@@ -84,7 +84,7 @@ class PageTable:
         self.began: float | None = None  # origin of the times of rows, in seconds since 1970; None before the first known time
 
     def row(self, rollout: Rollout) -> list[Any]:
-        """Returns the row of a rollout: its FIELDS. Times are seconds after `began`, negative if the rollout started earlier."""
+        """Returns the row of a rollout: a value for each name in FIELDS. Times are seconds after `began`, and may be negative."""
         self._calendar.learn(rollout)
         facts = row(rollout, self._pass_thresholds.get(rollout.key.group), self._calendar)
         if self.began is None:
