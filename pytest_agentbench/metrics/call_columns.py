@@ -65,7 +65,7 @@ def _milliseconds(metric: str, statistic: Callable[[Sequence[float]], float]) ->
 
 
 def _evened(metric: str) -> FrameColumn[CallRow]:
-    """Returns a column with a metric's values as if late timestamps were evenly spread (`timings.evened`). Other calls have no value."""
+    """Returns a column with a metric's values if late timestamps were evenly spread. Calls without late timestamps have no value."""
     value = registry.objectives()[metric].of_call
     assert value is not None
 

@@ -57,7 +57,7 @@ def search_result(low: int, high: int, sustained: SustainedRange, terms: Criteri
 
 
 def lost_rollouts(concurrency: int, statuses: Mapping[str, int]) -> str:
-    """`concurrency 8: 2 infra_error`: the rollouts of a concurrency level that cannot be evaluated. Empty if there are none."""
+    """`concurrency 8: 2 infra_error`: the rollouts of a level that ended neither as `ok` nor as `limit`. Empty if there are none."""
     parts = [f"{amount} {status}" for status, amount in statuses.items() if status not in EVALUABLE]
     return f"concurrency {concurrency}: {', '.join(parts)}" if parts else ""
 

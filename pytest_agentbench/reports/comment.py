@@ -36,5 +36,5 @@ def marker(run: Run) -> str:
 
 
 def lines(view: RunView) -> Iterator[str]:
-    """Yields the lines of comment.md after its marker."""
+    """Yields the lines of comment.md after its first one, the invisible marker."""
     yield from markdown.lines(replace(document(view), title="agentbench"), Level.SUMMARY, depth=2)

@@ -78,7 +78,10 @@ def read_frame(origin: Origin, *, events: bool = True) -> Frame:
 
 
 def origins(directories: Sequence[Path]) -> list[Origin]:
-    """Returns name, directory, clock and score scales of each run. Raises ConfigError if one has no journal, or if two have the same name."""
+    """Returns name, directory, clock and score scales of each run.
+
+    Raises ConfigError if a run has no journal, or if two have the same name.
+    """
     return [origin for origin, _ in _runs(directories)]
 
 

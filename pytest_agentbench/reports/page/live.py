@@ -246,7 +246,9 @@ def newest(reports: Path) -> Path:
     """Returns the directory of the run that was started or written to last. Raises ConfigError if there is none."""
     runs = {path.parent.resolve() for path in reports.glob(f"*/{FILE}")}
     if not runs:
-        raise ConfigError(f"there is no run in {reports} to watch; start one with pytest, or name its place with --reports DIR")
+        raise ConfigError(
+            f"there is no run in {reports} to watch; start one with pytest, or pass the parent directory of runs with --reports DIR"
+        )
     return max(runs, key=lambda run: (max(_changed(run / FILE), _changed(run / SESSIONS)), run.name))
 
 
