@@ -102,7 +102,7 @@ def _is_same_target(one: LLMCall, other: LLMCall) -> bool:
 
 
 def _awaited_token(call: LLMCall) -> bool:
-    """Returns whether an interrupted call was waiting for its first token, or for the next one longer than for any before."""
+    """Returns whether the agent closed the connection of a call before its first token, or during its longest wait for a token."""
     if call.error_kind != "client_gone" or call.finish_reason is not None:
         return False
     begun = call.received_ns if call.sent_ns is None else call.sent_ns

@@ -39,7 +39,7 @@ class CallRow:
 
 
 def rows(place: RolloutPlace) -> Iterator[CallRow]:
-    """Yields the calls of the rollout in `place`, attempt by attempt."""
+    """Yields a source of a row for each call of a rollout, attempt by attempt. `place` contains the rollout and its run."""
     for attempt in place.rollout.attempts:
         for calls in (attempt.calls, attempt.other_calls):
             for number, call in enumerate(calls, 1):
@@ -65,7 +65,7 @@ def _milliseconds(metric: str, statistic: Callable[[Sequence[float]], float]) ->
 
 
 def _evened(metric: str) -> FrameColumn[CallRow]:
-    """Returns a column with a metric's values as if late timestamps were evenly spread (`timings.evened`). Other calls have no value."""
+    """Returns a column with a metric's values if late timestamps were evenly spread. Calls without late timestamps have no value."""
     value = registry.objectives()[metric].of_call
     assert value is not None
 

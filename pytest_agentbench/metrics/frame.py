@@ -164,7 +164,7 @@ class Slice:
         if function is None:
             raise ConfigError(unknown_name("metric", metric, [*self.frame.metrics]))
         if not function.is_duration and dot:
-            raise ConfigError(f"{metric} is a single number; leave out .{statistic}")
+            raise ConfigError(f"{metric} is a single number; write {metric}, not {name}")
         if function.is_duration and statistic not in STATISTICS:
             raise ConfigError(unknown_name(f"statistic of {metric}", statistic, STATISTICS))
         value = function.of(self)

@@ -35,7 +35,7 @@ class FrameReader:
         self.add_place(RolloutPlace(self._origin, rollout))
 
     def add_place(self, place: RolloutPlace) -> None:
-        """Adds a rollout of any run. The run's `Calendar` (converts timestamps) must have learnt the clock of its session (`learn`)."""
+        """Adds a rollout of any run. The caller must first call `learn` of the run's `Calendar` with it, which converts its timestamps."""
         place, self._count = place._replace(number=self._count), self._count + 1
         self._rollouts.add(RolloutRow(place))
         for attempt in place.rollout.attempts:
@@ -77,7 +77,10 @@ class FrameReader:
 
 
 def tokens_of_events(call: LLMCall) -> list[int]:
-    """Returns the number of tokens in each output event. The last event gets the rest. Empty if the server does not count per event."""
+    """Returns the number of tokens in each output event of a call. Empty if the server does not count tokens per event.
+
+    The last event gets the tokens of the call that no earlier event has.
+    """
     earlier = call.output[:-1]
     if not any(chunk.tokens is not None for chunk in earlier):
         return []

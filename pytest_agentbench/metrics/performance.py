@@ -61,7 +61,7 @@ def window(part: Slice, offsets: Offsets) -> WindowSummary:
 
 
 def session_windows(offsets: Offsets, part: Slice) -> tuple[dict[int, Span], int]:
-    """Returns session -> its span in the window, and the duration of the run in nanoseconds. Pauses between sessions do not count.
+    """Returns session -> its span in the window that the user chose, and the run's duration in nanoseconds without pauses of sessions.
 
     A session begins with its first call and ends with its last call or rollout. Sessions without calls are left out.
     """
@@ -87,7 +87,7 @@ def parse_objective(text: str) -> tuple[str, float]:
     if name and name not in registry.objectives():
         raise ValueError(unknown_name("objective", name, registry.objectives()))
     if not name or not match or not float(match[1]):
-        raise ValueError("must be NAME=TIME, for example ttft=500ms or e2e=30s")
+        raise ValueError("a latency objective must be NAME=TIME (ms or s), for example ttft=500ms or e2e=30s")
     return name, float(match[1]) * {"ms": 1, "s": 1000}[match[2]]
 
 
@@ -276,7 +276,7 @@ def cpu_shares(part: Slice, cpu: Mapping[str, Sequence[tuple[int, int, float]]],
 
 
 def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None) -> Stopwatch:
-    """Returns the timing quality of a slice. `cores` is the number of CPU cores of the machine."""
+    """Returns whether the timings of a slice can be trusted. `cores` is the number of CPU cores of the machine."""
     from pytest_agentbench.metrics.frame import milliseconds
 
     calls = part.successful_calls
@@ -333,13 +333,16 @@ def _steady(part: Slice, settings: PerformanceSettings) -> SteadyRates:
 
 
 def _while_steady(part: Slice, spans: Mapping[int, Sequence[Span]], settings: PerformanceSettings) -> Slice | None:
-    """Returns the slice limited to the time in which the spans reached 90 % of the concurrency. None if they never did."""
+    """Returns the slice limited to the time in which at least 90 % of the configured concurrency was in flight. None if that was never so.
+
+    `spans` maps sessions to the spans of their rollouts or calls.
+    """
     steady = {session: timeline.steady(own, settings.by_session.get(session, settings.concurrency)) for session, own in spans.items()}
     return part.within(steady) if any(steady.values()) else None
 
 
 def _window(steady: Slice, whole: Slice) -> tuple[float, float | None, float]:
-    """Returns seconds, share and output tokens per second of a steady slice: the first fields of SteadyCalls."""
+    """Returns the seconds of the steady window, their share of the whole time, and the output tokens per second in the window."""
     return steady.seconds, ratio(steady.seconds, whole.seconds), output_tokens_per_s(steady) or 0.0
 
 
@@ -360,5 +363,5 @@ def _split(part: Slice) -> Mapping[str, PartOfTime] | None:
 
 
 def _most_first(counts: Mapping[str, int]) -> dict[str, int]:
-    """Returns the counts sorted by count (greatest first) and name, independent of the order of counting."""
+    """Returns name -> count, sorted by count (greatest first) and then by name."""
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))

@@ -307,9 +307,9 @@ METRICS = (
 
 
 def latencies(*levels: MetricLevel, compared: bool = False) -> dict[str, Metric]:
-    """Returns name -> metric for durations that have a value per `event`, `call` or `rollout`: of these levels, or of all three.
+    """Returns name -> metric for the durations of some levels (`event`, `call`, `rollout`), or of all three if none is given.
 
-    With `compared`, those that only run.json and reports contain are left out.
+    With `compared`, durations that gate rules, objectives and comparisons do not accept are left out.
     """
     return {
         each.name: each for each in METRICS if each.level in (levels or ("event", "call", "rollout")) and (each.compared or not compared)

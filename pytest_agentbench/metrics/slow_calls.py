@@ -32,7 +32,7 @@ class SlowCall:
 
 
 def slowest(part: Slice, most: int = FIVE) -> list[tuple[int, SlowCall]]:
-    """Returns the slowest calls of a slice, each with its index in `part.calls`. Among equally slow calls, the first ones count."""
+    """Returns (index in `part.calls`, call) of the slowest calls of a slice, the slowest first. Equally slow calls keep their order."""
     whole = part.calls["whole_ms"]
     places = [int(place) for place in (-whole).argsort(kind="stable")[:most] if whole[place] > 0]
     from pytest_agentbench.metrics.columns import python_value

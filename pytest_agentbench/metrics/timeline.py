@@ -56,17 +56,17 @@ def steady(spans: Iterable[Span], concurrency: int) -> list[Span]:
 
 
 def total_ns(spans: Iterable[Span]) -> int:
-    """Returns the total length of spans that do not overlap."""
+    """Returns the total length, in nanoseconds, of spans that do not overlap."""
     return sum(end - start for start, end in spans)
 
 
 def outer(spans: Sequence[Span]) -> Span | None:
-    """Returns the span from the first start to the last end. None without spans."""
+    """Returns the span from the first start to the last end of some spans. None without spans."""
     return (min(start for start, _ in spans), max(end for _, end in spans)) if spans else None
 
 
 def duration_ns(spans: Sequence[Span]) -> int:
-    """Returns the time from the first start to the last end, including ramp-up, drain and pauses."""
+    """Returns the nanoseconds from the first start to the last end of some spans, including pauses between them. 0 without spans."""
     return max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0
 
 
@@ -150,7 +150,7 @@ class Calendar:
     _began: dict[int, int] = field(default_factory=dict)  # session -> nanoseconds between 1970 and the zero of its clock
 
     def learn(self, rollout: Rollout) -> None:
-        """Learns the offset of a session's clock from a rollout that has both times."""
+        """Learns the offset of a session's clock from a rollout, if its start is recorded on that clock and as time since 1970."""
         if rollout.started_ns and rollout.session not in self._began:
             began = round(rollout.started_at * 1e9) - rollout.started_ns
             self._began[rollout.session] = began if abs(began) > ROUNDED_NS else 0
@@ -165,7 +165,7 @@ class Calendar:
         return None if at is None else at / 1e9
 
     def in_block(self, at: float) -> BlockTime | None:
-        """Returns the block (see `BlockTime`) of a time in seconds since 1970. None if it is in no block. Here, all time is one block."""
+        """Returns a time (seconds since 1970) with its block, here always block 0. Subclasses return None for a time in no block."""
         return BlockTime(0, at)
 
 

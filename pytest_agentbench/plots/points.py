@@ -39,7 +39,7 @@ def _settings(run: Run, group: str) -> Iterator[tuple[str, Any]]:
 
 
 def _flat(settings: Json, above: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Yields (dotted path, value) of each value that is not a mapping."""
+    """Yields (dotted path, value) of each value in nested settings that is not a mapping."""
     for name, value in settings.items():
         if isinstance(value, dict):
             yield from _flat(value, (*above, str(name)))

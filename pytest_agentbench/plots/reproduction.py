@@ -10,7 +10,7 @@ from pytest_agentbench.reproduction.experiment import MeasuredCell, ratio
 
 
 def draw(cells: Sequence[MeasuredCell], baseline: str, file: Path) -> None:
-    """Writes the picture. The suffix of the file is its format. `baseline` is the method that is drawn first."""
+    """Writes the picture of a reproduced experiment. The file's suffix is its format. `baseline` is the method that is drawn first."""
     with style():
         figure, [axis] = axes()
         methods = sorted({cell.method for cell in cells}, key=lambda method: (method != baseline, method))

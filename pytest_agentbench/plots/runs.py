@@ -26,7 +26,7 @@ class Quality(NamedTuple):
 
 
 class RunLoad(NamedTuple):
-    """A point of the picture `throughput_vs_latency`: a run or an arm."""
+    """A point of the picture `throughput_vs_latency`: the TTFT and the throughput of a run or an arm."""
 
     name: str
     ttft_ms: float  # median
@@ -61,7 +61,7 @@ def qualities_of(run: Run, title: str) -> Iterator[Quality]:
 
 
 def loads_of(run: Run, title: str, ttfts: Mapping[str, float]) -> Iterator[RunLoad]:
-    """Yields a point for the run, or for each of its measured arms. `ttfts` maps arms to their median TTFT in milliseconds."""
+    """Yields TTFT and throughput of a run, or of each of its measured arms. `ttfts` maps arms to their median TTFT in milliseconds."""
     if run.ab:
         rates = {arm.name: arm.metrics["output_tokens_per_s"] for arm in run.ab.arms}
         yield from (RunLoad(f"{title} {arm}", ttfts[arm], rate) for arm, rate in rates.items() if rate and arm in ttfts)

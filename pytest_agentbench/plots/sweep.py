@@ -13,7 +13,7 @@ from pytest_agentbench.sweep.levels import Criteria, LevelVerdict, Operation, kn
 
 
 def draw(operations: Sequence[Operation], judged: Sequence[LevelVerdict], terms: Criteria, file: Path) -> None:
-    """Writes the picture. The suffix of the file is its format."""
+    """Writes the picture of a sweep. The file's suffix is its format, for example `.svg`."""
     shares = [each for each in judged if each.share and each.share.mean is not None]
     with style():
         figure, [trade, *others] = axes(columns=2 if shares else 1)

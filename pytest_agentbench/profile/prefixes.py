@@ -21,7 +21,7 @@ TAIL = 60  # last characters of a prefix that are shown
 
 @dataclass(frozen=True)
 class Prefix:
-    """A prefix that the prompts of several rollouts share. If it were a block longer, fewer rollouts would share it."""
+    """A prefix that the prompts of several rollouts share. If it were a block of text longer, fewer rollouts would share it."""
 
     group: str  # suite and variant
     model: str
@@ -34,7 +34,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class PromptReuse:
-    """The results about prompts: the tokens that a perfect prefix cache would save, and the cached ones, in successful calls of agents."""
+    """The reuse of prompts in successful calls of agents: tokens that a perfect prefix cache would save, and those reported as cached."""
 
     calls: int  # calls with known prompts
     unknown: int  # calls whose prompts are not in the transcripts
@@ -56,9 +56,9 @@ class PromptTree:
         self._ids: dict[tuple[int, str], int] = {}
 
     def add(self, text: str, ends: tuple[int, ...]) -> int:
-        """Adds the prompts of a rollout: the prefixes of a text that end at `ends`.
+        """Adds the prompts of a rollout: the prefixes of `text` that end before the indexes `ends`.
 
-        Returns the number of characters in whole blocks that an earlier prompt of the rollout also has.
+        Returns how many characters of these prompts repeat an earlier prompt of the rollout. Only whole blocks count.
         """
         full = [end // BLOCK for end in ends]
         chain = [0]
@@ -142,7 +142,7 @@ class _Group:
         self.repeated_calls = 0  # calls after the first one of a rollout
 
     def reusable(self) -> tuple[float, float]:
-        """Returns two numbers of tokens: those that a perfect cache would contain, and those that the same rollout had sent before."""
+        """Returns how many prompt tokens a perfect cache would already contain, and how many of these the same rollout had sent before."""
         before, slope = self.fit.line()
         calls, _ = self.tree.counts()
         blocks = sum(count - 1 for count, text in zip(calls[1:], self.tree.texts[1:], strict=True) if len(text) == BLOCK)
@@ -204,7 +204,7 @@ class PromptTrees:
                 self._cached_of += call.prompt_tokens or 0
 
     def reuse(self) -> PromptReuse:
-        """Returns the results for all prompts added so far."""
+        """Returns how many tokens of all prompts added so far could be reused, and which prefixes rollouts share."""
         reusable = [group.reusable() for group in self.groups.values()]
         return PromptReuse(
             calls=sum(group.calls for group in self.groups.values()),

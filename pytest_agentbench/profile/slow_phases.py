@@ -39,7 +39,7 @@ class Levels(NamedTuple):
 
     @property
     def lengths(self) -> Floats:
-        """The duration of each level except the last one."""
+        """The time between consecutive `times`, in the same unit: how long each of the `counts` lasted, except the last one."""
         return np.diff(self.times)
 
     def at(self, times: Floats) -> Counts:
@@ -48,7 +48,7 @@ class Levels(NamedTuple):
         return np.where(places < 0, 0, self.counts[places])
 
     def duration(self) -> dict[int, float]:
-        """Returns number of concurrent spans -> total time with that number, in ascending order."""
+        """Returns number of concurrent spans -> total time with that number, in the unit of `times`. Numbers are in ascending order."""
         if len(self.times) < 2:
             return {}
         levels, places = np.unique(self.counts[:-1], return_inverse=True)
@@ -90,7 +90,7 @@ class Spike:
 
 @dataclass(frozen=True)
 class ConcurrencyLevel:
-    """A range of calls in flight: from `least` to `most`."""
+    """The time during which `least` to `most` calls were in flight, as a share, and the latencies of the calls sent in it."""
 
     least: int
     most: int
@@ -240,7 +240,7 @@ class _Usual:
         return "the end of its answer was late"
 
     def _usual(self, values: Floats) -> float:
-        """Returns the median over successful calls. Returns NaN, which no value exceeds, if none is known."""
+        """Returns the median of `values` (one per call) over successful calls. Returns NaN, which no value exceeds, if none is known."""
         known = values[self.good & ~np.isnan(values)]
         return float(np.median(known)) if len(known) else float("nan")
 

@@ -41,7 +41,7 @@ class _Node:
     below: dict[str, _Node] = field(default_factory=dict)
 
     def add(self, span: Span, covered: Iterable[Span] = ()) -> None:
-        """Counts a call with this span. `covered` has the spans of the calls that it made, which do not count as its own time."""
+        """Adds a call (start and end) to the branch. `covered` has the spans of the calls that it made, which are not self time."""
         start, end = span
         inside = [(max(start, other_start), min(end, other_end)) for other_start, other_end in covered]
         self.count += 1

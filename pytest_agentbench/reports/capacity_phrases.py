@@ -57,7 +57,7 @@ def search_result(low: int, high: int, sustained: SustainedRange, terms: Criteri
 
 
 def lost_rollouts(concurrency: int, statuses: Mapping[str, int]) -> str:
-    """`concurrency 8: 2 infra_error`: the unmeasured rollouts of a level. Empty if there are none."""
+    """`concurrency 8: 2 infra_error`: the rollouts of a level that ended neither as `ok` nor as `limit`. Empty if there are none."""
     parts = [f"{amount} {status}" for status, amount in statuses.items() if status not in EVALUABLE]
     return f"concurrency {concurrency}: {', '.join(parts)}" if parts else ""
 
@@ -68,13 +68,13 @@ def warm_up(rollouts: int) -> str:
 
 
 def unwarmed(levels: Sequence[int]) -> str:
-    """Names the levels whose numbers include the first calls, because they had no warm-up. Empty if each level had one."""
+    """Names the concurrency levels without a warm-up, whose numbers include their first calls. Empty if each level had one."""
     names = ", ".join(map(str, levels))
     return f"concurrency {names} had only one block and no warm-up, so the numbers include its first calls" if levels else ""
 
 
 def short_blocks(concurrency: int, rollouts: int) -> str:
-    """Explains that a level was often below its concurrency, because its blocks (stretches with only this level) had few rollouts."""
+    """Warns that often fewer than `concurrency` rollouts were in flight, because this level ran in blocks of only `rollouts` rollouts."""
     return (
         f"concurrency {concurrency} ran in blocks of {rollouts} rollouts, so for much of their time fewer were in flight; "
         "a suite with more scenarios has longer blocks"
@@ -101,7 +101,10 @@ def sweep_files(run: Run) -> Text:
 
 
 def anchor(what_if: WhatIf) -> Text:
-    """Compares the simulation of the run's own setting with the measurement, or says why the error of the simulation is unknown."""
+    """Compares simulated metrics with the measured ones of the run, in the setting (such as the number of workers) that the run had.
+
+    Says why the error of the simulation is unknown if the run does not record that setting.
+    """
     if what_if.own is None:
         options = ",".join(f"{name}={'kv' if name == 'router' else 'N'}" for name in what_if.lacking)
         lacking = " and ".join(what_if.lacking)
@@ -149,7 +152,7 @@ def setting(answer: SettingEstimate) -> str:
 
 
 def ranked(value: float | None, digits: int, rank: int | None) -> str:
-    """`48.3 (1)`: a simulated number, and the rank of its setting if the settings are ranked."""
+    """`48.3 (1)`: a simulated metric of a setting, and the rank of the setting in this metric if the settings are ranked."""
     return number(value, digits) + (f" ({rank})" if rank else "")
 
 

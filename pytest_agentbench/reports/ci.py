@@ -39,7 +39,7 @@ def cut(text: str, limit: int, where: str) -> str:
 
 
 def whole_report(run_id: str) -> str:
-    """Returns where the whole of a truncated text is: in report.md of a run."""
+    """Returns the name of the file that contains the complete report, for the end of a truncated one: report.md of the run."""
     return f"`report.md` of run {run_id}"
 
 

@@ -59,7 +59,10 @@ def table_lines(table: Table, width: int = sys.maxsize) -> Iterator[str]:
 
 
 def parts(widths: Sequence[int], repeated: int, width: int) -> Iterator[list[int]]:
-    """Splits columns into parts that fit into the width. Yields the indexes of each part: the repeated ones and at least one other."""
+    """Splits the columns of a table into parts that fit into the width. Yields the column indexes of each part.
+
+    Every part has the first `repeated` columns, and at least one other if there is one.
+    """
     first = [*range(min(repeated, len(widths)))]
     part = list(first)
     for place in range(len(first), len(widths)):

@@ -27,11 +27,14 @@ def write(run: Run, directory: Path) -> Path:
 
 
 def marker(run: Run) -> str:
-    """Returns an invisible line with suites and backend. A later run of these replaces the comment, but another job does not."""
+    """Returns an invisible line (an HTML comment) with the names of the suites and the backend.
+
+    A workflow replaces an earlier comment that has this line, so comments of other suites or backends stay.
+    """
     what = f"{' '.join(run.suites)} on {run.backend.name}"
     return f"<!-- agentbench: {re.sub(r'[^A-Za-z0-9_. ]+', '-', what).strip('-')} -->"
 
 
 def lines(view: RunView) -> Iterator[str]:
-    """Yields the lines of comment.md after its marker."""
+    """Yields the lines of comment.md after its first one, the invisible marker."""
     yield from markdown.lines(replace(document(view), title="agentbench"), Level.SUMMARY, depth=2)

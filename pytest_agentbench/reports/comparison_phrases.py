@@ -45,7 +45,7 @@ OF_RUN = "of this run"
 
 
 def how_to_read(reference: str) -> Text:
-    """Explains the rows that compare runs with the reference run."""
+    """Explains the rows `vs REFERENCE` of a comparison of runs: their differences, intervals and verdicts."""
     return (
         *(
             "Rows ",
@@ -96,7 +96,7 @@ def unknown_setup(names: Sequence[str]) -> str:
 
 
 def same_setup(parts: Sequence[str], of: Sequence[str]) -> str:
-    """Names the parts of the setup that are the same in all runs, or returns `everything` if `of`, all parts of the reference, are."""
+    """Names the `parts` of the setup that are equal in all runs. Returns `everything` if they are all that the reference run has (`of`)."""
     return "everything" if [*parts] == [*of] else ", ".join(parts)
 
 
@@ -111,7 +111,7 @@ def difference(decision: Decision | None) -> str:
 
 
 def difference_ends(decision: Decision | None) -> str:
-    """`-1.000 to +0.211`: the interval of a difference of scores. Empty if `difference` is."""
+    """`-1.000 to +0.211`: the interval of a difference of scores. Empty without a comparison or an interval."""
     return _ends(decision, "+.3f")
 
 
@@ -121,7 +121,7 @@ def ratio(decision: Decision | None) -> str:
 
 
 def ratio_ends(decision: Decision | None) -> str:
-    """`1.20 to 1.45`: the interval of a ratio of latencies. Empty if `ratio` is."""
+    """`1.20 to 1.45`: the interval of a ratio of latencies. Empty without a comparison or an interval."""
     return _ends(decision, ".2f")
 
 
@@ -149,7 +149,7 @@ def scenario_result(result: ScenarioResult) -> str:
 
 
 def same_scores(group: str, scores: Sequence[str]) -> str:
-    """Names the scores in which no scenario differs. Empty if there are none."""
+    """Names the scores that each scenario of a suite has with the same value in all compared runs. Empty if there are none."""
     return f"all compared scenarios of {group} have the same {', '.join(scores)} in all runs" if scores else ""
 
 
@@ -161,7 +161,7 @@ def scenarios_left_out(group: str, reference: str, name: str, counts: Mapping[st
 
 
 def retried(group: str, name: str, suite: SuiteResult) -> str:
-    """Compares the scores of rollouts of a run that had several attempts with the others. Empty if there are none."""
+    """Compares the mean scores of a run's rollouts with several attempts and of those with one. Empty if none had several."""
     return f"{group} of {name}: {text}" if (text := suite_phrases.retried(suite)) else ""
 
 

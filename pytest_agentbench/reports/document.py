@@ -65,7 +65,7 @@ class Finding:
 
 
 def say(phrase: Callable[P, Text], *values: P.args, **named: P.kwargs) -> Finding:
-    """Creates a finding from a phrase and its values, by position only. Type checkers compare these with the phrase's parameters."""
+    """Creates a finding from a phrase and its arguments, which have to be positional. Type checkers check their types."""
     assert not named
     return Finding(phrase, values)
 
@@ -89,7 +89,7 @@ Content = Text | Finding | Measure
 
 @dataclass(frozen=True, kw_only=True)
 class ReportBlock:
-    """The base class of all blocks. It has the levels at which a block is shown."""
+    """The base class of all blocks of a report. `level` and `until` are the lowest and the highest level at which a block is shown."""
 
     level: Level = Level.FULL  # the lowest level
     until: Level = Level.VERBOSE  # the highest level; above it, another block has the same content in full
@@ -203,7 +203,7 @@ class Section:
     folded: bool = False  # whether a page shows only the title until the reader opens the section
 
     def at(self, level: Level) -> Section | None:
-        """Returns the part of the section that is shown at a level, or None if no block is."""
+        """Returns a section with only the blocks that are shown at a level, or None if none of them is."""
         blocks = tuple(_shown(self.blocks, level))
         return replace(self, blocks=blocks) if blocks else None
 
@@ -234,7 +234,7 @@ class Document:
         return cls(title, headline, tuple(part for part in parts if part))
 
     def at(self, level: Level) -> Document:
-        """Returns the part of the document that is shown at a level."""
+        """Returns a document with only the blocks that are shown at a level."""
         return self.of(self.title, (each.at(level) for each in self.sections), self.headline)
 
     def blocks(self) -> Iterator[AnyBlock]:

@@ -52,7 +52,7 @@ def _shared(name: str, value: object) -> tuple[str, object]:
 
 
 def rollout_section(rollout: Rollout) -> str:
-    """Returns status, scores, drafts, time split, earlier attempts, tools or verifier result, last messages and log of a rollout."""
+    """Returns a text about a rollout: status, scores, drafts, time split, earlier attempts, tools or verifier result, messages and log."""
     status = f"{rollout.status} ({rollout.reason})" if rollout.reason else rollout.status
     rows = [("status", f"{status}, {len(rollout.calls)} LLM calls, {rollout.duration_s:.2f} s")]
     rows += [(name, f"{score!r}  {score.explanation}") for name, score in rollout.scores.items()]
@@ -74,7 +74,10 @@ def rollout_section(rollout: Rollout) -> str:
 
 
 def draft_text(draft: Draft) -> str:
-    """`insufficient (0.80), chosen, tsq 0.500: No card was blocked.`: the judge's verdict on a draft, its scores, and the reason."""
+    """`insufficient (0.80), chosen, tsq 0.500: No card was blocked.`: a judge's verdict on a draft.
+
+    A draft is a try of an agent that judges its own work. Its scores and the judge's reason follow the verdict.
+    """
     verdict = draft.verdict or {}
     judgement = f"{'sufficient' if verdict['is_sufficient'] else 'insufficient'} ({verdict['confidence']:g})" if verdict else "not judged"
     facts = [draft.status] * (draft.status != "ok") + [judgement] + ["chosen"] * draft.chosen

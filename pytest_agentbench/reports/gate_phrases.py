@@ -104,7 +104,7 @@ def _parts(rule: RuleResult) -> tuple[str, str]:
 
 
 def _unseen(rule: RuleResult) -> str:
-    """Returns how many failures a rule may miss if its suite is wrongly marked deterministic. Empty for other suites."""
+    """Returns in which share of rollouts a rule may miss failures if its suite is wrongly marked deterministic. Empty for other suites."""
     if rule.unseen is None:
         return ""
     return f"; if the suite is not deterministic, failures in up to {rule.unseen * 100:.1f} % of rollouts may be undetected"
@@ -193,7 +193,7 @@ def _reach(rule: RuleResult, reach: float) -> str:
 
 
 def outcome(rule: RuleResult) -> str:
-    """`FAIL: 0.412 [0.371, 0.453]; too few scenarios`: the result of a rule whose text is shown elsewhere."""
+    """`FAIL: 0.412 [0.371, 0.453]; too few scenarios`: the verdict, estimate and reason of a rule, without the text of the rule."""
     ends = "" if rule.low is None or rule.high is None else f" [{rule.low:.4g}, {rule.high:.4g}]"
     value = "nothing measured" if rule.estimate is None else f"{rule.estimate:.4g}{ends}"
     return f"{rule.verdict}: {'; '.join(filter(None, (value, rule.reason)))}"
@@ -238,7 +238,7 @@ def lost_arms(ab: ArmsCompared) -> str:
 
 
 def arm(value: ArmResult) -> str:
-    """Returns the evaluable rollouts of an arm, its rates, and its prefix cache hits."""
+    """Returns how many rollouts of an arm are evaluable, its throughput and goodput, and its prefix cache hits."""
     ratio = hit_ratio(value)
     evaluable = sum(value.rollouts[status] for status in EVALUABLE)
     parts = [
@@ -276,7 +276,7 @@ def no_difference(left: int) -> str:
 
 
 def cache(run: Run) -> str:
-    """Returns how the prefix cache was prepared. Empty if it was carried over unchanged."""
+    """Returns how the prefix cache was prepared before each block of rollouts. Empty if it kept what earlier rollouts left in it."""
     state = run.cache
     if state is None or state.policy == CARRY:
         return ""

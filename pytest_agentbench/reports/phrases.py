@@ -203,7 +203,7 @@ def _means(run: Run) -> Iterator[str]:
 
 
 def _shares(run: Run) -> Iterator[str]:
-    """Yields a text for each status other than `ok`, and one for rollouts that were not run."""
+    """Yields for the headline which share of rollouts ended with each status other than `ok`, and which share was not run."""
     total = sum(sum(suite.rollouts.values()) for suite in run.suites.values())
     for status, words in ENDINGS.items():
         if amount := sum(suite.rollouts.get(status, 0) for suite in run.suites.values()):
@@ -240,7 +240,7 @@ def backend_failure(run: Run) -> str:
 
 
 def tests(run: Run) -> str:
-    """`1 failed, 2 could not be measured, 9 passed`: the tests. Empty if all passed."""
+    """`1 failed, 2 could not be measured, 9 passed`: the number of tests by result. Empty if all passed."""
     words = {"failed": "failed", "errors": "could not be measured", "passed": "passed"}
     if not run.tests.failed and not run.tests.errors:
         return ""
@@ -308,7 +308,10 @@ def imported(run: Run) -> str:
 
 
 def own_mean(value: OwnMean) -> str:
-    """`shop harbor_reward: mean 0.500 according to the tool, 1.000 in this run: Harbor counts ...`: a mean of an imported run."""
+    """`shop harbor_reward: mean 0.500 according to the tool, 1.000 in this run: Harbor counts ...`: two means of a score.
+
+    One is in the results of the tool, the other was computed from the imported rollouts. If they differ, the reason follows.
+    """
     ours = "none in this run" if value.ours is None else f"{value.ours:.3f} in this run"
     other = f", {ours}: {value.why}" if value.why else " and in this run"
     return f"{value.suite} {value.score}: mean {value.theirs:.3f} according to the tool{other}"

@@ -75,7 +75,7 @@ def unknown_prompts(amount: int) -> str:
 
 
 def perfect_cache(value: PromptReuse) -> str:
-    """Returns how many prompt tokens a perfect prefix cache would contain."""
+    """Returns how many of the prompt tokens a perfect prefix cache would already contain when they are sent."""
     share = value.reusable_tokens / value.prompt_tokens if value.prompt_tokens else None
     whole = f"{number(value.prompt_tokens, 0)} prompt tokens of {value.calls} calls"
     return f"A perfect prefix cache would contain {number(value.reusable_tokens, 0)} ({percent(share)}) of {whole}:"
@@ -96,7 +96,10 @@ def server_hits(value: PromptReuse) -> str:
 
 
 def prefix_end(prefix: Prefix) -> Text:
-    """Returns the last characters of a prompt prefix that rollouts share, or says that it ends before the transcript."""
+    """Returns the last characters of a prompt prefix that rollouts share.
+
+    Says so if they share only what precedes the transcript in a prompt, such as the descriptions of tools.
+    """
     return Code(prefix.ends) if prefix.ends else "(before the transcript)"
 
 

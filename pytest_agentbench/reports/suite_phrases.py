@@ -87,7 +87,7 @@ def rollouts(suite: SuiteResult) -> str:
 
 
 def retried(suite: SuiteResult) -> str:
-    """Compares the scores of rollouts that had several attempts with the others. Empty if there are none."""
+    """Compares the mean scores of a suite's rollouts with several attempts and of those with one. Empty if none had several."""
     if not suite.retried:
         return ""
     means_of_scores = [_retried_mean(name, means) for name, means in suite.retried_scores.items() if means.retried]
@@ -120,7 +120,7 @@ def evaluable(value: Mean | None) -> str:
 
 
 def agent_errors(suite: SuiteResult) -> str:
-    """Returns how agent errors and infra errors count in the means over all rollouts, and what the intervals are over."""
+    """Explains the means over all rollouts: how agent errors and infra errors count, and that intervals are over scenarios."""
     counted = {name: each.worst for name, each in suite.scales.items() if each.worst is not None}
     left_out = [name for name in suite.scales if name not in counted]
     values = {f"{value:g}" for value in counted.values()}
@@ -143,7 +143,7 @@ def passes(value: Passes, of: Scale) -> str:
 
 
 def always_passed(value: Passes, left: int) -> str:
-    """`7 scenarios passed in all of their trials; 3 more are in run.json`: the rows that a table of pass rates lacks. May be empty."""
+    """`7 scenarios passed in all of their trials; 3 more are in run.json`: the rows left out of a table of pass rates. Empty if none is."""
     always = [f"{count(value.always, 'scenario')} passed in all of their trials"] if value.always else []
     return "; ".join([*always, *([f"{left} more are in run.json"] if left > 0 else [])])
 
@@ -169,7 +169,7 @@ def costs_of_all(value: Mapping[str, float | None]) -> str:
 
 
 def judged(value: AnswersSummary, without: int) -> str:
-    """`Wilson interval; 12 questions, 8 of 12 answers scored by the judge`: the data of an accuracy.
+    """`Wilson interval; 12 questions, 8 of 12 answers scored by the judge`: the method and the counts behind an accuracy.
 
     `without` is the number of answers without a score.
     """

@@ -1,4 +1,4 @@
-"""The step summary of GitHub Actions: the comment, and as much of report.md as fits."""
+"""The step summary of GitHub Actions: the lines of comment.md, and as much of report.md as fits."""
 
 from __future__ import annotations
 

@@ -20,7 +20,11 @@ SCHEMA = "agentbench-sweep/1"
 
 
 def write(sweep: Sweep, terms: Criteria, directory: Path) -> Iterator[Path]:
-    """Writes the files of a sweep into a new directory: those of the NeMo Agent Toolkit's script, and our own. Yields their paths."""
+    """Writes the files of a sweep into a new directory, and yields their paths.
+
+    Some are our own: a report, levels.csv, sweep.json and, with matplotlib, a picture. The others are those that the benchmark script
+    of the NeMo Agent Toolkit writes.
+    """
     heading = Heading.of(sweep.suite, sweep.run, next(iter(sweep.run.suites)))
     write_benchmark(heading, [(level.concurrency, level.throughput) for level in sweep.levels], directory)
     judged = judgements(sweep, terms)

@@ -71,7 +71,7 @@ def write_run(terminal: TerminalReporter, document: Document, verbosity: int = 0
 
 
 def write(terminal: TerminalReporter, lines: Iterable[Line]) -> None:
-    """Writes lines to the terminal in the colours of their tones."""
+    """Writes lines to the terminal. The tone of a line (`good`, `bad` or `open`) decides its colour."""
     for line in lines:
         colour = {COLOURS[line.tone]: True} if line.tone else {}
         terminal.write_line(line.text, **({"bold": True} if line.bold else {}), **colour)

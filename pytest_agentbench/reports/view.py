@@ -66,17 +66,17 @@ def score_of(rule: RuleResult) -> str:
 
 
 def claims_of(rule: RuleResult) -> list[Suspect]:
-    """Returns the scenarios that got worse, the most significant first. About one in ten is listed by chance."""
+    """Returns the scenarios whose scores got significantly worse, the lowest p-value first. About one in ten is a false alarm."""
     return [each for each in rule.suspects if each.claimed]
 
 
 def ranking_of(rule: RuleResult) -> list[Suspect]:
-    """Returns the scenarios whose scores are lower, but not significantly."""
+    """Returns the scenarios of a rule whose scores are lower than in the baseline, but not significantly."""
     return [each for each in rule.suspects if not each.claimed]
 
 
 def suspects(rules: Iterable[RuleResult]) -> list[tuple[RuleResult, Suspect]]:
-    """Returns all scenarios that got worse, each with its rule: the most significant first, equal ones by name."""
+    """Returns the scenarios that got significantly worse under any rule, each with the rule. The lowest p-value comes first."""
     claims = [(rule, each) for rule in rules for each in claims_of(rule)]
     return sorted(claims, key=lambda pair: (pair[1].p, pair[0].suite, pair[0].rule, pair[1].scenario))
 

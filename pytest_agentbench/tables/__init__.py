@@ -78,12 +78,18 @@ def read_frame(origin: Origin, *, events: bool = True) -> Frame:
 
 
 def origins(directories: Sequence[Path]) -> list[Origin]:
-    """Returns name, directory and scales of each run. Raises ConfigError if one has no journal, or if two have the same name."""
+    """Returns name, directory, clock and score scales of each run.
+
+    Raises ConfigError if a run has no journal, or if two have the same name.
+    """
     return [origin for origin, _ in _runs(directories)]
 
 
 def _runs(directories: Sequence[Path]) -> list[tuple[Origin, Run | None]]:
-    """Returns each run with the contents of its run.json, or None if it has none. Raises the errors of `origins`."""
+    """Returns (origin, contents of run.json) of each run, with None for a missing run.json.
+
+    Raises ConfigError if a run has no journal, or if two have the same name.
+    """
     runs: dict[str, tuple[Origin, Run | None]] = {}
     for directory in directories:
         name = directory.resolve().name  # resolves the link `latest`

@@ -49,7 +49,10 @@ def rows_of_metrics(name: str, run: Run) -> Iterator[MetricRow]:
 
 
 def _numbers(part: MetricRow, values: Mapping[str, MetricValue], currency: str | None = None) -> Iterator[MetricRow]:
-    """Yields copies of the row `part`: one for each number, and one for each statistic of a duration. Unknown values have no row."""
+    """Yields a row of the table `metrics` for each number, and one for each statistic of a duration. Unknown values have no row.
+
+    `part` has the fields that all rows share: run, suite, arm and role.
+    """
     for metric in registry.METRICS:
         value = values.get(metric.key)
         if value is None:
@@ -92,7 +95,7 @@ class SampleRow(NamedTuple):
 
 
 class AllSeries:
-    """A collection that contains every name: `read_samples`, if it gets this one, yields all series."""
+    """A collection that contains every name. It makes `read_samples`, which reads only the series in a collection, read all of them."""
 
     def __contains__(self, name: object) -> bool:
         return True

@@ -166,7 +166,7 @@ def test_mistakes(place: Path, capsys: Capture, words: list[str], sentence: str)
             ["--original", "gpus=2"],
             "argument --original: 'gpus=2' must be NAME=VALUE pairs, separated by commas, with names of workers, kv-blocks, ",
         ),
-        (["--slo", "ttft"], "argument --slo: 'ttft': must be NAME=TIME, for example ttft=500ms"),
+        (["--slo", "ttft"], "argument --slo: 'ttft': a latency objective must be NAME=TIME (ms or s), for example ttft=500ms"),
         (["--slo", "tfft=500ms"], "argument --slo: 'tfft=500ms': no objective 'tfft' (did you mean 'ttft'?); known: e2e, itl, tpot, ttft"),
         (["--limit", "0"], "argument --limit: '0' must be a time above 0"),
     ],

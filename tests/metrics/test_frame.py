@@ -221,7 +221,7 @@ def test_terms() -> None:
         ("ttft.p77", r"^no statistic of ttft 'p77'; known: max, mean, min, n, p50, p90, p95, p99$"),
         ("ttft", r"^no statistic of ttft ''; known: max, mean, min, n, p50, p90, p95, p99$"),
         ("itl.intervals", r"^no statistic of itl 'intervals'; known: max, "),
-        ("calls_per_minute.p50", "^calls_per_minute is a single number; leave out .p50$"),
+        ("calls_per_minute.p50", "^calls_per_minute is a single number; write calls_per_minute, not calls_per_minute.p50$"),
     ],
     ids=["metric", "score", "statistic", "no statistic", "intervals", "statistic of a number"],
 )

@@ -64,7 +64,7 @@ def aiperf(calls: Iterable[LLMCall]) -> PeerTable:
 
 
 def _adjusted(values: Sequence[float], failed: int) -> list[float | None]:
-    """Returns a row `adj_...` of AIPerf, in which the `failed` calls have infinite latencies.
+    """Returns the statistics in a row `adj_...` of AIPerf, in which each of the `failed` calls counts as an infinite latency.
 
     Percentiles use numpy's method `nearest`; `std` is None.
     """

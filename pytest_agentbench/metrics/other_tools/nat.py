@@ -49,7 +49,7 @@ DIFFERS = (
 
 
 class TimedCall(NamedTuple):
-    """One LLM call as the toolkit sees it, with its times in seconds."""
+    """One LLM call with the data that the NeMo Agent Toolkit uses. Times are in seconds."""
 
     example: int  # index of the example
     number: int  # index of the call in the example
@@ -86,7 +86,7 @@ class Throughput:
         )
 
     def figures(self) -> dict[str, float | int | None]:
-        """Returns the metrics by the names that the toolkit gives them. Statistics are None if there is no call."""
+        """Returns the metrics by their names in the NeMo Agent Toolkit. Statistics are None if there is no call."""
         calls = self.calls
         extent = max(call.end for call in calls) - min(call.start for call in calls) if calls else 0.0
         wall = extent if self.wall_s is None else self.wall_s

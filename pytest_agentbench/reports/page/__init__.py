@@ -58,7 +58,10 @@ def readable(run: Run, directory: Path, on_damage: Callable[[str], None]) -> Run
 
 
 def write_page(views: Sequence[RunView], data: Sequence[RunData], compared: Sequence[Json], path: Path, texts: Sequence[str] = ()) -> Path:
-    """Writes a page about runs whose data has been read. `compared` has intervals for a picture, `texts` more HTML for the reports."""
+    """Writes a page about runs whose data has been read, and returns `path`.
+
+    `compared` has the intervals for the picture of differences. `texts` are more reports as HTML, shown below those of the runs.
+    """
     of_runs = (run_html(document(view), RolloutLinks(keys_of(each)).of) for view, each in zip(views, data, strict=True))
     html = page(" and ".join(view.run.id for view in views), "\n".join([*of_runs, *texts]), data, compared)
     return write_whole(path, html, errors="backslashreplace")

@@ -49,13 +49,13 @@ def run_data(run: Run, directory: Path, on_damage: Callable[[str], None]) -> Run
 
 
 def packed_data(run: Run, directory: Path, packing: PackedRollouts) -> RunData:
-    """Returns the data of a run from its packed rollouts and its samples, which it reads."""
+    """Returns the data of a run from its packed rollouts. Reads the samples of its server metrics from `directory`."""
     server = server_series(directory, packing.table.began)
     return RunData({"name": run.id, "mains": mains_of(run), **packing.index(), "server": server}, packing.blocks())
 
 
 def keys_of(data: RunData) -> list[RolloutKey]:
-    """Returns the keys of the rollouts that have a row."""
+    """Returns the keys of the rollouts that have a row in the page's table."""
     first = FIELDS.index("suite")
     return [RolloutKey(*row[first : first + 4]) for row in data.index["rows"]]
 
@@ -84,7 +84,7 @@ class PageTable:
         self.began: float | None = None  # origin of the times of rows, in seconds since 1970; None before the first known time
 
     def row(self, rollout: Rollout) -> list[Any]:
-        """Returns the row of a rollout: its FIELDS. Times are seconds after `began`, negative if the rollout started earlier."""
+        """Returns the row of a rollout: a value for each name in FIELDS. Times are seconds after `began`, and may be negative."""
         self._calendar.learn(rollout)
         facts = row(rollout, self._pass_thresholds.get(rollout.key.group), self._calendar)
         if self.began is None:

@@ -26,8 +26,8 @@ LONGEST = 300  # maximum characters of an address; rollouts with longer names ha
 class RolloutLinks:
     """Maps the names of rollouts in a report to addresses on the page.
 
-    A name is the key or the id of a rollout, or a scenario, which leads to its first trial. If several suites have the same name, it
-    has an address only in the section of a suite.
+    A name is the key or the id of a rollout, or a scenario, which leads to its first trial. If several suites contain the same
+    name, only a section about one suite can link to it.
     """
 
     def __init__(self, keys: Iterable[RolloutKey]) -> None:
@@ -44,7 +44,8 @@ class RolloutLinks:
     def of(self, name: str, titles: Iterable[str] = ()) -> str:
         """Returns the address of a rollout, or an empty string if the name is unknown or ambiguous.
 
-        `titles` are the titles of the sections that contain the name. The title of a suite's section is its group.
+        `titles` are the titles of the sections around the name. The section of a suite has the title `suite` or `suite-variant`, which
+        tells rollouts of different suites apart.
         """
         of_groups = [key for title in titles if (key := self._of_group.get((title, name)))]
         key = of_groups[-1] if of_groups else self._of_run.get(name)

@@ -43,7 +43,8 @@ RATIO = 20  # The time between two updates is at least this many times the durat
 class LiveRun:
     """The data of a live page. It follows a run directory, and keeps table rows (about a kilobyte each) and the offsets of records.
 
-    Safe to use from threads. When a session of the run starts or ends, everything is read again, and the rows get a new generation.
+    Safe to use from threads. When a session of the run starts or ends, everything is read again, and the page has to
+    replace its rows.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -103,10 +104,10 @@ class LiveRun:
             self._timestamps, self._records = timestamps, LiveRecords(self.directory, _finished(self.directory, timestamps))
 
     def _phase(self) -> RunPhase:
-        """Returns the phase of the run.
+        """Returns whether the run has ended, is running, or has stopped (no session is running, but its results are not written).
 
-        The lock of the journal tells whether a session is running. Once it was free, it is not tried again until a session starts,
-        because that session needs it.
+        A session is running if it holds the lock of the journal. Once the lock was free, it is not tried again until a session
+        starts, because that session needs the lock.
         """
         if self._records.run:
             return "ended"
@@ -206,7 +207,7 @@ class LiveRecords:
             return self._transcripts.completed(rollout_of(opened(file.read(size))))
 
     def update_server_metrics(self) -> int:
-        """Reads the samples again if an update is due. Returns the number of updates so far."""
+        """Reads the samples of server metrics again if the last reading is long enough ago. Returns how often they have been read."""
         began = time.monotonic()
         if began >= self._next_update and self.table.began is not None:
             self.server = server_series(self._directory, self.table.began)
@@ -245,7 +246,9 @@ def newest(reports: Path) -> Path:
     """Returns the directory of the run that was started or written to last. Raises ConfigError if there is none."""
     runs = {path.parent.resolve() for path in reports.glob(f"*/{FILE}")}
     if not runs:
-        raise ConfigError(f"there is no run in {reports} to watch; start one with pytest, or name its place with --reports DIR")
+        raise ConfigError(
+            f"there is no run in {reports} to watch; start one with pytest, or pass the parent directory of runs with --reports DIR"
+        )
     return max(runs, key=lambda run: (max(_changed(run / FILE), _changed(run / SESSIONS)), run.name))
 
 

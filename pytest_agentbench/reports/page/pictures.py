@@ -159,7 +159,7 @@ def _of_gpu(sample: GpuSample) -> Iterator[tuple[tuple[str, str, str], float]]:
 
 
 def _of_service(sample: Sample, counts: dict[tuple[str, str], float]) -> Iterator[tuple[tuple[str, str, str], float]]:
-    """Yields the gauges of a service, and the hit ratio of its prefix cache since the previous sample."""
+    """Yields ((title, unit, label), value) of each gauge in a service's sample, and of prefix cache hits since the previous sample."""
     source = " ".join(map(str, sample.source))
     moved: dict[str, float] = {}
     for series, value in sample.values.items():

@@ -137,7 +137,7 @@ def _attempt(attempt: Attempt, rollout: Rollout) -> Json:
 
 
 def _beginning(attempt: Attempt) -> int:
-    """Returns the start of an attempt's timeline, on the clock of its session."""
+    """Returns when the timeline of an attempt begins, in nanoseconds of its session's clock. 0 if no time is known."""
     timestamps = [attempt.started_ns, *(call.called_ns or call.received_ns for call in (*attempt.calls, *attempt.other_calls))]
     return min(filter(None, timestamps), default=0)
 
@@ -145,8 +145,8 @@ def _beginning(attempt: Attempt) -> int:
 def _call(call: LLMCall, began: int) -> Json:
     """Returns a call for the timeline.
 
-    `at` has the times of call, send, first token and end. `stamps` has the distances between output events in TICK_NS; the first event
-    is at `at[2]`.
+    `at` has the times of call, send, first output event and end, in milliseconds after `began`. `stamps` has the distances between
+    consecutive output events in units of TICK_NS (0.1 ms).
     """
     output = call.output
     first = output[0].at_ns if output else None

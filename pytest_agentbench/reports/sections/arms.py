@@ -18,7 +18,10 @@ RATES = ("output_tokens_per_s", "rollouts_per_hour")  # columns of the table of 
 
 
 def section(view: RunView) -> Section | None:
-    """Returns the most important comparisons, each arm, and all comparisons. A run without arms has only how the cache was prepared."""
+    """Returns the most important comparisons, the results of each arm, and all comparisons.
+
+    For a run without arms, the section contains only how the prefix cache was prepared.
+    """
     run = view.run
     cache = Fact("cache", say(gate_phrases.cache, run))
     return of("A/B" if run.ab else "Prefix cache", [*(_blocks(run, run.ab) if run.ab else ()), cache])
@@ -58,7 +61,7 @@ def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
 
 
 def _rates(ab: ArmsCompared) -> Table:
-    """Returns the rates of each arm. They do not include the time in which other arms ran."""
+    """Returns a table with the calls, output tokens/s and rollouts/h of each arm. Rates exclude the time in which other arms ran."""
     columns = heads("arm", ("LLM calls", 0), ("failed", 0), ("seconds of its blocks", 1), ("output tokens/s", 1), ("rollouts/h", 1))
     rows = ((arm.name, arm.calls, arm.failed_calls, arm.busy_s, *(arm.metrics[each] for each in RATES)) for arm in ab.arms)
     return Table(columns, tuple(rows), level=Level.VERBOSE)

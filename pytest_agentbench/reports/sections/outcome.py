@@ -15,7 +15,7 @@ SHOWN = 20  # tests in a table
 
 
 def section(view: RunView) -> Section | None:
-    """Returns failures, interruptions and losses, how many planned rollouts finished, and the tests that did not pass."""
+    """Returns failures, interruptions, failures at the end of the session, progress, and the tests that did not pass."""
     run = view.run
     return of("Outcome", [*_trouble(run), *_progress(run), *_tests(run)])
 

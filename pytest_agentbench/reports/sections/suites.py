@@ -135,7 +135,7 @@ def _answers(run: Run, name: str, suite: SuiteResult) -> Blocks:
 
 
 def _measured(run: Run, name: str, label: str, measure: Measure) -> Blocks:
-    """Yields a measure for all levels except, in a run with arms, the first page, which compares the arms instead."""
+    """Yields a measure for each level of detail. In a run with arms, the first page lacks it, because it compares the arms instead."""
     summary = Level.SUMMARY
     if not run.ab:
         yield Fact(label, measure, level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
@@ -253,7 +253,10 @@ def _mistake_row(each: MistakeCount, rollouts: int) -> tuple[TableCell, ...]:
 
 
 def _worst_tables(suite: SuiteResult) -> Blocks:
-    """Yields tables of the worst scenarios, in place of the lines on a terminal. In suites of tasks they have no columns for tools."""
+    """Yields tables of the worst scenarios for summaries and files; a terminal shows lines instead.
+
+    In suites of tasks, the tables have no columns for tools.
+    """
     rows: list[tuple[TableCell, ...]] = []
     for each in suite.worst:
         tools = () if suite.tasks else (say(suite_phrases.tools, each.expected_tools), say(suite_phrases.tools, each.actual_tools))
