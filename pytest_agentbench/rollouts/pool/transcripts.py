@@ -1,4 +1,7 @@
-"""Moves the transcript of a finished rollout from its record to messages.jsonl, where its calls have most of it already."""
+"""Moves the transcript of a finished rollout from its record to messages.jsonl.
+
+That file contains most of its messages already, as parts of recorded calls.
+"""
 
 from __future__ import annotations
 
