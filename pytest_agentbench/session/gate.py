@@ -130,7 +130,7 @@ class Gate:
     def _noise(self, suite_rule: SuiteRule, width: float) -> tuple[float | None, int]:
         """Returns the variance of a score between trials of one scenario in the baseline, and the baseline's fewest trials of a scenario.
 
-        `width` is the width of the score's range. The variance is divided by its square, as if scores were in 0 to 1. None if unknown.
+        `width` is the width of the score's range. The variance is divided by its square, as for scores from 0 to 1; None if unknown.
         """
         base = self.baselines.get(suite_rule.group)
         known = samples(base.groups.get(suite_rule.group, ()), suite_rule.rule.metric, suite_rule.scale) if base else {}

@@ -76,7 +76,7 @@ class Outcomes:
         return OutcomeCounts(**self._counts, failures=tuple(self._failures))
 
     def quarantined(self, group: str) -> Mapping[str, Mapping[str, int]]:
-        """Returns, for each quarantined scenario of a group, the number of `tests` that read its rollouts, and of those that `passed`."""
+        """Returns test counts of the quarantined scenarios of a group (suite and variant): scenario id -> {`tests`: n, `passed`: n}."""
         return {scenario: counts for (known, scenario), counts in self._quarantined.items() if known == group}
 
     def _failure(self, report: pytest.TestReport, outcome: str) -> Failure:

@@ -238,7 +238,7 @@ class Pool:
         self.scheduler.start()
 
     def _keep_interrupted(self) -> None:
-        """Adds the attempts that the death of an earlier pool interrupted to the attempts of their rollouts, with the calls at the taps."""
+        """Adds attempts that the death of an earlier pool interrupted to the earlier ones of their rollouts, with calls from the taps."""
         for key, interruption in self.state.interrupted.items():
             if key not in self.runner.ends:
                 calls, number = self.addresses.left_calls.get(key, ()), self.retries.count(key) + 1
