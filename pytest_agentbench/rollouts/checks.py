@@ -92,13 +92,13 @@ def agents_without_sandbox(draft: SuiteDraft) -> Iterator[str]:
 
 
 def tools_without_callers(draft: SuiteDraft) -> Iterator[str]:
-    """Yields the sentences of `uncalled_tools` for each built-in agent."""
+    """Yields a sentence for each built-in agent that never calls the tools or uses the canned answers that its suite configures."""
     for variant, agent in draft.agents.items():
         yield from uncalled_tools(draft.suite, variant, agent)
 
 
 def uncalled_tools(suite: PoolSuite, variant: str, agent: Agent) -> Iterator[str]:
-    """Yields a sentence if the suite has tools, and one if it has canned answers, that the agent of this variant never calls."""
+    """Yields a sentence if a variant has `tools`, and one if it has canned answers, although its agent calls none of the suite's tools."""
     if not (is_black_box(agent) or needs_task(agent) or code_place(agent)):
         return
     calls_none = f"the agent {suite.agent_of(variant)['kind']!r} calls none of the suite's tools"

@@ -42,7 +42,7 @@ class CompileOptions:
     trials: int | None = None
 
     def explain(self, faults: str, file: Path) -> str:
-        """Returns the text `faults` about a suite.yaml. If options have changed settings of the file, their names follow."""
+        """Returns a message about problems of a suite.yaml: `faults`, and the command-line options that have changed its settings."""
         options = [*(["--agentbench-agent"] if self.agent else []), *(f"--agentbench-set {name}" for name, _ in self.changes)]
         about = f"\n{file}: these problems are about the file" if "\n" in faults else ""
         return f"{faults}{about} (as changed by {', '.join(options)})" if options else faults

@@ -81,7 +81,7 @@ class WrittenRecord:
 class SubmitRollout(PoolQuestion[WrittenRecord]):
     """Submits the record of a rollout that ran in the test process, as the frame's body.
 
-    The pool adds what only it knows, and sends the record to the controller, which writes it to the journal.
+    The pool adds the session's number and hashes of what the rollout depends on. The controller then writes the record to the journal.
     """
 
 

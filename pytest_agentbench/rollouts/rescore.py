@@ -72,7 +72,7 @@ class RescoredSuite:
 
     @cached_property
     def hashes(self) -> Mapping[str, str]:
-        """For each score that is computed again, the hash of how it is computed now."""
+        """For each score that is computed again, the hash of its scorer: the present code, options and judge."""
         return score_hashes(self.suite, self.again)
 
     @property
@@ -132,7 +132,8 @@ def _load(folder: Path, name: str) -> Suite:
     suite = load_suite(folder / SUITE_FILE)
     if suite.name != name:
         raise ConfigError(
-            f"{folder / SUITE_FILE} is the suite {suite.name!r}, but the run has rollouts of {name!r}; pass its folder with --suite"
+            f"{folder / SUITE_FILE} is the suite {suite.name!r}, but the run has rollouts of {name!r}; "
+            f"pass the folder of {name!r} with --suite"
         )
     return suite
 
@@ -190,7 +191,8 @@ async def _rescore_rollout(old: Rollout, group: RescoredSuite, settings: RunOpti
     """Scores a rollout again and returns the new record. Time limits of scorers and size limits of texts are those of the old session."""
     if old.scenario not in group.scenarios:
         raise ConfigError(
-            f"{group.suite.folder / SUITE_FILE} has no scenario {old.scenario!r}, but the run has a rollout of it; see --suite"
+            f"{group.suite.folder / SUITE_FILE} has no scenario {old.scenario!r}, but the run has a rollout of it; "
+            "pass a folder with the old scenarios with --suite"
         )
     with redirect_stderr(StringIO()):  # Hide tracebacks of scorers. Their last lines are in the record.
         seconds = settings.budgets.get("rollout") or group.suite.timeout

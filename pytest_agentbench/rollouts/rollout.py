@@ -195,7 +195,7 @@ async def _end_of_agent(status: str, reason: str, lines: ModelAddresses, time_up
 async def outcome(
     agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None, sizes: Sizes = USUAL, *, grace: float = GRACE
 ) -> tuple[str, str, str]:
-    """Runs an agent for at most `seconds`. Returns its status, reason and answer, the latter two truncated to `sizes`.
+    """Runs an agent for at most `seconds`. Returns its status, reason and answer. Reason and answer are truncated to the limits in `sizes`.
 
     If the agent's tools have failed, status and reason are those of that failure. A cancelled agent has `grace` seconds to end. After
     that it is left running.

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def header(setup: Setup, opened: OpenSession | None, workers: Workers, left_out: Sequence[str]) -> Iterator[str]:
-    """Yields the lines of the session header. `left_out`: one for each arm (setting under comparison) that cannot run."""
+    """Yields the lines of the session header. `left_out`: a line for each arm (setting under comparison) that cannot run."""
     for line in (*_header_lines(setup, opened, workers), *left_out):
         yield f"agentbench: {line}"
 
@@ -118,7 +118,8 @@ LOOKING = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test",
 class Controller:
     """The pytest plugin in the process that the user started; one per session. Each of three stages has an attribute, None at first:
 
-    1. `setup` (pytest_sessionstart): suites, backend and gate are chosen and checked. Sessions that only inspect tests (LOOKING) stop here.
+    1. `setup` (pytest_sessionstart): suites, backend and gate are chosen and checked. Sessions that only inspect tests, as with
+       --collect-only, stop here.
     2. `opened` (`_open`): the run directory exists. The backend, the tap (the proxy that records LLM calls) and the pool (the process that
        runs rollouts) start in the background.
     3. `finish` (pytest_sessionfinish): the services end, the journal is read, and the run and its exit status are computed. `_close`
@@ -212,7 +213,10 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Counts, shortens and escapes a report. If -x or --maxfail ends the session, tests in other workers stop waiting at once."""
+        """Counts a test report, shortens a repeated cause, and escapes control characters and workflow commands.
+
+        If -x or --maxfail ends the session, tests in other workers stop waiting for rollouts at once.
+        """
         self.causes.shorten(report)
         self.outcomes.add(report)
         self.causes.summarize(report)
@@ -230,7 +234,10 @@ class Controller:
     def pytest_report_teststatus(
         self, report: pytest.CollectReport | pytest.TestReport
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-        """Gives tests of quarantined scenarios, and of scenarios below their threshold if the gate decides, their own letter and word."""
+        """Gives excused failures a letter and a word of their own in pytest's output.
+
+        They are failures in quarantined scenarios, and scores below a threshold if the gate compares the suite with a baseline.
+        """
         if hasattr(report, QUARANTINED):
             return "quarantined", "q", ("QUARANTINED", {"yellow": True})
         return ("below", "b", ("BELOW", {"yellow": True})) if hasattr(report, BELOW) else None

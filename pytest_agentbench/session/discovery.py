@@ -46,7 +46,7 @@ class DiscoveredSuites:
 
     @property
     def markers(self) -> list[tuple[str, Path]]:
-        """Name and folder of each suite whose name is a marker of its tests."""
+        """Pairs (name, folder) of the suites whose names are pytest markers of their tests."""
         marked = [(each.name, folder) for folder, each in self.unavailable.items() if each.marks]
         return [*((each.name, each.folder) for each in self.compiled), *marked]
 
@@ -160,7 +160,7 @@ def discover(heads: Sequence[SuiteHead], options: Mapping[str, CompileOptions], 
     """Compiles the suites and returns them. An error in one suite makes its own tests fail and does not affect the others.
 
     `options` has the options of each suite by its name. Tests of a suite whose data are not on this machine are skipped, or fail if
-    `insists` is set.
+    `insists` is set (an option names the backend or requests a verdict).
     """
     from pytest_agentbench.rollouts.compile import CompiledSuite, compile_all
 
@@ -194,9 +194,9 @@ def merged_thresholds(compiled: CompiledSuite, backend: Mapping[str, Mapping[str
 
 
 def first_scenarios(keys: Iterable[RolloutKey], ids: Mapping[str, Sequence[str]], limit: int) -> set[tuple[str, str]]:
-    """Returns (suite under a variant, scenario) for the first `limit` scenarios of each suite and variant among `keys`.
+    """Returns the scenarios that --agentbench-limit leaves: the first `limit` of each suite and variant, among the rollouts in `keys`.
 
-    `ids` has the scenario ids of each suite in the order of the data set, which decides which ones are first.
+    Each is a pair (`suite` or `suite-variant`, scenario id). `ids` has the scenario ids of each suite in the order of the data set.
     """
     places = {suite: {scenario: place for place, scenario in enumerate(scenarios)} for suite, scenarios in ids.items()}
     selected: defaultdict[tuple[str, str], set[str]] = defaultdict(set)

@@ -47,14 +47,14 @@ class Gate:
 
     @property
     def compared(self) -> set[str]:
-        """Groups (suite or `suite-variant`) whose scores are compared with a baseline. Their scenario thresholds fail no session."""
+        """Groups (suite or `suite-variant`) whose scores are compared with a baseline. Their tests do not fail below a threshold."""
         groups = {each.group for each in self.rules if each.rule.versus and each.rule.kind == "score"}
         return {group for group in groups if group in self.baselines and group in self.baselines[group].groups} if self.decides else set()
 
     def judge(self, run: Run, trials: Sequence[Trial], tests_below: int) -> GateResult | None:
-        """Returns the result of the gate for a run, or None if no suite with rules ran (unless `insists` is set).
+        """Returns the result of the gate for a run, or None if no suite with rules ran and no option requests a verdict (`insists`).
 
-        `trials` has the scores of its rollouts. `tests_below` is the number of tests below a threshold that did not fail.
+        `trials` has the scores of the run's rollouts. `tests_below` is the number of tests below a threshold that did not fail.
         """
         evidence = Evidence.of(RunFacts.of(run), trials)
         ran = [each for each in self.rules if each.group in run.suites]
@@ -77,7 +77,10 @@ class Gate:
         return [each for each in self.rules if each.may_decide_early]
 
     def look(self, run: Evidence) -> InterimLook:
-        """Judges a run after a trial round. The verdict stands if a rule has failed, or if more trials cannot change any rule's verdict."""
+        """Judges a run after a trial round. Returns the verdict, and whether it stands, so that no further round is needed.
+
+        It stands if a rule has failed, or if more trials cannot change the verdict on any rule.
+        """
         rounds = run.facts.rounds
         judged = judge_rules([each for each in self.interim_rules if each.group in run.groups], run, self.baselines)
         verdict = session_verdict(judged)
@@ -125,9 +128,9 @@ class Gate:
         return ""
 
     def _noise(self, suite_rule: SuiteRule, width: float) -> tuple[float | None, int]:
-        """Returns how much trials of one scenario vary in the baseline, and the fewest trials that it has of a scenario.
+        """Returns the variance of a score between trials of one scenario in the baseline, and the baseline's fewest trials of a scenario.
 
-        The first is a variance, divided by `width`² so that it is for scores between 0 and 1; None if unknown.
+        `width` is the width of the score's range. The variance is divided by its square, as for scores from 0 to 1; None if unknown.
         """
         base = self.baselines.get(suite_rule.group)
         known = samples(base.groups.get(suite_rule.group, ()), suite_rule.rule.metric, suite_rule.scale) if base else {}
@@ -169,7 +172,7 @@ def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate 
     explicit = read_evidence(find_baseline(settings.baseline, settings.reports_directory)) if settings.baseline else None
     groups = [*_groups(compiled)]
     if explicit and explicit.facts.recorded:
-        raise ConfigError(f"{settings.baseline} cannot be a baseline: its answers come from a recording, so nothing new was measured")
+        raise ConfigError(f"{settings.baseline} cannot be a baseline: its answers come from a recording; name a run that called a model")
     if explicit and groups and not any(group in explicit.groups for _, _, group in groups):
         known, here = ", ".join(explicit.groups) or "nothing", ", ".join(group for _, _, group in groups)
         raise ConfigError(
@@ -231,8 +234,8 @@ def rules_of(compiled: CompiledSuite, typed: Sequence[Rule], thresholds: Mapping
 def command_line_rules(texts: Sequence[str], compiled: Sequence[CompiledSuite]) -> list[list[Rule]]:
     """Returns for each suite the rules of the command line that apply to it.
 
-    Raises ConfigError for a rule that applies to no suite, that is invalid for a suite with that score, or that every run, or no run,
-    would pass.
+    Raises ConfigError for a rule that applies to no suite, a rule that a suite with that score cannot apply, and a rule that every run,
+    or no run, would pass.
     """
     rules: list[list[Rule]] = [[] for _ in compiled]
     for text in texts:
@@ -270,7 +273,7 @@ def _default_rule(suite: Suite) -> Rule:
 
 
 def _groups(compiled: Sequence[CompiledSuite]) -> Iterator[tuple[CompiledSuite, str, str]]:
-    """Yields (suite, variant, group: name of both) for each variant that this session may run."""
+    """Yields (suite, variant, `suite` or `suite-variant`) for each variant that this session may run."""
     for each in compiled:
         yield from ((each, variant, RolloutKey(each.name, "", variant).group) for variant in each.variants)
 
@@ -365,7 +368,7 @@ class Rounds:
         return self._gate.look(Evidence.of(facts, self._trials.values()))
 
     def _read_on(self) -> None:
-        """Reads the records that were written since the last interim look. No record is written during a look."""
+        """Reads the rollouts that were written to the journal since the previous interim check by the gate. None is written meanwhile."""
         end = (self._directory / FILE).stat().st_size
         for each in read_journal(self._directory, lambda _: None, self._read):  # Damaged lines are reported at the end.
             if each.kind == "scenario":

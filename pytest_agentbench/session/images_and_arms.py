@@ -32,7 +32,7 @@ class TaskImages:
     """Builds the container images of a session's tasks, and removes sandboxes that are left at the end."""
 
     def __init__(self, tasks: Mapping[tuple[str, str], Task], run: str, say: Callable[[str], None]) -> None:
-        """`tasks` are by suite and scenario. `run` is a label of their containers. `say` is called with sentences for the user."""
+        """`tasks`: (suite, scenario id) -> task. `run` is the name that labels the run's containers. `say` shows a sentence to the user."""
         self.tasks, self._run, self._say = tasks, run, say
         self.planned: Sequence[RolloutKey] = ()
         self.unbuilt: dict[str, str] = {}  # image -> why it could not be built
@@ -104,7 +104,8 @@ class ArmSwitcher:
     def begin(self, endpoint: Endpoint, arm: str, rollouts: int) -> tuple[Turn | NoTurn, bool]:
         """Prepares an arm for its next block of rollouts. Returns the answer for the pool, and whether the arm was started for this block.
 
-        The answer is the arm's endpoint and salt, or why the arm cannot run. `endpoint` is that of the session, for one with one backend.
+        The answer has the arm's endpoint and salt (unique text in prompts, against cache hits), or the reason why the arm cannot run.
+        `endpoint` is the session's, which all arms share if there is only one backend.
         """
         self.close()
         try:
@@ -122,7 +123,7 @@ class ArmSwitcher:
     def measure(self, primed: int | None) -> None:
         """Starts to measure cache hits and duration of the block.
 
-        `primed` is the number of rollouts whose first call was made before, to fill the cache; None if the policy makes none.
+        `primed` is the number of rollouts whose first call was made before the block, to fill the cache; None if the policy differs.
         """
         self.blocks[-1] = replace(self.blocks[-1], primed=primed)
         self._before, self._is_open, self._began = self._counters(), True, time.monotonic()
@@ -146,7 +147,10 @@ class ArmSwitcher:
         return ArmFacts("" if backend.failures else failure, backend.failures, backend.load_s, backend.in_sequence)
 
     def _with_empty_cache(self, endpoint: Endpoint, block: CacheBlock) -> CacheBlock:
-        """Returns the block with an empty cache: after a reset, or with a unique salt if the cache cannot be reset."""
+        """Empties the cache of a block's arm. Returns the block's record.
+
+        If the cache cannot be emptied, the record has a salt: a unique text for the block's prompts, so that none of them is in the cache.
+        """
         arm = block.arm
         if arm not in self._salted:
             try:

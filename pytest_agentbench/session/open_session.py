@@ -81,7 +81,7 @@ class Hooks:
 class OpenSession:
     """A session that runs rollouts: its setup, and the objects that run and record them.
 
-    The attributes are never replaced, but `recorder`, `services` and `losses` change while the session runs.
+    The attributes are never replaced, but `recorder`, `services` and `losses` (steps that failed) change inside while the session runs.
     """
 
     setup: Setup
@@ -146,7 +146,7 @@ def open_session(setup: Setup) -> OpenSession:
 
 
 def make_redactor(setup: Setup) -> Redactor:
-    """Returns a redactor for the secrets that suites and backend name. Texts that the suites publish are never redacted."""
+    """Returns a redactor for the secrets that suites and backend name. Names, ids, tools and data of suites are never redacted."""
     return Redactor(setup.secret_names, public_of(setup.suites.values()))
 
 

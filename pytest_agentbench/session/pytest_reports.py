@@ -76,7 +76,7 @@ class Outcomes:
         return OutcomeCounts(**self._counts, failures=tuple(self._failures))
 
     def quarantined(self, group: str) -> Mapping[str, Mapping[str, int]]:
-        """Returns, for each quarantined scenario of a group, the number of `tests` that read its rollouts, and of those that `passed`."""
+        """Returns test counts of the quarantined scenarios of a group (suite and variant): scenario id -> {`tests`: n, `passed`: n}."""
         return {scenario: counts for (known, scenario), counts in self._quarantined.items() if known == group}
 
     def _failure(self, report: pytest.TestReport, outcome: str) -> Failure:
@@ -133,7 +133,7 @@ def mark_crash(report: pytest.TestReport) -> None:
 
 
 def escape_report(report: pytest.TestReport | pytest.CollectReport, *, colours: bool) -> None:
-    """Escapes all texts that a report shows: the reason of its outcome, and its sections."""
+    """Escapes control characters and CI workflow commands in the texts that a test report shows: reason of its outcome, and sections."""
     skipped = report.longrepr if isinstance(report.longrepr, tuple) else None
     report.longrepr = (*skipped[:2], _fold(skipped[2])) if skipped else _escape(report.longrepr, colours)
     report.sections = [(block(title), block(text, colours=colours)) for title, text in report.sections]
@@ -147,7 +147,7 @@ def _fold(reason: str) -> str:
 
 
 def _escape(value: Any, colours: bool) -> Any:
-    """Returns a text, or pytest's tree of tracebacks, with every text in it escaped."""
+    """Returns a text, or pytest's tree of tracebacks, with control characters and workflow commands in it escaped."""
     if isinstance(value, str):
         return block(value, colours=colours)
     if isinstance(value, list | tuple):

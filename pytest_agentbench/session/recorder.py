@@ -50,7 +50,10 @@ class RunRecorder:
         self.durations: dict[str, float] = {}  # rollout -> seconds
 
     def planned(self, keys: int, stored: int, selected: Mapping[str, int]) -> None:
-        """Sets the number of planned rollouts, of which `stored` were recorded by earlier sessions. `selected`: group -> selected tests."""
+        """Sets the number of planned rollouts, of which `stored` were recorded by earlier sessions.
+
+        `selected`: `suite` or `suite-variant` -> number of selected tests.
+        """
         self.planned_keys, self.reused, self.selected, self.began = keys, stored, selected, time.monotonic()
         self.done += stored
         if keys > stored:
@@ -93,12 +96,12 @@ class RunRecorder:
         return whole
 
     def close(self) -> None:
-        """Closes both files."""
+        """Closes the journal and messages.jsonl."""
         self.messages.close()
         self.journal.close()
 
     def restore_files(self) -> None:
-        """Writes both files again after they were deleted during the session. Raises FileExistsError if one exists."""
+        """Writes the journal and messages.jsonl again after they were deleted during the session. Raises FileExistsError if one exists."""
         self.messages.restore_file()
         self.journal.restore_file()
 
@@ -132,7 +135,7 @@ class RunRecorder:
 
 
 def known_durations(reports: Path, backend: str) -> dict[str, float]:
-    """Returns the seconds that each rollout took last time on this backend. Empty if the file is missing or invalid."""
+    """Returns the seconds that each rollout took in its last run on this backend. Empty if no valid file in `reports` has them."""
     try:
         known = read_json_file(reports / DURATIONS)[backend]
         return {str(name): float(seconds) for name, seconds in known.items()}

@@ -106,7 +106,7 @@ def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequenc
         )
     if settings.rounds and (settings.ab or settings.inline):
         other = "--agentbench-ab" if settings.ab else "--agentbench-inline"
-        raise pytest.UsageError(f"--{PREFIX}-trials=auto adds trials until a gate's verdict stands, which {other} cannot do; give a number")
+        raise pytest.UsageError(f"--{PREFIX}-trials=auto cannot be used with {other}; set a number of trials, such as --{PREFIX}-trials=5")
     if config.getoption("agentbench_workers", None) is not None and config.getoption("numprocesses", None) is None:
         raise pytest.UsageError(f"--{PREFIX}-workers sets how many xdist workers start with -n; add -n N, or leave it out")
     if settings.ab_pairs and not settings.ab:

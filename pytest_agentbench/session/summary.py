@@ -114,7 +114,7 @@ def read_rollouts(
 def serving(looks: Looks | None, directory: Path, calls: Sequence[Span], client: Client) -> ServingSummary | None:
     """Returns the metrics of the stack and how they differ from the tap's counts. None if they were not sampled.
 
-    `looks` says how the metrics were sampled. `client` has the counts of the tap (the recording proxy).
+    `looks` says how often and how the metrics were sampled. `client` has the counts of the tap (the recording proxy).
     """
     if looks is None:
         return None
@@ -173,7 +173,7 @@ class ShownRollouts:
         self._pack(lambda page: page.add(rollout))
 
     def add_frame(self, frame: Frame) -> None:
-        """Adds the distributions of a frame (tables of all rollouts, calls and attempts) to the page."""
+        """Adds a frame (tables of all rollouts, calls and attempts) to the distributions that report.html shows."""
         self._pack(lambda page: page.distributions.add(frame))
 
     def _pack(self, step: Callable[[PackedRollouts], None]) -> None:
@@ -247,7 +247,7 @@ def conclude(opened: OpenSession, tests: Outcomes, findings: SessionFindings, *,
 
 
 def _plans_of(opened: OpenSession, tests: Outcomes, read: RunReader) -> Iterator[PlannedSuite]:
-    """Yields the plan (all that a result needs besides rollouts) of each suite and variant with selected tests or records."""
+    """Yields, for each suite and variant with selected tests or records, the facts besides rollouts from which its result is computed."""
     gate = opened.setup.gate
     for compiled, variant, name in groups(opened.setup.discovered.compiled):
         if name in opened.recorder.selected or read.suites[name].statuses:
@@ -347,7 +347,7 @@ def main_scores(compiled: Sequence[CompiledSuite]) -> dict[str, MainScore]:
 
 
 def groups(compiled: Sequence[CompiledSuite]) -> Iterator[tuple[CompiledSuite, str, str]]:
-    """Yields (suite, variant, group: name of both) for each variant that may have run. An earlier session may have run other variants."""
+    """Yields (suite, variant, `suite` or `suite-variant`) for each variant that this session or an earlier one of the run may have run."""
     for each in compiled:
         for variant in dict.fromkeys((*each.variants, "default", *each.suite.variants)):
             yield each, variant, RolloutKey(each.name, "", variant).group

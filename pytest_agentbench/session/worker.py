@@ -286,7 +286,7 @@ class Worker:
         return opened.services.failure if opened else ""
 
     def _scales(self, rollout: Rollout) -> Mapping[str, str]:
-        """Returns the scale of each score of a rollout, in words."""
+        """Returns, for each score of a rollout, a text with the range, unit and direction of its values."""
         return next((each.scales for each in self.input.suites.values() if each.name == rollout.suite), {})
 
     @pytest.hookimpl(wrapper=True)
@@ -316,7 +316,10 @@ class Worker:
         return report
 
     def _judge(self, item: pytest.Item, report: PytestReport, error: BaseException | None, quarantined: str) -> None:
-        """Marks the report of a test that compared a score with a threshold. A failure is excused in quarantine, or if the gate decides."""
+        """Marks the report of a test that compared a score with a threshold.
+
+        A failure is excused if the scenario is in quarantine, or if the gate compares its suite with a baseline.
+        """
         if not quarantined:
             setattr(report, APPLIED, rollout_key(item).group)
         if isinstance(error, AssertionError):
@@ -326,7 +329,7 @@ class Worker:
                 excuse(report, BELOW, "below its threshold, the gate decides", error)
 
     def _quarantined(self, item: pytest.Item) -> str:
-        """Returns end and reason of the quarantine of a test's scenario, or an empty text if the test reads no rollout in quarantine."""
+        """Returns owner, reason and last day of the quarantine of the scenario whose rollout a test reads, or an empty text without one."""
         suite = self.suite_of(item.path) if wants_rollout(item) else None
         return suite.info.quarantined.get(rollout_key(item).scenario, "") if isinstance(suite, WorkerSuite) else ""
 

@@ -258,8 +258,11 @@ def test_a_time_limit(gated: Project) -> None:
         ),
         (["--agentbench-trials=auto:"], "*--agentbench-trials auto:: must be `auto`, or `auto:N` with *"),
         (["--agentbench-trials=often"], "*must be a whole number from 1 to 1000, or `auto`, or `auto:N` with at most N rounds of them"),
-        (["--agentbench-trials=auto", "--agentbench-ab=embedded,other=embedded"], "*--agentbench-ab cannot do; give a number*"),
-        (["--agentbench-trials=auto", "--agentbench-inline"], "*--agentbench-inline cannot do; give a number*"),
+        (
+            ["--agentbench-trials=auto", "--agentbench-ab=embedded,other=embedded"],
+            "*cannot be used with --agentbench-ab; set a number of trials*",
+        ),
+        (["--agentbench-trials=auto", "--agentbench-inline"], "*cannot be used with --agentbench-inline; set a number of trials*"),
     ],
 )
 def test_auto_trials_that_are_refused(project: Project, arguments: list[str], sentence: str) -> None:

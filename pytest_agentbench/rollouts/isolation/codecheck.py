@@ -1,4 +1,6 @@
-"""Checks a suite's own code (agent, tools, scorers) before the backend boots, and reads the scales that its scorers declare.
+"""Checks a suite's own code (agent, tools, scorers) before the backend boots.
+
+Also reads the scales (direction, range and unit of scores) that the scorers declare.
 
 The code is loaded in a process of its own (`python -m pytest_agentbench.rollouts.isolation.codecheck`), because it may exit, crash or hang.
 """
@@ -41,7 +43,7 @@ def brings_any(suite: PoolSuite, variants: Iterable[str]) -> bool:
 def check_code(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) -> FromCodeCheck:
     """Loads the code of a suite in a process of its own, which is killed after `seconds`.
 
-    Returns the scales that the suite's scorers declare, or why loading failed.
+    Returns the scales (direction, range and unit of scores) that the suite's scorers declare, or why loading failed.
     """
     command = [sys.executable, "-m", "pytest_agentbench.rollouts.isolation.codecheck"]
     own_tools = any(tool_factory.brings_code(suite.tools_of(each)) for each in variants)  # Own tools are checked against the scenarios.
@@ -61,7 +63,7 @@ def check_code(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) ->
 
 
 def main() -> NoReturn:
-    """Entry point of the process: writes the scorers' scales or the first fault to stdout as one line, and exits.
+    """Entry point of the process: writes the scales of the scores, or the first fault, to stdout as one line, and exits.
 
     Discards what the suite's code prints, and does not wait for its threads.
     """

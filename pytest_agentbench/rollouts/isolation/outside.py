@@ -179,7 +179,7 @@ class Template:
                 await asyncio.sleep(0.01)
         except OSError as error:
             self._lose()
-            raise InfraError(f"the process that runs the suite's code is gone: {error}") from error
+            raise InfraError(f"the process that runs the suite's code has ended: {error}") from error
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(EOFError, ConnectionError, ValueError):
@@ -307,7 +307,7 @@ async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> Agent
                 tools.final_state = done.final_state
                 return done
             case JobRefused(reason):
-                raise ChildProcessError(f"could not read its job: {reason}")
+                raise ChildProcessError(f"could not read the scenario and settings of its job: {reason}")
             case never:
                 assert_never(never)
 
@@ -336,9 +336,9 @@ async def _scored_elsewhere(template: Forking, name: str, scenario: Scenario, ro
         case ScoreFailed(reason):
             raise ChildProcessError(reason)
         case JobRefused(reason):
-            raise ChildProcessError(f"the scorer's process could not read its job: {reason}")
+            raise ChildProcessError(f"the scorer's process could not read the scenario and rollout of its job: {reason}")
 
 
 def _access(llm: LLM) -> ModelAccess:
-    """Returns the data from which a forked process makes a client for the same model and address."""
+    """Returns the data from which a forked process makes a client like `llm`: for the same model, at the same address of the tap."""
     return ModelAccess(llm.base_url, llm.model, llm.facts)

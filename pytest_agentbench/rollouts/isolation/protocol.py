@@ -65,7 +65,7 @@ def command_in(data: bytes) -> ForkCommand:
     for kind, mark in _MARKS.items():
         if len(data) == COMMAND_BYTES and data.startswith(mark):
             return kind(_COMMAND.unpack(data)[1])
-    raise ValueError(f"{data!r} is not a command")
+    raise ValueError(f"{data!r} is not a Fork or Kill command")
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class CodeCheckConfig:
 
 @dataclass(frozen=True)
 class Declarations:
-    """The code check has loaded the suite's code. The controller adds the scales to the suite."""
+    """The code check has loaded the suite's code. The controller adds the scales of the scores (direction, range, unit) to the suite."""
 
     scales: Mapping[str, Scale]  # score -> scale that its scorer declares
 

@@ -192,7 +192,7 @@ SUSPECT = 2  # deaths of one part during a rollout after which that rollout runs
 
 @dataclass(frozen=True)
 class RestartDecision:
-    """The answer of RestartPolicy after the death of a process of the session."""
+    """What follows from the death of a process of the session: whether it is started again, and which rollouts run alone or not again."""
 
     again: bool  # whether to start the process again
     alone: frozenset[RolloutKey] = frozenset()  # rollouts that must run alone from now on

@@ -196,7 +196,7 @@ class SessionParts:
         return [*([self._pool.child] if self._pool else []), *(self._taps.stop() if self._taps else [])]
 
     def report_unavailable(self, source: str, names: Collection[str]) -> bool:
-        """Sets which parts that `source` watches are unavailable, all of them each time. No attempt begins until there are none.
+        """Replaces the set of unavailable parts that `source` watches. No attempt begins while a part is unavailable.
 
         Returns whether they may be started again.
         """

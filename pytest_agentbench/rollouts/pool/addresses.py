@@ -37,7 +37,7 @@ class SessionModels:
         self._known: dict[tuple[str, str, str], asyncio.Task[ModelFacts]] = {}  # key: URL, model and declared facts
 
     async def facts(self, endpoint: Endpoint, role: Json) -> ModelFacts:
-        """Returns the facts about a model. A role's declarations override those of its endpoint."""
+        """Returns extra request fields and context length of a model. `role` may declare other values than the endpoint."""
         fields = {**endpoint.request_fields, **(role.get("request_fields") or {})}
         declared = replace(endpoint, request_fields=fields, context_length=role.get("context_length") or endpoint.context_length)
         key = declared.url, declared.model, repr((sorted(fields.items()), declared.context_length))
@@ -167,7 +167,7 @@ class Addresses:
         return ModelAddress(token, f"{self._url}/r/{token}/v1", facts.get("model") or self.endpoint.model, model)
 
     async def _model(self, access: Access) -> ModelFacts | None:
-        """Returns the facts about the model that `access` names, or None if the backend is not available."""
+        """Returns extra request fields and context length of the model that `access` names, or None if the backend is not available."""
         if self.endpoint is None:
             return None
         facts = role_facts(access, self.endpoint)
@@ -284,7 +284,10 @@ def _address(token: str, access: Access, facts: Json, prices: Json | None) -> Op
     except ValueError as error:
         raise InfraError(f"{access.role or 'the agent'}: {error}") from error
     if token_prices is None and (cost_limit := limits.cost or access.limits.get("cost")):
-        raise InfraError(f"limits: cost: {cost_limit:g}: {access.role or 'the agent'} has no known price; give its endpoint `prices`")
+        raise InfraError(
+            f"limits: cost: {cost_limit:g}: {access.role or 'the agent'} has no known price; "
+            "add `prices` to the backend's YAML, or to the role if it has a `url`"
+        )
     return OpenAddress(
         token, access.upgrade, keep=access.keep, calls=access.calls, role=access.role, limits=limits, prices=token_prices, account=account
     )

@@ -61,7 +61,10 @@ class RequestTrace:
         return tuple(replace(call, server=call.server or facts.get(call.response_id or "")) for call in calls), is_complete
 
     def take(self, response_id: str) -> Json | None:
-        """Removes and returns the facts about the request with this answer. The answer's id is the request's id with a prefix."""
+        """Removes and returns the facts that the file has about the request of an answer, or None. `response_id` is the answer's id.
+
+        It consists of a prefix and the request's id.
+        """
         return self._requests.pop(response_id.partition("-")[2], None)
 
     def read_new(self) -> None:
@@ -232,7 +235,7 @@ class Announcer:
         return True
 
     def _note(self, id: str, calls: Sequence[LLMCall]) -> None:
-        """Counts a rollout as one that the stack has noticed, if its answered calls or the stack's file about requests show that."""
+        """Counts a labelled rollout if its calls have reached the stack, as answers or the stack's file about requests show."""
         if not any(call.sent_ns for call in calls):
             return
         if self._trace is not None:

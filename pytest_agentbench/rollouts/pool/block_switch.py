@@ -38,7 +38,7 @@ class BlockTransition:
         return arrange(keys, settings.origins, self._concurrency, settings.own, in_sequence=settings.in_sequence)
 
     def answer(self, message: Turn | NoTurn) -> None:
-        """Passes the controller's answer to `enter`, which waits for it: the next block's arm is ready, or cannot run."""
+        """Takes the controller's message that the next block's arm is ready, or cannot run. `enter` waits for it."""
         if self._pending_reply is not None and not self._pending_reply.done():
             self._pending_reply.set_result(message)
 

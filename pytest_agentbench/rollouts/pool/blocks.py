@@ -21,7 +21,7 @@ def order(count: int, number: int) -> tuple[int, ...]:
     Two arms run as AB BA BA AB. The orders, or rows, are those of Williams (1949, Australian Journal of Scientific Research A 2:149). In a
     whole cycle, which has `cycle(count)` rounds, each arm is equally often at each place, and equally often directly after each other arm.
     Each row is followed by its reverse, so that steady drift cancels out in every two rounds, and no switch of arms is needed between them.
-    In every other cycle the reverse comes first: if load comes and goes, neighbouring rounds have the same order as often as not.
+    Every other cycle has the reverse of each row first. So load that alternates from round to round does not always meet the same order.
     """
     turn, place = divmod(number, cycle(count))
     row, second = divmod(place, 2)
@@ -105,9 +105,9 @@ def arrange(
 
 
 def _count(tasks: int, concurrency: int, minimum: int, fewest: int) -> int:
-    """Returns into how many rounds (one block of each arm) `tasks` are split, the number of rollouts that each arm runs.
+    """Returns the number of rounds (one block of each arm) into which `tasks` rollouts of each arm are split.
 
-    A block gets at most WAVES * `concurrency` of them. There are at least `minimum` rounds, unless blocks would then get fewer than
+    A block gets at most WAVES * `concurrency` rollouts. There are at least `minimum` rounds, unless blocks would then get fewer than
     `concurrency` rollouts, and never fewer than `fewest`.
     """
     return max(fewest, math.ceil(tasks / (WAVES * concurrency)), min(minimum, tasks // concurrency))

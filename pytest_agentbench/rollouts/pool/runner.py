@@ -28,7 +28,8 @@ class Runner:
     session died. The controller gets `AttemptBegun` when the setup and the sandbox of the attempt are ready.
 
     `addresses.connect` and `addresses.point_at` must be called before the first attempt. `left` is the state that earlier pools left:
-    `addresses.take_over` closes their addresses. A rollout in `ends` does not run; its record is made from the one given there.
+    `addresses.take_over` closes their addresses. `ends` has the final records of rollouts that do not run again. `run` completes
+    and returns them.
 
     Not thread-safe: all methods run on the pool's event loop.
     """
@@ -76,7 +77,10 @@ class Runner:
         return rollout
 
     async def first_call(self, key: RolloutKey, tap: Tap) -> Rollout | None:
-        """Runs a rollout with another tap and without scorers. Returns its record, or None if the suite's code cannot be loaded."""
+        """Runs a rollout without scorers, at addresses that `tap` opens for one call each. Returns its record.
+
+        Returns None if the suite's code cannot be loaded.
+        """
         try:
             setup = await self._setup_of(key)
         except InfraError:

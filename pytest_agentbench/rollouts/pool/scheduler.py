@@ -152,7 +152,7 @@ class Scheduler:
             self._outcomes[key].set_result(Outcome("infra_error", reason))
 
     def _refuse(self, outcome: Outcome, arms: AbstractSet[str], *, waiting: bool = True) -> None:
-        """Drops the rollouts in later blocks of these arms, and if `waiting` is set those in the current queue. They get this outcome."""
+        """Gives rollouts this outcome without running them: those in later blocks of these arms, and in the queue if `waiting` is set."""
         keys = [*self._waiting] if waiting else []
         keys += [key for block in self._blocks if block.arm in arms for key in block.keys]
         if waiting:

@@ -238,7 +238,7 @@ class Pool:
         self.scheduler.start()
 
     def _keep_interrupted(self) -> None:
-        """Adds the attempts that the death of an earlier pool interrupted to the attempts of their rollouts, with the calls at the taps."""
+        """Adds attempts that the death of an earlier pool interrupted to the earlier ones of their rollouts, with calls from the taps."""
         for key, interruption in self.state.interrupted.items():
             if key not in self.runner.ends:
                 calls, number = self.addresses.left_calls.get(key, ()), self.retries.count(key) + 1
@@ -364,7 +364,8 @@ class Pool:
     async def _is_over(self, key: RolloutKey, outcome: Outcome) -> bool:
         """Returns whether tests still need rollouts, but none of these rollouts has or can get a record to judge.
 
-        False if the session was cancelled, if this machine lacks something, or if the `outcome` of this rollout concerns no other.
+        False if others of its group may still start, if the session was cancelled, or if this machine lacks something
+        that the backend needs. Also False if this rollout has a record that a test can judge.
         """
         if not self.scheduler.is_given_up(key):
             return False  # The outcome concerns this rollout only.

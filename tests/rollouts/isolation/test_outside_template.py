@@ -166,6 +166,8 @@ async def test_an_answer_that_is_not_a_text(tmp_path: Path) -> None:
         with capture() as log, current_attempt(RolloutKey("shop", "wrong", "default", 1), log):
             with pytest.raises(AgentError, match=r"^the agent returned an Answer whose text is '5' \(int\), not a str$"):
                 await work(setup.agent, wrong, LLM("", ""), Toolbox(()))
-            refused = r"^the scorer's process could not read its job: rollout\.answer is a whole number, not a text$"
+            refused = (
+                r"^the scorer's process could not read the scenario and rollout of its job: rollout\.answer is a whole number, not a text$"
+            )
             with pytest.raises(ChildProcessError, match=refused):
                 await setup.scorers["score"](wrong, replace(ROLLOUT, answer=5))  # type: ignore[arg-type,misc]

@@ -109,7 +109,7 @@ def test_commands(command: p.ForkCommand) -> None:
 
     assert (p.COMMAND_BYTES, command) == (len(data), p.command_in(data))
     for damaged in (data[:-1], b"?" + data[1:], b""):
-        with pytest.raises(ValueError, match=r" is not a command$"):
+        with pytest.raises(ValueError, match=r" is not a Fork or Kill command$"):
             p.command_in(damaged)
 
 
