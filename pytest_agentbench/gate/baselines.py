@@ -197,7 +197,7 @@ def _mean_of(run: Run, group: str, score: str) -> float | None:
 
 
 def baseline_warnings(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
-    """Yields warnings about a run that can be a baseline but is a poor one. They name the group if it is a variant of the suite."""
+    """Yields warnings about a run that can be a baseline but is a poor one. A warning about a variant of the suite names it."""
     if evidence.facts.stopwatch == SATURATED:
         yield "the client was saturated: rules about timings will be INCONCLUSIVE against this baseline"
     for group, trials in evidence.groups.items():

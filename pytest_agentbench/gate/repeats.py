@@ -120,7 +120,7 @@ def setup_of(run: Run) -> Hashable:
 
 
 def runs_of_same_setup(run: Run, reports: Path) -> list[Run]:
-    """Returns the other runs with this run's setup whose verdict is PASS, FAIL or INCONCLUSIVE, oldest first. Empty without a known setup."""
+    """Returns the other runs with this run's setup whose verdict is PASS, FAIL or INCONCLUSIVE, oldest first. Empty if that is unknown."""
     setup = setup_of(run)
     if setup is None or run.identity is None:
         return []

@@ -160,7 +160,7 @@ def write_cell(cell: Cell, chosen: ChosenRuns, draft: Path) -> None:
 
 
 def is_measured(cell: Cell, output: Path) -> bool:
-    """Returns whether a cell has results. They are written after its session; an interrupted session has to be repeated completely."""
+    """Returns whether a cell has results. Results are written after its session; an interrupted session has to be repeated completely."""
     return any(output.glob(f"{cell.folder('*')}/{RESULTS_FILE}"))
 
 

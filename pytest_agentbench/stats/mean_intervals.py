@@ -64,7 +64,7 @@ class Clusters:
         return sum(self.sizes) ** 2 / sum(size**2 for size in self.sizes)
 
     def totals(self, values: Floats) -> Floats:
-        """Returns the sum of each cluster: (..., scenarios) -> (..., clusters)."""
+        """Returns the sum of the values in each cluster. Values have the shape (..., scenarios), sums (..., clusters)."""
         import numpy as np
 
         if self.single:

@@ -365,7 +365,7 @@ def _standard_error(values: Sequence[float], groups: Clusters, mean: float) -> f
 
 
 def _totals(values: Sequence[float], groups: Clusters) -> list[float]:
-    """Returns the sum of each cluster."""
+    """Returns the sum of the values in each cluster of `groups`."""
     members: list[list[float]] = [[] for _ in groups.sizes]
     for code, value in zip(groups.codes, values, strict=True):
         members[code].append(value)
