@@ -120,7 +120,10 @@ def setup_of(run: Run) -> Hashable:
 
 
 def runs_of_same_setup(run: Run, reports: Path) -> list[Run]:
-    """Returns the other runs with this run's setup whose verdict is PASS, FAIL or INCONCLUSIVE, oldest first. Empty if that is unknown."""
+    """Returns the other runs with the same setup as `run` whose verdict is PASS, FAIL or INCONCLUSIVE, oldest first.
+
+    Returns an empty list if the setup is unknown.
+    """
     setup = setup_of(run)
     if setup is None or run.identity is None:
         return []
