@@ -128,7 +128,8 @@ def run_logs(options: argparse.Namespace) -> None:
     if not files:
         known = ", ".join(sorted(file.stem for file in facts.logs.glob("*.log"))) if facts.logs else ""
         raise ConfigError(
-            f"{facts.logs or 'an unknown folder'} contains no log of {options.service or 'any service'}; known: {known or 'none'}"
+            f"{facts.logs or 'an unknown folder'} contains no log of {options.service or 'any service'}; "
+            f"services with a log: {known or 'none'}"
         )
     for file in files:
         print(f"==> {file}")

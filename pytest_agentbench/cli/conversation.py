@@ -68,14 +68,14 @@ def _rollout(directory: Path, name: str) -> Rollout:
 
 
 def _calls(rollout: Rollout) -> Iterator[tuple[int, LLMCall]]:
-    """Yields the number of the attempt and the call."""
+    """Yields (number of the attempt, call) for each LLM call of a rollout, in order of time within an attempt."""
     for attempt in rollout.attempts:
         for call in sorted((*attempt.calls, *attempt.other_calls), key=lambda call: call.received_ns):
             yield attempt.attempt, call
 
 
 def _or_reason(read: Any) -> list[Any]:
-    """Returns what `read` returns, or a text that says why it is not kept."""
+    """Returns the messages that `read` returns, or instead of them a text that says why the run did not keep them."""
     from pytest_agentbench.runs.conversations import NotKept
 
     try:

@@ -106,7 +106,10 @@ def run_openthoughts(options: argparse.Namespace) -> int:
 
 
 def agent_words(options: argparse.Namespace) -> list[str]:
-    """Returns the pytest options for the file of --agent and the server in it. Checks that server, unless the session starts a backend."""
+    """Returns the pytest options that use the settings file of --agent, and the server in it as the backend. Empty without --agent.
+
+    The server is checked first. If the arguments for pytest choose another backend, that server is neither checked nor used.
+    """
     from pytest_agentbench.suites.folder import read_agent_config
 
     if options.agent is None:

@@ -49,9 +49,9 @@ def run_export(options: argparse.Namespace) -> None:
 
 
 def in_run(chosen: ChosenRuns, folder: str, what: str) -> Path:
-    """Returns the path of a folder in the directory of the only run.
+    """Returns the default output folder of an export: the folder of this name in the run directory.
 
-    Raises ConfigError if there are several runs; `what` names the files in its message.
+    Raises ConfigError if several runs are exported, because they have no common directory. `what` names the files in the message.
     """
     if (count := len(chosen.origins)) > 1:
         raise ConfigError(f"{count} runs have no common directory for the {what}; name one with --output DIR")

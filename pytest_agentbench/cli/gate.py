@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a gate, as `session.gate.make_gate` reads them from a session."""
+    """The options of a gate. This command passes them to `session.gate.make_gate`, which otherwise gets the options of a session."""
 
     gate: tuple[str, ...]
     baseline: str | None
@@ -91,7 +91,7 @@ def status_of(run: Run, evidence: Evidence, inconclusive: str, *, failed: bool =
 
 
 def suites_of(run: Run) -> Iterator[CompiledSuite]:
-    """Yields each suite and variant of a run, with rules and scores from run.json and without scenarios."""
+    """Yields a CompiledSuite for each suite and variant of a run. Its rules and scores come from run.json; it has no scenarios."""
     from pytest_agentbench.gate.rules import parse_rule
     from pytest_agentbench.rollouts.compile import CompiledSuite
     from pytest_agentbench.runs.builder import pass_threshold_of

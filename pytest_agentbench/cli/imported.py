@@ -46,7 +46,7 @@ class ImportPass:
         self.untimed = 0  # number of rollouts without start and end
 
     def add(self, rollout: Rollout) -> Rollout:
-        """Adds a rollout to the numbers of the run. Returns it with the name of the suite and the expected values of its scenario.
+        """Adds a rollout to the run. Returns the rollout with the name of its suite and, if that is loaded, its scenario's expected values.
 
         Raises ConfigError if the suite has no such scenario, or if the scenario has two results.
         """

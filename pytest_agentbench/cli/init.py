@@ -72,7 +72,10 @@ def write_suite(name: str) -> None:
 
 
 def configuration() -> list[tuple[FileOutcome, Path]]:
-    """Writes pytest.ini, unless the directory has a configuration of pytest. Returns the file and its outcome, or an empty list."""
+    """Writes pytest.ini, unless the directory has a configuration of pytest.
+
+    Returns [(what was done, file)] as `add_file` does, or an empty list if the configuration is the user's own.
+    """
     own = next((file for file in map(Path, PYTEST_FILES) if file.exists()), None)
     if own is None:
         Path("pytest.ini").write_text(PYTEST_INI)
@@ -98,7 +101,10 @@ def data_files(folder: Path) -> Iterator[Path]:
 
 
 def add_file(target: Path, content: bytes, mode: int = 0o644) -> FileOutcome:
-    """Writes `target` with these permissions if it does not exist. Returns the outcome. Raises ConfigError if it cannot be written."""
+    """Writes `target` with these permissions if it does not exist. Raises ConfigError if it cannot be written.
+
+    Returns `wrote`, `there` if the file existed with this content, or `kept` if it existed with another content.
+    """
     from pytest_agentbench.errors import ConfigError
 
     try:

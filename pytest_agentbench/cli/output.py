@@ -17,7 +17,7 @@ class OutputClosed(BaseException):
 
 
 class Pipe:
-    """A stream that raises OutputClosed instead of BrokenPipeError, so that the error of a socket is not mistaken for it."""
+    """An output stream that raises OutputClosed instead of BrokenPipeError, which a socket could also raise."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream

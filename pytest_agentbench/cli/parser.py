@@ -118,7 +118,7 @@ class Commands:
 def option(read: Callable[[str], T], *, whole: bool = False) -> Callable[[str], T]:
     """Returns a function for argparse that reads a value with `read`, and converts its ValueError to an error of argparse.
 
-    The ValueError says what the value must be, such as `a time above 0`. If `whole` is set, it is more: `must be a time above 0`.
+    The ValueError says what the value must be, such as `a time above 0`. With `whole`, it contains the verb: `must be a time above 0`.
     """
 
     def value(text: str) -> T:

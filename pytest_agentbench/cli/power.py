@@ -103,7 +103,7 @@ def _scale(suite: Suite, score: str) -> Scale:
 
 
 def fixed_size_of(suite: Suite) -> tuple[int, str]:
-    """Returns the number of scenarios of a suite, and the same in words, for drops over exactly these scenarios (`--of suite`).
+    """Returns the number of scenarios of a suite, and a text with it, for drops over exactly these scenarios (`--of suite`).
 
     Raises ConfigError if there are too few for a decision.
     """
@@ -118,10 +118,10 @@ def fixed_size_of(suite: Suite) -> tuple[int, str]:
 
 
 def size_of(suite: Suite) -> tuple[int, str]:
-    """Returns the effective number of scenarios of a suite, and the same in words, for drops over all scenarios like them.
+    """Returns the effective number of scenarios of a suite, and a text with it, for drops over all scenarios like these.
 
-    It is lower if scenarios are in clusters, because those of one cluster may all fail together. Raises ConfigError if there are too few
-    for a decision.
+    If scenarios are in clusters, this number is lower than the real one, because those of one cluster may all fail together. Raises
+    ConfigError if there are too few for a decision.
     """
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.stats.intervals import too_few

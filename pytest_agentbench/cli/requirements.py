@@ -1,4 +1,4 @@
-"""Finds out what planned sessions need besides backends: questions of a suite, a retriever, and models for roles such as the judge."""
+"""Finds out what planned sessions need besides backends: enough scenarios, a retriever, and models for roles such as the judge."""
 
 from __future__ import annotations
 

@@ -95,9 +95,9 @@ def _calls_of_arms(directory: Path, run: Run) -> Iterator[tuple[str, Iterator[LL
 
 
 def _moved(call: LLMCall, calendar: Calendar, session: int, started_ns: int) -> LLMCall:
-    """Returns a call with its times moved to those of its arm (a setting under comparison). Durations do not change.
+    """Returns a call with all its times moved by the same duration, so that the pauses of its arm (a setting under comparison) disappear.
 
-    `calendar` converts the start of its attempt (`started_ns`), and the call is moved by the difference.
+    `calendar` says to what time the start of the call's attempt (`started_ns`) is moved.
     """
     at_ns = calendar.epoch_ns(session, started_ns)
     later_ns = 0 if at_ns is None else at_ns - started_ns

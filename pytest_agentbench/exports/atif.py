@@ -153,7 +153,7 @@ def _results(messages: Sequence[Json], number: int) -> Iterator[Json]:
 
 
 def _work(message: Json, results: Sequence[Json]) -> Json:
-    """Returns the keys of a step that hold the tool calls of a message and their results."""
+    """Returns the part of a trajectory step (keys and values) with the tool calls of a message and their results."""
     called = [_tool_call(number, call) for number, call in enumerate(message.get("tool_calls") or ())]
     ids = {call["tool_call_id"] for call in called}
     results = [
@@ -177,7 +177,7 @@ def _tool_call(number: int, call: Json) -> Json:
 
 
 def _measured(place: RolloutPlace, call: LLMCall) -> Json:
-    """Returns the keys of a step for its LLM call: timestamp, model, tokens, and durations in milliseconds with the names of run.json."""
+    """Returns the part of a trajectory step (keys and values) about its LLM call: time, model, tokens, and durations in milliseconds."""
     values = {metric.key: metric.of_call(call) for metric in registry.METRICS if metric.level == "call" and metric.of_call}
     durations = {name: value / 1e6 for name, value in values.items() if value is not None}
     tokens = {"prompt_tokens": call.prompt_tokens, "completion_tokens": call.completion_tokens, "cached_tokens": call.cached_tokens}

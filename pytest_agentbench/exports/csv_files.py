@@ -60,7 +60,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 
 
 def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]], *, exact: bool = False) -> None:
-    """Writes a whole CSV file. `exact` is passed to CsvFile."""
+    """Writes a whole CSV file. `exact`: texts that spreadsheets treat as formulas are written unchanged."""
     with CsvFile(path, header, exact=exact) as file:
         for row in rows:
             file.write(row)

@@ -159,9 +159,10 @@ class ChosenRuns:
 
     @staticmethod
     def split_by_arm(origin: Origin, run: Run, by: Literal["arm", "group"]) -> dict[str, tuple[Origin, Slice]]:
-        """Splits the run of an A/B session into its arms, or into its groups (suite and variant). Empty if the run has no arms.
+        """Splits the run of an A/B session into its arms (settings under comparison), or into its groups (suite and variant).
 
-        Returns name -> (origin, rollouts). The origin has a clock (`calendar`) that leaves out the time in which other arms ran.
+        Returns name -> (origin, rollouts), empty if the run has no arms. The clock of an origin (`calendar`) leaves out the time in which
+        other arms ran.
         """
         if not run.ab:
             return {}

@@ -124,9 +124,9 @@ def _names(group: str, call: SentCall, shared: int) -> list[str]:
 
 
 def _when(place: RolloutPlace, call: SentCall, earlier: Sequence[SentCall], began: int) -> Json:
-    """Returns the keys that say when a call begins.
+    """Returns the part of a trace line (keys and values) that says when a call begins.
 
-    These are the earlier call that ended last before it and the delay after that, or a timestamp if no earlier call had ended.
+    It has the earlier call that ended last before this one, and the delay after that, or a timestamp if no earlier call had ended.
     """
     ended = [each for each in earlier if each.end <= call.start]
     if not ended:

@@ -308,7 +308,11 @@ def _common(tree: PromptTree, least: float) -> Iterator[tuple[str, int]]:
 
 
 def _onward(tree: PromptTree, children: Sequence[Sequence[int]], part: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Yields where the next letter after the position `part` can be. A position is (node of the tree, letters of its text already read)."""
+    """Yields the positions from which the next letter of a prompt can be read, if `part` is the current one.
+
+    A position is (node in the tree of prompts, number of letters of its text already read). At the end of a node's text, the next
+    letters are the first ones of its children.
+    """
     node, used = part
     if used < len(tree.texts[node]):
         yield part

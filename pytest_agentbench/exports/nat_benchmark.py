@@ -31,7 +31,10 @@ def add_events(throughput: Throughput, example: int, events: Iterable[ProfilerEv
 
 
 def write_calls(throughput: Throughput, job: Path, *, exact: bool) -> None:
-    """Writes the CSV files CALLS (a row per LLM call) and GAPS (a row per gap between tokens). `exact` applies to CALLS; see CsvFile."""
+    """Writes the CSV files CALLS (a row per LLM call) and GAPS (a row per gap between tokens).
+
+    `exact`: texts in CALLS that spreadsheets treat as formulas are written unchanged.
+    """
     write_rows(job / CALLS, CALL_COLUMNS, throughput.calls, exact=exact)
     write_rows(job / GAPS, GAP_COLUMNS, ((gap,) for gap in throughput.gaps))
 

@@ -225,7 +225,7 @@ WORKFLOW = "<workflow>"
 
 
 class ProfilerEvent(NamedTuple):
-    """One event of the profiler, to be written: a row of EVENTS and a step of TRACES."""
+    """One event of the profiler, to be written: a row of the CSV file EVENTS and a step in the JSON file TRACES."""
 
     at: int  # nanoseconds since 1970
     kind: str  # LLM_START, TOOL_END, ...
@@ -238,11 +238,10 @@ class ProfilerEvent(NamedTuple):
 
 
 def write_profile(examples: Iterator[tuple[int, RolloutPlace]], job: Path, *, exact: bool) -> Iterator[tuple[int, list[ProfilerEvent]]]:
-    """Writes the files EVENTS and TRACES of a job. Yields the position of each rollout in the data set, with its events by time.
+    """Writes the files EVENTS (CSV) and TRACES (JSON) of a job. Yields each rollout's position in the data set, and its events by time.
 
     `examples` are positions and rollouts. TRACES is sorted by position, as in the toolkit. The rollouts come in another order, so a
-    temporary file holds the traces until the end.
-    `exact` is passed to CsvFile.
+    temporary file holds the traces until the end. `exact`: texts in EVENTS that spreadsheets treat as formulas are written unchanged.
     """
     places: dict[int, tuple[int, int]] = {}  # position -> offset and length of its trace, bytes
     with tempfile.TemporaryFile() as unordered:
@@ -258,7 +257,7 @@ def write_profile(examples: Iterator[tuple[int, RolloutPlace]], job: Path, *, ex
 
 
 def _write_traces(unordered: IO[bytes], places: Sequence[tuple[int, int]], file: Path) -> None:
-    """Writes a JSON array to a file. Its elements are parts of `unordered`, given as (offset, length)."""
+    """Writes a JSON array to a file. Its elements are copied from the file `unordered`: `places` has (offset, length) of each, in bytes."""
     with file.open("wb") as traces:
         traces.write(b"[")
         for number, (start, length) in enumerate(places):

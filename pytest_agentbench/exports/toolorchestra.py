@@ -64,7 +64,7 @@ def _rounds(tools: Sequence[ToolCall]) -> Iterator[list[Any]]:
 
 
 def _responses(rollout: Rollout, correct: bool) -> Json:
-    """Returns `turn_<round>_response` -> tools that ran in the round, counted from 0. The last `answer` has the prediction."""
+    """Returns `turn_<round>_response` -> tools that ran in the round. Rounds count from 0. The last tool `answer` has the prediction."""
     rounds: defaultdict[int, list[Json]] = defaultdict(list)
     for call in rollout.tool_calls:
         if call.ran:

@@ -57,7 +57,7 @@ GPU_COLUMNS = ("ts_iso", "ts_unix", "gpu_index", "sm_util", "mem_util", "mem_use
 
 
 def cache_rows(origin: Origin) -> Iterator[Json]:
-    """Yields a row of CACHE (the CSV file) for each time at which the server's metrics were read, from the first known value on.
+    """Yields a row of prefix_cache_timeseries.csv for each time at which the server's metrics were read, from the first known value on.
 
     A value is kept until the server reports another one.
     """
@@ -79,7 +79,10 @@ def cache_rows(origin: Origin) -> Iterator[Json]:
 
 
 def _samples_in_blocks(origin: Origin) -> Iterator[tuple[int, SampleRow]]:
-    """Yields (number of the block, sample). Between two blocks of an arm other arms use the servers, so these samples are left out."""
+    """Yields (number of the block, metrics sample). If the run has arms, a block is a stretch of time in which only one arm ran.
+
+    Samples from outside the blocks of the arm are left out, because then other arms used the servers.
+    """
     for row in rows_of_samples(origin.run, origin.directory):
         if (time := origin.calendar.in_block(row.at)) is not None:
             yield time.block, row._replace(at=time.at)
@@ -93,7 +96,7 @@ def _totals(last_values: Mapping[tuple[str, int, str, str], float], columns: Map
 
 
 def _row(at: float, totals: Mapping[str, float], before: Json) -> Json:
-    """Returns a row of CACHE: the totals at a time, and their differences to the row before.
+    """Returns a row of prefix_cache_timeseries.csv: the totals at a time, and their differences to the row before.
 
     A restarted server counts from 0, so negative differences are set to 0.
     """
@@ -111,7 +114,7 @@ def _row(at: float, totals: Mapping[str, float], before: Json) -> Json:
 
 
 def gpu_rows(origin: Origin) -> Iterator[Json]:
-    """Yields a row of GPU (the CSV file) for each GPU and each time at which it was sampled."""
+    """Yields a row of gpu_sm_util_timeseries.csv for each GPU and each time at which it was sampled."""
     gpus = (row for _, row in _samples_in_blocks(origin) if row.service == "gpu")
     for (_, labels), rows in groupby(gpus, key=lambda row: (row.round, row.labels)):
         yield _gpu_row(labels, [*rows])
@@ -130,7 +133,10 @@ def _gpu_row(labels: str, rows: Sequence[SampleRow]) -> Json:
 
 
 def window_metrics(rows: Sequence[Json], measured: float) -> Json:
-    """Summarises the rows of CACHE in a window. Unknown values are None. `measured` is the measured part of the window, seconds."""
+    """Summarises the server's metrics in a window, given its rows of prefix_cache_timeseries.csv. Unknown values are None.
+
+    `measured` is the length in seconds of the part of the window before the end of the run.
+    """
     hits, queries, preempted = (_sum(rows, name) for name in ("delta_hits", "delta_queries", "delta_preemptions"))
     means = {name: _ratio(_sum(rows, f"delta_{name}_sum"), _sum(rows, f"delta_{name}_count")) for name in LATENCIES}
     return {
@@ -183,7 +189,10 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 
 
 def write_run(folder: Path, origin: Origin, run: Run, arm: str = "", *, exact: bool) -> None:
-    """Writes all files of a run, or of one of its arms. Times come from the `calendar` of the origin. `exact` is passed to CsvFile."""
+    """Writes all files of a run, or of one of its arms. Times come from the `calendar` of the origin.
+
+    `exact`: texts in CSV files that spreadsheets treat as formulas are written unchanged.
+    """
     folder.mkdir(exist_ok=True)
     own = (place for place in places(origin) if not arm or arm_of(place.rollout.variant) == arm)
     steps, ends, usage = _write_tasks(own, run, folder)
@@ -325,9 +334,10 @@ def _window(span: tuple[float, float], last: float, usage: Sequence[Json], sampl
 
 
 def _per_second(moments: Sequence[float], span: tuple[float, float], last: float) -> Mapping[str, Any]:
-    """Returns the number and the rate of events (`moments`) in a window that begins and ends at `span`, of a run that ended at `last`.
+    """Returns the number and the rate per second of events in a window, and its length, whole (`nominal`) and `measured`.
 
-    The rate is per second of the window before `last`. It is 0 if there is no such second, as in the evaluation.
+    All times are seconds since 1970: `moments` of the events, `span` of the window, `last` of the end of the run. The rate refers to
+    the part of the window before `last`, and is 0 if there is none, as in the evaluation.
     """
     start, end = span
     count = sum(start <= moment <= end for moment in moments)

@@ -62,7 +62,7 @@ def compare_arms(
         arms: The arms of the session, in order.
         suites: Suite -> its scores and variants. Other suites are not compared.
         trials: The rollouts of the session.
-        part: The slice with the rollouts of the session, for metrics of speed.
+        part: The rollouts and calls of the session as tables (Slice), for metrics of speed.
         facts: Load times and failures of the backends, and whether the arms ran in sequence.
         blocks: The blocks of the last session: stretches in which only one arm ran, with their prefix cache hits.
         stopwatch: The timing quality. Timings that cannot be trusted are shown but decide nothing.

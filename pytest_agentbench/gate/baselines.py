@@ -170,7 +170,10 @@ def unfit_reasons(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
 
 
 def best_run_warnings(run: Run, suite: str, others: Sequence[Run]) -> Iterator[str]:
-    """Yields a warning for each main score in which this run is the best of several runs of its setup, because later runs will be worse."""
+    """Yields a warning for each main score in which this run is the best of several runs of its setup.
+
+    Its score is probably high by luck, so later runs would fail against this baseline without any change.
+    """
     for group, part in run.suites.items():
         score = part.main_score
         if suite != suite_of(group, part.variant) or (mine := _mean_of(run, group, score)) is None:
@@ -194,7 +197,7 @@ def _mean_of(run: Run, group: str, score: str) -> float | None:
 
 
 def baseline_warnings(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
-    """Yields warnings about a run that can be a baseline but is a poor one. They name the group if it is a variant of the suite."""
+    """Yields warnings about a run that can be a baseline but is a poor one. A warning about a variant of the suite names it."""
     if evidence.facts.stopwatch == SATURATED:
         yield "the client was saturated: rules about timings will be INCONCLUSIVE against this baseline"
     for group, trials in evidence.groups.items():

@@ -137,7 +137,7 @@ class Evidence:
         return Evidence(self.facts, kept)
 
     def hashes(self, group: str, part: str) -> set[str]:
-        """Returns the distinct known hashes of one part, such as `agent` or `backend`, in the rollouts of a group."""
+        """Returns the distinct known hashes of one part of the setup, such as `agent` or `backend`, in the rollouts of a group."""
         return {hash for trial in self.groups.get(group, ()) if (hash := trial.content.get(part))}
 
     def scale(self, group: str, score: str) -> Scale:
@@ -319,10 +319,10 @@ def scoring_difference(group: str, score: str, run: Evidence, base: Evidence) ->
 
 
 def uncounted(score: str, scale: Scale, trials: Sequence[Trial], allowed: float = 0.0) -> str:
-    """Returns why the mean of a score leaves out too many agent errors, or an empty string.
+    """Returns a reason if the mean of a score leaves out too many rollouts that ended as agent_error, or an empty string.
 
-    Agent errors are left out if the scale has no worst value, which they would count as. `allowed` is the share of rollouts that may end
-    as agent_error.
+    Such a rollout counts as the worst value of the scale. If the scale has none, it is left out. `allowed` is the share of rollouts that
+    may end as agent_error.
     """
     if scale.worst is not None:
         return ""

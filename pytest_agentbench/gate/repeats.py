@@ -120,7 +120,10 @@ def setup_of(run: Run) -> Hashable:
 
 
 def runs_of_same_setup(run: Run, reports: Path) -> list[Run]:
-    """Returns the other runs of the same setup that have a verdict on quality, oldest first."""
+    """Returns the other runs with the same setup as `run` whose verdict is PASS, FAIL or INCONCLUSIVE, oldest first.
+
+    Returns an empty list if the setup is unknown.
+    """
     setup = setup_of(run)
     if setup is None or run.identity is None:
         return []
@@ -145,7 +148,7 @@ def _began(run: Run) -> datetime:
 
 
 def _runs(reports: Path, hashes: Collection[bytes]) -> Iterator[Run]:
-    """Yields the newest runs whose files contain these hashes, except runs of other versions, unreadable and rescored ones."""
+    """Yields those of the newest MOST runs whose run.json contains all these hashes. Leaves out unreadable and rescored runs."""
     folders = sorted((path.parent for path in reports.glob(f"*/{FILE}") if not path.parent.is_symlink()), key=lambda path: path.name)
     for folder in folders[-MOST:]:
         try:

@@ -140,7 +140,7 @@ def mean_rules(thresholds: Mapping[str, float], scales: Mapping[str, Scale] = Ma
 
 
 def _quantity(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, str]:
-    """Returns kind, metric and statistic of a rule, given its metric such as `tsq.mean`. Raises ConfigError if the suite lacks it."""
+    """Splits the left side of a rule: `ttft.p95` is (kind "latency", metric "ttft", statistic "p95"). Raises ConfigError if unknown."""
     if metric.startswith(("pass@", "pass^")):
         if not PassRate.of(metric).k:
             raise ConfigError(f"gate rule {text!r}: {metric} counts no trials; write their number, as in pass^3")
@@ -216,7 +216,7 @@ class SuiteRule:
 
     @property
     def is_about_scenarios(self) -> bool:
-        """Whether the rule has an interval over scenarios. If so, scenarios in quarantine (a list in suite.yaml) are left out of it."""
+        """Whether the rule judges an interval over scenarios. Scenarios in quarantine (a list in suite.yaml) are then left out."""
         return self.rule.kind in OF_SCENARIOS and self.rule.of != RUN
 
     @property

@@ -174,7 +174,7 @@ def _incomparable_reason(reference: ComparedRun, run: ComparedRun, group: str, s
 
 
 def _owners(without: int) -> str:
-    """Returns how many of two runs have something, in words: `neither` if both lack it (`without` is 2), else `only one`."""
+    """Returns the beginning of "... of the runs has X", if `without` (1 or 2) of two runs lack X: `only one`, or `neither`."""
     return "neither" if without == 2 else "only one"
 
 
@@ -227,7 +227,7 @@ def comparison_warnings(runs: RunComparison) -> Iterator[str]:
 
 
 def _few_shared(reference: ComparedRun, run: ComparedRun, group: str, names: tuple[str, str]) -> Iterator[str]:
-    """Yields a sentence about the number of compared scenarios if one of the runs has others as well."""
+    """Yields a sentence about the number of compared scenarios, if either run also has scenarios that the other one lacks."""
     old, new = (_contents(each, group) for each in (reference, run))
     shared = len(old.items() & new.items())
     if {shared} != {len(old), len(new)}:

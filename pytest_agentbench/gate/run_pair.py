@@ -114,7 +114,7 @@ def latencies_of(run: ComparedRun, name: str, shared: set[tuple[str, str]]) -> l
 
 
 def speed_warnings(old: ComparedRun, new: ComparedRun, names: tuple[str, str] = ("the old run", "the new run")) -> Iterator[str]:
-    """Yields a sentence for each reason why the speeds of two runs are not comparable. The sentences use these names."""
+    """Yields a sentence for each reason why the speeds of two runs are not comparable. `names` are the runs' names in it."""
     for name_of_run, run in zip(names, (old, new), strict=True):
         yield from dict.fromkeys(
             f"in {name_of_run} {why}" for name in registry.gated() if (why := unusable_reason(run.facts.stopwatch, f"{name}.p50"))

@@ -150,7 +150,7 @@ def read_history(directory: Path) -> History:
         part = path.name, Evidence(evidence.facts, fresh)
         known |= {(evidence.facts.run, group): part for group in fresh}
     if not known and left_out:
-        raise ConfigError(f"nothing in {directory} can be read: {left_out[0].why}")
+        raise ConfigError(f"{directory} contains no usable run or baseline; name another directory. The first problem: {left_out[0].why}")
     if not known:
         raise ConfigError(f"{directory} has no finished runs and no baselines; name the directory that contains the runs, such as reports")
     parts = {id(part): part for part in known.values()}
@@ -294,10 +294,10 @@ class Steps:
         self.compared += is_comparable
 
     def _compared(self, run: Evidence, first: Evidence, *, elsewhere: bool = False) -> bool:
-        """Compares a run with `first`, and records a step. Returns whether both are comparable.
+        """Compares a run with an earlier one, `first`, and records a step down or up. Returns whether both are comparable.
 
-        `first` is the first run of the current level. With `elsewhere`, it is a run outside of the level, and begins a new level if both
-        are comparable.
+        Normally `first` is the first run of the current level (the runs since the last step). With `elsewhere`, it was not comparable
+        with that level; if it is comparable with `run`, it becomes the first run of a new level.
         """
         confidence = self._next_confidence()
         down = self._judged(run, first, confidence)
@@ -343,7 +343,10 @@ class Steps:
         self._first = run
 
     def _record_recovery(self, run: Evidence, confidence: float) -> None:
-        """Marks open regressions as fixed whose reference run is not better than this run. A step half of the way up fixes nothing."""
+        """Marks each open regression as fixed if this run is not worse than the regression's reference, the good run before it.
+
+        A step up that leads only a part of the way back fixes nothing.
+        """
         for place, before in list(self._before.items()):
             if self._judged(run, before, confidence).verdict != FAIL:
                 fixed = replace(self.regressions[place], state=FIXED, fixed_by=run.facts.run, fixed_commit=run.facts.commit)
@@ -352,7 +355,7 @@ class Steps:
         self._first = run
 
     def _close_as_unknown(self) -> None:
-        """Marks all open regressions as unknown, because later runs cannot be compared with their references."""
+        """Marks all open regressions as unknown, because later runs cannot be compared with the good runs before the regressions."""
         for place in self._before:
             self.regressions[place] = replace(self.regressions[place], state=UNKNOWN)
         self._before.clear()

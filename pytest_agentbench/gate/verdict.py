@@ -106,7 +106,10 @@ def judge_rules(
 
 
 def _confidence(suite_rule: SuiteRule, facts: RunFacts, base: Evidence | None, alone: float) -> float:
-    """Returns the confidence of a rule's interval: `alone`, or a higher one that makes up for interim looks."""
+    """Returns the confidence of a rule's interval.
+
+    It is `alone`, the confidence of a single check, or a higher one if the rule was also checked between rounds of trials.
+    """
     if not facts.most_rounds or not suite_rule.may_decide_early:
         return alone
     old = base.groups.get(suite_rule.group, ()) if base and suite_rule.rule.versus else ()
@@ -194,7 +197,7 @@ def _judged(
 
 
 def _uncounted(suite_rule: SuiteRule, run: Evidence, agent_errors: float) -> str:
-    """Returns why the mean that a rule is about leaves out too many agent errors, or an empty string."""
+    """Returns a reason if a rule is about a mean that leaves out too many rollouts with the status agent_error, or an empty string."""
     if suite_rule.rule.kind != "score":
         return ""
     return uncounted(suite_rule.rule.metric, suite_rule.scale, run.groups.get(suite_rule.group, ()), agent_errors)
@@ -299,7 +302,7 @@ def _score(suite_rule: SuiteRule, trials: Sequence[Trial], old: Sequence[Trial],
 
 
 def _measured(suite_rule: SuiteRule, trials: Sequence[Trial]) -> list[float]:
-    """Returns the mean, or the pass rate, of each scenario that has one. The means in reports are over the same values."""
+    """Returns the mean score or the pass rate (depending on the rule) of each scenario, without scenarios for which it is unknown."""
     rule = suite_rule.rule
     if rule.kind == "passes":
         counts = [(round(fsum(each.scores)), len(each.scores)) for each in passes(trials, suite_rule.known_pass_threshold).values()]

@@ -1,4 +1,4 @@
-"""The plan of a reproduced experiment, and the results of its cells."""
+"""The plan of a reproduced experiment, and the results of its cells. A cell is one method at one concurrency."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def write_cell(cell: Cell, chosen: ChosenRuns, draft: Path) -> None:
 
 
 def is_measured(cell: Cell, output: Path) -> bool:
-    """Returns whether the session of a cell was finished. A window cannot be resumed, so a cell is measured completely or not at all."""
+    """Returns whether a cell has results. Results are written after its session; an interrupted session has to be repeated completely."""
     return any(output.glob(f"{cell.folder('*')}/{RESULTS_FILE}"))
 
 

@@ -154,7 +154,7 @@ def _beats(one: float, other: float, rising: bool) -> bool:
 
 
 def spread(values: Sequence[float], *, share: bool = False) -> float:
-    """Returns the distance (see `gap`) between the least and the greatest value."""
+    """Returns the distance between the least and the greatest value of a metric: the difference of shares, else the log of their ratio."""
     return gap(min(values), max(values), share=share)
 
 

@@ -50,7 +50,7 @@ class Setting:
 
     @classmethod
     def of(cls, facts: Facts) -> Setting | None:
-        """Returns the setting whose parts are `facts` (`facts_of`), or None if a part is missing."""
+        """Returns the setting with these parts (`facts`: name, such as `workers`, -> value), or None if a part is missing."""
         if missing(facts):
             return None
         workers, blocks, size = (int(facts.get(name, BLOCK_SIZE)) for name in ("workers", "kv-blocks", "block-size"))
@@ -74,7 +74,7 @@ def missing(facts: Facts) -> list[str]:
 
 
 def facts_of(backend: BackendUse) -> Facts:
-    """Returns the parts of a run's own setting that run.json contains, such as `workers` and `kv-blocks`.
+    """Returns the known parts of the stack setting with which a run was measured: name, such as `workers` or `kv-blocks`, -> value.
 
     For the built-in engine all parts are known, for a Dynamo stack only those that its YAML contains.
     """
@@ -171,7 +171,7 @@ def predecessors(sessions: Sequence[AttemptSpan]) -> Iterator[tuple[AttemptSpan,
 
 
 def _waiting(row: Json, waits: Mapping[str, tuple[str, float]]) -> Json:
-    """Returns a row of the trace, a call, changed so that it waits for another call instead of a fixed time, if it had one."""
+    """Returns a line of the trace, which is a call. If it begins at a fixed time and is in `waits`, it waits for another call instead."""
     if "timestamp" not in row or row["request_id"] not in waits:
         return row
     call, delay = waits[row["request_id"]]

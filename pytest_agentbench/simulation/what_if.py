@@ -97,12 +97,12 @@ def measured_timing(calls: FrameTable, workers: int) -> WorkerSpeed | None:
 
 
 def totals(begins: Floats, ends: Floats, weights: Floats, instants: Floats) -> Floats:
-    """Returns, for each instant, the total weight of the spans that have begun but not ended."""
+    """Returns, for each instant, the total weight of the spans (such as calls, with their tokens) that have begun but not ended."""
     return _before(begins, weights, instants) - _before(ends, weights, instants)
 
 
 def _before(times: Floats, weights: Floats, instants: Floats) -> Floats:
-    """Returns, for each instant, the total weight of the times up to it."""
+    """Returns, for each instant, the sum of the weights of all `times` that are not after it."""
     order = np.argsort(times)
     sums = np.concatenate([[0.0], np.cumsum(weights[order])])
     counted: Floats = sums[np.searchsorted(times[order], instants, side="right")]
@@ -162,7 +162,7 @@ class WhatIf:
 
     @property
     def measures(self) -> list[SettingMetric]:
-        """The metrics that at least one setting has."""
+        """The metrics that are known for at least one simulated setting."""
         return [each for each in MEASURES if any(answer.figures.value(each) is not None for answer in self.answers)]
 
     def as_json(self) -> Json:
@@ -265,7 +265,7 @@ def ranked(what_if: WhatIf) -> WhatIf:
 
 
 def _off(run: Figures, simulation: Figures) -> Iterator[tuple[str, float]]:
-    """Yields the error of the simulation for each metric that both have."""
+    """Yields (metric, error of the simulation) for each metric that is known in the run and in the simulation of its setting."""
     for measure in MEASURES:
         one, other = simulation.value(measure), run.value(measure)
         if one is not None and other is not None:

@@ -76,9 +76,10 @@ def _of_one_bin(questions: Sequence[Sequence[tuple[float, bool]]], width: float)
 
 
 def _reflected(samples: Sequence[Floats], error: float, width: float, seed: int) -> tuple[float, float]:
-    """Returns the bootstrap interval of the error, reflected at the squared error (Davison and Hinkley 1997, 5.2.1).
+    """Returns the basic bootstrap interval of the error, computed from squared errors (Davison and Hinkley 1997, 5.2.1).
 
-    Sampling noise adds as much to the squared error of each resample as to that of the answers. Reflection removes it.
+    Its ends are 2 e^2 less a quantile of the resamples' squared errors, where e is the measured error. Resampling makes squared errors
+    larger, by about as much as sampling has already done, and the reflection corrects both.
     """
     import numpy as np
 

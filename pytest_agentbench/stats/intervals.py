@@ -57,8 +57,9 @@ def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> Samp
 def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, confidence: float) -> SampledInterval:
     """Returns the interval of the mean change of scenarios like these.
 
-    Its lower end, for PASS, is that of the interval with imaginary clusters (`mean_intervals`) or of the cluster-robust interval,
-    whichever is lower. Its upper end, for FAIL, is that of the cluster-robust interval or, if nothing varies, the higher of both.
+    Its lower end, for PASS, is that of the interval with imaginary clusters at both ends of the score's range (`mean_intervals`) or of
+    the cluster-robust interval, whichever is lower. Its upper end, for FAIL, is that of the cluster-robust interval or, if nothing
+    varies, the higher of both.
     """
     import numpy as np
 
@@ -91,7 +92,7 @@ def _with_tango(
 
 
 def _level(new: Scores, base: Scores, variance: float, width: float) -> ScoreLevel:
-    """Returns mean and spread of a baseline's scores (ScoreLevel). Their noise follows from `variance`, that of the mean difference."""
+    """Returns mean and spread of the baseline's scores. `variance` is that of the mean difference between the runs, new - base."""
     shares = [sum(1 / len(each) for each in scores) / len(scores) for scores in (new, base)]
     within = variance * len(base) / sum(shares)
     means = [_mean(each) / width for each in base]

@@ -67,7 +67,7 @@ class _Measured:
         return np.asarray(np.bincount(self.unit, np.log(self.values)) / np.bincount(self.unit))
 
     def percentile(self, share: float) -> float:
-        """Returns the logarithm of a percentile."""
+        """Returns the logarithm of a percentile of all values. `share` is 0.99 for p99."""
         import numpy as np
 
         return math.log(float(np.quantile(self.values, share)))  # Interpolates in the same way as reports
@@ -80,9 +80,10 @@ class _Measured:
         return np.asarray(np.bincount(self.unit, below - below.mean()) / len(below))
 
     def slope(self, share: float, side: int, error: float) -> float:
-        """Returns by how much the log percentile rises per unit of `share`, below (`side` -1) or above it (1) (Woodruff 1952).
+        """Returns how steeply the logarithm of a percentile rises with `share` (0.99 for p99), on one side of it (Woodruff 1952).
 
-        `error` is the standard error of the share, from which the length of the step follows.
+        `side` is -1 for below the percentile and 1 for above it. `error` is the standard error of the share, which determines how far
+        from the percentile the slope is measured.
         """
         step = min(max(_LIMIT * error, 1 / len(self.values)), _INSIDE * min(share, 1 - share))
         return abs(self.percentile(share + side * step) - self.percentile(share)) / step
@@ -119,7 +120,8 @@ def compare_latency(
 def latency_limit(run: Iterable[RolloutLatencies], q: int, limit: float, *, confidence: float = 0.95) -> Decision:
     """Decides whether the q-th percentile (0 to 100) is at most `limit`, in the unit of the latencies.
 
-    The interval comes from moving blocks, as in `compare_latency`. Differences between scenarios are part of the error.
+    The interval comes from moving blocks of consecutive rollouts, because changing load makes these similar. Unlike in a comparison with
+    a baseline (`compare_latency`), differences between scenarios widen it.
     """
     check_margin(0, confidence)
     ours = by_scenario(run)
@@ -176,7 +178,10 @@ def _blank(
 
 
 def _decided(blank: Decision, runs: tuple[_Measured, ...], scenarios: Sequence[str], q: int) -> Decision:
-    """Returns the decision `blank` completed from one run, or from two runs with paired units."""
+    """Returns the decision `blank` with the interval and the verdict filled in, or with a reason if there are too few values.
+
+    `runs` is one run, for a comparison with a limit, or a run and its baseline with paired units (rollouts).
+    """
     import numpy as np
 
     series, ranks = _series(runs), _orders(runs)
@@ -315,7 +320,10 @@ def block_pairs(new: Iterable[RolloutLatencies], base: Iterable[RolloutLatencies
 
 
 def _stretches(arms: Sequence[Mapping[tuple[str, int], RolloutLatencies]], side: int) -> dict[tuple[str, int], int]:
-    """Returns (scenario, trial) of one arm -> number of its stretch, counted over both arms."""
+    """Returns (scenario, trial) of each rollout of the arm `arms[side]` -> number of its stretch.
+
+    A stretch is a sequence of rollouts of one arm. The stretches of both arms are numbered together, in time order.
+    """
     ordered = sorted((timing.began, at, key) for at, arm in enumerate(arms) for key, timing in arm.items())
     runs = groupby(ordered, key=lambda each: each[1])
     return {key: number for number, (at, run) in enumerate(runs) if at == side for _, _, key in run}

@@ -64,7 +64,7 @@ class Clusters:
         return sum(self.sizes) ** 2 / sum(size**2 for size in self.sizes)
 
     def totals(self, values: Floats) -> Floats:
-        """Returns the sum of each cluster: (..., scenarios) -> (..., clusters)."""
+        """Returns the sum of the values in each cluster. Values have the shape (..., scenarios), sums (..., clusters)."""
         import numpy as np
 
         if self.single:
@@ -86,7 +86,7 @@ class Bounds:
 
 
 def bounded_mean(values: Floats, clusters: Clusters, limits: tuple[float, float], confidence: float = 0.95) -> Bounds:
-    """Returns the mean of values within limits, one per scenario (..., n), with a two-sided interval (see `adjusted`)."""
+    """Returns the mean of values within limits, one per scenario (..., n), with a two-sided interval that imaginary scenarios widen."""
     import numpy as np
 
     totals = clusters.totals(values)
@@ -102,7 +102,9 @@ def bounded_mean(values: Floats, clusters: Clusters, limits: tuple[float, float]
 def adjusted(
     total: Number, squares: Number, products: Number, clusters: Clusters, limits: tuple[float, float], confidence: float
 ) -> tuple[Number, Number]:
-    """Returns the centre and the standard error of the interval, given the sums over clusters of total, total squared, and total x size.
+    """Returns the centre and the standard error of the interval that `bounded_mean` computes with imaginary scenarios.
+
+    The arguments are sums over clusters: of a cluster's total, of the total squared (`squares`), and of total x size (`products`).
 
     The imaginary scenarios are whole clusters whose size is the mean, over scenarios, of the size of their cluster. The standard error is
     cluster-robust (Liang and Zeger 1986, with C/(C - 1)), and t has one degree of freedom less than the number of effective clusters.
@@ -123,7 +125,7 @@ def adjusted(
 
 
 def imaginary(confidence: float) -> float:
-    """Returns the number of imaginary scenarios at either end of the range."""
+    """Returns how many imaginary scenarios are added at each end of a score's range to widen an interval. It need not be a whole number."""
     return IMAGINARY * normal_quantile((1 + confidence) / 2) ** 2
 
 
@@ -184,8 +186,8 @@ def percentile_t(
     Resamples consist of whole clusters. This is the only bootstrap method that keeps its coverage for skewed values and few scenarios
     (benchmarks/verdict-results.md). BCa and plain percentiles are too narrow there.
 
-    Returns None if the mean has no interval: the values do not vary, or so few of them do that resamples without any of these, whose
-    error is 0, reach into the interval.
+    Returns None if the mean has no interval: the values do not vary, or so few of them do that too many resamples consist of equal values
+    only. Their standard error is 0, so an end of the interval would be infinite.
     """
     import numpy as np
 
@@ -212,7 +214,10 @@ def percentile_t(
 
 
 def _ratio(totals: Floats, sizes: Floats) -> tuple[Floats, Floats]:
-    """Returns the mean and the cluster-robust standard error of each row of (samples, clusters)."""
+    """Returns the mean and the cluster-robust standard error of each sample.
+
+    `totals` and `sizes` are those of its clusters: arrays (samples, clusters).
+    """
     import numpy as np
 
     count, n = totals.shape[-1], sizes.sum(-1)
@@ -251,7 +256,8 @@ def tango_interval(worse: int, better: int, n: int, confidence: float = 0.95) ->
     """
     if n < 1 or worse < 0 or better < 0 or worse + better > n or not 0 < confidence < 1:
         raise ValueError(
-            f"impossible: {worse} worse and {better} better of {n} pairs, or confidence {confidence}, which must be from 0 to 1"
+            f"the numbers of pairs that are worse ({worse}) and better ({better}) must be 0 or more and together at most n ({n}), "
+            f"n at least 1, and the confidence ({confidence}) between 0 and 1"
         )
     z = normal_quantile((1 + confidence) / 2)
     observed = (better - worse) / n
@@ -262,7 +268,10 @@ def tango_interval(worse: int, better: int, n: int, confidence: float = 0.95) ->
 
 
 def _tango_score(worse: int, better: int, n: int, delta: float) -> float:
-    """Returns by how many standard errors the observed difference exceeds delta. The variance is that of the likeliest table with delta."""
+    """Returns by how many standard errors the observed difference P(better) - P(worse) exceeds `delta`.
+
+    The standard error is computed with the likeliest probabilities whose difference is `delta`.
+    """
     linear = -better - worse + (2 * n - better + worse) * delta
     rest = -worse * delta * (1 - delta)
     likeliest = (math.sqrt(max(linear**2 - 8 * n * rest, 0.0)) - linear) / (4 * n)  # P(worse)
@@ -285,7 +294,10 @@ def _crossing(above: Callable[[float], bool], low: float, high: float) -> float:
 def binomial_interval(passed: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
     """Returns the exact interval of a pass rate, which is rather too wide (Clopper and Pearson 1934, Biometrika 26:404)."""
     if not 0 <= passed <= trials or trials < 1 or not 0 < confidence < 1:
-        raise ValueError(f"impossible: {passed} of {trials} trials passed, or confidence {confidence}, which must be from 0 to 1")
+        raise ValueError(
+            f"the number of passed trials ({passed}) must be from 0 to that of all trials ({trials}), which must be at least 1, "
+            f"and the confidence ({confidence}) between 0 and 1"
+        )
     tail = (1 - confidence) / 2
     low = _crossing(lambda rate: 1 - binomial_at_most(passed - 1, trials, rate) < tail, 0.0, 1.0) if passed else 0.0
     high = _crossing(lambda rate: binomial_at_most(passed, trials, rate) >= tail, 0.0, 1.0) if passed < trials else 1.0
@@ -298,7 +310,10 @@ def wilson_interval(rate: float, trials: int, confidence: float = 0.95) -> tuple
     The rate need not correspond to a whole number of trials: it can be the mean of questions that were asked several times each.
     """
     if not 0 <= rate <= 1 or trials < 1 or not 0 < confidence < 1:
-        raise ValueError(f"impossible: rate {rate} of {trials} trials, or confidence {confidence}, which must be from 0 to 1")
+        raise ValueError(
+            f"the rate ({rate}) must be from 0 to 1, the number of trials ({trials}) at least 1, "
+            f"and the confidence ({confidence}) between 0 and 1"
+        )
     z = normal_quantile((1 + confidence) / 2)
     middle, weight = rate + z**2 / (2 * trials), 1 + z**2 / trials
     reach = z * math.sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2))

@@ -86,10 +86,10 @@ class Noise:
 def noise(*runs: RunTrials) -> Noise:
     """Returns the mean of a run with its sampling variance, or the mean difference new - base of a run and its baseline.
 
-    - Scenarios with at least two trials in each run have a variance of their own, s^2 / K. The degrees of freedom are by Welch (1947) and
-      Satterthwaite (1946): V^2 / sum(v^2 / (nu + 2)) - 2. The twos remove the bias of s^4 at few degrees.
-    - Scenarios with a single trial use the variance between their values, (d - D)^2 / (n (n - 1)). It is too large if their changes
-      differ, never too small (Neyman 1923; Cochran 1977, 5A.12).
+    - Scenarios with at least two trials in each run have a variance of their own, s^2 / K for K trials. The degrees of freedom are by
+      Welch (1947) and Satterthwaite (1946): V^2 / sum(v^2 / (nu + 2)) - 2. The twos remove the bias of s^4 at few degrees.
+    - Scenarios with a single trial use the variance between their values d with the mean D, (d - D)^2 / (n (n - 1)). It is too large if
+      their changes differ, never too small (Neyman 1923; Cochran 1977, 5A.12).
     - If fewer than `FEWEST_VARYING` scenarios vary, the larger of the two variances is used.
     """
     import numpy as np
@@ -166,10 +166,10 @@ def guarded(noise: Noise, limits: tuple[float, float], confidence: float) -> Int
 
 
 def decision_bounds(noise: Noise, limits: tuple[float, float], confidence: float) -> IntervalArrays:
-    """Returns the bounds that decide about a difference.
+    """Returns the interval of a difference, new - base, from which a verdict follows.
 
-    The lower one, for PASS, is the lower of `plain` and `guarded`. The upper one, for FAIL, is that of `plain`, or the higher of both if
-    nothing varies.
+    Its lower end, for PASS, is the lower one of two intervals: Student's t (`plain`), and that with imaginary trials (`guarded`). Its
+    upper end, for FAIL, is that of Student's t or, if nothing varies, the higher one of both.
     """
     import numpy as np
 
@@ -182,7 +182,7 @@ def decision_bounds(noise: Noise, limits: tuple[float, float], confidence: float
 
 
 def imaginary(confidence: float) -> float:
-    """Returns the number of imaginary trials at either end of the range."""
+    """Returns how many imaginary trials are added at each end of a score's range to widen an interval. It need not be a whole number."""
     return IMAGINARY * normal_quantile((1 + confidence) / 2) ** 2
 
 
@@ -229,9 +229,9 @@ def scenarios_interval(
 def suite_interval(
     scores: Sequence[Sequence[float]], confidence: float = 0.95, limits: tuple[float, float] | None = (0.0, 1.0)
 ) -> Interval:
-    """Returns the mean of these fixed scenarios, whose trials vary, with its interval. Each has at least one trial.
+    """Returns the mean score over fixed scenarios with an interval for the variation of their trials. The scenarios are no sample.
 
-    The variance is as in `noise`. Limits are ignored if a score lies outside.
+    `scores` has the scores of each scenario's trials, at least one. Limits are ignored if a score lies outside.
     """
     every = [score for trials in scores for score in trials]
     _check(every, None, confidence)
@@ -365,7 +365,7 @@ def _standard_error(values: Sequence[float], groups: Clusters, mean: float) -> f
 
 
 def _totals(values: Sequence[float], groups: Clusters) -> list[float]:
-    """Returns the sum of each cluster."""
+    """Returns the sum of the values in each cluster of `groups`."""
     members: list[list[float]] = [[] for _ in groups.sizes]
     for code, value in zip(groups.codes, values, strict=True):
         members[code].append(value)

@@ -34,7 +34,7 @@ def pass_all(passed: int, trials: int, k: int) -> float | None:
     Returns None with fewer than k trials.
     """
     if not 0 <= passed <= trials or k < 1:
-        raise ValueError(f"impossible counts: {passed} of {trials} trials passed, k = {k}")
+        raise ValueError(f"the number of passed trials ({passed}) must be from 0 to that of all trials ({trials}), and k ({k}) at least 1")
     return math.comb(passed, k) / math.comb(trials, k) if trials >= k else None
 
 

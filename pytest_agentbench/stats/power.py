@@ -72,10 +72,10 @@ class ScoreLevel:
         return cls(math.fsum(means) / len(means), max(squares, 0.0))
 
     def errors(self, drop: float) -> tuple[float, float]:
-        """Returns the factors by which a drop changes the standard error that a rule computes, and that of sampling.
+        """Returns two factors by which a drop changes standard errors: the one that a rule computes, and the true one of sampling.
 
-        The variance is proportional to p (1 - p), as for passes and Beta distributed scores. The rule uses that of both runs or, in the
-        permutation test, that of all trials together, which is smaller if the baseline has more trials.
+        The variance of a trial is proportional to p (1 - p), as for passes and Beta distributed scores. The rule's standard error is the
+        smaller of two: that of the interval, from the variances of both runs, and that of the permutation test, from all trials together.
         """
         sampling = math.sqrt(1 - self.new + self.new * self._variance(drop))
         return min(sampling, math.sqrt(self._variance(self.pooled * drop))), sampling
@@ -88,7 +88,10 @@ class ScoreLevel:
 
 
 def detectable_drop(distance: float, error: float, level: ScoreLevel | None, power: float = 0.8) -> float:
-    """Returns the true drop that is detected with this power. As in `reach`, but the noise is that after the drop, found by iteration."""
+    """Returns the true drop that a rule detects with this power (see `reach`).
+
+    A drop changes the noise of the scores (`level`), and with it the drop that can be detected, so it is found by iteration.
+    """
     drop = reach(distance, error, power)
     for _ in range(_STEPS if level else 0):
         rule, sampling = level.errors(drop) if level else (1.0, 1.0)
@@ -101,18 +104,18 @@ EXPECTED = {1: 1.61, 2: 2.99, 3: 4.28, 4: 5.52, 5: 6.72}
 
 
 def silent_drop(ours: int, theirs: int, *, single: bool, confidence: float) -> float:
-    """Returns the drop that is detected with probability 0.8 if no trial varies. Such a drop consists of rollouts that fail.
+    """Returns the share of failing rollouts that is detected with probability 0.8, if no trial has varied so far and the margin is 0.
 
-    With a margin of 0, the drop needs as many failed rollouts as make the permutation test significant, given the numbers of rollouts in
-    the run (`ours`) and in its baseline (`theirs`). Five are always enough, because the interval then uses the variance of trials. If one
-    run has a `single` trial of each scenario, the interval uses the variance between scenarios, and four are enough.
+    The permutation test needs a number of failed rollouts that depends on the numbers of rollouts in the run (`ours`) and in its
+    baseline (`theirs`). Five are always enough, because the interval then uses the variance of trials. If one run has a `single` trial
+    of each scenario, the interval uses the variance between scenarios, and four are enough.
     """
     dealt = math.ceil(math.log((1 - confidence) / 2) / math.log(ours / (ours + theirs)))
     return EXPECTED[min(dealt, 4 if single else 5)] / ours
 
 
 def reach(distance: float, error: float, power: float = 0.8) -> float:
-    """Returns how far the true value has to be from the threshold so that a rule decides with this power.
+    """Returns how far from the threshold the true value has to be so that a rule decides (PASS or FAIL) with this power.
 
     `distance` is the distance from the estimate to the bound that the rule uses, with imaginary trials and scenarios. `error` is the
     standard error of sampling, without them. Julious (2004, Statistics in Medicine 23:1921, section 3).
@@ -166,7 +169,10 @@ class Design:
 
     @property
     def _guarded(self) -> float:
-        """The distance from an estimate of 0 to the lower bound, which includes imaginary trials (or scenarios, for the population)."""
+        """The distance from the estimate to the lower end of the interval if nothing has changed.
+
+        The interval includes imaginary trials or, if it is about all scenarios like these (`of`), imaginary scenarios.
+        """
         joined = 2 * imaginary(self.confidence)
         if self.of == SUITE:
             trials = self.n * min(self._both)

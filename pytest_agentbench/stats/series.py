@@ -49,10 +49,10 @@ def effective_count(count: int, correlation: float) -> int:
 def block_length(values: Floats) -> int:
     """Returns the number of values, in time order, that a block needs so that two blocks are nearly independent.
 
-    It is the longest of three lengths:
+    It is the longest of three lengths, of which the first two are multiplied by `_LONGER`:
 
-    - the optimum for an AR(1) process (Kunsch 1989), which is right if only load makes the values vary
-    - the optimum by Politis and White (2004), which detects load below other noise
+    - the optimal block length for an AR(1) process (Kunsch 1989), which is right if only load makes the values vary
+    - the optimal block length by Politis and White (2004), which detects load below other noise
     - a length that depends only on the number of values, because estimates from few values miss correlation below the noise
     """
     count = len(values)
@@ -67,7 +67,10 @@ def _of_neighbours(correlation: float, count: int) -> float:
 
 
 def _of_correlogram(values: Floats) -> float:
-    """Returns the optimum for moving blocks by Politis and White 2004, 3.2: a flat-top window up to twice the last significant lag."""
+    """Returns the optimal length of moving blocks by Politis and White (2004, 3.2), or 0 if no autocorrelation is significant.
+
+    The method uses a flat-top window up to twice the last significant lag.
+    """
     import numpy as np
 
     count = len(values)
@@ -112,9 +115,9 @@ class CorrelatedPairs:
     def of(cls, ranks: Sequence[Integers], length: int, groups: Sequence[Sequence[int]] = ()) -> CorrelatedPairs:
         """Returns the dependent pairs of values in one or several time orders. `ranks` has the rank of each value in each order.
 
-        Two values are together in a share 1 - distance / length of the moving blocks of this length. With that weight, the sum of the
-        products of pairs is the variance of a mean by moving blocks (Kunsch 1989). A pair that is near in several orders counts once, with
-        its largest weight. Two values of one group (`groups` has their indices) always have weight 1.
+        The weight of a pair is 1 - distance / `length`: of the moving blocks (`length` values long) that contain one value, so many contain
+        the other. With it, the weighted sum of the products of pairs gives the variance of a mean by moving blocks (Kunsch 1989). A pair
+        that is near in several orders counts once, with its largest weight. Two values of one group (a list of indices) have weight 1.
         """
         import numpy as np
 
@@ -131,6 +134,9 @@ class CorrelatedPairs:
         return cls(known // count, known % count, nearest)
 
     def variance(self, parts: Floats) -> float:
-        """Returns the variance of a sum of parts with mean 0, one for each value of the pairs. It is at least that of independent parts."""
+        """Returns the variance of a sum of terms that depend on each other as the pairs say, but at least that of independent terms.
+
+        `parts` has the terms, one for each value, with mean 0.
+        """
         alone = float(parts @ parts)
         return max(alone, alone + 2 * float((self.weight * parts[self.one] * parts[self.other]).sum()))

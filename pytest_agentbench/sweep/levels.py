@@ -1,7 +1,7 @@
 """Reads the results of a sweep (a run at several concurrency levels), finds the knee and searches the capacity.
 
 The knee is the best trade-off between throughput and latency. The capacity is the greatest concurrency whose calls meet their objectives
-and whose quality is not worse. It is searched by doubling and halving.
+and whose quality is not worse than at the lowest one. It is searched by doubling and halving.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def short_blocks(sweep: Sweep) -> Iterator[tuple[int, int]]:
 
 
 def _block_sizes(run: Run, arm: str) -> list[int]:
-    """Returns the number of rollouts in each block of an arm in the last session, in order."""
+    """Returns the number of rollouts in each block of an arm (a stretch in which only this arm runs) in the last session, in order."""
     return [block.rollouts for block in (run.cache.blocks if run.cache else ()) if block.arm == arm]
 
 
@@ -269,7 +269,7 @@ def _between(verdicts: Mapping[int, str], low: int | None, high: int | None) -> 
 
 
 def verdicts(judged: Sequence[LevelVerdict]) -> dict[int, str]:
-    """Returns concurrency -> verdict."""
+    """Returns concurrency -> the verdict on this level (PASS, FAIL or INCONCLUSIVE)."""
     return {each.concurrency: each.verdict for each in judged}
 
 

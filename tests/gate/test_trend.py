@@ -208,5 +208,5 @@ def test_directories_without_runs(tmp_path: Path) -> None:
         read_history(run_directory(tmp_path / "one", *ALL))
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "broken.jsonl").write_text("{}\n")
-    with pytest.raises(ConfigError, match=r"nothing in .* can be read: .*broken.jsonl is not a baseline"):
+    with pytest.raises(ConfigError, match=r"contains no usable run or baseline; .*broken.jsonl is not a baseline"):
         read_history(tmp_path / "old")
