@@ -67,7 +67,7 @@ def _chain(tokens: Sequence[str], previous: int, size: int) -> list[int]:
 
 
 class HeldBlocks(NamedTuple):
-    """The result of `reserve`: what a request got from the cache, and whether it had to wait."""
+    """The result of reserving blocks of the KV cache for a request: how much of its prompt was cached, and whether it had to wait."""
 
     cached: int  # tokens of its prompt that were in the cache
     waited: bool  # whether it had to wait for free blocks

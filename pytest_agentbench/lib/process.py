@@ -115,7 +115,7 @@ class Child:
         return f"`python -m {self.module}` {why} (exit code {code}){sigkill}; the end of {self.log.name}:\n{indented(tail(self.log))}"
 
     def cost(self) -> dict[str, float] | None:
-        """Returns the CPU time and peak memory of the running process. See `cost` below."""
+        """Returns the CPU seconds (`cpu_s`) and peak memory (`peak_mib`) of the running child, or None if they are unknown."""
         return cost(self.process.pid)
 
     def stop(self, grace: float = 5) -> None:

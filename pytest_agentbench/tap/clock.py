@@ -51,7 +51,7 @@ class KernelClock:
         return None
 
     def _stepped(self) -> bool:
-        """Measures the offset again. Returns whether it changed by more than slewing explains."""
+        """Measures the offset of the clocks again. Returns whether CLOCK_REALTIME was stepped: it changed more than slewing explains."""
         offset, now = measured_offset(), time.monotonic_ns()
         jumped = abs(offset - self.offset) > APART + SLEW * (now - self.paired_ns)
         self.offset, self.paired_ns = offset, now

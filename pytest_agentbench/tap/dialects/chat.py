@@ -70,7 +70,7 @@ class StreamedCall:
         return function is not None and self._function.merge(function)
 
     def settled(self) -> Json:
-        """Returns the call as in an answer without streaming, which has no index."""
+        """Returns the complete tool call in the form that an answer without streaming has: as JSON without the index."""
         return {"id": self.id, **self._more, self._field: self._function.settled()}
 
 

@@ -42,7 +42,7 @@ class CompletionsReader(ChoicesReader):
 
     @staticmethod
     def salted(request: Json, salt: str) -> Json:
-        """Puts the salt (a text that prevents cache hits) before a prompt that is a text. Leaves token lists and lists of prompts."""
+        """Puts the salt (a text that prevents cache hits) before a prompt that is a text. Lists of tokens or prompts stay unchanged."""
         prompt = request.get("prompt")
         return {**request, "prompt": in_front(salt, prompt)} if isinstance(prompt, str) else request
 

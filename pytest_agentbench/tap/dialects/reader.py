@@ -186,7 +186,7 @@ class DialectReader(AnswerReader, ABC):
             self.chunks.append(Chunk(at_ns, kind, own_stamp, lag_ns, tokens))
 
     def take_repeated(self, reads: Sequence[NetworkRead]) -> int:
-        """Merges the first reads that only continue the text of the last event, without parsing them. Returns their number.
+        """Merges the first of these network reads without parsing them, if they only continue a text. Returns the number of merged reads.
 
         Each read must begin with a new event.
         """
@@ -293,7 +293,7 @@ class DialectReader(AnswerReader, ABC):
 def expect(kind: type[T], value: Any) -> T:
     """Returns `value`, or raises ValueError if it is not a `kind`."""
     if not isinstance(value, kind):
-        raise ValueError(f"{type(value).__name__} instead of {kind.__name__}")  # noqa: TRY004 - the data is wrong, not the code
+        raise ValueError(f"expected {kind.__name__}, found {type(value).__name__}")  # noqa: TRY004 - the data is wrong, not the code
     return value
 
 
@@ -317,7 +317,10 @@ def id_of(answer: Json) -> str | None:
 
 
 def server_report(answer: Json) -> Json | None:
-    """Returns Dynamo's EXTRA_FIELDS from `nvext`, or None. They are complete in the last chunk and in an answer without streaming."""
+    """Returns the fields that Dynamo adds to `nvext` of an answer (the worker and its timing), or None without them.
+
+    They are complete in the last chunk of a stream and in an answer without streaming.
+    """
     nvext = answer.get("nvext")
     report = {name: nvext[name] for name in EXTRA_FIELDS if nvext.get(name) is not None} if isinstance(nvext, dict) else {}
     return report or None

@@ -177,7 +177,7 @@ def _text_of(message: Json) -> str:
 
 
 def _has_output(item: Json) -> bool:
-    """Returns whether an output item is output. Only messages and reasoning can be empty."""
+    """Returns whether an item of the answer counts as output. Empty messages and empty reasoning do not, all other items do."""
     if item.get("type") == "message":
         parts = expect(list, item.get("content") or [])
         return any(part.get("text") or part.get("refusal") for part in parts if isinstance(part, dict))
