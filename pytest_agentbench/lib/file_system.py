@@ -184,7 +184,7 @@ def folder_sha256(paths: Iterable[Path], root: Path, bits: int = EXECUTABLE, ski
             with path.open("rb") as file:
                 content = hashlib.file_digest(file, "sha256").digest()
         else:
-            raise ConfigError(f"{path}: is neither a file, a folder nor a link; remove it, because its content cannot be hashed")
+            raise ConfigError(f"{path}: is neither a file, a folder nor a link; remove it, because it cannot be hashed")
         kind = "link" if stat.S_ISLNK(mode) else f"{mode & bits:o}"
         for part in (os.fsencode(path.relative_to(root)), kind.encode(), content):
             digest.update(f"{len(part)}:".encode() + part)

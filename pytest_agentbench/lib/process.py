@@ -262,7 +262,7 @@ def cost(pid: int) -> dict[str, float] | None:
 
 
 def _peak_kib(pid: int) -> int:
-    """Returns the peak memory of a process, or 0 if it is unknown. psutil has only the current value."""
+    """Returns the peak memory of a process in KiB, or 0 if it is unknown. psutil has only the current value."""
     with contextlib.suppress(OSError):
         lines = (PROC / str(pid) / "status").read_text().splitlines()
         return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)

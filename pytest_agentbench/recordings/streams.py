@@ -129,7 +129,7 @@ def _responses(reply: Json, request: Json, size: int) -> Events:
 
 
 def _opened_item(item: Json) -> Json:
-    """Returns an output item of Responses as the event that announces it contains it: without its content."""
+    """Returns an output item of Responses in the form that it has when it is announced: without its content."""
     lists: Json = {name: [] for name in ("content", "summary") if isinstance(item.get(name), list)}
     status = {"status": "in_progress"} if "status" in item else {}
     return {**item, **_emptied(item, ("arguments", "input")), **lists, **status}
@@ -159,7 +159,7 @@ def _messages(reply: Json, request: Json, size: int) -> Events:
 
 
 def _block(block: Json, size: int) -> tuple[Json, list[Json]]:
-    """Returns a content block of Messages as the event that announces it contains it (without its content), and the deltas that follow."""
+    """Returns a content block of Messages without its text, as it is announced, and the deltas with that text in pieces."""
 
     def pieces(name: str, kind: str, text: str) -> list[Json]:
         return [{"type": kind, name: piece} for piece in _slices(text, size)]

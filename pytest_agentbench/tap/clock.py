@@ -71,7 +71,7 @@ def measured_offset() -> int:
 
 @contextmanager
 def keep_timestamping() -> Iterator[None]:
-    """Keeps kernel timestamps enabled. The kernel stops them if no socket requests them, and takes a moment to start again."""
+    """Keeps kernel timestamps enabled in a `with` block. The kernel stops them if no socket requests them, and is slow to start again."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as holder:
         enable_timestamps(holder)
         yield

@@ -18,7 +18,7 @@ ADDRESS_HOLDS = 30.0  # seconds for which a resolved address is reused
 
 
 class Lookup(NamedTuple):
-    """A name lookup, running or finished."""
+    """A lookup of the addresses of a host name, running or finished."""
 
     answer: asyncio.Task[list[AddrInfoType]]
     until: float  # expiry, seconds of the loop's clock
@@ -101,7 +101,7 @@ class RateLimiter:
     def __init__(self, requests_per_minute: float) -> None:
         """Raises ValueError if the rate is not positive and finite."""
         if not 0 < requests_per_minute < math.inf:
-            raise ValueError(f"{requests_per_minute} is not a valid number of requests per minute")
+            raise ValueError(f"{requests_per_minute} is not a valid number of requests per minute; it must be above 0 and finite")
         self._gap = 60 / requests_per_minute
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[Callable[[], bool], Callable[[int], None], int]] = deque()

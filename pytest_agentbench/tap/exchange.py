@@ -246,7 +246,7 @@ class Exchange:
         return reader.error_kind is None and (reader.done or (broken == "client_gone" and bool(reader.chunks)))
 
     def _fault(self) -> tuple[str | None, str]:
-        """Returns the kind of fault of a complete answer and a sentence, or (None, "")."""
+        """Returns the kind of fault of a complete answer and a sentence about it, or (None, "") if it has none."""
         if self.answer is None:
             return None, ""
         reader = self.answer.reader
@@ -352,7 +352,7 @@ def _retry_after(value: bytes) -> float | None:
 
 
 def _missing_record(body: bytes) -> str:
-    """Returns the message of a recording that does not contain the request, or an empty string for any other answer."""
+    """Returns the message in the answer of a recording that does not contain the request, or an empty string for any other answer."""
     match json_text.json_object(body):
         case {"error": {"type": type, "message": str(message)}} if type == NOT_RECORDED:
             return beginning(message, LONGEST_MISS)

@@ -73,7 +73,7 @@ def response_head(status: int, headers: Headers) -> bytes:
 def encode_headers(headers: Mapping[str, str]) -> Headers:
     """Returns headers as they are sent, with names in lower case. Raises ValueError for an invalid header."""
     if wrong := [name for name, value in headers.items() if not (NAME.fullmatch(name) and VALUE.fullmatch(value))]:
-        raise ValueError(f"{wrong[0]!r} is not a valid header")
+        raise ValueError(f"{wrong[0]!r} is not a valid header: its name or value has characters that HTTP does not allow")
     return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 

@@ -40,7 +40,10 @@ def choose(text: str, choices: Sequence[Any], description: str, *, partly: bool)
 
 
 def flag(text: str, name: str) -> bool | None:
-    """Returns whether the text requests the last word of a flag's name (`include_pending`: pending), or None if it is not in the text."""
+    """Returns the value of the boolean parameter `name`, or None if the last word of the name is not in the text.
+
+    For example, `include_pending` is false if the text has a negation shortly before "pending", and true if "pending" is not negated.
+    """
     name_stems, text_words = stems(name), words(text)
     place = next((index for index, word in enumerate(text_words) if name_stems and stem(word) == name_stems[-1]), None)
     return None if place is None else not NEGATIONS & set(text_words[max(0, place - NEAR) : place])
@@ -241,7 +244,7 @@ def _deciding_hint(hints: Sequence[Hint], name: str) -> Hint | None:
 
 
 def _described(text: str) -> list[Finder]:
-    """Returns the finders for a parameter without a hint: those that fit words of its description, and the one for quotes."""
+    """Returns finders of values for a parameter, chosen by the words of its description, and last the finder of quoted texts."""
     return [*(finder for hint in PLAIN_HINTS if hint.words & set(words(text)) for finder in hint.finders), texts.quotes]
 
 

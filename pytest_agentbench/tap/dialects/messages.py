@@ -112,7 +112,7 @@ class MessagesReader(DialectReader):
 
     @staticmethod
     def hint_fields() -> Collection[str]:
-        """Returns no fields, because servers of this API reject unknown fields and no router is known to use any."""
+        """Returns no names of fields for routers, because servers of this API reject unknown fields and no router is known to use any."""
         return ()
 
     @property

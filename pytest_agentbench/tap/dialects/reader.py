@@ -36,7 +36,7 @@ def without_running_usage(request: Json) -> Json:
 def stream_body(request: Json, not_streamed: Collection[str], **more: Any) -> bytes | None:
     """Returns a request body that requests the same answer as a stream.
 
-    Returns None if the request streams already, sets one of the fields `not_streamed`, or cannot be encoded.
+    Returns None if the request streams already, uses one of the fields in `not_streamed`, or cannot be encoded.
     """
     if request.get("stream") not in (None, False) or any(request.get(name) for name in not_streamed):
         return None
@@ -200,7 +200,7 @@ class DialectReader(AnswerReader, ABC):
         return len(parts)
 
     def end(self) -> None:
-        """Ends the stream. Sets a fault if something is missing."""
+        """Ends the stream. Sets a fault if something is missing in the answer."""
         self._over = True
         if self.error_kind is None:
             try:
@@ -260,7 +260,7 @@ class DialectReader(AnswerReader, ABC):
     @staticmethod
     @abstractmethod
     def hint_fields() -> Collection[str]:
-        """Returns the fields that may tell a router about the rollout. Servers of some APIs reject unknown fields."""
+        """Returns the names of the request fields that may tell a router about the rollout. Servers of some APIs reject unknown fields."""
 
     @abstractmethod
     def _merge(self, data: Json) -> tuple[str, int | None]:

@@ -73,7 +73,7 @@ class ResponsesReader(DialectReader):
 
     @staticmethod
     def hint_fields() -> Collection[str]:
-        """Returns the only field for routers in this API, which is that of Dynamo."""
+        """Returns the name of the only request field that tells a router about the rollout, which is that of Dynamo."""
         return ("nvext",)
 
     @property
