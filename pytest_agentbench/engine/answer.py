@@ -34,7 +34,7 @@ class TimedBytes(NamedTuple):
 
 @dataclass(frozen=True)
 class EnginePace:
-    """The speed of an engine. The Delivery of an answer may override it."""
+    """The speed of an engine. A script can set other times for an answer (`Delivery`)."""
 
     ttft_ms: float
     itl_ms: float
@@ -303,7 +303,7 @@ STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Con
 
 
 async def send_stream(http: web.Request, delivery: Delivery, due: AsyncIterator[bytes]) -> web.StreamResponse:
-    """Sends the data of `due` as soon as it is yielded."""
+    """Sends a streamed answer: each piece of data as soon as `due` yields it, with the faults of `delivery`."""
     response = web.StreamResponse(headers=STREAM_HEADERS)
     await response.prepare(http)
     async for data in due:
@@ -317,7 +317,7 @@ async def send_stream(http: web.Request, delivery: Delivery, due: AsyncIterator[
 
 
 async def send_whole(http: web.Request, delivery: Delivery, body: bytes, due: AsyncIterator[bytes]) -> web.StreamResponse:
-    """Sends `body` at the time at which a streamed answer would end: after the last item of `due`."""
+    """Sends an answer without streaming when `due` has yielded its last item, the time at which a streamed answer would end."""
     async for _ in due:
         pass
     faulty = add_body_faults(body, delivery)

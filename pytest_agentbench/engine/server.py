@@ -295,7 +295,7 @@ class Engine:
         return await send_whole(http, delivery, whole_body(answer, usage), _timed(events, exchange.started, clock))
 
     def _cache_usage(self) -> float:
-        """Returns the share of the KV cache that running requests hold, rounded up to four digits: some routers read 6.1e-05 as 6.1."""
+        """Returns the share of the KV cache in use, rounded up to a multiple of 0.0001, because some routers read 6.1e-05 as 6.1."""
         return math.ceil(self._blocks.used / self._blocks.capacity * 10_000) / 10_000
 
     def _log(self, body: bytes) -> None:

@@ -67,7 +67,7 @@ def _chain(tokens: Sequence[str], previous: int, size: int) -> list[int]:
 
 
 class HeldBlocks(NamedTuple):
-    """The result of `reserve`: what a request got from the cache, and whether it had to wait."""
+    """The result of reserving blocks of the KV cache for a request: how much of its prompt was cached, and whether it had to wait."""
 
     cached: int  # tokens of its prompt that were in the cache
     waited: bool  # whether it had to wait for free blocks
@@ -105,7 +105,7 @@ class BlockCache:
 
     @asynccontextmanager
     async def reserve(self, prompt: Prompt, answer: int) -> AsyncIterator[HeldBlocks]:
-        """Waits for, and holds, the blocks for a prompt and `answer` tokens, until the context manager exits."""
+        """Waits until the blocks for a prompt and `answer` tokens are free, and holds them until the context manager exits."""
         own = self._count(prompt.tokens + answer) - len(prompt.blocks)
         self.waiting += 1
         try:
@@ -129,7 +129,7 @@ class BlockCache:
         return self.used + own + sum(block not in self._held for block in prompt.blocks) <= self.capacity
 
     def _hold(self, prompt: Prompt, own: int) -> int:
-        """Holds the blocks of a prompt and `own` unshared blocks. Returns the number of prompt tokens that were cached.
+        """Reserves the blocks of a prompt and `own` unshared blocks. Returns the number of prompt tokens that were cached.
 
         As in vLLM the last token is always computed, so a prompt is never cached completely.
         """

@@ -68,7 +68,10 @@ def capture() -> Iterator[Log]:
 
 
 def print_exception(error: BaseException) -> None:
-    """Prints the traceback of an exception to stderr. Truncates its message if that is longer than a log, because printing copies it."""
+    """Prints the traceback of an exception to stderr.
+
+    A message that is longer than the log of a rollout is truncated, because printing copies it.
+    """
     text = str(error)
     if (shortened := cut(text, LOG_LIMIT)) is text:
         traceback.print_exception(error)

@@ -184,7 +184,7 @@ def folder_sha256(paths: Iterable[Path], root: Path, bits: int = EXECUTABLE, ski
             with path.open("rb") as file:
                 content = hashlib.file_digest(file, "sha256").digest()
         else:
-            raise ConfigError(f"{path}: is neither a file, a folder nor a link; take it out")
+            raise ConfigError(f"{path}: is neither a file, a folder nor a link; remove it, because it cannot be hashed")
         kind = "link" if stat.S_ISLNK(mode) else f"{mode & bits:o}"
         for part in (os.fsencode(path.relative_to(root)), kind.encode(), content):
             digest.update(f"{len(part)}:".encode() + part)
@@ -203,7 +203,7 @@ def _entries(path: Path, skips: Callable[[str], bool]) -> Iterator[Path]:
 
 def _stays_inside(link: Path, root: Path) -> None:
     if not link.resolve().is_relative_to(root.resolve()):
-        raise ConfigError(f"{link}: is a link that leads out of {root}; put what it leads to in its place")
+        raise ConfigError(f"{link}: is a link that leads out of {root}; replace it by a copy of the file or folder that it leads to")
 
 
 def shipped(kind: str) -> Path:

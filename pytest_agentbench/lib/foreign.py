@@ -25,7 +25,7 @@ _OLD_COMMAND = re.compile(r"#(?=#\w*\[)")  # ##[...], ##vso[...], ##teamcity[...
 
 
 def block(text: str, *, colours: bool = False) -> str:
-    """Returns a text made harmless (see above), with the same lines. `colours` keeps the colours that pytest has added."""
+    """Makes a text harmless for terminals and CI logs, and keeps its lines. `colours` keeps the colours that pytest has added."""
     if colours and "\x1b" in text:
         parts = iter(_COLOUR.split(text))
         between = _COLOUR.findall(text)
@@ -36,7 +36,7 @@ def block(text: str, *, colours: bool = False) -> str:
 
 
 def one_line(text: str) -> str:
-    """Returns a text made harmless (see above) in one line: line breaks are escaped, too."""
+    """Makes a text harmless for terminals and CI logs, and a single line: its line breaks are escaped."""
     return block(text.replace("\n", "\\n"))
 
 
@@ -50,7 +50,7 @@ def _escape(letter: re.Match[str]) -> str:
 
 
 class ForeignOutput:
-    """Wraps a stream so that text written to it is made harmless, line by line. Other attributes are those of `stream`."""
+    """Wraps a text stream. Text written to it is made harmless for terminals and CI logs, line by line, and passed to `stream`."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream

@@ -54,9 +54,9 @@ class Introductions:
             return None
 
     def _is_late(self, writer: asyncio.StreamWriter) -> None:
-        """Closes a connection whose first frame is late, but only after two more rounds of the event loop.
+        """Closes a connection if its first frame has not arrived after two more rounds of the event loop. Called when its time is over.
 
-        In these, the loop reads data that arrived while it was blocked.
+        In these rounds, the loop reads data that arrived while it was blocked.
         """
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, self._close, writer)

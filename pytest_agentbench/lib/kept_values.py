@@ -1,4 +1,4 @@
-"""The values that messages.jsonl consists of: their ids, the lines in which processes send them, and the ways to write a request as JSON.
+"""The values that messages.jsonl consists of (requests, messages, replies): their ids, their lines, and the styles of JSON in requests.
 
 The first letter of an id says what it names: `f` a form (a request without its messages and other large parts), `p` a part of a form,
 `m` a message, `n` a node (a message with all messages before it), `r` a reply. The rest is a hash of the content.
@@ -38,7 +38,7 @@ def node_id(before: str, message: str) -> str:
 
 
 class ValueLine(NamedTuple):
-    """A line with the JSON text of a value."""
+    """A line of messages.jsonl with a value: a message, a reply, a form, or a part of a form. `text` is its JSON."""
 
     id: str
     text: bytes
@@ -48,7 +48,7 @@ class ValueLine(NamedTuple):
 
 
 class NodeLine(NamedTuple):
-    """A line with a node of the tree of prompts: a message, and the messages before it."""
+    """A line of messages.jsonl with a node: a message, and the node before it, which stands for all earlier messages."""
 
     id: str
     before: str  # id of the node with the messages before it; empty for the first message

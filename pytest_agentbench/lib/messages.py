@@ -134,7 +134,7 @@ def end_with_parent(parent: int, number: signal.Signals) -> None:
 
 
 def end_with_stdin(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
-    """Sets `end` when stdin closes, because the parent process closed it or is dead."""
+    """Sets the event `end` when stdin of this process closes, because the parent process closed it or is dead."""
 
     def readable() -> None:
         if not os.read(sys.stdin.fileno(), 4096):

@@ -26,7 +26,7 @@ class ValueKind(NamedTuple):
     words: str
 
     def read(self, value: T) -> T:
-        """Returns the value if it meets the requirement. Otherwise raises ValueError with the requirement in words."""
+        """Returns the value if it meets the requirement. Otherwise raises ValueError with the requirement in words, such as `a text`."""
         if not self.allows(value):
             raise ValueError(self.words)
         return value
@@ -94,7 +94,10 @@ def _kind(hint: Any, value: object) -> ValueKind | None:
 
 
 def seconds(text: str) -> float:
-    """Returns the seconds of a text such as `200ms`, `90s`, `10m` or `2h`; a number alone is in seconds. Raises ValueError otherwise."""
+    """Converts a text such as `200ms`, `90s`, `10m` or `2h` to seconds. A number without a unit is in seconds.
+
+    Raises ValueError for other texts; its message follows "must be" in the caller's message.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
     if not match:
         raise ValueError("a time such as 90s, 10m or 2h")

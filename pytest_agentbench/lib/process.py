@@ -115,7 +115,7 @@ class Child:
         return f"`python -m {self.module}` {why} (exit code {code}){sigkill}; the end of {self.log.name}:\n{indented(tail(self.log))}"
 
     def cost(self) -> dict[str, float] | None:
-        """Returns the CPU time and peak memory of the running process. See `cost` below."""
+        """Returns the CPU seconds (`cpu_s`) and peak memory (`peak_mib`) of the running child, or None if they are unknown."""
         return cost(self.process.pid)
 
     def stop(self, grace: float = 5) -> None:
@@ -262,7 +262,7 @@ def cost(pid: int) -> dict[str, float] | None:
 
 
 def _peak_kib(pid: int) -> int:
-    """Returns the peak memory of a process, or 0 if it is unknown. psutil has only the current value."""
+    """Returns the peak memory of a process in KiB, or 0 if it is unknown. psutil has only the current value."""
     with contextlib.suppress(OSError):
         lines = (PROC / str(pid) / "status").read_text().splitlines()
         return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)

@@ -49,16 +49,16 @@ class Recording:
             raise ConfigError(f"{path} contains no call with a request and a reply; record a run with --agentbench-keep=all")
 
     def request(self, call: RecordedCall) -> tuple[str, Json]:
-        """Returns the path and the parsed body of a recorded request. Raises NotKept."""
+        """Returns the path and the parsed body of a recorded request. Raises NotKept if messages.jsonl does not have all of it."""
         form = self.conversations.form(call)
         if "body" not in form:
-            raise NotKept("its body is not a JSON object")
+            raise NotKept("the body of the recorded request is not a JSON object, so no request can be compared with it")
         if form["left_out"]:
             raise NotKept(f"{', '.join(form['left_out'])} were not kept; record with --agentbench-keep=all")
         return str(form["path"]), self.conversations.parsed_body(call, form)
 
     def reply(self, call: RecordedCall) -> Any:
-        """Returns the complete answer to a recorded request. Raises NotKept."""
+        """Returns the complete answer to a recorded request, parsed. Raises NotKept if messages.jsonl does not have it."""
         return self.conversations.reply(call)
 
 

@@ -20,7 +20,7 @@ _ABSENT = object()
 
 
 class RequestContent(NamedTuple):
-    """A request without what does not matter for its answer. Two requests with equal digests are the same."""
+    """The parts of a request that matter for its answer, in which requests are compared. Requests with equal digests count as the same."""
 
     path: str  # path below /v1, with its query
     settings: Json  # fields of the body, without the messages and IGNORED
@@ -44,7 +44,7 @@ def digest(value: Any) -> bytes:
 
 
 def fits(recorded: Any, value: Any) -> bool:
-    """Returns whether a value is the recorded one, if every redacted text in the recorded one may stand for any text."""
+    """Returns whether a value equals a recorded value. Where a text was redacted in the recorded value, any text is accepted."""
     if isinstance(recorded, dict) and isinstance(value, dict):
         return recorded.keys() == value.keys() and all(fits(each, value[name]) for name, each in recorded.items())
     if isinstance(recorded, list | tuple) and isinstance(value, list | tuple):
@@ -81,13 +81,13 @@ def common_messages(recorded: RequestContent, asked: RequestContent) -> int:
 
 
 def different_settings(recorded: RequestContent, asked: RequestContent) -> list[str]:
-    """Returns the names of the fields that differ, in alphabetical order."""
+    """Returns the names of the fields, except the messages, in which a request differs from a recorded one, in alphabetical order."""
     names = sorted(recorded.settings.keys() | asked.settings.keys())
     return [name for name in names if not fits(recorded.settings.get(name, _ABSENT), asked.settings.get(name, _ABSENT))]
 
 
 def differences(recorded: RequestContent, asked: RequestContent) -> Iterator[str]:
-    """Yields a phrase for each difference between a request and a recorded one."""
+    """Yields a phrase for each difference between a recorded request and another request, for an error message."""
     if recorded.path != asked.path:
         yield f"it was sent to {recorded.path}, and this one to {asked.path}"
     for name in different_settings(recorded, asked):
@@ -101,7 +101,7 @@ def differences(recorded: RequestContent, asked: RequestContent) -> Iterator[str
 
 
 def _change(before: Any, now: Any) -> str:
-    """Returns what changed. If a value is long, only the part from the first difference on is shown."""
+    """Returns a phrase such as `was X, and is now Y` for a recorded value and the new one. Long values begin near the first difference."""
     if before is _ABSENT or now is _ABSENT:
         return f"was not sent, and is now {_shown(now)}" if before is _ABSENT else f"was {_shown(before)}, and is not sent any more"
     one, other = _text(before), _text(now)

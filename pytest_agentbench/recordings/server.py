@@ -24,10 +24,10 @@ STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Con
 
 
 class Player:
-    """The server. `pace` says when answers are sent: `at_once`, or `recorded` for the recorded times of first output and end."""
+    """Answers HTTP requests with recorded replies. `pace` is `at_once`, or `recorded` to keep the recorded time of each reply."""
 
     def __init__(self, recording: Recording, model: str, pace: str = AT_ONCE, command: str = "", run: str = "") -> None:
-        """Takes a recording, the model name of its backend, the command that made it, and the id of the recorded run."""
+        """`model` is the name of the recorded model, `command` the command that made the recording (for messages), `run` the run's id."""
         self._recording, self._model, self._pace = recording, model, pace
         self._advice = f"; to record again, run `{command}`" if command else ""
         self._tape = Tape(recording, Redactor(), run)
@@ -87,7 +87,7 @@ class Player:
 
 
 def _place(http: web.Request) -> CallPlace | None:
-    """Returns the place that the tap names in a header, or None for requests from elsewhere."""
+    """Returns the rollout and role that make a request, from the header that the tap adds. Returns None without that header."""
     if (text := http.headers.get(PLACE)) is None:
         return None
     suite, scenario, variant, trial, role = json.loads(text)
@@ -99,7 +99,7 @@ def _json(status: int, value: Any, headers: dict[str, str] | None = None) -> web
 
 
 def _failure(call: RecordedCall, reply: Any) -> web.Response:
-    """Returns a recorded error response."""
+    """Returns the HTTP response to a recorded call that the backend answered with an error."""
     headers = {} if call.retry_after_s is None else {"Retry-After": f"{call.retry_after_s:g}"}
     if isinstance(reply, str):
         return web.Response(status=call.status, text=reply, headers=headers)

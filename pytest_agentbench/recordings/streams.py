@@ -16,13 +16,13 @@ _OUTPUT = ("choices", "output", "content")
 
 
 def stream_events(route: str, reply: Any, request: Json, pieces: int = 1) -> Events:
-    """Yields the server-sent events of an answer. `pieces` is about the number of events with output."""
+    """Yields the server-sent events of an answer as bytes. The output is divided into about `pieces` events."""
     length = sum(map(len, _texts([reply.get(name) for name in _OUTPUT])))
     yield from _STREAMS[route](reply, request, max(1, -(-length // pieces)))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yields the texts of a value that is JSON."""
+    """Yields all strings in a JSON value, also in nested lists and objects, but no keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -129,7 +129,7 @@ def _responses(reply: Json, request: Json, size: int) -> Events:
 
 
 def _opened_item(item: Json) -> Json:
-    """Returns an output item as it is when it is opened: without its content."""
+    """Returns an output item of Responses in the form that it has when it is announced: without its content."""
     lists: Json = {name: [] for name in ("content", "summary") if isinstance(item.get(name), list)}
     status = {"status": "in_progress"} if "status" in item else {}
     return {**item, **_emptied(item, ("arguments", "input")), **lists, **status}
@@ -159,7 +159,7 @@ def _messages(reply: Json, request: Json, size: int) -> Events:
 
 
 def _block(block: Json, size: int) -> tuple[Json, list[Json]]:
-    """Returns a content block as it is when it is opened, and its pieces."""
+    """Returns a content block of Messages without its text, as it is announced, and the deltas with that text in pieces."""
 
     def pieces(name: str, kind: str, text: str) -> list[Json]:
         return [{"type": kind, name: piece} for piece in _slices(text, size)]

@@ -1,4 +1,4 @@
-"""Finds the recorded call for a request: by its content, or else by its place in the rollout. Counts what was asked for."""
+"""Finds the recorded call for a request: by its content, or else by its place in the rollout. Counts requests and unused calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_agentbench.runs.run_file import Playback
 
 
 class CallPlace(NamedTuple):
-    """The place of calls: a rollout, and the role in it that makes them."""
+    """The rollout that makes a call, and the role in it."""
 
     key: RolloutKey
     role: str = ""  # empty for the agent itself
@@ -27,11 +27,11 @@ class NotRecorded(LookupError):
 
 
 class Tape:
-    """The recorded calls, and which of them were asked for.
+    """Finds recorded calls for requests, and remembers which calls were used.
 
-    A request is found by its content, first in its own rollout and then in all others. The same request again gets the next recorded
-    answer, and the last one again after that. A request whose recorded form was redacted is found by its place: it is one of the calls of
-    its rollout, and differs from it only in redacted texts.
+    A request is found by its content, first in its own rollout and then in all others. If it was recorded several times, repeating it
+    gets the next recorded answer each time, and then the last one again. If texts of the recorded request were redacted, it is found by
+    its place: the recorded call is of the same rollout and role, and the requests differ only in redacted texts.
     """
 
     def __init__(self, recording: Recording, redact: Callable[[str], str], run: str = "") -> None:
@@ -64,7 +64,7 @@ class Tape:
         return Playback(self._run, len(self._recording.calls), by_content, by_place, missed, len(played), len(played - self._asked))
 
     def find(self, path: str, body: Json, place: CallPlace | None) -> RecordedCall:
-        """Returns the recorded call for a request. Raises NotRecorded."""
+        """Returns the recorded call for a request, or raises NotRecorded. `place` is the rollout and role that make it, if known."""
         if place is not None:
             self._played.add(place.key)
         asked = RequestContent.of(path, body)
@@ -106,7 +106,7 @@ class Tape:
         return RequestContent.of(*self._recording.request(self._recording.calls[number]))
 
     def _miss(self, asked: RequestContent, place: CallPlace | None) -> str:
-        """Returns a sentence about a request that was not found, and the recorded request that is most like it."""
+        """Returns a sentence about a request that was not found: how it differs from the recorded request that is most like it."""
 
         def likeness(number: int) -> tuple[bool, int, int, bool, int]:
             known = self._content(number)

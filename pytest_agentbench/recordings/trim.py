@@ -1,7 +1,7 @@
-"""Writes what playing a recording needs to a single file, for example for the repository of a project.
+"""Writes a recording to a single file, without what is not needed to answer requests from it, for example for a project's repository.
 
-The file has lines with checksums, as messages.jsonl: first the facts about the recording, then the calls, then their values and nodes. It
-has no timestamps of events, no scores and no transcripts.
+The file has lines with checksums, as messages.jsonl. The first line describes the recording. The calls follow, and then the messages and
+other parts of their requests and replies. The file has no timestamps of events, no scores and no transcripts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_agentbench.runs.message_file import MessageFile, with_changed_ids
 
 
 def trim(recording: Recording, facts: Json, file: Path, redact: Callable[[str], str]) -> None:
-    """Writes a recording, redacted once more, to a file. The write is atomic. `facts` are those that a backend needs."""
+    """Writes a recording to a file atomically. `redact` removes secrets. `facts` describes the recorded backend, for example its model."""
     with tempfile.TemporaryDirectory() as draft:
         with MessageFile(Path(draft), redact) as values:
             changed = values.add(_needed_lines(recording))
@@ -34,7 +34,7 @@ def trim(recording: Recording, facts: Json, file: Path, redact: Callable[[str], 
 
 
 def _needed_lines(recording: Recording) -> Iterator[bytes]:
-    """Yields the lines of the values and nodes to which calls refer, each after those that it refers to."""
+    """Yields the lines of messages.jsonl that the calls need, for requests and replies. A line comes after the lines that it refers to."""
     needed: set[str] = set()
     for call in recording.calls:
         recording.conversations.add_ids(call, needed)

@@ -22,7 +22,7 @@ RESET = struct.pack("ii", 1, 0)  # value of SO_LINGER that makes close() send RS
 
 
 class Arrival(NamedTuple):
-    """A complete request that waits until the ones before it are answered."""
+    """A complete request that waits until the earlier requests on its connection are answered."""
 
     id: str
     request: Request
@@ -43,7 +43,11 @@ TOO_LONG = Refusal(431, f"the head of the request is larger than {LARGEST_UNIDEN
 
 
 class RolloutRegister(Protocol):
-    """The methods of the `Relay` that agents' connections use: whether an address exists, refusing a request, and starting an exchange."""
+    """The part of the `Relay` (the state of the tap) that agents' connections use.
+
+    `knows` returns whether a rollout has the address /r/<id>, `refusal` returns the error answer to a request that is not forwarded, and
+    `begin` forwards a request.
+    """
 
     work_queue: FairQueue
     unidentified: dict[AgentConnection, None]  # connections that have not yet named the address of a rollout, oldest first
@@ -56,7 +60,7 @@ class RolloutRegister(Protocol):
 
 
 class AgentConnection(asyncio.Protocol):
-    """One connection from an agent. It has at most one exchange at a time.
+    """One connection from an agent. It has at most one exchange (a request that is being answered) at a time.
 
     Complete requests are queued in `waiting`; `_next` starts the next one when the exchange before it has ended. A `Refusal` in the
     queue is the last entry: after it nothing more is read (`done`), because the rest of the data cannot be parsed. Requests before it
@@ -142,7 +146,7 @@ class AgentConnection(asyncio.Protocol):
             self.transport.close()
 
     def abandon(self) -> None:
-        """Aborts the connection and the exchange on it, because the rollout has ended."""
+        """Aborts the connection and the exchange (the request that is being answered), because the rollout has ended."""
         self.transport.abort()
         self._leave("the rollout ended before the answer was complete")
 
@@ -225,7 +229,7 @@ class AgentConnection(asyncio.Protocol):
                 data = self._declined() + data[offer.args[0] :]
 
     def _declined(self) -> bytes:
-        """Returns the head of the last request without its Upgrade header. Parsing it again treats the request as ordinary HTTP/1.1."""
+        """Declines the upgrade to another protocol: returns the head of the request without its Upgrade header, to be parsed again."""
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         if method == b"CONNECT":
             self._refuse(Refusal(405, "CONNECT is not supported; send requests to the address in OPENAI_BASE_URL"))

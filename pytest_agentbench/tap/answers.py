@@ -16,8 +16,8 @@ BATCH = 32  # reads that are parsed together, after the first event
 class BackendAnswer:
     """The backend's answer to one LLM call. `take` adds data, `end` finishes parsing, and `reader` then has the result or the fault.
 
-    Until the first event of a stream, each `take` parses its data. Afterwards BATCH reads are parsed together, so that forwarding is not
-    delayed. After a fault, or if the answer is too large (`excess`), data is no longer parsed.
+    Until the first event of a stream, each `take` parses its data. Afterwards the data of BATCH calls of `take` is parsed together, so that
+    forwarding is not delayed. After a fault, or if the answer is too large (`excess` says so), data is no longer parsed.
     """
 
     def __init__(self, dialect: Dialect, status: int, headers: Headers) -> None:

@@ -31,7 +31,7 @@ class BudgetedExchange(Protocol):
 
 
 class BudgetTimer:
-    """Ends an exchange that has exceeded one of its time limits.
+    """Ends an exchange (a request and its answer) that has exceeded one of its time limits.
 
     The events of a stream do not restart the timer, because that would cost time for each event. A timer that expires checks when the
     last token came, and starts again if that was recent enough.
@@ -64,9 +64,9 @@ class BudgetTimer:
         self._exchange.failed("timeout_call", f"the call took longer than {self._budgets.call:g} s")
 
     def _check(self) -> None:
-        """Ends the exchange if the next token is overdue, or else schedules another check for the time at which it would be.
+        """Ends the exchange if the next token is overdue. Otherwise schedules another check at the end of the time limit for that token.
 
-        While the first token is awaited, the next check is at most `idle` seconds away: if that token arrives, the limit `idle` applies.
+        Until the first token has arrived, that check is at most `idle` seconds away, because `idle` limits the wait for the second one.
         """
         last, idle = self._exchange.last_output_ns(), self._budgets.idle
         budget = self._budgets.first_token if last is None else idle

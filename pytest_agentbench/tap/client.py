@@ -53,7 +53,10 @@ class TapControl:
         return (await self.ask_for_body(question, kind))[0]
 
     async def ask_for_body(self, question: ToTap, kind: type[Answer]) -> tuple[Answer, bytes]:
-        """Does what `ask` does, and also returns the body of the answer."""
+        """Sends a message and returns the tap's answer, of type `kind`, and the bytes in the body of its frame.
+
+        Raises InfraError if the tap refuses or the connection is lost.
+        """
         if self._loss is not None:
             raise InfraError(self._loss)
         reply: asyncio.Future[tuple[FromTap, bytes]] = asyncio.get_running_loop().create_future()
@@ -61,7 +64,7 @@ class TapControl:
         self._writer.write(wire.pack(question))
         answer, body = await reply
         if isinstance(answer, TapRefusal):
-            raise InfraError(f"the tap refused: {answer.reason}")
+            raise InfraError(f"the tap refused the message {type(question).__name__}: {answer.reason}")
         assert isinstance(answer, kind)
         return answer, body
 
@@ -123,24 +126,27 @@ class Taps:
         await self._ask(PointAt(self.upstream(endpoint)), TapDone)
 
     async def open(self, address: OpenAddress) -> None:
-        """Opens an address for the calls of a rollout. Raises InfraError if it has spending limits and there are several taps."""
+        """Opens a URL path for the calls of a rollout. Raises InfraError if these have spending limits and there are several taps."""
         if len(self._controls) > 1 and (address.limits != NO_LIMITS or address.account):
             raise InfraError("limits of calls, tokens and cost need a single tap; remove --agentbench-taps")
         await self._ask(address, TapDone)
 
     async def messages(self, id: str) -> list[Json]:
-        """Returns the model's messages since the last call of this method, if the tap keeps them. Aborts calls in flight."""
+        """Aborts the LLM calls in flight of a rollout. Returns the texts and tool calls of the complete answers, if the tap keeps them.
+
+        Answers that an earlier call of this method returned are left out.
+        """
         replies = [reply for answer in await self._ask(TakeReplies(id), KeptReplies) for reply in answer.replies]
         return [reply.said for reply in sorted(replies, key=lambda reply: reply.received_ns)]
 
     async def close(self, id: str) -> tuple[tuple[LLMCall, ...], list[bytes]]:
-        """Closes an address. Returns its calls in the order in which they arrived, and the lines for messages.jsonl."""
+        """Closes the address of a rollout. Returns its LLM calls in the order of their arrival, and their lines for messages.jsonl."""
         answers = await asyncio.gather(*(control.ask_for_body(CloseAddress(id), AddressCalls) for control in self._controls))
         calls = sorted((call for answer, _ in answers for call in answer.calls), key=lambda call: call.received_ns)
         return tuple(calls), [line for _, body in answers for line in body.split(b"\n") if line]
 
     def upstream(self, endpoint: Endpoint) -> UpstreamFacts:
-        """Returns an endpoint as it is sent to each tap, with an equal share of the endpoint's rate limit."""
+        """Returns the description of an LLM server that is sent to each tap. Each tap gets an equal share of the server's rate limit."""
         rate = endpoint.requests_per_minute
         each = None if rate is None else rate / len(self._controls)  # The kernel decides which tap gets a call.
         return UpstreamFacts(endpoint.url, endpoint.api_key, endpoint.ca_file, endpoint.headers, each, endpoint.api_key_env)

@@ -51,7 +51,7 @@ class KernelClock:
         return None
 
     def _stepped(self) -> bool:
-        """Measures the offset again. Returns whether it changed by more than slewing explains."""
+        """Measures the offset of the clocks again. Returns whether CLOCK_REALTIME was stepped: it changed more than slewing explains."""
         offset, now = measured_offset(), time.monotonic_ns()
         jumped = abs(offset - self.offset) > APART + SLEW * (now - self.paired_ns)
         self.offset, self.paired_ns = offset, now
@@ -71,7 +71,7 @@ def measured_offset() -> int:
 
 @contextmanager
 def keep_timestamping() -> Iterator[None]:
-    """Keeps kernel timestamps enabled. The kernel stops them if no socket requests them, and takes a moment to start again."""
+    """Keeps kernel timestamps enabled in a `with` block. The kernel stops them if no socket requests them, and is slow to start again."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as holder:
         enable_timestamps(holder)
         yield

@@ -18,7 +18,7 @@ ADDRESS_HOLDS = 30.0  # seconds for which a resolved address is reused
 
 
 class Lookup(NamedTuple):
-    """A name lookup, running or finished."""
+    """A lookup of the addresses of a host name, running or finished."""
 
     answer: asyncio.Task[list[AddrInfoType]]
     until: float  # expiry, seconds of the loop's clock
@@ -101,14 +101,17 @@ class RateLimiter:
     def __init__(self, requests_per_minute: float) -> None:
         """Raises ValueError if the rate is not positive and finite."""
         if not 0 < requests_per_minute < math.inf:
-            raise ValueError(f"{requests_per_minute} is not a valid number of requests per minute")
+            raise ValueError(f"{requests_per_minute} is not a valid number of requests per minute; it must be above 0 and finite")
         self._gap = 60 / requests_per_minute
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[Callable[[], bool], Callable[[int], None], int]] = deque()
         self._free_at = self._loop.time()  # time at which the next call may be sent, seconds of the loop's clock
 
     def take(self, is_over: Callable[[], bool], send: Callable[[int], None]) -> None:
-        """Calls `send` when the rate permits it, with the nanoseconds that the LLM call waited. Drops it if `is_over()` by then."""
+        """Calls `send` as soon as the rate permits another LLM call. Its argument is how long the call waited, in nanoseconds.
+
+        If `is_over()` is true at that time, `send` is not called.
+        """
         self._waiting.append((is_over, send, time.monotonic_ns()))
         if len(self._waiting) == 1:
             self._go()
@@ -132,7 +135,10 @@ READ_BUFFER = memoryview(bytearray(1 << 18))  # shared by all sockets; data is c
 
 
 class SocketReader(Protocol):
-    """Receives the events of a `TimestampedSocket`. `lag_ns` is the time since the kernel timestamp, or None without a reliable one."""
+    """Receives the events of a `TimestampedSocket`.
+
+    `lag_ns` is the time in nanoseconds from the kernel's timestamp of the data to its read, or None without a reliable timestamp.
+    """
 
     def arrived(self, read_ns: int, lag_ns: int | None, data: bytes) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What agents and models say to each other, kept for messages.jsonl: each distinct value once for each address."""
+"""Keeps the requests and replies of LLM calls for messages.jsonl. Equal messages of a rollout are stored once."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ MOST_KEPT = 256_000_000  # bytes that a tap keeps for all open addresses
 
 
 class KeptBytes:
-    """Counts the bytes that all keepers of a tap hold at a time. All of them share one instance."""
+    """The number of bytes (`now`) that all ConversationKeepers of a tap hold together, and its limit (`most`)."""
 
     def __init__(self, most: int = MOST_KEPT) -> None:
         self.now, self.most = 0, most
 
 
 class ConversationKeeper:
-    """Keeps the requests and replies of one address until it is closed.
+    """Keeps the requests and replies of the LLM calls of one rollout (or of one role in it) until the tap closes its address.
 
-    Messages are compared with those of the call before, so only new ones are serialised and hashed. Nothing is kept once the tap has
-    reached its limit (`KeptBytes`); the calls then say so.
+    Messages are compared with those of the call before, so only new ones are serialised and hashed. When the tap has reached its memory
+    limit (`KeptBytes`), further calls are not kept, and `KeptCall.missing` gives the reason.
     """
 
     def __init__(self, kept: KeptBytes, level: str = ALL) -> None:
@@ -56,7 +56,10 @@ class ConversationKeeper:
         self._style = ""  # how the last request was written
 
     def call(self, request: Request, body: Json | None, reply: bytes) -> KeptCall:
-        """Keeps a call, and returns the ids of its lines. `body` is the request's parsed body, None if not parsed. `reply` may be empty."""
+        """Keeps the request and reply of an LLM call. Returns the ids of the lines for messages.jsonl that contain them.
+
+        `body` is the parsed body of the request, or None if it was not parsed yet. `reply` is empty without a reply.
+        """
         if self._kept.now > self._kept.most:
             return KeptCall(missing="limit")
         form: Json = {"path": request.path, "headers": _kept_headers(request)}
@@ -70,16 +73,17 @@ class ConversationKeeper:
         return KeptCall(self._value(FORM, form), node, self._text(REPLY, reply) if reply else "")
 
     def end(self) -> bytes:
-        """Returns all lines, and keeps them no longer."""
+        """Returns all lines for messages.jsonl, joined by newlines, and forgets them."""
         self._kept.now -= self._size
         self._size = 0
         lines, self.lines = self.lines, []
         return b"\n".join(lines)
 
     def _fill(self, form: Json, body: Json) -> str:
-        """Adds the body to `form` (what is kept of a request beside its messages), with nulls in place of messages and large values.
+        """Adds the body of a request to `form`, with null in place of the messages and of large values.
 
-        Keeps the messages, and at the level `all` these values, in lines of their own. Returns the id of the last message's node, or "".
+        The messages are kept in lines of their own, and at the level `all` the large values as well. Returns the id of the last
+        message's node (a message with all messages before it), or "" without messages.
         """
         kept, parts, node = dict(body), {}, ""
         growing = growing_field(body)
@@ -93,9 +97,10 @@ class ConversationKeeper:
         return node
 
     def _pieces(self, value: Any) -> list[Any]:
-        """Returns the messages in `value`, the field of a request that grows with each turn.
+        """Returns the list of messages in `value`, the field of a request that contains the conversation.
 
-        A prompt that is a text counts as messages, too: the pieces of the prompt before, if it continues that, and then the rest.
+        A prompt that is a text is split into messages. If it begins with the prompt of the call before, that one's messages come first,
+        and the added text is the last message.
         """
         if not isinstance(value, str):
             return value if isinstance(value, list) else []
@@ -138,7 +143,7 @@ class ConversationKeeper:
 
 
 def growing_field(body: Json) -> str | None:
-    """Returns the name of the field of a request that grows with each turn, or None if it has none."""
+    """Returns the name of the field of a request that contains the conversation (`messages`, `input` or `prompt`), or None without one."""
     return next((name for name in GROWING if name in body), None)
 
 

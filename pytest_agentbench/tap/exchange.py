@@ -48,7 +48,7 @@ TIMEOUTS = frozenset({"timeout_connect", "timeout_first_token", "timeout_idle", 
 
 
 class Carrier(Protocol):
-    """The backend connection of an exchange."""
+    """The connection to the backend on which an exchange (a request and its answer) takes place."""
 
     @property
     def exchange(self) -> Exchange | None: ...
@@ -61,7 +61,7 @@ class Carrier(Protocol):
 
 
 class CallerConnection(Protocol):
-    """The connection of the agent that made a request."""
+    """The connection of the agent that made a request: the methods with which an exchange answers the request."""
 
     work_queue: FairQueue
     upstream: Carrier | None  # backend connection of the exchange
@@ -84,7 +84,7 @@ class CallerConnection(Protocol):
     def exchange_ended(self, exchange: Exchange) -> None: ...
 
     def abandon(self) -> None:
-        """Aborts the connection and the exchange on it, because the rollout has ended."""
+        """Aborts the connection and the exchange (the request that is being answered), because the rollout has ended."""
 
 
 class Exchange:
@@ -246,7 +246,7 @@ class Exchange:
         return reader.error_kind is None and (reader.done or (broken == "client_gone" and bool(reader.chunks)))
 
     def _fault(self) -> tuple[str | None, str]:
-        """Returns the kind of fault of a complete answer and a sentence, or (None, "")."""
+        """Returns the kind of fault of a complete answer and a sentence about it, or (None, "") if it has none."""
         if self.answer is None:
             return None, ""
         reader = self.answer.reader
@@ -263,7 +263,7 @@ class Exchange:
         return "bad_history" if broken else _status_kind(status), f"HTTP {status}: {message}{advice}"
 
     def _assembled(self, answer: BackendAnswer) -> bytes:
-        """Returns the answer as if it had not been streamed. Some backends do not stream although requested."""
+        """Returns the answer's body as if it had not been streamed. An answer that the backend did not stream is unchanged."""
         return answer.reader.assemble() if answer.reader.chunks else answer.body
 
     def _reply(self, whole: bytes, kind: str | None) -> bytes:
@@ -352,7 +352,7 @@ def _retry_after(value: bytes) -> float | None:
 
 
 def _missing_record(body: bytes) -> str:
-    """Returns the message of a recording that does not contain the request, or an empty string for any other answer."""
+    """Returns the message in the answer of a recording that does not contain the request, or an empty string for any other answer."""
     match json_text.json_object(body):
         case {"error": {"type": type, "message": str(message)}} if type == NOT_RECORDED:
             return beginning(message, LONGEST_MISS)

@@ -73,7 +73,7 @@ def response_head(status: int, headers: Headers) -> bytes:
 def encode_headers(headers: Mapping[str, str]) -> Headers:
     """Returns headers as they are sent, with names in lower case. Raises ValueError for an invalid header."""
     if wrong := [name for name, value in headers.items() if not (NAME.fullmatch(name) and VALUE.fullmatch(value))]:
-        raise ValueError(f"{wrong[0]!r} is not a valid header")
+        raise ValueError(f"{wrong[0]!r} is not a valid header: its name or value has characters that HTTP does not allow")
     return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 
@@ -119,7 +119,8 @@ class Request:
     def wants_upgrade(self, of_token: bool | None) -> bool:
         """Returns whether the tap may request a stream for a call that requests none.
 
-        The setting of the call's address (`of_token`) decides. If that is None, the request's header UPGRADE does.
+        The setting that the pool made for the rollout (`of_token`) decides. If it is None, the request's header
+        `x-agentbench-stream-upgrade` decides.
         """
         return header(self.headers, UPGRADE) == b"yes" if of_token is None else of_token
 
@@ -159,7 +160,7 @@ def refusal(method: bytes, route: str) -> tuple[int, str] | None:
 
 
 def refusal_record(request: Request, sentence: str, kind: str = "refused") -> LLMCall:
-    """Returns the record of a request that is not forwarded."""
+    """Returns the record (an LLMCall with an error) of a request that the tap does not forward. `sentence` is the reason."""
     return LLMCall(
         received_ns=request.received_ns,
         sent_ns=None,

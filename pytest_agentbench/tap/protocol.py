@@ -79,7 +79,7 @@ NO_LIMITS = SpendingLimits()
 
 @dataclass(frozen=True)
 class RolloutAccount:
-    """Limits for all addresses of one rollout together."""
+    """Spending limits for a whole rollout: they apply to the sum of its calls, whichever role makes them."""
 
     id: str
     limits: SpendingLimits
@@ -129,7 +129,7 @@ class CloseAddress:
 
 @dataclass(frozen=True)
 class GetTapStats:
-    """From any client with the token, at any time. The tap answers `TapStats`."""
+    """From any client with the token, at any time: requests the counts in `TapStats`, such as the number of calls in flight."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class AddressCalls:
 
 @dataclass(frozen=True)
 class TapStats:
-    """Answers `GetTapStats`."""
+    """Answers `GetTapStats`: how many calls are in flight, how many addresses are open, and how often the system clock was stepped."""
 
     in_flight: int  # number of requests that are being answered
     open: int  # number of open addresses

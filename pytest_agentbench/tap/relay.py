@@ -48,7 +48,7 @@ MOST_CLOSED = 4096  # closed addresses that are remembered, to tell them from un
 
 @dataclass
 class Caller:
-    """An open address with the calls made under it."""
+    """An open address (the URL path /r/<id> of a rollout, or of a role in it), its settings, and the calls made under it."""
 
     address: OpenAddress
     headers: Headers  # labels that each request gets unless it has a header of that name
@@ -90,7 +90,7 @@ class Relay:
         self.accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()  # accounts of rollouts that have an open address
 
     def knows(self, id: str) -> bool:
-        """Returns whether this is the address of a rollout, running or ended."""
+        """Returns whether /r/<id> is the address of a rollout that runs or has ended."""
         return id in self.open or id in self.closed
 
     def refusal(self, id: str, request: Request) -> Refusal | None:
@@ -175,7 +175,7 @@ class Relay:
                 return TapDone()
             case OpenAddress(id):
                 if id in self.open or id in self.closed:
-                    raise ValueError("an address with this id was opened before")
+                    raise ValueError(f"an address with this id was opened before: {id}")
                 self.open[id] = self._caller(question)
                 return TapDone()
             case TakeReplies(id):
@@ -197,11 +197,11 @@ class Relay:
 
     def _opened(self, id: str) -> Caller:
         if id not in self.open:
-            raise ValueError("no address with this id is open")
+            raise ValueError(f"no address with this id is open: {id}")
         return self.open[id]
 
     def _accounts(self, address: OpenAddress) -> tuple[Account, ...]:
-        """Returns the accounts that count the calls of an address."""
+        """Returns the accounts that count the calls of an address against spending limits: one for its role, one for its rollout."""
         accounts = [] if address.limits == NO_LIMITS else [Account(f"the role {address.role!r}", address.limits)]
         if (shared := address.account) is not None:
             known = self.accounts.get(shared.id) or Account("the rollout", shared.limits)

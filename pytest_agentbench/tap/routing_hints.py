@@ -61,7 +61,7 @@ class Labels:
         return NO_LABEL
 
     def of_rollout(self, id: str, key: RolloutKey, role: str) -> Label:
-        """Returns the label for calls of a role in a rollout. `id` is the id of both in the stack."""
+        """Returns the label for the calls that a role makes in a rollout. `id` stands for this rollout and role in the stack."""
         del key, role
         return self.label(id)
 
@@ -101,7 +101,7 @@ class Labels:
 class ThunderAgentLabels(Labels):
     """Labels for ThunderAgent, in which a rollout is a program. Its router has only Chat Completions, and forwards no headers.
 
-    The router takes the size of a program, and the end of a model's answer, from the first usage report of a stream.
+    At the first usage report of a stream, the router takes the answer as ended and the reported tokens as the size of the program.
     """
 
     confirms_releases = True
@@ -157,7 +157,7 @@ class DynamoLabels(Labels):
 
 @dataclass(frozen=True)
 class RecordingLabels(Labels):
-    """Labels for a recording, which answers a call by its content or by its place in the rollout."""
+    """Labels for the server of a recording: a header of each call names the rollout, and the role that makes the call."""
 
     def of_rollout(self, id: str, key: RolloutKey, role: str) -> Label:
         del id

@@ -135,7 +135,7 @@ class EventReader:
         return self._opened and not (self._line or self._data or self._name or self._after_cr)
 
     def feed(self, reads: Sequence[NetworkRead]) -> list[Event]:
-        """Returns the events that end in these reads."""
+        """Parses the next network reads. Returns the events whose last byte is in them."""
         events: list[Event] = []
         for at_ns, lag_ns, data in reads:
             ended = self._dispatched(self._lines(data))

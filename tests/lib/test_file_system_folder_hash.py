@@ -73,5 +73,5 @@ def test_a_pipe(root: Path) -> None:
     """A pipe is refused by name, because reading it would wait for data."""
     os.mkfifo(root / "tests/pipe")
 
-    with pytest.raises(ConfigError, match="tests/pipe: is neither a file, a folder nor a link; take it out"):
+    with pytest.raises(ConfigError, match="tests/pipe: is neither a file, a folder nor a link; remove it, because it cannot be hashed"):
         sha256(root)

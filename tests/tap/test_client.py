@@ -91,7 +91,7 @@ async def test_invalid_backends(tap: Tap, upstream: UpstreamFacts) -> None:
     id = await tap.open()
     async with backend(answering(said())) as url, agent(tap.port) as caller:
         await tap.point_at(url)
-        with pytest.raises(InfraError, match=f"^the tap refused: calls cannot be sent to {re.escape(upstream.url)}: "):
+        with pytest.raises(InfraError, match=f"^the tap refused the message PointAt: calls cannot be sent to {re.escape(upstream.url)}: "):
             await tap.control.ask(PointAt(upstream), TapDone)
 
         assert 200 == (await caller.ask(request(id))).status

@@ -161,7 +161,7 @@ async def test_without_labels(tap: Tap) -> None:
 async def test_invalid_labels(tap: Tap, headers: dict[str, str]) -> None:
     """Invalid labels are refused, and the address is not opened."""
     before = await tap.control.ask(GetTapStats(), TapStats)
-    with pytest.raises(InfraError, match="the tap refused: the labels of the calls are not valid"):
+    with pytest.raises(InfraError, match="the tap refused the message OpenAddress: the labels of the calls are not valid"):
         await tap.open(label=Label(headers))
 
     assert before == await tap.control.ask(GetTapStats(), TapStats)
@@ -229,14 +229,14 @@ async def test_headers_of_the_backend(tap: Tap) -> None:
 @pytest.mark.parametrize("of_backend", [{"headers": {"a": "b\n"}}, {"headers": {"": "b"}}])
 async def test_invalid_headers(tap: Tap, of_backend: Json) -> None:
     """A backend with an invalid header is refused."""
-    with pytest.raises(InfraError, match="the tap refused: calls cannot be sent to"):
+    with pytest.raises(InfraError, match="the tap refused the message PointAt: calls cannot be sent to"):
         await tap.point_at("http://127.0.0.1:9", **of_backend)
 
 
 @pytest.mark.parametrize("rate", [0, -1])
 async def test_invalid_rates(tap: Tap, rate: float) -> None:
     """A backend whose rate limit is not positive is refused."""
-    with pytest.raises(InfraError, match="the tap refused: calls cannot be sent to"):
+    with pytest.raises(InfraError, match="the tap refused the message PointAt: calls cannot be sent to"):
         await tap.point_at("http://127.0.0.1:9", requests_per_minute=rate)
 
 

@@ -40,7 +40,10 @@ def choose(text: str, choices: Sequence[Any], description: str, *, partly: bool)
 
 
 def flag(text: str, name: str) -> bool | None:
-    """Returns whether the text requests the last word of a flag's name (`include_pending`: pending), or None if it is not in the text."""
+    """Returns the value of the boolean parameter `name`, or None if the last word of the name is not in the text.
+
+    For example, `include_pending` is false if the text has a negation shortly before "pending", and true if "pending" is not negated.
+    """
     name_stems, text_words = stems(name), words(text)
     place = next((index for index, word in enumerate(text_words) if name_stems and stem(word) == name_stems[-1]), None)
     return None if place is None else not NEGATIONS & set(text_words[max(0, place - NEAR) : place])
@@ -55,7 +58,7 @@ def _match(text_stems: Sequence[str], choice: str, gloss_hits: int) -> _Match:
 
 @lru_cache(maxsize=4096)
 def _glosses(choices: tuple[str, ...], description: str) -> list[frozenset[str]]:
-    """Returns, for each choice, the words of its explanation that occur nowhere else in the description."""
+    """Returns, for each choice, the stems of the words that explain it in parentheses and occur nowhere else in the description."""
     matches = [re.search(rf"(?<!\w){re.escape(choice)}\s*\(([^)]{{0,1000}})\)", description) for choice in choices]
     glosses = [frozenset(stems(match[1])) if match else frozenset[str]() for match in matches]
     uses = Counter(word for gloss in glosses for word in gloss)
@@ -202,7 +205,7 @@ class _Filler:
         return _account(phrase, text, described) if phrase and is_account else phrase
 
     def _phrase(self, text: str, role: Hint, *, may_be_small: bool) -> str | None:
-        """Returns the capitalised words after a preposition of the hint `role`. With `may_be_small`, they may be in lower case."""
+        """Returns the name that follows one of the prepositions `role.before` in a text, or None. `may_be_small` also finds lower case."""
         for before in role.before:
             for finder in (texts.names, texts.phrases) if may_be_small else (texts.names,):
                 value = self._first(text, (finder,), before)
@@ -211,7 +214,10 @@ class _Filler:
         return None
 
     def _first(self, text: str, finders: Sequence[Finder], before: str | None = None) -> texts.Plain | None:
-        """Returns the first value of these finders that no other parameter uses. With `before`, it must follow that preposition."""
+        """Returns the first value in `text` that these finders find and no other parameter uses, or None.
+
+        If `before` is set, the value must follow that preposition.
+        """
         for finder in finders:
             for placed in finder(text):
                 if before in (None, placed.before) and (finder, placed.value) not in self._taken:
@@ -238,7 +244,7 @@ def _deciding_hint(hints: Sequence[Hint], name: str) -> Hint | None:
 
 
 def _described(text: str) -> list[Finder]:
-    """Returns the finders for a parameter without a hint: those that fit words of its description, and the one for quotes."""
+    """Returns finders of values for a parameter, chosen by the words of its description, and last the finder of quoted texts."""
     return [*(finder for hint in PLAIN_HINTS if hint.words & set(words(text)) for finder in hint.finders), texts.quotes]
 
 

@@ -136,7 +136,10 @@ _NO_NAMES = frozenset(
 
 
 def _finder(function: Callable[[str], Iterator[PlacedValue]]) -> Finder:
-    """Makes a finder of a generator: sorts the values by position, and caches them, because the parameters of a tool share finders."""
+    """Decorator that makes a finder of a generator function.
+
+    The values are sorted by position, and cached, because the parameters of a tool share finders.
+    """
 
     @lru_cache(maxsize=512)
     def find(text: str) -> tuple[PlacedValue, ...]:

@@ -29,7 +29,7 @@ class Function:
         self._pieces = TextPieces()
 
     def merge(self, delta: Any) -> bool:
-        """Adds a piece. Returns whether it has a name or arguments."""
+        """Adds a piece of the tool call. Returns whether the piece contains a name or arguments."""
         if not isinstance(delta, dict):
             raise Fault(_BAD_CALL, f"the function of a tool call is not an object: {delta!r:.100}")
         name, text = delta.get("name"), delta.get(self._field)
@@ -60,7 +60,7 @@ class StreamedCall:
         self._field, self._function = "function", Function()
 
     def merge(self, delta: Json) -> bool:
-        """Adds a piece. Returns whether it has a name or arguments."""
+        """Adds a piece of the tool call. Returns whether the piece contains a name or arguments."""
         self.id = self.id or delta.get("id")
         if "custom" in delta and self._field != "custom":
             self._field, self._function = "custom", Function("input")
@@ -71,7 +71,7 @@ class StreamedCall:
         return function is not None and self._function.merge(function)
 
     def settled(self) -> Json:
-        """Returns the call as in an answer without streaming, which has no index."""
+        """Returns the complete tool call in the form that an answer without streaming has: as JSON without the index."""
         return {"id": self.id, **self._more, self._field: self._function.settled()}
 
 
@@ -83,7 +83,7 @@ class StreamedCalls:
         self._latest: dict[int, StreamedCall] = {}  # by index
 
     def merge(self, pieces: Any) -> bool:
-        """Adds pieces. Returns whether any of them has a name or arguments."""
+        """Adds pieces of tool calls. Returns whether any of the pieces contains a name or arguments."""
         if not isinstance(pieces, list | None):
             raise Fault(_BAD_CALL, f"the tool calls are not a list: {pieces!r:.100}")
         results = [self._merge_piece(piece) for piece in pieces or ()]
@@ -102,7 +102,7 @@ class StreamedCalls:
         return self._call_of(index, delta).merge(delta)
 
     def _call_of(self, index: int | None, delta: Json) -> StreamedCall:
-        """Returns the call that a piece belongs to, which may be a new one.
+        """Returns the tool call that a piece belongs to, which may be a new one.
 
         The index decides. Some servers omit the index, or use the same index for all calls. There, a piece with a name and a new id
         starts a new call.
@@ -117,7 +117,7 @@ class StreamedCalls:
 
 
 def _opens(delta: Json) -> bool:
-    """Returns whether a piece has a name, as the first piece of a call does."""
+    """Returns whether a piece of a tool call contains the name, as the first piece of each call does."""
     return any(isinstance(delta.get(field), dict) and delta[field].get("name") for field in ("function", "custom"))
 
 
@@ -229,7 +229,7 @@ class ChatReader(ChoicesReader):
 
     @staticmethod
     def hint_fields() -> Collection[str]:
-        """Returns the fields for routers in this API: those of Dynamo, ThunderAgent and Continuum."""
+        """Returns the names of the request fields that tell a router about the rollout: those of Dynamo, ThunderAgent and Continuum."""
         return "nvext", "program_id", "job_id", "is_last_step"
 
     def add(self, event: Event) -> None:

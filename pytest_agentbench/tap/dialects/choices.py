@@ -73,7 +73,7 @@ class Choice(ABC):
 
     @abstractmethod
     def _content(self) -> Json:
-        """Returns the fields with the content: `message`, or `text`."""
+        """Returns the content of the choice as JSON: an object with only the field `message` (Chat Completions) or `text` (Completions)."""
 
 
 class ChoicesReader(DialectReader):

@@ -43,7 +43,7 @@ class CompletionsReader(ChoicesReader):
 
     @staticmethod
     def salted(request: Json, salt: str) -> Json:
-        """Puts the salt (a text that prevents cache hits) before a prompt that is a text. Leaves token lists and lists of prompts."""
+        """Puts the salt (a text that prevents cache hits) before a prompt that is a text. Lists of tokens or prompts stay unchanged."""
         prompt = request.get("prompt")
         return {**request, "prompt": in_front(salt, prompt)} if isinstance(prompt, str) else request
 
@@ -58,5 +58,5 @@ class CompletionsReader(ChoicesReader):
 
     @staticmethod
     def hint_fields() -> Collection[str]:
-        """Returns the only field for routers in this API, which is that of Dynamo."""
+        """Returns the name of the only request field that tells a router about the rollout, which is that of Dynamo."""
         return ("nvext",)

@@ -38,7 +38,7 @@ class ContentBlock:
 
     @property
     def opening_kind(self) -> str:
-        """The kind of chunk that the opening event is: `tool_call` (it contains the name), the kind of its text, or `other` if empty."""
+        """The kind of chunk of the block's first event: `tool_call`, or `content` or `reasoning` if it contains text, else `other`."""
         if self._is_call:
             return "tool_call"
         return next((kind for field, kind in _OUTPUT.values() if settled(self._fields.get(field))), "other")
@@ -122,7 +122,7 @@ class MessagesReader(DialectReader):
 
     @staticmethod
     def hint_fields() -> Collection[str]:
-        """Returns no fields, because servers of this API reject unknown fields and no router is known to use any."""
+        """Returns no names of fields for routers, because servers of this API reject unknown fields and no router is known to use any."""
         return ()
 
     @property
@@ -236,7 +236,7 @@ def _chat_message(role: Any, block: Json) -> Json:
 
 
 def _has_output(block: Json) -> bool:
-    """Returns whether a block is output. Only text and thinking can be empty."""
+    """Returns whether a content block counts as output. Empty text and empty thinking do not, all other blocks do."""
     match block.get("type"):
         case "text":
             return bool(block.get("text"))

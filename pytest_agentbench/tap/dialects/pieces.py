@@ -19,13 +19,14 @@ class TextPieces(list[str]):
 
 
 class Fields(dict[str, Any]):
-    """A JSON object that is still arriving: each value is a result of `grown`."""
+    """A JSON object that is still arriving. Its values are unfinished, too: texts are `TextPieces`, and objects are `Fields`."""
 
 
 def grown(before: Any, more: Any) -> Any:
-    """Returns a value with its next piece added: texts and lists are extended, objects field by field, and null adds nothing.
+    """Adds the next piece of a JSON value (`more`) to what has arrived of it (`before`, None at first), and returns the result.
 
-    May change `before`. `settled` converts the result to plain JSON.
+    Texts and lists are extended, objects field by field, and null adds nothing. May change `before`. The result contains `TextPieces` and
+    `Fields`; `settled` converts it to plain JSON.
     """
     if isinstance(more, str):
         text = before if isinstance(before, TextPieces) else TextPieces()
@@ -43,7 +44,7 @@ def grown(before: Any, more: Any) -> Any:
 
 
 def settled(value: Any) -> Any:
-    """Returns a value from `grown` as plain JSON."""
+    """Converts a value that has arrived completely, a result of `grown`, to plain JSON: pieces of texts are joined."""
     if isinstance(value, TextPieces):
         return "".join(value)
     if isinstance(value, Fields):
@@ -72,7 +73,7 @@ class RepeatedEvents(NamedTuple):
     pieces: TextPieces  # the text that these texts are added to
 
     def texts_in(self, reads: Sequence[NetworkRead]) -> list[bytes]:
-        """Returns the texts of the first reads, up to a read that does not match or whose text must be parsed."""
+        """Returns the texts in the first of these network reads, up to one that does not match the pattern or whose text must be parsed."""
         start, end = self.start, self.end
         first, last = len(start), -len(end)
         parts = []
@@ -88,10 +89,10 @@ class RepeatedEvents(NamedTuple):
 
 
 def repeated(data: bytes, head: Json, delta: Json, name: str, kind: str, pieces: Any) -> RepeatedEvents | None:
-    """Returns a pattern for events like this one, in which only the text of field `name` in `delta` differs.
+    """Returns a pattern for events that equal the one in `data` except for the text of the field `name` in its `delta`.
 
-    `head` is the rest of the event. Returns None if repeating the event would change more than that text, or if the text cannot be
-    located in `data`.
+    `head` contains the other fields of the event. Returns None if merging the event again would change more than that text, or if the
+    text cannot be located in `data`.
     """
     if (
         not isinstance(pieces, TextPieces)

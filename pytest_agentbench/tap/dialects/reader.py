@@ -36,7 +36,7 @@ def without_running_usage(request: Json) -> Json:
 def stream_body(request: Json, not_streamed: Collection[str], **more: Any) -> bytes | None:
     """Returns a request body that requests the same answer as a stream.
 
-    Returns None if the request streams already, sets one of the fields `not_streamed`, or cannot be encoded.
+    Returns None if the request streams already, uses one of the fields in `not_streamed`, or cannot be encoded.
     """
     if request.get("stream") not in (None, False) or any(request.get(name) for name in not_streamed):
         return None
@@ -186,7 +186,7 @@ class DialectReader(AnswerReader, ABC):
             self.chunks.append(Chunk(at_ns, kind, own_stamp, lag_ns, tokens))
 
     def take_repeated(self, reads: Sequence[NetworkRead]) -> int:
-        """Merges the first reads that only continue the text of the last event, without parsing them. Returns their number.
+        """Merges the first of these network reads without parsing them, if they only continue a text. Returns the number of merged reads.
 
         Each read must begin with a new event.
         """
@@ -200,7 +200,7 @@ class DialectReader(AnswerReader, ABC):
         return len(parts)
 
     def end(self) -> None:
-        """Ends the stream. Sets a fault if something is missing."""
+        """Ends the stream. Sets a fault if something is missing in the answer."""
         self._over = True
         if self.error_kind is None:
             try:
@@ -270,7 +270,7 @@ class DialectReader(AnswerReader, ABC):
     @staticmethod
     @abstractmethod
     def hint_fields() -> Collection[str]:
-        """Returns the fields that may tell a router about the rollout. Servers of some APIs reject unknown fields."""
+        """Returns the names of the request fields that may tell a router about the rollout. Servers of some APIs reject unknown fields."""
 
     @abstractmethod
     def _merge(self, data: Json) -> tuple[str, int | None]:
@@ -303,7 +303,7 @@ class DialectReader(AnswerReader, ABC):
 def expect(kind: type[T], value: Any) -> T:
     """Returns `value`, or raises ValueError if it is not a `kind`."""
     if not isinstance(value, kind):
-        raise ValueError(f"{type(value).__name__} instead of {kind.__name__}")  # noqa: TRY004 - the data is wrong, not the code
+        raise ValueError(f"expected {kind.__name__}, found {type(value).__name__}")  # noqa: TRY004 - the data is wrong, not the code
     return value
 
 
@@ -327,7 +327,10 @@ def id_of(answer: Json) -> str | None:
 
 
 def server_report(answer: Json) -> Json | None:
-    """Returns Dynamo's EXTRA_FIELDS from `nvext`, or None. They are complete in the last chunk and in an answer without streaming."""
+    """Returns the fields that Dynamo adds to `nvext` of an answer (the worker and its timing), or None without them.
+
+    They are complete in the last chunk of a stream and in an answer without streaming.
+    """
     nvext = answer.get("nvext")
     report = {name: nvext[name] for name in EXTRA_FIELDS if nvext.get(name) is not None} if isinstance(nvext, dict) else {}
     return report or None

@@ -85,7 +85,7 @@ class ResponsesReader(DialectReader):
 
     @staticmethod
     def hint_fields() -> Collection[str]:
-        """Returns the only field for routers in this API, which is that of Dynamo."""
+        """Returns the name of the only request field that tells a router about the rollout, which is that of Dynamo."""
         return ("nvext",)
 
     @property
@@ -189,7 +189,7 @@ def _text_of(message: Json) -> str:
 
 
 def _has_output(item: Json) -> bool:
-    """Returns whether an output item is output. Only messages and reasoning can be empty."""
+    """Returns whether an item of the answer counts as output. Empty messages and empty reasoning do not, all other items do."""
     if item.get("type") == "message":
         parts = expect(list, item.get("content") or [])
         return any(part.get("text") or part.get("refusal") for part in parts if isinstance(part, dict))

@@ -103,7 +103,7 @@ async def test_the_life_of_an_address(taps: TapPorts, router: Router, secret: st
 async def test_an_address_that_the_tap_refuses(taps: TapPorts, secret: str) -> None:
     """An address that the tap refuses is reported as opened, because it might be open, and then as closed without calls."""
     entries: list[PoolEntry] = []
-    for refusal in ("", "the tap refused: an address with this id was opened before"):
+    for refusal in ("", "the tap refused the message OpenAddress: an address with this id was opened before"):
         entries.clear()
         async with addresses(taps, NOTHING, secret, entries.append) as pool:
             if refusal:

@@ -226,7 +226,7 @@ async def test_a_rollout_goes_to_the_journal_and_then_to_its_test() -> None:
         message, line = await controller.next_message()
         assert isinstance(message, protocol.RolloutFinished)
         assert (ROLLOUT.key, "scenario", "infra_error") == (message.key, message.kind, message.status)
-        assert "the tap refused: it is full" == rollout_of(line).reason
+        assert "the tap refused the message OpenAddress: it is full" == rollout_of(line).reason
 
         controller.tell(protocol.RecordLine(), b'{"redacted": true}')
         assert (RecordedRollout(None, over=False), b'{"redacted": true}') == await test.answer(ROLLOUT)
