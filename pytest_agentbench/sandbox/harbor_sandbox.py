@@ -90,7 +90,7 @@ class HarborSandbox:
         another: Callable[[], Awaitable[HarborSandbox]] | None = None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """`environment` is a running BaseEnvironment. `another` opens a second one for the same task. `on_end` is called after the end."""
+        """`environment` is a running BaseEnvironment. `another` opens a second sandbox for the task. `on_end` is called after the end."""
         self.kind = kind
         self._environment, self._another, self._on_end = environment, another, on_end
         self._what = f"the sandbox {kind} {environment.session_id}"

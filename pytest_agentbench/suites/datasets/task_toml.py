@@ -38,7 +38,7 @@ class TomlTable(BaseModel):
 
 
 class Phase(TomlTable):
-    """Common keys of `[agent]` and `[verifier]`."""
+    """The keys that the tables `[agent]` and `[verifier]` of a task.toml have in common."""
 
     user: str | None = None  # None: user of the image
     network_mode: Network | None = None  # None: network mode of `[environment]`
@@ -234,7 +234,7 @@ def read_task_toml(file: Path) -> TaskToml:
 
 
 def without_host(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables with each template replaced by its default, because a sandbox has no access to variables of the host."""
+    """Returns the variables with each `${NAME:-default}` replaced by its default, because a sandbox has no variables of the host."""
     return {name: (match[2] or "") if (match := _TEMPLATE.fullmatch(value)) else value for name, value in env.items()}
 
 
