@@ -181,7 +181,8 @@ class ExpertContext:
 def budget(tool: str, context_length: int | None) -> ContextBudget:
     """Returns how much of the notebook fits into an expert's prompt for a tool.
 
-    If the model's context is too short for the full budget and the expert's longest answer together, both are reduced in proportion.
+    If the full budget and the expert's longest answer together exceed the model's context, the budget is reduced by the factor that makes
+    both of them fit.
     """
     full = BUDGETS[tool]
     share = min(1.0, (context_length or math.inf) / (full.all + PARAMETERS[tool]["max_tokens"]))

@@ -93,7 +93,7 @@ class ModelFacts:
     def _room(self, body: Json, limit: int) -> int | None:
         """Returns how many tokens an answer can have if `limit` tokens certainly do not fit into the context, else None.
 
-        It also returns None if little space is left, because the prompt is only estimated. A refusal of the server has the exact number.
+        It also returns None if little space is left, because the prompt is only estimated. If the server refuses the request, its error message has the exact number.
         """
         characters = _prompt_characters(body)
         if self.context_length is None or characters // MOST + limit <= self.context_length:
@@ -104,7 +104,7 @@ class ModelFacts:
     def corrected(self, body: Json, status: int, content: bytes) -> Correction | None:
         """Corrects a request that the server has refused, or returns None if its error message suggests no correction.
 
-        The fact that the message tells about the model is stored, so later requests are corrected before they are sent.
+        What the message says about the model is stored in this object, so later requests are corrected before they are sent.
         """
         if status not in REFUSALS:
             return None

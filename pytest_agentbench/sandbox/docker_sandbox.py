@@ -240,7 +240,7 @@ class DockerSandbox:
         if file is None:
             raise FileNotFoundError(f"there is no {source} in the sandbox")
         if isinstance(file, str):
-            raise OSError(f"{source} in the sandbox: {file}")
+            raise OSError(f"{source} in the sandbox cannot be read: {file}")
         return file
 
     def _get(self, source: str, most: int) -> File | str | None:

@@ -82,7 +82,7 @@ class Sandbox(CommandRunner, Protocol):
         """Kills all processes inside. Files can be read afterwards, but commands may fail."""
 
     async def changed_files(self, tests: Path) -> tuple[str, ...] | None:
-        """Returns the files that an agent changed before `end_processes` and that `tests` may use, or None if that is unknown."""
+        """Returns the files that an agent changed before `end_processes` and that the verifier (`tests`) may use. None if unknown."""
 
     async def bring_tests(self, tests: Path, user: str | None) -> int:
         """Replaces /tests by a copy of `tests`, and /logs/verifier by an empty folder that belongs to `user`. Returns the user's id.

@@ -139,7 +139,10 @@ def f1(expected: int, actual: int, matched: int, *remarks: str) -> Score:
 
 
 def share_of_calls(expected: int, actual: int, matched: int, whole: int, remark: str) -> Score:
-    """Returns the score `matched` / `whole`, or 1.0 if `whole` is 0. All are numbers of calls; three of them are the parts of the score."""
+    """Returns the score `matched` / `whole`, or 1.0 if `whole` is 0.
+
+    All are numbers of calls. The parts of the score are the numbers of expected, actual and matched calls.
+    """
     parts = {"expected": expected, "actual": actual, "matched": matched}
     return Score(matched / whole if whole else 1.0, parts, f"{matched} of {whole}; {remark}")
 

@@ -221,7 +221,7 @@ def _default_name(kind: str, value: str) -> str:
 
 
 def _value_name(path: str, value: str) -> str:
-    """Returns the name of an arm that sets `path` to `value`: a word alone (`round_robin`), other values after the key (`concurrency_8`)."""
+    """Returns the name of an arm that sets `path` to `value`: a word alone (`round_robin`), any other after the key (`concurrency_8`)."""
     alone = value[0].isalpha() and value.lower() not in ("true", "false", "null", "yes", "no", "on", "off", DEFAULT)
     return _word(value if alone else f"{path.rpartition('.')[2]}_{value}")
 

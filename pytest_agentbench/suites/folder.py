@@ -1,7 +1,8 @@
 """Reads the folder of a suite: suite.yaml and the data become a Suite. An error is a ConfigError with one sentence.
 
-Two config files, with which OpenThoughts' tasks are run in Harbor (a harness for terminal tasks), can be settings of the agent `terminal`:
-agent_config.json (an agent) and config.yaml (a model and its vLLM server). `with_modes` adds to labels how arguments are compared.
+Also reads the two config files with which OpenThoughts' tasks are run in Harbor, a harness for terminal tasks: agent_config.json (an agent)
+and config.yaml (a model and its vLLM server). They become settings of the agent `terminal`. `with_modes` adds the comparison modes of
+arguments to labels (expected calls).
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ Answers = dict[str, AnswerSpec]
 
 
 class VariantSpec(Spec):
-    """A variant of a suite: settings of agent and tools and canned answers that replace those of the suite, and its number of scenarios."""
+    """A variant of a suite: agent settings, tools and canned answers that replace those of the suite, and its largest number of scenarios."""
 
     agent: dict[str, JsonValue] = Field(
         default={},

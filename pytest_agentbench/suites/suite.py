@@ -258,7 +258,7 @@ def question(messages: Sequence[Json]) -> str:
 
 
 def in_place_of(agent: Any, kind: str) -> Json:
-    """Returns settings for an agent of the kind `kind`, which replaces `agent`. Of its settings, only sampling parameters are kept."""
+    """Returns settings for an agent of the kind `kind`, which replaces `agent` and keeps only its sampling parameters."""
     sampling = {name: value for name, value in agent.items() if name in SAMPLING} if isinstance(agent, dict) else {}
     return {"kind": kind, **sampling}
 

@@ -274,7 +274,10 @@ async def test_further_drafts_begin_with_the_same_state(folder: Path) -> None:
         (settings("number"), "tools: './shop.py:number' is a int, and must be a class whose methods are tools"),
         (settings("Bare"), "tools: './shop.py:Bare': Bare has no tools; give each public method that is a tool a docstring"),
         (settings("Asks"), "tools: './shop.py:Asks': the constructor of Asks has an unknown parameter: colour; known: scenario, state"),
-        (settings("Many"), r"tools: './shop.py:Many': the tool 'tell' has a parameter that models cannot pass by name: \*items"),
+        (
+            settings("Many"),
+            r"tools: './shop.py:Many': the tool 'tell' has a parameter that models cannot pass: \*items; use one that is passed by name",
+        ),
         (settings("Odd"), "tools: './shop.py:Odd': the parameters of the tool 'tell' cannot be described by a JSON Schema: .*"),
         (
             settings("Lost"),

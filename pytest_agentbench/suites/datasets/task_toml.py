@@ -32,7 +32,7 @@ Network = Literal["public", "no-network", "allowlist"]
 
 
 class TomlTable(BaseModel):
-    """Base of all tables of a task.toml. Values are not converted to other types, and unknown keys are kept so that they can be named."""
+    """Base of all tables of a task.toml. Values are not converted to other types. Unknown keys are kept for messages."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
