@@ -93,7 +93,8 @@ class ModelFacts:
     def _room(self, body: Json, limit: int) -> int | None:
         """Returns how many tokens an answer can have if `limit` tokens certainly do not fit into the context, else None.
 
-        It also returns None if little space is left, because the prompt is only estimated. If the server refuses the request, its error message has the exact number.
+        It also returns None if little space is left, because the prompt is only estimated. If the server refuses the
+        request, its error message has the exact number.
         """
         characters = _prompt_characters(body)
         if self.context_length is None or characters // MOST + limit <= self.context_length:

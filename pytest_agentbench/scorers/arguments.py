@@ -199,7 +199,10 @@ def _identical(one: Any, other: Any) -> bool:
 
 
 def accepted(label: Json) -> dict[str, list[Any]]:
-    """Returns argument -> right values, for a label with `parameters` or with `accepts`. Arguments that are not compared (mode `ignore`) are left out."""
+    """Returns argument -> right values, for a label with `parameters` or with `accepts`.
+
+    Arguments that are not compared (mode `ignore`) are left out.
+    """
     modes = label.get("modes") or {}
     accepts = label["accepts"] if "accepts" in label else {name: [value] for name, value in (label.get("parameters") or {}).items()}
     return {name: list(values) for name, values in accepts.items() if modes.get(name) != "ignore"}
