@@ -127,9 +127,9 @@ class Command:
         return program
 
     async def _record_run(self, content: bytes, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-        """Adds the program, its calls and its conversation to the rollout. Returns its answer. Raises AgentError if the program failed.
+        """Records the run of the program: its end, its tool calls and its conversation. Returns the program's answer.
 
-        `content` is the report of the supervisor process.
+        `content` is the report of the supervisor process, as JSON. Raises AgentError if the program failed.
         """
         command = shlex.join(self.program)
         try:
@@ -154,7 +154,10 @@ class Command:
         return Answer(answer)
 
     def _conversation(self, answers: Sequence[Json], answer: str, tools: Toolbox) -> list[Json]:
-        """Returns the messages of the conversation, rebuilt from the model's answers. Records the tool calls and adds their results."""
+        """Returns the messages of the conversation, rebuilt from the model's `answers` and the program's final `answer`.
+
+        Records the tool calls in `answers`, except those of `own_tools`. Their results are placeholders, because the program executes them.
+        """
         messages: list[Json] = []
         for turn, each in enumerate(answers, 1):
             calls = [{**call, "id": call["id"] or f"call-{turn}-{place}"} for place, call in enumerate(each["tool_calls"])]

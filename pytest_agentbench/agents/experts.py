@@ -60,7 +60,7 @@ class Notebook:
 
 
 def newest(pieces: Sequence[str], tokens: int) -> list[str]:
-    """Returns as many pieces from the end of the list as fit into `tokens` together."""
+    """Returns the last texts of a list: as many as fit into `tokens` tokens together."""
     kept = len(pieces)
     while kept and (tokens := tokens - estimated_tokens(pieces[kept - 1])) >= 0:
         kept -= 1
@@ -155,7 +155,9 @@ class ExpertContext:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(WAIT)) as session, session.post(url, json=body) as response:
                 content = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise InfraError(f"the retriever at {url} does not answer; see `retriever`: {error!r}{await self._log()}") from error
+            raise InfraError(
+                f"the retriever at {url} does not answer; start it, or correct `retriever`: {error!r}{await self._log()}"
+            ) from error
         if response.status != 200:
             raise InfraError(f"the retriever at {url} answered HTTP {response.status}: {beginning(content, 200)}{await self._log()}")
         try:
@@ -179,7 +181,8 @@ class ExpertContext:
 def budget(tool: str, context_length: int | None) -> ContextBudget:
     """Returns how much of the notebook fits into an expert's prompt for a tool.
 
-    If the model's context is too short for the full budget and the longest answer, the budget shrinks so that both keep their shares.
+    If the full budget and the expert's longest answer together exceed the model's context, the budget is reduced by the factor that makes
+    both of them fit.
     """
     full = BUDGETS[tool]
     share = min(1.0, (context_length or math.inf) / (full.all + PARAMETERS[tool]["max_tokens"]))

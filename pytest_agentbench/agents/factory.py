@@ -134,7 +134,10 @@ def _is_function(agent_type: object) -> bool:
 
 
 def _options(agent_type: Any) -> dict[str, Mapping[str, bool]]:
-    """Returns the options of an agent's class or function: name -> metadata (AN_AGENT if it holds an agent). Empty for anything else."""
+    """Returns the options of an agent's class or function: name -> metadata of the dataclass field, which marks agents and prompts.
+
+    Options of functions have no metadata. The result is empty if `agent_type` is neither a dataclass nor a function.
+    """
     if dataclasses.is_dataclass(agent_type):
         return {each.name: each.metadata for each in dataclasses.fields(agent_type)}
     return {name: {} for name in options_of(agent_type)} if _is_function(agent_type) else {}
@@ -169,7 +172,7 @@ def brings_code(settings: Any, folder: Path) -> bool:
 
 
 def prompts_of(agent: Agent) -> dict[str, str]:
-    """Returns the prompts of this agent and of those that it wraps: option -> text."""
+    """Returns the prompts of this agent and of those that it wraps: option -> text. For a wrapped agent, the option is `wraps.PROMPT`."""
     prompts: dict[str, str] = {}
     for name, metadata in _options(type(agent)).items():
         if metadata.get("prompt"):

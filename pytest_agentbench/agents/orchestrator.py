@@ -202,5 +202,5 @@ def _tool(name: str) -> Tool:
 
 
 def _first(calls: list[tuple[RequestedCall, ToolCall]]) -> tuple[RequestedCall, ToolCall] | None:
-    """Returns the first valid call, or the first one if all are invalid, or None if there are no calls."""
+    """Returns the first valid tool call of an answer, or its first one if all are invalid, or None if it has none."""
     return next((each for each in calls if not each[1].problem), calls[0] if calls else None)

@@ -62,7 +62,10 @@ _DONE = re.compile(rf"^[ \t>*`]*{DONE}[ \t*`.]*\r?$", re.MULTILINE)
 
 
 class FencedAnswer(NamedTuple):
-    """A parsed answer of a model that writes its commands in fenced blocks (`style: text`). An invalid answer has none and is not done."""
+    """The parsed answer of a model that writes its commands in fenced blocks (`style: text`).
+
+    An invalid answer has no commands and is not done.
+    """
 
     commands: tuple[str, ...]  # contents of its blocks of commands
     done: bool  # whether it says that the task is done
@@ -81,7 +84,7 @@ def read_fenced_answer(text: str) -> FencedAnswer:
 def _blocks(text: str) -> Iterator[str]:
     """Yields the contents of each fenced block of commands that is closed.
 
-    The text is searched only once for a missing closing fence of each length, so that many unclosed blocks cost little.
+    If no closing fence of some length was found, later fences of that length are skipped, so that many unclosed blocks cost little time.
     """
     place, unclosed = 0, set[str]()
     while opening := _OPENING.search(text, place):

@@ -37,9 +37,9 @@ class Tap(Protocol):
         """Creates a token for an attempt of the rollout `key`. Returns an address with the token, which permits the calls in `access`."""
 
     async def said(self, id: str) -> list[Json]:
-        """Returns the model's messages to the address with the token `id`, since the last call of this method.
+        """Returns the model's answers at the address with the token `id` since the last call of this method.
 
-        Cancels the LLM calls in progress. Needs an address that was opened with `Access.keep`.
+        Cancels the LLM calls in progress. The address must have been opened with `Access.keep`, so that the tap keeps the answers.
         """
 
     async def close(self, id: str) -> Sequence[LLMCall]:
@@ -71,7 +71,7 @@ class ModelAddresses:
     ) -> None:
         """Creates the object without opening an address.
 
-        `roles` is role -> settings from the suite. `limits` are those that the agent and its roles share.
+        `roles` is role -> settings from the suite. `limits` are the most calls, tokens and costs of the agent and its roles together.
         """
         self._tap, self._key, self._session, self._roles = tap, key, session, roles
         self._account: Json = {"account": secrets.token_hex(8), "limits": dict(limits)} if limits else {}
@@ -105,7 +105,7 @@ class ModelAddresses:
             return self._open[known][1]
 
     async def _said(self) -> list[Json]:
-        """Returns the model's messages to the agent since the last call of this method. Raises InfraError if the tap does not answer."""
+        """Returns the model's answers to the agent since the last call of this method. Raises InfraError if the tap does not answer."""
         assert self._agent is not None
         return await self._tap.said(self._agent)
 

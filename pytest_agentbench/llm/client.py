@@ -104,7 +104,8 @@ class ModelFacts:
     def _room(self, body: Json, limit: int) -> int | None:
         """Returns how many tokens an answer can have if `limit` tokens certainly do not fit into the context, else None.
 
-        It also returns None if little space is left, because the estimate is too coarse then. The server's refusal has the exact number.
+        It also returns None if little space is left, because the prompt is only estimated. If the server refuses the
+        request, its error message has the exact number.
         """
         characters = _prompt_characters(body)
         if self.context_length is None or characters // MOST + limit <= self.context_length:
@@ -115,7 +116,7 @@ class ModelFacts:
     def corrected(self, body: Json, status: int, content: bytes) -> Correction | None:
         """Corrects a request that the server has refused, or returns None if its error message suggests no correction.
 
-        The fact about the model in the message is kept, so later requests are right at once.
+        What the message says about the model is stored in this object, so later requests are corrected before they are sent.
         """
         if status not in REFUSALS:
             return None
@@ -168,7 +169,7 @@ def _texts(message: Json) -> list[str]:
 
 
 def _with_limit(body: Json, most: int | None) -> Json:
-    """Returns a request whose length limits are at most `most` tokens. None changes nothing."""
+    """Returns a request whose length limits are at most `most` tokens. If that is None, returns the request unchanged."""
     return body if most is None else {**body, **{name: min(limit, most) for name, limit in _limits(body).items()}}
 
 
@@ -291,7 +292,7 @@ class LLM:
         """Returns the model's answers since the last call of this method, as {text, tool_calls: [{id, name, arguments}]}.
 
         It is meant for agents with `black_box`, whose own code calls the model without this client. Incomplete answers are left out, and
-        calls in progress are cancelled, so that code should have ended. Raises InfraError if the tap does not answer.
+        calls in progress are cancelled, so call it after that code has ended. Raises InfraError if the tap does not answer.
         """
         await refuse_abandoned()
         return [*map(json_text.readable, await self._said())] if self._said is not None else []
@@ -299,8 +300,8 @@ class LLM:
     async def chat(self, messages: Sequence[Json], tools: Sequence[Json] = (), **overrides: Any) -> Reply:
         """Makes one Chat Completions call. `overrides` are request fields such as temperature or tool_choice. The reply may be empty.
 
-        Fields get the names that the model accepts. If the server refuses a field or length, the call is corrected and repeated, once for
-        each of them.
+        Fields get the names that the model accepts. If the server refuses a field or length, the call is corrected and repeated, at most
+        once for each field and once for the length.
 
         Raises:
             LimitReached: The context is full.
@@ -316,7 +317,9 @@ class LLM:
             choice = answer["choices"][0]
             message = {"role": "assistant", **{name: value for name, value in choice["message"].items() if value is not None}}
         except (LookupError, TypeError, AttributeError) as error:
-            raise InfraError(f"the server's answer to a chat contains no message: {beginning(str(answer), 200)}") from error
+            raise InfraError(
+                f"the server's answer to a chat request contains no message; is it a model server? {beginning(str(answer), 200)}"
+            ) from error
         message.setdefault("content", "")
         reply = Reply(message, choice.get("finish_reason"), answer.get("usage") or {})
         self.transcript = [*messages, reply.message]
@@ -345,8 +348,8 @@ class LLM:
     async def _answer(self, session: aiohttp.ClientSession, body: Json, called: int) -> Any:
         """Sends a request, and returns the answer as JSON.
 
-        If the server refuses a field or length, the request is corrected and sent again, once for each of them. Raises `failure` if the
-        server refuses it for another reason.
+        If the server refuses a field or length, the request is corrected and sent again, at most once for each field and once for the
+        length. Any other refusal raises the exception that the function `failure` returns.
         """
         corrected: set[str] = set()
         while True:
@@ -362,7 +365,9 @@ class LLM:
         try:
             return json_text.readable(json_text.loads(content))
         except ValueError as error:
-            raise InfraError(f"the server's answer to a chat is not JSON: {beginning(content, 200)!r}") from error
+            raise InfraError(
+                f"the server's answer to a chat request is not JSON; is it a model server? {beginning(content, 200)!r}"
+            ) from error
 
     async def _send(self, session: aiohttp.ClientSession, body: bytes, called: int) -> tuple[int, bytes]:
         """Sends one request. Returns (status, content) of the answer."""

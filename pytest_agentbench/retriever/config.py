@@ -72,7 +72,7 @@ class RetrieverFile(RetrieverConfig):
 
     @property
     def config(self) -> RetrieverConfig:
-        """The settings without `python`, for the process."""
+        """The settings for the process of the retriever: all except `python`, its interpreter."""
         return RetrieverConfig(**self.model_dump(exclude={"python"}))
 
 
@@ -97,7 +97,7 @@ def read_settings(file: Path) -> RetrieverFile:
 
 
 def _below(folder: Path, text: str) -> str:
-    """Returns an absolute path. A text that begins with an environment variable stays unchanged."""
+    """Returns the absolute path for one relative to `folder`. A text that begins with an environment variable (`$`) stays unchanged."""
     return text if text.startswith("$") else str(folder / Path(text).expanduser())
 
 

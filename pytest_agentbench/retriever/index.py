@@ -70,7 +70,7 @@ class Embedder(Protocol):
     """Computes the vectors of texts: `Server` by HTTP, or `InProcess` with a model in this process."""
 
     async def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Returns one row of length 1 for each text. Raises BackendError if that fails."""
+        """Returns a matrix with the vector of each text as a row, scaled to norm 1. Raises BackendError if that fails."""
 
 
 def embedder(spec: EmbeddingsSpec) -> Embedder:
@@ -135,7 +135,7 @@ class InProcess:
 
 
 def _unit(rows: Any) -> NDArray[np.float32]:
-    """Scales rows to length 1, so that inner products are cosines. Rows of zeros stay unchanged."""
+    """Returns a matrix of the vectors in `rows`, scaled to norm 1, so that inner products are cosines. Zeros stay unchanged."""
     import numpy as np
 
     try:
@@ -222,14 +222,14 @@ def _on_gpus(library: Any, index: Any) -> Any:
 
 
 async def build(corpus: Path, folder: Path, embedder: Embedder) -> int:
-    """Writes the index of a corpus, for inner products, to a folder. Returns the number of documents."""
+    """Builds the index of the documents in a file, and writes it to a folder. Returns the number of documents."""
     documents = read_corpus(corpus)
     _write(documents, await embedder.vectors([text_of(document) for document in documents]), folder)
     return len(documents)
 
 
 def _write(documents: Sequence[Json], vectors: NDArray[np.float32], folder: Path) -> None:
-    """Writes both files. The index is written last, so that a folder with an index also has the documents."""
+    """Writes documents and vectors as the two files of an index. The vectors are last, so a folder that has them also has the documents."""
     library = faiss()
     index = library.IndexFlatIP(vectors.shape[1])
     index.add(vectors)

@@ -47,7 +47,7 @@ class Bubblewrap:
         self._running: set[Process] = set()
 
     async def start(self) -> None:
-        """Runs a command as a test. Raises InfraError with the reason if that is not possible, for example if the kernel forbids it."""
+        """Checks that Python runs in the sandbox. Raises InfraError with the reason if not, for example if the kernel forbids it."""
         try:
             done = await self.exec("exec python3 -c pass", seconds=PROBE)
         except InfraError:

@@ -183,7 +183,10 @@ def _check(response: Any) -> None:
 
 
 def _pieces(reader: Any, connection: socket.socket, deadline: float) -> Iterator[bytes]:
-    """Yields the output of a command. The engine sends it in frames with a header of eight bytes, of which the last four are the length."""
+    """Yields the output of a command as it arrives.
+
+    The Docker Engine sends it in frames with a header of eight bytes, of which the last four are the length.
+    """
     rest, waiting = 0, bytearray()
     while True:
         connection.settimeout(max(deadline - time.monotonic(), 0.001))

@@ -33,7 +33,7 @@ _LAST_LINES = 20  # lines of output of a failed build in its error
 
 
 def image_of(task: Task) -> str:
-    """Returns the name of a task's image in the engine."""
+    """Returns the name of a task's image in the Docker Engine."""
     return task.image or f"agentbench-task:{task.image_digest}"
 
 
@@ -109,7 +109,7 @@ ANSWER = 120.0  # seconds for an answer of the engine, which may be starting man
 
 
 def client() -> Any:
-    """Returns a client of the engine that DOCKER_HOST names. The caller closes it. Raises InfraError if no engine answers."""
+    """Returns a client of the Docker Engine that DOCKER_HOST names. The caller closes it. Raises InfraError if no engine answers."""
     with infra():
         engine = connect()
     engine.api.timeout = ANSWER
@@ -118,7 +118,7 @@ def client() -> Any:
 
 @contextmanager
 def infra(what: str = "") -> Iterator[None]:
-    """Converts errors of the communication with an engine to an InfraError that starts with `what`."""
+    """Converts errors of the communication with the Docker Engine within the block to an InfraError that starts with `what`."""
     try:
         with as_backend_error(what):
             yield
@@ -127,7 +127,7 @@ def infra(what: str = "") -> Iterator[None]:
 
 
 async def call_engine(what: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Runs a function that calls an engine in a thread, and returns its result. Errors become an InfraError that starts with `what`."""
+    """Runs a function that calls the Docker Engine in a thread. Returns its result. Errors become InfraErrors that start with `what`."""
     with infra(what):
         result: T = await in_thread(work, *args, **kwargs)
     return result
@@ -245,9 +245,9 @@ def options(task: Task, labels: Mapping[str, str], first: Sequence[str]) -> dict
 
 
 def create(engine: Any, image: Any, task: Task, labels: Mapping[str, str], first: Sequence[str]) -> tuple[Any, str]:
-    """Creates a container without starting it, with a disk quota if the engine accepts one.
+    """Creates a container without starting it, with a disk quota if the Docker Engine accepts one.
 
-    Returns the container, and KIND if it has a quota, else UNLIMITED_KIND.
+    Returns the container, and the kind of its sandbox for the record: KIND with a quota, UNLIMITED_KIND without.
     """
     from docker.errors import APIError
 
@@ -264,7 +264,7 @@ def create(engine: Any, image: Any, task: Task, labels: Mapping[str, str], first
 
 
 def unenforced(engine: Any, image: Any, task: Task) -> Iterator[str]:
-    """Yields a sentence for each limit of a task that this engine does not enforce. Creates a container for that, and removes it."""
+    """Yields a sentence for each limit of a task that this Docker Engine does not enforce. To find out, creates and removes a container."""
     container, kind = create(engine, image, task, {}, ["true"])
     container.remove(force=True, v=True)
     if kind == UNLIMITED_KIND:
@@ -282,7 +282,8 @@ def _size_mb(image: Any) -> int:
 def clean_up() -> list[str]:
     """Removes the sandboxes whose owner has ended or whose deadline has passed. Returns a description of each.
 
-    Returns an empty list if no engine answers. Raises InfraError if sandboxes cannot be listed or removed; the others are still removed.
+    Returns an empty list if no Docker Engine answers. Raises InfraError if sandboxes cannot be listed or removed, after it has removed the
+    others.
     """
     return _remove(is_leftover)
 

@@ -154,7 +154,7 @@ _FOLDER = 1 << 31  # the bit for folders in Go's file modes
 
 
 def _do_nothing() -> None:
-    """The default for `on_end`."""
+    """The default for `on_end`, which is called at the end of a sandbox."""
 
 
 class DockerSandbox:
@@ -240,7 +240,7 @@ class DockerSandbox:
         if file is None:
             raise FileNotFoundError(f"there is no {source} in the sandbox")
         if isinstance(file, str):
-            raise OSError(f"{source} in the sandbox: {file}")
+            raise OSError(f"{source} in the sandbox cannot be read: {file}")
         return file
 
     def _get(self, source: str, most: int) -> File | str | None:
@@ -259,7 +259,10 @@ class DockerSandbox:
         self._trusted = True
 
     def _start_again(self) -> None:
-        """Restarts the container. While it is stopped, and no process of the agent can interfere, restores the copies in `OwnPrograms`."""
+        """Restarts the container. While it is stopped, no process of the agent can interfere.
+
+        Meanwhile, the agent's changes are listed, and bash, sh and sleep are restored from copies that were made before the agent ran.
+        """
         assert self._programs is not None
         container = self._running_container()
         container.stop(timeout=60)  # seconds that the engine waits until all processes have ended
@@ -281,7 +284,7 @@ class DockerSandbox:
         return verifier_changes(self._changes, names, self._is_folder)
 
     def _is_folder(self, path: str) -> bool:
-        """Returns whether an existing path is a folder. The engine reports it in a header, without sending the content."""
+        """Returns whether an existing path is a folder. The Docker Engine reports it in a header, without sending the content."""
         api = self._engine.api
         answer = api.head(f"{api.base_url}/v{api.api_version}/containers/{self._running_container().id}/archive", params={"path": path})
         facts = json.loads(base64.b64decode(answer.headers.get("X-Docker-Container-Path-Stat", "e30=")))

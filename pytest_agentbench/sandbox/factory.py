@@ -95,7 +95,7 @@ LEEWAY = 600.0  # seconds that a sandbox lives longer than the time limits of ag
 async def open_sandbox(
     key: RolloutKey, task: Task, seconds: float | None, run: str = "", on_end: Callable[[], None] = lambda: None
 ) -> Sandbox:
-    """Opens a sandbox of the kind that the task names. A Docker container ends by itself LEEWAY seconds after all time limits."""
+    """Opens a sandbox of the kind that the task names. A Docker container ends by itself ten minutes after all time limits (LEEWAY)."""
     if task.sandbox.startswith(HARBOR):
         return await open_harbor_sandbox(key, task, on_end)
     life = (A_DAY if seconds is None else seconds) + task.verifier_timeout_s + LEEWAY

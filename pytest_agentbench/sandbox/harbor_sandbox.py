@@ -90,7 +90,7 @@ class HarborSandbox:
         another: Callable[[], Awaitable[HarborSandbox]] | None = None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """`environment` is a running BaseEnvironment. `another` opens a second one for the same task. `on_end` is called after the end."""
+        """`environment` is a running BaseEnvironment. `another` opens a second sandbox for the task. `on_end` is called after the end."""
         self.kind = kind
         self._environment, self._another, self._on_end = environment, another, on_end
         self._what = f"the sandbox {kind} {environment.session_id}"
@@ -158,12 +158,12 @@ class HarborSandbox:
         if code == _NO_FILE:
             raise FileNotFoundError(f"there is no {source} in the sandbox")
         if code != 0:
-            raise OSError(f"{source} in the sandbox: {ending(output.strip(), 300)}")
+            raise OSError(f"{source} in the sandbox cannot be read: {ending(output.strip(), 300)}")
         mode, owner, size = output.split()
         if not stat.S_ISREG(int(mode, 16)):
-            raise OSError(f"{source} in the sandbox: it is {_KINDS.get(stat.S_IFMT(int(mode, 16)), 'no file')}")
+            raise OSError(f"{source} in the sandbox cannot be read: it is {_KINDS.get(stat.S_IFMT(int(mode, 16)), 'no file')}")
         if int(size) > most:
-            raise OSError(f"{source} in the sandbox: it has {size} bytes, and {most} is the most that is read")
+            raise OSError(f"{source} in the sandbox cannot be read: it has {size} bytes, and {most} is the most that is read")
         with tempfile.TemporaryDirectory(prefix="agentbench-") as folder:
             copy = Path(folder, "file")
             await self._call_harbor(source, self._environment.download_file(source, copy))

@@ -82,10 +82,10 @@ class Sandbox(CommandRunner, Protocol):
         """Kills all processes inside. Files can be read afterwards, but commands may fail."""
 
     async def changed_files(self, tests: Path) -> tuple[str, ...] | None:
-        """Returns the files that these tests may use and that an agent had changed before `end_processes`, or None if that is unknown."""
+        """Returns the files that an agent changed before `end_processes` and that the verifier (`tests`) may use. None if unknown."""
 
     async def bring_tests(self, tests: Path, user: str | None) -> int:
-        """Replaces TESTS by a copy of `tests`, and LOGS by an empty folder that belongs to `user`. Returns the user's id.
+        """Replaces /tests by a copy of `tests`, and /logs/verifier by an empty folder that belongs to `user`. Returns the user's id.
 
         `user` is None for the default user of the image. Call it after `end_processes`.
         """
@@ -139,10 +139,10 @@ def _of_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def tar_of_tests(tests: Path, user: int) -> IO[bytes]:
-    """Returns a tar that replaces LOGS and TESTS. Only this user and root may read LOGS, and all users may read TESTS.
+    """Returns a tar with the folder `tests` as /tests, which all users may read, and an empty /logs/verifier only for `user` and root.
 
-    Before each of these folders, the tar contains a file with the same path: an engine removes an existing folder, with everything in it,
-    to create that file.
+    Before each of these folders, the tar contains a file with the same path: the Docker Engine removes an existing folder, with everything
+    in it, to create that file.
     """
     tar = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - the caller closes it
     with tarfile.open(fileobj=tar, mode="w") as archive:
@@ -169,7 +169,7 @@ def _readable(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def first_file(pieces: Iterable[bytes], most: int) -> File | str:
-    """Returns the regular file in a tar that an engine sends, or why it is not read: it is not a file, or has more than `most` bytes."""
+    """Returns the regular file in a tar of the Docker Engine, or why it is not read: it is not a file, or has more than `most` bytes."""
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as tar:
         for piece in pieces:  # Read to the end, because the connection is reused.
             if tar.tell() <= most + _FRAME:
@@ -194,7 +194,7 @@ _NO_PROGRAM = 127  # exit code of a shell if it does not find a program
 
 
 async def copy_artifacts(source: Sandbox, target: Sandbox, paths: Sequence[str]) -> None:
-    """Copies regular files and folders to the same paths, replacing what exists. Symbolic links, pipes and devices are left out.
+    """Copies an agent's files and folders from its sandbox to the same paths in the verifier's. Leaves out links, pipes and devices.
 
     With a symbolic link, an agent could present the verifier's own tests as its artifacts. Raises AgentError if copying fails.
     """

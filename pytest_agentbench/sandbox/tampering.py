@@ -107,7 +107,7 @@ def _collect(engine: Any, image: Any) -> OwnPrograms:
 def _repack(collected: bytes) -> OwnPrograms:
     """Stores the programs as a tar that begins with a file at the path of the folder.
 
-    An engine removes an existing folder, with everything that an agent has put there, to create that file.
+    The Docker Engine removes an existing folder, with everything that an agent has put there, to create that file.
     """
     file = Path(_folder(), hashlib.sha256(collected).hexdigest())
     dynamic = False
@@ -154,8 +154,9 @@ def verifier_changes(changes: Sequence[Change], names: Collection[str], is_folde
     """Returns the changed paths that a verifier may use, sorted. `names` are the words in its files.
 
     Any change counts if it is of a system setting such as /etc/passwd, or a file that Python, pytest or the loader reads automatically.
-    Other modified and deleted files count in the folders of programs and libraries. Other added files count if they are a program in
-    `names` or _USUAL, or a module in `names`. Modified folders and compiled modules (`__pycache__`) do not count.
+    Other modified and deleted files count in the folders of programs and libraries. Other added files count if they are a
+    program in `names` or one that verifiers usually run, or a module in `names`. Modified folders and compiled modules (`__pycache__`) do
+    not count.
     """
     above = {str(parent) for each in changes for parent in PurePosixPath(each.path).parents}
     paths = []

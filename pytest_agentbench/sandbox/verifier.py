@@ -191,9 +191,9 @@ async def _has_space(sandbox: Sandbox, task: Task) -> bool:
 
 
 async def _tampered_or_raise(sandbox: Sandbox, task: Task, error: InfraError) -> Verification:
-    """Decides whether the agent is to blame for `error`: the verifier cannot be started in the sandbox that it left.
+    """Decides whether the agent is to blame for `error`, with which the verifier could not be started in the agent's sandbox.
 
-    Opens a new sandbox. If the verifier can be started in that one, returns a reward of 0, because the agent is. Raises `error` otherwise.
+    Opens a new sandbox. If the verifier can be started there, the agent is to blame: its reward is 0. Otherwise raises `error`.
     """
     began = time.monotonic_ns()
     try:

@@ -62,7 +62,7 @@ def keys_of(kind: type) -> list[Key]:
 
 
 def is_record(kind: Any) -> bool:
-    """Returns whether a type gets a definition of its own: Score, a dataclass, a TypedDict or a NamedTuple."""
+    """Returns whether a type gets its own entry under `definitions` of the JSON Schema: Score, a dataclass, a TypedDict or a NamedTuple."""
     return kind is Score or dataclasses.is_dataclass(kind) or typing.is_typeddict(kind) or is_row(kind)
 
 

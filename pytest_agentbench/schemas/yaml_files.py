@@ -140,7 +140,7 @@ def _schema_of(models: Mapping[str, type[BaseModel]]) -> Json:
 
 
 def _plain(schema: Any) -> Any:
-    """Returns a schema that pydantic made without titles, links and empty defaults.
+    """Returns a JSON Schema of pydantic, from which titles, links and empty defaults are removed.
 
     If keys of a mapping have a pattern, all other keys become errors, as they are for pydantic.
     """

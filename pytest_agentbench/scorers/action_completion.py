@@ -84,7 +84,7 @@ def _completed(judgement: Json) -> list[bool]:
 
 
 def _score(goals: Sequence[str], judgements: Sequence[Sequence[bool]], judge: Json) -> Score:
-    """Returns the score. A goal with a tie is not completed.
+    """Returns the score of several judgements. Each says for every goal whether it was completed. A goal with a tie is not completed.
 
     The part `agreement` is the share of judgements that agree with the majority, averaged over goals; 1 if all judgements are equal.
     """

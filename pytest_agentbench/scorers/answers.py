@@ -16,5 +16,6 @@ def expected_answers(scenario: Scenario, answer: Any, key: str) -> list[Any]:
     expected = scenario.metadata.get(key) if answer is None else answer
     answers = expected if isinstance(expected, list) else [expected]
     if not answers or any(each is None for each in answers):
-        raise LookupError(f"scenario {scenario.id} has no expected answer; add {key!r} to its metadata, or set the scorer's option")
+        option = "or set the scorer's option, `answer` of exact and numeric or `pattern` of regex"
+        raise LookupError(f"scenario {scenario.id} has no expected answer; add {key!r} to its metadata, {option}")
     return answers

@@ -199,7 +199,10 @@ def _identical(one: Any, other: Any) -> bool:
 
 
 def accepted(label: Json) -> dict[str, list[Any]]:
-    """Returns argument -> right values, for a label of either form. Arguments of the mode `ignore` are left out."""
+    """Returns argument -> right values, for a label with `parameters` or with `accepts`.
+
+    Arguments that are not compared (mode `ignore`) are left out.
+    """
     modes = label.get("modes") or {}
     accepts = label["accepts"] if "accepts" in label else {name: [value] for name, value in (label.get("parameters") or {}).items()}
     return {name: list(values) for name, values in accepts.items() if modes.get(name) != "ignore"}
@@ -226,7 +229,7 @@ def _faults(expected: Mapping[str, list[Any]], optional: frozenset[str], actual:
 
 
 def _matches(expected: Any, actual: Any, schema: Json) -> bool:
-    """Returns whether a value equals a right value, or fits one of the form `{accepts: {field: [right values]}}`.
+    """Returns whether an actual value equals the expected one, or fits it if that has the form `{accepts: {field: [right values]}}`.
 
     Fields of objects and items of lists are compared by their own schemas.
     """

@@ -139,13 +139,16 @@ def f1(expected: int, actual: int, matched: int, *remarks: str) -> Score:
 
 
 def share_of_calls(expected: int, actual: int, matched: int, whole: int, remark: str) -> Score:
-    """Returns a score, the share `matched` of `whole`, or 1.0 if `whole` is 0. Its parts are the numbers of calls."""
+    """Returns the score `matched` / `whole`, or 1.0 if `whole` is 0.
+
+    All are numbers of calls. The parts of the score are the numbers of expected, actual and matched calls.
+    """
     parts = {"expected": expected, "actual": actual, "matched": matched}
     return Score(matched / whole if whole else 1.0, parts, f"{matched} of {whole}; {remark}")
 
 
 def unmatched(calls: Iterable[ExpectedCall | ActualCall], others: Iterable[CallKey]) -> Iterator[str]:
-    """Yields the names of calls without a counterpart. `others` are the keys of the counterparts; each is the counterpart of one call."""
+    """Yields the names of the calls that match none of the keys in `others`. Each of these keys matches only one call."""
     left = Counter(others)
     for call in calls:
         left[call.key] -= 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _range(*, tool_weight: float, parameter_weight: float, **_: Any) -> tuple[float, float]:
-    """Returns the least and the greatest possible score. Both accuracies are between 0 and 1, so only the weights matter."""
+    """Returns the least and the greatest possible score. Tool and parameter accuracy are from 0 to 1, so only their weights matter."""
     ends = [min(0.0, tool_weight) + min(0.0, parameter_weight), max(0.0, tool_weight) + max(0.0, parameter_weight)]
     return (ends[0], ends[1]) if ends[0] < ends[1] else (0.0, 1.0)  # If both weights are 0, every score is 0.
 

@@ -57,7 +57,7 @@ def _pair(i: int, expected: ExpectedCall, j: int, made: ActualCall) -> _Pair:
 
 
 def _best(expected: Sequence[ExpectedCall], made: Sequence[ActualCall]) -> list[_Pair]:
-    """Pairs expected with actual calls, each at most once, so that the sum of shares is greatest. Returns these pairs.
+    """Returns pairs of an expected and an actual call, each call at most once, with the greatest sum of their shares of right parameters.
 
     Among equal sums, the number of right parameters decides.
     """

@@ -1,4 +1,4 @@
-"""Tool selection quality: whether the expected tools were called, and no others. Its variants check more, or only one of the two."""
+"""Tool selection quality: whether the expected tools were called, and no others. Variants also check arguments, order or repeats."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def concurrencies(arms: Sequence[Arm]) -> dict[str, int]:
 
 
 def variant_in(variant: str, arm: str) -> str:
-    """Returns the name of the new variant that combines a variant of the suite with an arm: `b` for the default variant, else `hot-b`."""
+    """Returns the name of the new variant that combines a variant of the suite with an arm: `VARIANT-ARM`, or `ARM` for the default one."""
     return arm if variant == DEFAULT else f"{variant}-{arm}"
 
 
@@ -182,7 +182,7 @@ def _setting_arms(name: str, text: str) -> Iterator[Arm]:
     if not equals or not path or not all(values):
         raise ValueError("arms of a setting as set:PATH=VALUE|VALUE, for example set:concurrency=8|16")
     if path not in (CONCURRENCY, "model") and not path.startswith((OF_BACKEND, OF_AGENT)):
-        raise ValueError(f"arms that differ in concurrency, agent.…, model or backend.…: all arms of a session share the rest, {path} too")
+        raise ValueError(f"arms that differ in concurrency, agent.…, model or backend.…, and not in {path}, which all arms share")
     if name and len(values) > 1:
         raise ValueError(f"arms that are named one by one, such as {name}=set:{path}={values[0]}")
     for value in values:
@@ -207,7 +207,7 @@ def _check_setting(arm: Arm, value: str) -> None:
 
 
 def _default_name(kind: str, value: str) -> str:
-    """Returns a name that can be part of a test id.
+    """Returns the name of an arm for which the user gave none. It can be part of a test id.
 
     It is the host and port of a URL, the name of a file without its extension, or the part after the last colon or slash.
     """
@@ -221,7 +221,7 @@ def _default_name(kind: str, value: str) -> str:
 
 
 def _value_name(path: str, value: str) -> str:
-    """Returns a name for the value of a setting: a word alone (`round_robin`), otherwise with its key (`concurrency_8`)."""
+    """Returns the name of an arm that sets `path` to `value`: a word alone (`round_robin`), any other after the key (`concurrency_8`)."""
     alone = value[0].isalpha() and value.lower() not in ("true", "false", "null", "yes", "no", "on", "off", DEFAULT)
     return _word(value if alone else f"{path.rpartition('.')[2]}_{value}")
 

@@ -1,7 +1,8 @@
 """Reads the folder of a suite: suite.yaml and the data become a Suite. An error is a ConfigError with one sentence.
 
-Also reads config files of the Harbor guide (agent_config.json, config.yaml) as settings of the agent `terminal`, and adds the
-comparison modes of arguments to labels.
+Also reads the two config files with which OpenThoughts' tasks are run in Harbor, a harness for terminal tasks: agent_config.json (an agent)
+and config.yaml (a model and its vLLM server). They become settings of the agent `terminal`. `with_modes` adds the comparison modes of
+arguments to labels (expected calls).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def read_agent_config(file: Path) -> AgentConfig:
 def _read_json_config(file: Path) -> AgentConfig:
     data = read_json_file(file)
     if not isinstance(data, dict):
-        raise ConfigError(f"{file}: is {type(data).__name__}, must be an object of settings")
+        raise ConfigError(f'{file}: is a JSON {type(data).__name__}, must be an object such as {{"temperature": 0.6}}')
     known = (*SAMPLING, *OPTIONS, API_BASE, *WITHOUT_USE)
     for name in data:
         if name not in known:
@@ -145,7 +146,7 @@ Modes = Mapping[str, Mapping[str, str]]
 
 
 def with_modes(modes: Modes, scenarios: Sequence[Scenario]) -> tuple[Scenario, ...]:
-    """Returns the scenarios, with the comparison modes of their arguments added to the labels.
+    """Returns the scenarios, and adds to their labels (expected calls) how arguments are compared: `exact`, `ignore` or `pattern`.
 
     Raises ConfigError if a tool or argument is unknown, or if a label of mode `pattern` is not a regular expression.
     """
@@ -166,7 +167,7 @@ def _label(label: Json, modes: Modes, scenario: str) -> Json:
 
 
 def _values(label: Json, name: str) -> list[Any]:
-    """Returns the values that a label accepts for an argument."""
+    """Returns the right values of an argument according to a label (an expected call)."""
     if "accepts" in label:
         return list(label["accepts"].get(name, ()))
     parameters = label.get("parameters") or {}

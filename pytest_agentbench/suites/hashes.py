@@ -48,13 +48,16 @@ def scoring_identity(suite: PoolSuite) -> Json:
 
 
 def _roles(suite: PoolSuite, *, judges: bool) -> Json:
-    """Returns the judge's role (with `judges`) or all other roles, with settings but without prices and limits, which change no rollout."""
+    """Returns role -> its settings, for the judge (with `judges`) or for all other roles.
+
+    Prices and limits are left out, because a rollout does not depend on them.
+    """
     kept = {name: role for name, role in suite.roles.items() if (name == JUDGE) == judges}
     return {name: {key: value for key, value in role.items() if key not in ("prices", "limits")} for name, role in kept.items()}
 
 
 def _modes(suite: PoolSuite) -> Json:
-    """Returns the comparison modes of arguments, if the suite sets any."""
+    """Returns the comparison modes of arguments under the key `arguments`, or an empty dictionary if the suite sets none."""
     return {"arguments": suite.arguments} if suite.arguments else {}
 
 
@@ -85,7 +88,7 @@ PromptSource = Callable[[PoolSuite, str], Json | None]
 
 
 def suite_identity(suite: Suite, prompts: PromptSource) -> Json:
-    """Returns the facts about a suite that a run records, so that a later session can name what has changed."""
+    """Returns what a run records about a suite (agents, prompts, scorers, scales), so that a later session can name what has changed."""
     variants = ("default", *suite.variants)
     return {
         "agents": {variant: agent_identity(suite, variant) for variant in variants},

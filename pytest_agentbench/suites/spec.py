@@ -75,7 +75,7 @@ Answers = dict[str, AnswerSpec]
 
 
 class VariantSpec(Spec):
-    """A variant of a suite: settings of agent and tools, canned answers, and a limit that replace those of the suite."""
+    """A variant of a suite: agent settings, tools and canned answers that replace those of the suite, and a limit of scenarios."""
 
     agent: dict[str, JsonValue] = Field(
         default={},

@@ -179,7 +179,7 @@ class PoolSuite:
         return {**(self.agent if own.get("kind", kind) == kind else in_place_of(self.agent, str(own["kind"]))), **own}
 
     def tools_of(self, variant: str) -> Json:
-        """Returns the `tools` settings of a variant, which say what executes its tools. Empty if nothing does (decision-only)."""
+        """Returns the `tools` settings of a variant, which say what executes its tools. Empty if no tool is executed (decision-only)."""
         return self.tools.get(variant, self.tools.get("default", {}))
 
     def answers_of(self, variant: str) -> Json:
@@ -258,13 +258,16 @@ def question(messages: Sequence[Json]) -> str:
 
 
 def in_place_of(agent: Any, kind: str) -> Json:
-    """Returns the settings of an agent of another kind: only the sampling parameters of `agent` are kept."""
+    """Returns settings for an agent of the kind `kind`, which replaces `agent` and keeps only its sampling parameters."""
     sampling = {name: value for name, value in agent.items() if name in SAMPLING} if isinstance(agent, dict) else {}
     return {"kind": kind, **sampling}
 
 
 def public_of(suites: Iterable[Suite]) -> PublicText:
-    """Returns the texts of suites that are not secret: names, ids, tools and data. Settings may contain API keys, so they are left out."""
+    """Returns the texts of suites that are not secret, so that they are not redacted: names, ids, tools and data.
+
+    Settings may contain API keys, so they are left out.
+    """
     texts, labels = [], []
     for suite in suites:
         texts.append(_json([suite.name, [*suite.variants], [*suite.scorers], codec.plain(suite.for_pool())["scenarios"]]))

@@ -76,7 +76,7 @@ class ServerProcess:
 
     @property
     def last_lines(self) -> str:
-        """The last lines that the server printed, or a clause if it printed none. It is the end of an error message."""
+        """The last lines that the server printed, for the end of an error message. If it printed none, a clause says so."""
         return ending(self._log.text.strip(), SHOWN) or "it printed nothing to stderr"
 
     def new_output(self) -> str:
@@ -90,7 +90,7 @@ class ServerProcess:
 
     @asynccontextmanager
     async def streams(self) -> AsyncIterator[Streams]:
-        """Starts the server and yields two streams of messages: from the server, and to it. Ends all its processes with the block."""
+        """Starts the server and yields two streams of messages: from it, and to it. At the end of the block, ends all its processes."""
         ours, its = socket.socketpair()
         with ours:
             with its:
@@ -314,7 +314,7 @@ class McpSession:
         return self._client
 
     async def _answer(self, late: str, request: Any) -> Any:
-        """Awaits and returns the server's answer to a request. If the server takes too long, the error says `late`.
+        """Awaits and returns the server's answer to a request. `late` is the text of the error if the server takes too long.
 
         Raises ToolError if the server refuses the arguments, and InfraError if it fails.
         """

@@ -55,14 +55,14 @@ class PythonTools:
 
 
 def _constructor_parameters(cls: type) -> tuple[str, ...]:
-    """Returns which of the parameters in GIVEN the constructor of a class has.
+    """Returns which of the parameters `scenario` and `state` the constructor of a class has.
 
-    Raises ConfigError if the constructor has another required parameter.
+    Raises ConfigError if the constructor has another parameter without a default.
     """
     parameters = inspect.signature(cls).parameters.values()
     for each in parameters:
         if each.name not in GIVEN and each.default is inspect.Parameter.empty:
-            raise ConfigError(f"{cls.__name__} has an unknown parameter: {each}; known: {', '.join(GIVEN)}")
+            raise ConfigError(f"the constructor of {cls.__name__} has an unknown parameter: {each}; known: {', '.join(GIVEN)}")
     return tuple(each.name for each in parameters if each.name in GIVEN)
 
 

@@ -68,7 +68,7 @@ def _method(cls: type, name: str, function: Callable[..., object]) -> Method:
         if not isinstance(inspect.getattr_static(cls, name), staticmethod):
             _, *parameters = parameters
         if other := [each for each in parameters if each.kind not in POSSIBLE]:
-            raise ConfigError(f"the tool {name!r} has a parameter that models cannot pass: {other[0]}")
+            raise ConfigError(f"the tool {name!r} has a parameter that models cannot pass: {other[0]}; use one that is passed by name")
         fields: dict[str, Any] = {
             each.name: (hints.get(each.name, Any), ... if each.default is inspect.Parameter.empty else each.default) for each in parameters
         }
@@ -110,7 +110,7 @@ def check_agreement(own: Mapping[str, Parameters], scenarios: Sequence[Scenario]
     for scenario in scenarios:
         for label in scenario.expected:
             if str(label.get("tool")) not in own:
-                raise ConfigError(f"{scenario.id}: expected {unknown_name('tool', str(label.get('tool')), own)}")
+                raise ConfigError(f"{scenario.id}: an expected call: {unknown_name('tool', str(label.get('tool')), own)}")
 
 
 def _check_tool(own: Mapping[str, Parameters], tool: Tool) -> None:

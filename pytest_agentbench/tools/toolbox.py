@@ -142,7 +142,7 @@ class Toolbox:
             raise self.failures[0]
 
     def keep(self, place: int, call: ToolCall) -> None:
-        """Stores a call at the index `place` of `calls`. If this toolbox was made with `mirrored`, stores it in the other one, too."""
+        """Stores a call at the index `place` of `calls`, and in the toolbox that made this one by `fresh(mirrored=True)`, if any."""
         self.calls[place : place + 1] = [call]
         if self._mirror:
             other, first = self._mirror

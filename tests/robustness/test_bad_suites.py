@@ -98,7 +98,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "twice": (in_first_entry(id="twice-1"), "data.json: the id 'twice-1' is there twice"),
     "no_such_tool": (
         in_first_entry(expected_tool_calls=[{"tool": "buy"}]),
-        "no_such_tool-0: expected no tool 'buy'; known: find_item, order_item,",
+        "no_such_tool-0: an expected call: no tool 'buy'; known: find_item, order_item,",
     ),
     "labels_no_list": (in_first_entry(expected_tool_calls=5), "entry 1: 'expected_tool_calls' must be a list"),
     "metadata_no_map": (in_first_entry(metadata="none"), "entry 1: 'metadata' must be an object"),

@@ -62,7 +62,7 @@ def test_arms_have_names(text: str, names: tuple[str, ...], values: tuple[str, .
         ("set:concurrency=8|", "arms of a setting as set:PATH=VALUE|VALUE"),
         (
             "set:timeout=8|9",
-            "arms that differ in concurrency, agent.…, model or backend.…: all arms of a session share",
+            "arms that differ in concurrency, agent.…, model or backend.…, and not in timeout, which all arms share",
         ),
         ("x=set:concurrency=8|16", "arms that are named one by one, such as x=set:concurrency=8"),
         ("set:concurrency=0|16", "arms whose concurrency is a whole number from 1 up, not 0"),

@@ -124,7 +124,7 @@ def test_other_agents(tmp_path: Path) -> None:
     ("name", "text", "words"),
     [
         ("agent_config.json", "{", "agent_config.json: not valid JSON"),
-        ("agent_config.json", "[]", "agent_config.json: is list, must be an object"),
+        ("agent_config.json", "[]", "agent_config.json: is a JSON list, must be an object"),
         (
             "agent_config.json",
             '{"temprature": 1}',

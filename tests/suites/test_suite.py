@@ -463,7 +463,7 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
         ([entry("a"), entry("b"), entry("a")], "data.json: the id 'a' is there twice; ids name tests and must be unique"),
         (
             [entry(expected_tool_calls=[{"tool": "find_itm"}], available_tools=[tool(), tool("order_item")])],
-            "data.json: s-0: expected no tool 'find_itm' (did you mean 'find_item'?); known: find_item, order_item",
+            "data.json: s-0: an expected call: no tool 'find_itm' (did you mean 'find_item'?); known: find_item, order_item",
         ),
     ],
 )

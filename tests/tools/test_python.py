@@ -273,8 +273,11 @@ async def test_further_drafts_begin_with_the_same_state(folder: Path) -> None:
         (settings("Gone"), "tools: class of tools './shop.py:Gone' cannot be loaded: the module does not define 'Gone'; it defines: .*"),
         (settings("number"), "tools: './shop.py:number' is a int, and must be a class whose methods are tools"),
         (settings("Bare"), "tools: './shop.py:Bare': Bare has no tools; give each public method that is a tool a docstring"),
-        (settings("Asks"), "tools: './shop.py:Asks': Asks has an unknown parameter: colour; known: scenario, state"),
-        (settings("Many"), r"tools: './shop.py:Many': the tool 'tell' has a parameter that models cannot pass: \*items"),
+        (settings("Asks"), "tools: './shop.py:Asks': the constructor of Asks has an unknown parameter: colour; known: scenario, state"),
+        (
+            settings("Many"),
+            r"tools: './shop.py:Many': the tool 'tell' has a parameter that models cannot pass: \*items; use one that is passed by name",
+        ),
         (settings("Odd"), "tools: './shop.py:Odd': the parameters of the tool 'tell' cannot be described by a JSON Schema: .*"),
         (
             settings("Lost"),
@@ -315,5 +318,7 @@ def test_labels_name_tools_of_the_class(folder: Path) -> None:
     """If only the class has tools, a label that names an unknown tool is refused."""
     scenario = Scenario("s-0", (HELLO,), expected=({"tool": "tel"},))
 
-    with pytest.raises(ConfigError, match=r"^tools: './shop.py:Plain': s-0: expected no tool 'tel' .did you mean 'tell'..; known: tell$"):
+    with pytest.raises(
+        ConfigError, match=r"^tools: './shop.py:Plain': s-0: an expected call: no tool 'tel' .did you mean 'tell'..; known: tell$"
+    ):
         load_tools(settings("Plain"), folder, [scenario])

@@ -214,7 +214,7 @@ def _pattern(fields: Json, properties: Json) -> Json:
 def _value(value: Any, schema: Json) -> Any:
     """Converts a right value of an argument to the form that labels have: an object becomes `{accepts, optional}`, others stay.
 
-    For the fields of an object, and of objects in a list, the package lists alternatives. More deeply nested values have none.
+    The package lists several right values for each field of an object, and of objects in a list, but one for more deeply nested fields.
     """
     if isinstance(value, dict):
         return _pattern(value, schema.get("properties", {}))
@@ -224,9 +224,9 @@ def _value(value: Any, schema: Json) -> Any:
 
 
 def _turns(truth: list[list[str]], docs: list[Json]) -> Iterator[Json]:
-    """Yields the labels of a conversation. `truth` has the calls that are expected after each user message, as Python source.
+    """Yields the label of each expected call of a conversation: `{tool, parameters, turn}`, where `turn` counts user messages from 1.
 
-    `docs` are the package's descriptions of the tools.
+    `truth` has a list of calls for each user message, as Python source. `docs` are the package's descriptions of the tools.
     """
     orders = {doc["name"]: [*doc["parameters"]["properties"]] for doc in docs}
     for turn, calls in enumerate(truth, 1):

@@ -36,7 +36,7 @@ def check_scenarios(scenarios: Iterable[Any], file: Path, *, without_tools: bool
         names = checked[id(scenario.tools)]
         for call in scenario.expected if scenario.tools or not without_tools else ():
             if call.get("tool") not in names:
-                raise ConfigError(f"{file}: {scenario.id}: expected {unknown_name('tool', str(call.get('tool')), names)}")
+                raise ConfigError(f"{file}: {scenario.id}: an expected call: {unknown_name('tool', str(call.get('tool')), names)}")
     if not seen:
         raise ConfigError(f"{file}: contains no scenarios; add at least one")
 
@@ -78,5 +78,5 @@ def _check_schema(tool: Tool, file: Path) -> None:
 
 
 def _refuse(uri: str) -> NoReturn:
-    """Refuses a `$ref` to another document, so that reading a data set never fetches anything."""
+    """Raises ValueError for a `$ref` to another document, so that reading a data set never fetches anything."""
     raise ValueError(f"a `$ref` leads to another document, {uri}; copy that schema into this one")

@@ -34,7 +34,7 @@ KEYWORDS: Mapping[str, Sequence[str]] = {
 
 
 def expected_calls(goals: Sequence[str], tools: Sequence[Json]) -> list[Json]:
-    """Returns an expected call `{tool, parameters, goal}` for each tool that some goal seems to need. `goal` is the first such goal.
+    """Returns an expected call `{tool, parameters, goal}` for each tool that a goal seems to need. `goal` is the first of these goals.
 
     Tools are `{title, description, properties, required}`; their properties are objects, not JSON text.
     """

@@ -19,9 +19,9 @@ SHARDS = re.compile(r"data/test(-\d+-of-\d+)?\.parquet")
 
 
 def download(revision: str, output: Path) -> list[Path]:
-    """Writes the data set to one file in `output`, prints its sha256 and the commit, and returns it.
+    """Downloads the data set to one file in `output`, prints its sha256 and the commit, and returns its path.
 
-    Raises ConfigError if there is no token, or if the extra `hub` is not installed.
+    Raises ConfigError if HF_TOKEN is not set, if the revision has no data, or if the extra `hub` is not installed.
     """
     hub, parquet = optional("huggingface_hub"), optional("pyarrow.parquet")
     token = os.environ.get(VARIABLE)

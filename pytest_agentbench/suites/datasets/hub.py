@@ -37,7 +37,7 @@ class Snapshot(NamedTuple):
 
 
 def download(domains: Sequence[str], revision: str, output: Path, token: str | None = None) -> list[Path]:
-    """Writes the domains below `output`, prints each file's sha256 and the commit, and returns the files.
+    """Downloads domains of the data set, such as banking, to files below `output`. Prints their sha256 and the commit, and returns them.
 
     `revision` is a commit, a tag or a branch. Raises ConfigError, before anything is written, for an unknown domain or layout of the
     data set, without the extra `hub`, and without network.
@@ -52,9 +52,9 @@ def download(domains: Sequence[str], revision: str, output: Path, token: str | N
 
 
 def documents(rows: Mapping[str, DatasetRows]) -> dict[str, Any]:
-    """Converts the rows of domains to JSON files, and returns path -> content.
+    """Converts the rows of domains to the contents of JSON files, and returns path -> content.
 
-    The files are: one with the entries of each domain, one with all entries, and the original rows with decoded schemas.
+    A file has the entries of one domain, the entries of all domains, or one table of a domain, with schemas as objects instead of text.
     """
     files: dict[str, Any] = {}
     everything: list[Json] = []

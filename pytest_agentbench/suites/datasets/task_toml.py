@@ -32,13 +32,13 @@ Network = Literal["public", "no-network", "allowlist"]
 
 
 class TomlTable(BaseModel):
-    """Base of all tables of a task.toml. Values are not converted to other types, and unknown keys are kept so that they can be named."""
+    """Base of all tables of a task.toml. Values are not converted to other types. Unknown keys are kept for messages."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
 
 class Phase(TomlTable):
-    """Common keys of `[agent]` and `[verifier]`."""
+    """The keys that the tables `[agent]` and `[verifier]` of a task.toml have in common."""
 
     user: str | None = None  # None: user of the image
     network_mode: Network | None = None  # None: network mode of `[environment]`
@@ -234,7 +234,7 @@ def read_task_toml(file: Path) -> TaskToml:
 
 
 def without_host(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables with each template replaced by its default, because a sandbox has no access to variables of the host."""
+    """Returns the variables with each `${NAME:-default}` replaced by its default, because a sandbox has no variables of the host."""
     return {name: (match[2] or "") if (match := _TEMPLATE.fullmatch(value)) else value for name, value in env.items()}
 
 

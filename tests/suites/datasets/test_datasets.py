@@ -103,7 +103,7 @@ def test_another_reader_changes_the_checksum(tmp_path: Path) -> None:
         ),
         (
             READER.replace('{"tool": "find_item",', '{"tool": "find",'),
-            "data/shop.csv: shop-0: expected no tool 'find' (did you mean 'find_item'?); known: find_item",
+            "data/shop.csv: shop-0: an expected call: no tool 'find' (did you mean 'find_item'?); known: find_item",
         ),
         (
             READER.replace('{"label_source": "hand"}', '{("a", 1): "b"}'),
