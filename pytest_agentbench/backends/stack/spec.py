@@ -195,7 +195,7 @@ class ReadySpec(Spec):
 
 
 class LabelsSpec(Spec):
-    """The key `labels` of a stack: how calls tell the stack's router which rollout they belong to, and what to expect of it."""
+    """The key `labels` of a stack: which router learns from calls to which rollout they belong, and what else it learns."""
 
     kind: Literal["none", "thunderagent", "dynamo"] = Field(
         default="none", description="The router that gets the labels of rollouts: `thunderagent`, `dynamo`, or `none`."
