@@ -210,7 +210,7 @@ def assignment(convert: Callable[[str], T], rule: str) -> Callable[[str], tuple[
 
 
 def last_of_each(pairs: Sequence[tuple[str, T]]) -> dict[str, T]:
-    """Returns name -> last value, if a name has several values. The order is that of the last values, in which changes are applied."""
+    """Returns name -> value from pairs. If a name occurs several times, its last pair counts, also for the order."""
     values: dict[str, T] = {}
     for name, value in pairs:
         values.pop(name, None)

@@ -27,7 +27,7 @@ SCHEMA = "agentbench-run/8"  # docs/run-json.md describes it
 
 @dataclass(frozen=True)
 class SessionShare:
-    """The part of a run that one [session](resume.md) ran."""
+    """A [session](resume.md) of a run, with the number of rollouts that it ran."""
 
     session: int  # number of the session, counted from 1
     started_at: str  # start of the session, ISO 8601
@@ -153,7 +153,7 @@ class Interruptions:
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """Counts of attempts whose calls told the backend, by [labels](backends.md#labels-a-stack-that-knows-rollouts), their rollout."""
+    """Counts of attempts whose calls named their rollout to the backend, in [labels](backends.md#labels-a-stack-that-knows-rollouts)."""
 
     labelled: int  # attempts whose calls got a label; each label has its own id
     # labelled attempts that the backend has seen, or that had an answered call if it does not report them; reports that arrived when a
