@@ -139,7 +139,7 @@ class Arms(Backend):
         return {f"{arm}.{name}": child for arm in [*self._endpoints] for name, child in self.backends[arm].processes.items()}
 
     def unused(self, arm: str) -> Collection[str]:
-        """Returns the names (ARM.PROCESS) of the processes of all other arms, whether they are up or not."""
+        """Returns the names (ARM.PROCESS) of the processes of all arms but `arm`, whether they are up or not."""
         return [f"{other}.{name}" for other, backend in self.backends.items() if other != arm for name in backend.processes]
 
     def watch(self, tell: Tell) -> str | None:
@@ -190,7 +190,7 @@ class Arms(Backend):
             self._tell_session(name, ())
 
     def _tell_session(self, arm: str, names: Collection[str]) -> bool:
-        """Tells the session which processes of all arms are being restarted. `names` are now those of this arm.
+        """Tells the session which processes of all arms are being restarted. `names` are those of `arm`, which have just changed.
 
         Returns whether the session allows another restart.
         """

@@ -55,7 +55,7 @@ def key_advice(endpoint: Endpoint) -> str:
 
 
 def unanswered(what: str, error: BaseException, endpoint: Endpoint, host: str) -> BackendError:
-    """Returns the exception for a request that got no answer because of `error`. Its message begins with `what`."""
+    """Returns the exception for a request that got no answer because of `error`. Its message begins with `what`, the failed request."""
     if isinstance(error, ssl.SSLError):
         return (NeverReady if lasts(error) else BackendError)(f"{what}: {of_tls(error, host, endpoint.ca_file)}")
     if isinstance(error, UnicodeError) or (isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME):

@@ -122,7 +122,7 @@ class Backend(Protocol):
         return self.metrics()
 
     def unused(self, arm: str) -> Collection[str]:
-        """Returns the names of the processes that no rollout of an arm needs."""
+        """Returns the names of the processes that rollouts of `arm` do not need: none, except in an A/B session."""
         del arm
         return ()
 

@@ -88,13 +88,16 @@ def _origin(url: str) -> str:
 
 
 def has_cache(target: Target) -> bool:
-    """Returns whether the metrics at a target's URL contain a counter of prefix cache lookups."""
+    """Reads the metrics of one replica of a service (`target`). Returns whether they contain a counter of prefix cache lookups."""
     names = {names.queries for kind, names in SERVERS.items() if kind != "dynamo"}
     return any(name in names for _, _, name in counters([target]))
 
 
 def counters(targets: Sequence[Target]) -> Counters:
-    """Reads the metrics URLs, and returns the current values of the counters in COUNTERS. A server that does not answer has none."""
+    """Reads the metrics of each target, which is one replica of a service. A replica that does not answer is left out.
+
+    Returns (service, replica, counter) -> current value, for all counters that statistics use (COUNTERS).
+    """
     counts: defaultdict[tuple[str, int, str], float] = defaultdict(float)
     for watched in map(SampledTarget, targets):
         try:
@@ -124,7 +127,7 @@ def moved(before: Mapping[tuple[str, int, str], float], after: Mapping[tuple[str
 
 
 def total_hits(parts: Iterable[CacheHits]) -> CacheHits:
-    """Adds up the cache hits of several blocks. The ratio is None if no block has lookups."""
+    """Returns the total hits and lookups of the prefix cache in several blocks, and their ratio, which is None without lookups."""
     known = [part for part in parts if part.queried_tokens]
     hits, queries = sum(part.hit_tokens or 0 for part in known), sum(part.queried_tokens or 0 for part in known)
     return CacheHits(hits / queries if queries else None, hits, queries)

@@ -24,7 +24,7 @@ NO_CERTIFICATES = {"SSL_CERT_FILE": os.devnull}
 class OwnServer(Backend):
     """A backend that runs a server of this package in a child process, and restarts it on the same port if it dies.
 
-    Subclasses set `part` and `module`, and return the endpoint and the settings of the process.
+    Subclasses set `part` (name of the process) and `module` (what `python -m` runs), and define `endpoint` and `server_settings`.
     """
 
     part: str  # name of the process in a session, and of its log

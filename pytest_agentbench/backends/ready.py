@@ -60,7 +60,7 @@ class ProbeRollout:
 
 @contextmanager
 def probe_rollout(endpoint: Endpoint) -> Iterator[ProbeRollout]:
-    """Yields a test rollout. At the end of the block, tells the stack that it has ended."""
+    """Yields a test rollout. At the end of the `with` block, tells the stack that the rollout has ended."""
     probe = ProbeRollout(endpoint)
     yield probe
     probe.release(endpoint.model)
@@ -94,7 +94,7 @@ def check_labels(endpoint: Endpoint, body: Json) -> str:
 def _object(answer: ApiAnswer, what: str) -> Json:
     content = answer.json()
     if answer.status != 200 or not isinstance(content, dict):
-        raise BackendError(f"{what} was answered {answer}")
+        raise BackendError(f"{what} was answered {answer}; the answer must be a JSON object with status 200")
     return content
 
 
@@ -147,7 +147,7 @@ def listed_models(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
         no_list = f"GET {url} answered {answer}, but with no list of models: {answer.words or 'nothing'}"
         raise (BackendError if boots else NeverReady)(f"{no_list}; {HINT_BASE}") from error
     if not models:
-        raise BackendError(f"GET {url} lists no model")
+        raise BackendError(f"GET {url} lists no model; see the log of the server")
     return models
 
 
@@ -267,7 +267,7 @@ class ReadinessChecks:
         return ", ".join(models)
 
     def _workers(self) -> str:
-        """Checks that Dynamo lists the right numbers of workers.
+        """Checks that Dynamo lists as many workers of each type as the YAML requires, and none that has died.
 
         Dynamo lists a model before all its workers are up, and a worker for seconds after its death.
         """
@@ -275,7 +275,7 @@ class ReadinessChecks:
         self.workers = counts = _workers(answer.json())
         missing = [f"{counts.get(kind, 0)} of {least} {kind}" for kind, least in self.spec.workers.items() if counts.get(kind, 0) < least]
         if answer.status != 200 or missing:
-            raise BackendError(f"/models/{self.model}/ready answered {answer}; workers: {', '.join(missing)}")
+            raise BackendError(f"/models/{self.model}/ready answered {answer}; ready workers: {', '.join(missing)}")
         if dead := [f"{counts.get(kind, 0)} {kind}, not {most}" for kind, most in self._max_workers.items() if counts.get(kind, 0) > most]:
             raise BackendError(f"/models/{self.model}/ready still counts a worker that has died: {', '.join(dead)}")
         return ", ".join(f"{count} {kind}" for kind, count in counts.items())
@@ -346,7 +346,7 @@ def _choice(answer: ApiAnswer) -> Any:
             return choice
     except (LookupError, TypeError, AttributeError):
         pass
-    raise BackendError(f"a chat was answered {answer.status} {answer.reason}: {answer.words}")
+    raise BackendError(f"a chat was answered {answer.status} {answer.reason}, without `choices[0].message`: {answer.words}")
 
 
 def _workers(answer: Any) -> dict[str, int]:

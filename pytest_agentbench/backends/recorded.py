@@ -33,7 +33,9 @@ def recording_facts(path: Path) -> Json:
     """Returns facts about a recording, which is the directory of a run, or a file of `agentbench cassette trim`.
 
     The keys are `format`, `run` (id of the run), `command` (how it was made), `model`, `thresholds` (by suite), and those keys of the
-    recorded backend that affect requests: `prices`, `roles`, `request_fields`, `context_length`. Raises ConfigError.
+    recorded backend that affect requests: `prices`, `roles`, `request_fields`, `context_length`.
+
+    Raises ConfigError if the recording does not exist or cannot be played.
     """
     if path.is_file():
         facts = _first_record(path).get("recording")
@@ -71,7 +73,7 @@ def _facts_of_run(path: Path, run: Any) -> Json:
             "context_length": context_length_of(backend),
         }
     except (TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{path / _RUN} is not a run that can be played: {error!r}") from error
+        raise ConfigError(f"{path / _RUN} is not a run that can be played: {error!r}; name another run") from error
     if (keep := run.get("settings", {}).get("keep", "all")) != "all":
         raise ConfigError(f"{path} was made with --agentbench-keep={keep}, so it cannot be played; record a run with --agentbench-keep=all")
     if backend["kind"] == "ab":
@@ -93,7 +95,7 @@ class RecordedSpec(BackendSpec):
 
     @classmethod
     def completed(cls, data: Json, file: Path) -> Json:
-        """Adds what the recorded backend had: model, thresholds, prices, roles. Keys of the YAML go before these."""
+        """Returns the keys of the YAML, and for missing ones the values of the recorded backend, such as model, thresholds and prices."""
         if not isinstance(data.get("run"), str):
             return data
         path = (file.parent / data["run"]).resolve()

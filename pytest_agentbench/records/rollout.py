@@ -90,7 +90,7 @@ SHARE = Scale(least=0.0, greatest=1.0, declared=True)
 
 
 def scale_in(scales: Mapping[str, Scale], score: str) -> Scale:
-    """Returns the scale of a score, or UNDECLARED if there is none."""
+    """Returns the scale of a score from `scales`, or UNDECLARED if they lack it."""
     return scales.get(score, UNDECLARED)
 
 
@@ -337,7 +337,7 @@ class Rollout:
         if name in self.scores:
             return self.scores[name]
         if not self.evaluable:
-            raise NoScore(f"{self.key}: no {name}, the rollout ended as {self.status}: {self.reason}")
+            raise NoScore(f"{self.key}: no score {name!r}, because the rollout ended as {self.status}: {self.reason}")
         if name in self.score_errors:
-            raise ScorerFailed(str(self.key), f"no {name}, the scorer failed: {self.score_errors[name]}")
+            raise ScorerFailed(str(self.key), f"no score {name!r}, because the scorer failed: {self.score_errors[name]}")
         raise NoScore(f"{self.key}: no score {name!r}; this suite measures: {', '.join(sorted(self.scores)) or 'none'}")

@@ -99,7 +99,7 @@ class AddressOpened:
 
 @dataclass(frozen=True)
 class AddressClosed:
-    """An entry of the log: the pool has closed an address. If it dies before `LabelReleased`, the next pool tells the stack instead."""
+    """An entry of the log: the pool has closed an address. If it then dies before `LabelReleased`, the next pool releases the label."""
 
     number: str  # number of the address
     calls: int  # LLM calls that the taps have reported

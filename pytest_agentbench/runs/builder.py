@@ -139,9 +139,9 @@ def _question(score: str, population: Collection[str]) -> str:
 
 
 def _score_summary(tally: SuiteTally, name: str, scale: Scale, of: str) -> Means:
-    """Returns two means: over all measured rollouts, where an agent error counts as the worst value, and over the evaluable ones.
+    """Returns two means: over all measured rollouts, where an agent error is the worst value, and over those that are `ok` or `limit`.
 
-    If the scale has no worst value, both means are over the evaluable ones. `of` says what the intervals are for: suite or population.
+    If the scale has no worst value, both means are over the latter. `of` says what the intervals are for: suite or population.
     """
     evaluable = tally.scores.get(name, {})
     everything = {scenario: list(values) for scenario, values in evaluable.items()}
@@ -164,7 +164,7 @@ def _mean(
 
 
 def _facts(interval: Interval, of: str) -> tuple[float | None, float | None, float | None, str, int, int, str]:
-    """Returns an interval as the fields of a `Mean`, in their order."""
+    """Returns the arguments of `Mean` for an interval: mean, both ends, `of`, numbers of scenarios and clusters, method."""
     return interval.mean, interval.low, interval.high, of, interval.n, interval.clusters, interval.method
 
 
@@ -175,7 +175,7 @@ def pass_threshold_of(scores: Sequence[str], thresholds: Mapping[str, float], sc
 
 
 def _rising_mean(scale: Scale, main: Means) -> float | None:
-    """Returns the mean of the main score for efficiency metrics. None if there is no mean, or if lower values are better."""
+    """Returns the mean of the main score, for metrics such as score per second. None if there is no mean, or if lower values are better."""
     return main.mean.value if not scale.falling and main.mean else None
 
 

@@ -31,7 +31,7 @@ class KeptRequest(Protocol):
 
     @property
     def kept(self) -> KeptCall | None:
-        """The ids of its request and reply, or None if nothing was kept."""
+        """The ids of the request and the reply in messages.jsonl, or None if nothing was kept."""
 
 
 class ConversationReader(ABC):
@@ -112,7 +112,7 @@ class ConversationReader(ABC):
         return {**form, "parts": parts, "left_out": [name for name, id in ids.items() if not id]}
 
     def parsed_body(self, call: KeptRequest, form: Json) -> Json:
-        """Returns the body of a request that is a JSON object. `form` is that of the request. Raises NotKept."""
+        """Returns the JSON object that is the body of a request. `form` is what the method `form` returns for it. Raises NotKept."""
         body = {**form["body"], **form["parts"]}
         if "listed" in form:
             body[form["listed"]] = self.prompt(call)
@@ -153,7 +153,7 @@ class ConversationReader(ABC):
             raise NotKept("the tap had no memory left for requests and replies; run fewer rollouts at a time")
         id: str = getattr(call.kept, name)
         if not id:
-            raise NotKept(f"the call has no {name}")
+            raise NotKept(f"the call has no {name} in messages.jsonl")
         return id
 
     @abstractmethod
@@ -165,7 +165,7 @@ class ConversationReader(ABC):
         assert isinstance(line, ValueLine)
         value = json_text.loads(line.text)
         if isinstance(value, dict) and value.keys() == {OMITTED}:
-            raise NotKept(f"a value of {value[OMITTED]:,} bytes was too large to be kept (at most {LARGEST_VALUE:,})")
+            raise NotKept(f"a part of the request or reply was too large to be kept: {value[OMITTED]:,} bytes, at most {LARGEST_VALUE:,}")
         return value
 
     def _nodes_before(self, id: str) -> Iterator[NodeLine]:
@@ -206,13 +206,13 @@ class Transcripts:
     """Fills the transcripts of rollouts from messages.jsonl of their run."""
 
     def __init__(self, directory: Path, on_damage: Callable[[str], object]) -> None:
-        """`on_damage` is called with a sentence if transcripts are missing, once."""
+        """Takes the directory of the run. `on_damage` is called with a sentence for the first transcript that is missing."""
         self._directory, self._on_damage = directory, on_damage
         self._conversations: Conversations | None = None
         self._missing = False  # whether a transcript was missing
 
     def completed(self, rollout: Rollout) -> Rollout:
-        """Returns a rollout with its messages. Without them, if they are missing in messages.jsonl."""
+        """Returns a rollout with its messages, or unchanged if messages.jsonl does not contain them."""
         messages = self._messages(rollout.conversation, rollout.key)
         return rollout if messages is None else dataclasses.replace(rollout, messages=tuple(messages))
 

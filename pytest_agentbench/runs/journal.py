@@ -141,7 +141,7 @@ def _damage_text(line: bytes, whole: int) -> str:
 
 
 def _key_of(head: re.Match[bytes]) -> RolloutKey | str:
-    """Returns the key of a record by its first fields, or the raw text of the scenario if they are not valid JSON."""
+    """Returns the key of a rollout from the first fields of its record (`head`), or the raw scenario if they are not valid JSON."""
     suite, scenario, variant, trial = head.groups()[:4]
     try:
         return RolloutKey(orjson.loads(suite), orjson.loads(scenario), orjson.loads(variant), int(trial))
@@ -174,7 +174,7 @@ def rollout_of(line: str | bytes) -> Rollout:
     try:
         return codec.read(Rollout, json.loads(line))
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the record is nested too deeply") from None
 
 
 def record_line(rollout: Rollout) -> bytes:

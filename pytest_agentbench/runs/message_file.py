@@ -124,7 +124,7 @@ class MessageFile:
 
 
 def with_changed_ids(line: bytes, changed: Mapping[str, str]) -> bytes:
-    """Returns the line of a record with other ids of values and nodes."""
+    """Returns a line of the journal in which ids of lines in messages.jsonl are replaced. `changed` maps old ids to new ones."""
     if not changed:
         return line
     return QUOTED_ID.sub(lambda found: b'"%b"' % changed.get(id := found[1].decode(), id).encode(), line)

@@ -84,7 +84,7 @@ def _field(options: Mapping[str, Option], absent: Any) -> Any:
 
 
 def declared(record: type) -> dict[str, dict[str, Option]]:
-    """Returns field -> key -> option. The key is empty for a field with one option."""
+    """Returns the options that a record class declares: field -> key -> option. The key is empty for a field with one option."""
     return {field.name: _named(field) for field in dataclasses.fields(record) if field.metadata}
 
 
@@ -137,7 +137,7 @@ def first_trials(text: str) -> int:
 
 
 def most_rounds(text: str) -> int | None:
-    """Parses the maximum of rounds from `auto` or `auto:N`. Returns None for a fixed number of trials."""
+    """Parses the maximum number of rounds of trials from `auto` or `auto:N`. Returns None for a fixed number of trials."""
     word, colon, most = text.partition(":")
     if word != AUTO:
         return None
@@ -210,7 +210,7 @@ def assignment(convert: Callable[[str], T], rule: str) -> Callable[[str], tuple[
 
 
 def last_of_each(pairs: Sequence[tuple[str, T]]) -> dict[str, T]:
-    """Returns name -> last value of the name. The order is that of the last values, because changes are applied in this order."""
+    """Returns name -> value from pairs. If a name occurs several times, its last pair counts, also for the order."""
     values: dict[str, T] = {}
     for name, value in pairs:
         values.pop(name, None)
@@ -226,7 +226,7 @@ def objective(text: str) -> tuple[str, float]:
 
 
 def run_name(text: str) -> str:
-    """Checks the name of a run."""
+    """Returns the name of a run if it is valid, else raises ValueError."""
     if not NAME.fullmatch(text) or text == LATEST:
         raise ValueError(f"a letter, and then at most 79 letters, digits, dots, dashes or underscores, and not `{LATEST}`")
     return text

@@ -81,7 +81,7 @@ class Passes:
 
 @dataclass(frozen=True)
 class ScoredBy:
-    """The scorer of a score."""
+    """The scorer that computes a score, and its options."""
 
     scorer: str  # name or import path of the scorer
     options: Json  # options of the scorer in `suite.yaml`
@@ -162,7 +162,7 @@ class SuiteFacts:
         return self.scorers[0]
 
     def facts(self) -> dict[str, Any]:
-        """Returns name -> value of the fields of SuiteFacts."""
+        """Returns name -> value for the fields of SuiteFacts, without those of a subclass."""
         return {each.name: getattr(self, each.name) for each in fields(SuiteFacts)}
 
 
@@ -219,7 +219,7 @@ class SuiteResult(SuiteFacts):
 
 @dataclass(frozen=True)
 class Cache:
-    """The preparation of the [prefix cache](ab.md#the-state-of-the-prefix-cache)."""
+    """How a session prepared the [prefix cache](ab.md#the-state-of-the-prefix-cache)."""
 
     policy: str  # state when measuring begins: `cold`, `primed` or `carry`
     blocks: tuple[CacheBlock, ...] = ()  # blocks of rollouts of the last session, in order; empty for `carry` without arms

@@ -27,7 +27,7 @@ SCHEMA = "agentbench-run/8"  # docs/run-json.md describes it
 
 @dataclass(frozen=True)
 class SessionShare:
-    """The share of one [session](resume.md) in a run."""
+    """A [session](resume.md) of a run, with the number of rollouts that it ran."""
 
     session: int  # number of the session, counted from 1
     started_at: str  # start of the session, ISO 8601
@@ -153,7 +153,7 @@ class Interruptions:
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """Counts of the attempts that were [announced](backends.md#labels-a-stack-that-knows-rollouts) to the backend."""
+    """Counts of attempts whose calls named their rollout to the backend, in [labels](backends.md#labels-a-stack-that-knows-rollouts)."""
 
     labelled: int  # attempts whose calls got a label; each label has its own id
     # labelled attempts that the backend has seen, or that had an answered call if it does not report them; reports that arrived when a
@@ -246,7 +246,7 @@ class SessionFacts:
     gate: GateResult | None = None  # verdict of the [gate](gates.md); null without a gate, and if none of its suites ran
 
     def facts(self) -> dict[str, Any]:
-        """Returns name -> value of the fields of SessionFacts."""
+        """Returns name -> value for the fields of SessionFacts, without those of a subclass."""
         return {each.name: getattr(self, each.name) for each in fields(SessionFacts)}
 
 
@@ -275,7 +275,7 @@ class Run(SessionFacts):
         return self.settings.concurrency if arm is None or arm.concurrency is None else arm.concurrency
 
     def model_of(self, suite: str) -> str | None:
-        """Returns the model of a suite, in the form of `backend.served_model`."""
+        """Returns the model of a suite, for example `big`, or `big (answered by small)` if another model answered. None if unknown."""
         arm = self.arm_of(suite)
         return arm.model if arm else self.backend.served_model
 

@@ -254,7 +254,7 @@ def _weight(tool: ToolMistakes) -> int:
 
 
 def _faults(mistake: Mistake) -> list[tuple[str, str]]:
-    """Returns (tool, field of ToolMistakes) for each tool that is part of a mistake."""
+    """Returns each tool that is part of a mistake, with the field of ToolMistakes that counts it."""
     match mistake.kind:
         case "gave up" | "wrong tool" | "missing call" | "extra call":
             return [*((tool, "missing") for tool in mistake.expected), *[(mistake.actual, "unexpected")] * bool(mistake.actual)]

@@ -132,7 +132,7 @@ def test_a_scorer_that_never_ends(project: Project, kind: str) -> None:
 
     result.assert_outcomes(errors=1)
     left = THREAD_LEFT if kind == "def" else ""
-    result.stdout.fnmatch_lines([f"*shop?shop-0?: no slow, the scorer failed: the scorer took longer than 1 s{left}"])
+    result.stdout.fnmatch_lines([f"*shop?shop-0?: no score 'slow', because the scorer failed: the scorer took longer than 1 s{left}"])
     assert 1.0 == project.rollouts[0].score("tsq")
 
 

@@ -194,7 +194,7 @@ def fussy(scenario, rollout):
 
     result.assert_outcomes(passed=3, failed=2, errors=4)
     lines = result.stdout.str()
-    assert "ScorerFailed: shop[shop-1]: no fussy, the scorer failed: KeyError: 'colour' (scorer.py:" in lines
+    assert "ScorerFailed: shop[shop-1]: no score 'fussy', because the scorer failed: KeyError: 'colour' (scorer.py:" in lines
     [(failure,)] = said(report_of(project.directory, Level.FIRST_PAGE), suite_phrases.scorer_failure)
     assert ("fussy", 1, "shop-1") == (failure.score, failure.rollouts, failure.first)
     assert re.search(r"KeyError: 'colour' \(scorer\.py:\d+\)$", failure.error)

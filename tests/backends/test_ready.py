@@ -110,7 +110,7 @@ def test_models_are_listed() -> None:
         (503, "busy\n now", "answered 503 Service Unavailable: busy now" + HINT),
         *((200, body, f"{NO_LIST}: {body}{HINT}") for body in ("<html>", "{}", "[]", '{"data": null}', '{"data": [{}]}')),
         (200, "", f"{NO_LIST}: nothing{HINT}"),
-        (200, '{"data": []}', "lists no model"),
+        (200, '{"data": []}', "lists no model; see the log of the server"),
     ],
 )
 def test_answers_without_a_list_of_models(status: int, body: str, sentence: str) -> None:

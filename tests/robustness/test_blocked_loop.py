@@ -115,7 +115,7 @@ def test_a_scorer_that_blocks(project: Project) -> None:
 
     result.assert_outcomes(errors=1)
     why = "the scorer 'slow' blocked the event loop until its 3 s were over: scorer.py:5: time.sleep(3600)"
-    result.stdout.fnmatch_lines([f"*shop?shop-0?: no slow, the scorer failed: {why}*"])
+    result.stdout.fnmatch_lines([f"*shop?shop-0?: no score 'slow', because the scorer failed: {why}*"])
     (rollout,) = project.rollouts
     assert ("ok", 1.0, ["find_item"], 2, "scoring\n") == (
         rollout.status,

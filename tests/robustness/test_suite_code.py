@@ -82,7 +82,8 @@ def test_an_agent_at_fault(project: Project) -> None:
     for word, reason in REASONS.items():
         assert ("agent_error", 1, {}) == (rollouts[word].status, rollouts[word].attempt, rollouts[word].scores)
         assert reason in rollouts[word].reason
-        result.stdout.fnmatch_lines([f"*NoScore: shop?shop_{word}?: no tsq, the rollout ended as agent_error: {reason.replace('[', '?')}*"])
+        line = f"*NoScore: shop?shop_{word}?: no score 'tsq', because the rollout ended as agent_error: {reason.replace('[', '?')}*"
+        result.stdout.fnmatch_lines([line])
     log = rollouts["prints"].log
     assert ["a line on stdout", "and on stderr", "WARNING shop: a warning", "Traceback (most recent call last):"] == log.splitlines()[:4]
     result.stdout.fnmatch_lines(
@@ -278,7 +279,8 @@ def test_failing_scorers(project: Project) -> None:
         else:
             assert [own] == [*rollout.score_errors]
             assert own not in rollout.scores
-    result.stdout.fnmatch_lines(["*ScorerFailed: raises?raises-0?: no raises, the scorer failed: KeyError: 'missing' (*.py:*)"])
+    line = "*ScorerFailed: raises?raises-0?: no score 'raises', because the scorer failed: KeyError: 'missing' (*.py:*)"
+    result.stdout.fnmatch_lines([line])
     for name in ("raises", "nan"):
         suite = project.run_json["suites"][name]
         assert ({name: 1}, None) == (suite["score_errors"], suite["scores"][name]["mean"])

@@ -246,7 +246,7 @@ def _packages(examined: Examined) -> Iterator[Check]:
 
 
 def _missing_packages(python: Path, packages: list[str], *, gpu: bool) -> tuple[list[str], int]:
-    """Returns which packages an interpreter lacks, and how many GPUs its FAISS finds (0 without `gpu`)."""
+    """Returns which of these packages an interpreter lacks, and how many GPUs its FAISS finds. If `gpu` is False, that number is 0."""
     command = [python, "-c", ASK, "gpu" if gpu else "", *packages]
     done = subprocess.run(command, capture_output=True, text=True, env=foreign_environment(), timeout=PATIENCE, check=False)
     if done.returncode:

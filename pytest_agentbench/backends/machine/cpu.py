@@ -16,7 +16,7 @@ class CostSource(Protocol):
     """The interface of a process that reports its CPU time, for example a `Child`."""
 
     def cost(self) -> Mapping[str, float] | None:
-        """Returns the CPU time of the process so far, in seconds as `cpu_s`, or None if it is unknown."""
+        """Returns a mapping with the CPU seconds of the process so far (`cpu_s`), or None if they are unknown."""
 
 
 class CpuWatch:

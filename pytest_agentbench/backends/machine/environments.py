@@ -209,7 +209,7 @@ def create(name: str, say: Callable[[str], None] = print) -> Path:
 
 
 def _make(name: str, made: Installation) -> None:
-    """Runs all steps of an installation. Removes leftovers of earlier attempts first, and its own if a step fails."""
+    """Runs all steps of an installation, after removing what an earlier one left. If a step fails, removes the incomplete environment."""
     shutil.rmtree(made.home, ignore_errors=True)
     made.log.write_bytes(b"")
     try:

@@ -27,9 +27,9 @@ _HERE = re.compile(r"\{here\}/([\w./-]*\w)")  # A file beside the YAML, for exam
 
 
 def packages_of(program: Path) -> dict[str, str] | None:
-    """Returns package -> version for the packages in a program's virtual environment whose names begin with one in ENGINES.
+    """Returns package -> version for the packages in a program's virtual environment that can change an engine's answers or speed.
 
-    Returns None if the program is not in a virtual environment.
+    Their names begin with one of the prefixes in ENGINES. Returns None if the program is not in a virtual environment.
     """
     home = program.parent.parent  # Not resolved: the interpreter of a virtual environment is a link to one outside.
     if not (home / "pyvenv.cfg").is_file():

@@ -55,7 +55,7 @@ def boot_facts(spec: StackSpec, factory: Factory, instances: Sequence[Instance])
 
 
 def _service(factory: Factory, instance: Instance) -> Json:
-    """Returns {packages, image, digest} of a service: the packages of its environment, or its image. Other values are null."""
+    """Returns {packages, image, digest} of a service. A process has only `packages`, and a container only the others; the rest is null."""
     if instance.spec.image is not None:
         image = factory.image(instance)
         return {"packages": None, "image": image, "digest": digest_of(image)}

@@ -126,7 +126,7 @@ def _pull(engine: Any, image: str, on_progress: Callable[[str], None]) -> None:
 def _add_progress(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> None:
     """Notes in `layers` how much of one layer has been downloaded, from an event of a pull.
 
-    Events about unpacking are ignored, because they have the same form.
+    Events about unpacking have the same fields as those about downloading. They are ignored.
     """
     detail, layer = event.get("progressDetail") or {}, event.get("id", "")
     if event.get("status") == "Downloading" and "total" in detail:

@@ -176,7 +176,7 @@ FULL = 1 << 20  # bytes; a disk with less free space counts as full
 def log_of(instance: Instance, code: int | None = None) -> str:
     """Returns the end of an instance's log for an error message, with advice for known errors, and a line if the disk is full.
 
-    `code` is the exit code, if the instance has ended. It can be the reason for advice.
+    `code` is the exit code, if the instance has ended. If it means SIGKILL, there is advice about that, too.
     """
     lines = tail(instance.log)
     known = "".join(f"\nhint: {each}" for each in (hint(lines), kill_hint(code)) if each)

@@ -266,7 +266,10 @@ class Factory:
             expand(text, dict.fromkeys(known, ""), _where(instance))
 
     def check(self, instance: Instance) -> None:
-        """Checks the templates, interpreter and secrets of an instance before anything is started. Raises the errors of `make`."""
+        """Checks the templates, interpreter and secrets of an instance before anything is started.
+
+        Raises ConfigError for an unknown template, and MissingError for a missing interpreter or secret.
+        """
         self.check_texts(instance)
         self._python(instance)
         self._secrets(instance)
@@ -304,7 +307,7 @@ class Factory:
         return resolve_python(expand(python, self._values(instance, None), _where(instance)), Path(self.spec.here))
 
     def _path(self, instance: Instance) -> dict[str, str]:
-        """Returns PYTHONPATH as the only variable if the instance runs a module of this package in another environment, else none."""
+        """Returns {PYTHONPATH: folder} if the instance runs a module of this package in another environment, else an empty dictionary."""
         from pytest_agentbench.backends.machine.environments import OWN, package_path
 
         spec = instance.spec
@@ -367,7 +370,7 @@ def share_out(instances: Sequence[Instance], gpus: Sequence[str]) -> None:
         else:
             each.gpus, left = left[: each.spec.gpus], left[each.spec.gpus :]
     if left:
-        raise ConfigError(f"{len(left)} GPUs were leased that no service needs")
+        raise ConfigError(f"{len(left)} GPUs more than the services need were leased: {', '.join(left)}")
 
 
 def _where(instance: Instance) -> str:

@@ -104,7 +104,7 @@ class HoldDeclined:
 
 @dataclass(frozen=True)
 class BootProgress:
-    """Tells holders what the boot is waiting for. The daemon sends it twice a second to those that can read it, for their users."""
+    """Tells holders what the boot is waiting for, as a text for users. Sent twice a second, but not to holders that do not read."""
 
     text: str
 

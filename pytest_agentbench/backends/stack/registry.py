@@ -255,9 +255,10 @@ def _new_home(name: str) -> Path:
 
 
 def find_kept(spec: StackSpec) -> HeldStack | str:
-    """Connects to a kept stack that runs without a holder, was started from the same YAML, and inherited the same surroundings.
+    """Connects to a kept stack that was started from the same YAML and has no holder.
 
-    If there is none, returns a sentence that says why a kept stack with this YAML cannot be used, or an empty string if none exists.
+    The environment variables, package versions and files that the stack inherited must not have changed since. Without
+    such a stack, returns a sentence that says why a kept stack of this YAML cannot be used, or an empty string if none exists.
     """
     now, wanted_hash, why = inherited(spec), spec_hash(spec), ""
     for home, facts in running():
@@ -346,7 +347,7 @@ def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Hel
         raise BackendError(f"the stack daemon in {home} does not answer: {error}") from error
     if isinstance(answer, HoldDeclined):
         connection.close()
-        raise BackendError(f"the stack in {home} is used by another session, or about to end")
+        raise BackendError(f"the stack in {home} is used by another session, or about to end; wait until it has ended")
     return HeldStack(home, connection, child)
 
 

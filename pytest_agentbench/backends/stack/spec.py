@@ -195,7 +195,7 @@ class ReadySpec(Spec):
 
 
 class LabelsSpec(Spec):
-    """The key `labels` of a stack: how calls tell the stack's router which rollout they belong to, and what to expect of it."""
+    """The key `labels` of a stack: which router is told the rollout of each call, and what else it is told."""
 
     kind: Literal["none", "thunderagent", "dynamo"] = Field(
         default="none", description="The router that gets the labels of rollouts: `thunderagent`, `dynamo`, or `none`."

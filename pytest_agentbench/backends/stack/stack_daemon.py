@@ -66,7 +66,8 @@ class StackDaemon:
 
     `outcome` is None during the boot, then StackReady or BootFailed, and StackEnded if the stack dies or is stopped. Each new outcome is
     sent to all holders, and a new holder gets the current one. `ending` is set when the stack has to stop; from then on no new holder is
-    accepted. A stack without holders ends at once if it has failed after it had a holder, and otherwise at `_until`.
+    accepted. A stack without holders ends at once if it has failed after it had a holder. Otherwise it ends at the time `_until`: when
+    the time for the first holder to connect is over, or the time for which the stack is kept.
     """
 
     def __init__(self, config: StackDaemonConfig) -> None:

@@ -67,7 +67,7 @@ def inherited(spec: StackSpec) -> Json:
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that configure engines, sorted by name, without those in GIVEN. Secrets in their values are masked."""
+    """Returns the variables that configure engines, sorted by name, but not those for leased GPUs. Secrets in values are masked."""
     redact = Redactor().plain
     chosen = sorted(name for name in environment if name.startswith(ENGINES) and name not in GIVEN)
     return {name: MARK if SECRET_NAME.search(name) else redact(environment[name]) for name in chosen}

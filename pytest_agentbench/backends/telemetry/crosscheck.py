@@ -16,7 +16,7 @@ TTFT_MS = 5.0  # difference of mean TTFTs in ms that is always accepted, for the
 
 @dataclass
 class Client:
-    """The counts of calls and tokens that the tap (the recording proxy) has made over all rollouts of a session, also those of tests."""
+    """The calls and tokens that the tap (the recording proxy) has counted in a session, with the calls that tests make by hand."""
 
     calls: int = 0  # successful calls
     hidden: int = 0  # failed or unrecorded calls, and failed attempts without calls; only the server knows their tokens

@@ -108,7 +108,7 @@ class ServerCounts:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """The load of a GPU while calls were in progress. Without samples, all fields but `looks` are null."""
+    """The load of a GPU while calls were in progress. Without samples, all fields but their number (`looks`) are null."""
 
     looks: int  # samples
     used_mib_max: int | None  # MiB
@@ -156,8 +156,8 @@ class SampleTally:
 
     - Counters: increases are counted from the first sample of a replica on. A series that appears later started at 0. A series that fell or
       disappeared starts at 0 again, because its process was restarted.
-    - Gauges: their values at the end of each round count, if the round is within `span`. A gauge that is not a finite number has no value
-      until it is one again.
+    - Gauges: their values at the end of each round of samples count, if calls were in progress then (`span`). A gauge that is not a finite
+      number has no value until it is one again.
     """
 
     span: Span | None = None  # time in which calls were in progress; None: always
@@ -247,12 +247,12 @@ class SampleTally:
         return [value for series, value in self._now.items() if series.name in names and series.source not in self._failing]
 
     def _first_gauges(self, names: Sequence[str]) -> list[float]:
-        """Returns the current values of the first of these metrics that has any. The metrics are alternative names."""
+        """Returns the current values of a metric that has several possible names, under the first name that has values."""
         return next((values for name in names if (values := self._gauges([name]))), [])
 
 
 def tally(samples: Iterable[Sample | GpuSample], span: Span | None) -> SampleTally:
-    """Adds up all samples of a run."""
+    """Returns the sums over all samples of a run. Loads count only within `span`; None stands for the whole run."""
     counts = SampleTally(span)
     for sample in samples:
         counts.add(sample)

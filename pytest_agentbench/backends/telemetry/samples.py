@@ -183,7 +183,7 @@ def _parsed(line: str) -> tuple[str, dict[str, str]]:
 
     samples = [sample for family in text_string_to_metric_families(f"{line}\n") for sample in family.samples]
     if len(samples) != 1:
-        raise ValueError(f"no series in {line[:80]!r}")
+        raise ValueError(f"{line[:80]!r} is not a line of Prometheus text")
     return samples[0].name, samples[0].labels
 
 
