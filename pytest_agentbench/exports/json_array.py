@@ -18,7 +18,7 @@ class JsonArray:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._unordered = tempfile.TemporaryFile()  # noqa: SIM115  # closed by __exit__
+        self._unordered = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115  # closed by __exit__
         self._places: dict[int, tuple[int, int]] = {}  # position -> offset and length, bytes
 
     def add(self, position: int, parts: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ from pytest_agentbench.exports.nat_messages import (
     generation,
     langchain_message,
     output_text,
+    question,
     tool_schema,
 )
 from pytest_agentbench.exports.nat_profiler import EVENT_COLUMNS, FRAMEWORK
@@ -52,7 +53,7 @@ def events_of(place: RolloutPlace, sent: RolloutMessages = NOTHING_KEPT) -> list
         return []
     whole = _id(place, "workflow")
     events = [
-        ProfilerEvent(start, "WORKFLOW_START", whole, WORKFLOW),
+        ProfilerEvent(start, "WORKFLOW_START", whole, WORKFLOW, given=question(rollout)),
         ProfilerEvent(end, "WORKFLOW_END", whole, WORKFLOW, made=rollout.answer),
     ]
     for attempt in rollout.attempts:

@@ -22,7 +22,7 @@ from pytest_agentbench.exports.json_array import JsonArray, array_parts, json_te
 from pytest_agentbench.exports.nat_analyses import NatReport, Optimization
 from pytest_agentbench.exports.nat_benchmark import Heading, add_events, write_benchmark, write_calls
 from pytest_agentbench.exports.nat_events import events_of, row_of, step_of
-from pytest_agentbench.exports.nat_messages import KeptMessages
+from pytest_agentbench.exports.nat_messages import KeptMessages, question
 from pytest_agentbench.exports.nat_profiler import (
     ANSWERS,
     CONFIG,
@@ -240,10 +240,9 @@ def _add(job: NatJob, place: RolloutPlace, table: CsvFile, traces: JsonArray, an
 
 def _entry(id: str, rollout: Rollout, steps: Sequence[Json]) -> Json:
     """Returns the entry of a rollout in ANSWERS (workflow_output.json): the fields of the data set, the answer, and the trajectory."""
-    questions = [message.get("content") for message in rollout.messages if message.get("role") == "user"]
     return {
         "id": id,
-        "question": questions[0] if questions else "",
+        "question": question(rollout) or "",
         "answer": "",
         "generated_answer": rollout.answer,
         "intermediate_steps": steps,

@@ -38,6 +38,11 @@ class RolloutMessages(NamedTuple):
     results: Sequence[Any] = ()  # result of each tool call of the rollout, None if it is unknown
 
 
+def question(rollout: Rollout) -> Any:
+    """Returns the content of the first message of the user, or None if there is no transcript."""
+    return next((message.get("content") for message in rollout.messages if message.get("role") == "user"), None)
+
+
 class KeptMessages:
     """Reads the messages of a run's rollouts: from messages.jsonl, and where that lacks them, from transcripts."""
 
