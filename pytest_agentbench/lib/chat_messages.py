@@ -35,6 +35,19 @@ def chat_messages(dialect: str, messages: Sequence[Any]) -> list[dict[str, Any]]
     return made
 
 
+def reply_messages(reply: Any) -> list[Any]:
+    """Returns the messages in a complete answer, in the form of its API, or an error response as it is."""
+    match reply:
+        case {"choices": [*choices]}:  # Chat Completions and Completions
+            return [choice.get("message") or {"role": "assistant", "content": choice.get("text")} for choice in choices]
+        case {"output": [*items]}:  # Responses
+            return items
+        case {"role": role, "content": content}:  # Messages
+            return [{"role": role, "content": content}]
+        case _:
+            return [reply]
+
+
 def _converted(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
     match message:
         case {"type": "function_call", "call_id": id, "name": name, "arguments": arguments}:

@@ -23,6 +23,7 @@ from typing import Any, Protocol, Self
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.chat_messages import reply_messages
 from pytest_agentbench.lib.checked_lines import opened, sealed
 from pytest_agentbench.lib.kept_values import (
     FILE,
@@ -214,16 +215,7 @@ class Conversations:
 
     def reply_messages(self, call: KeptRequest) -> list[Any]:
         """Returns the messages in the reply of a call, in the form of its API, or an error response as it is. Raises NotKept."""
-        reply = self.reply(call)
-        match reply:
-            case {"choices": [*choices]}:  # Chat Completions and Completions
-                return [choice.get("message") or {"role": "assistant", "content": choice.get("text")} for choice in choices]
-            case {"output": [*items]}:  # Responses
-                return items
-            case {"role": role, "content": content}:  # Messages
-                return [{"role": role, "content": content}]
-            case _:
-                return [reply]
+        return reply_messages(self.reply(call))
 
     def request(self, call: KeptRequest) -> Json:
         """Returns `path`, `headers` and the parsed `body` of a request. Raises NotKept."""

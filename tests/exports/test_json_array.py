@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,16 @@ def test_no_elements(tmp_path: Path) -> None:
 
     assert [] == json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
     assert ["a.json"] == [file.name for file in tmp_path.iterdir()]
+
+
+def test_one_part_in_memory(tmp_path: Path) -> None:
+    """The memory used is a few times the largest part, however large the array is."""
+    tracemalloc.start()
+    with JsonArray(tmp_path / "a.json") as array:
+        for number in range(20):
+            array.add(number, array_parts("", ("x" * 100_000 for _ in range(10)), ""))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert (tmp_path / "a.json").stat().st_size > 20_000_000
+    assert peak < 4_000_000

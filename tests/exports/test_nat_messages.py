@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_agentbench import Conversations
-from pytest_agentbench.exports.nat_messages import generation, langchain_message, output_text, tool_schema
-from pytest_agentbench.records import Json
+from pytest_agentbench.exports.nat_messages import KeptMessages, generation, langchain_message, output_text, tool_schema
+from pytest_agentbench.records import Json, ToolCall
+from pytest_agentbench.runs.message_file import MessageFile
+from pytest_agentbench.tap.conversations import ConversationKeeper, KeptBytes
+from pytest_agentbench.tap.http_messages import Request
 from tests.exports.test_nat_export import exported
+from tests.lib.test_chat_messages import MESSAGES
 from tests.project import TOOLS, Project
-from tests.tables.shop import call
+from tests.tables.shop import call, rollout
 
 RESULT = '{"done":true}'
 ANSWER = "Here is what was found for you."
@@ -162,3 +167,20 @@ def test_tools(tool: Json) -> None:
     parameters = {"properties": {"a": {}}, "required": ["a"], "type_": "object", "additionalProperties": False, "strict": True}
 
     assert {"type": "function", "function": {"name": "f", "description": "d", "parameters": parameters}} == tool_schema(tool)
+
+
+@pytest.mark.parametrize(("level", "prompt"), [("all", ["Be kind. " * 20, "A lamp?", "I look.", "one"]), ("calls", None)])
+def test_the_messages_api(tmp_path: Path, level: str, prompt: list[str] | None) -> None:
+    """The system prompt of the Messages API is the first message. A prompt whose system prompt was not kept is not known."""
+    body = {"system": "Be kind. " * 20, "messages": MESSAGES[:-1], "tools": [{"name": "find_item", "input_schema": {}}]}
+    keeper = ConversationKeeper(KeptBytes(), level)
+    kept = keeper.call(Request(b"POST", "/messages", [], json.dumps(body).encode()), body, json.dumps(MESSAGES[-1]).encode())
+    with MessageFile(tmp_path, str) as file:
+        file.add(keeper.end().split(b"\n"))
+    made = (ToolCall("find_item", {"item": "lamp"}, 1), ToolCall("find_item", {"item": "lamp"}, 2))
+    sent = KeptMessages(tmp_path).of(rollout(calls=(call(0, 100, end=200, dialect="messages", kept=kept),), tool_calls=made))
+
+    (only,) = sent.calls.values()
+    assert prompt == (only.prompt and [message["content"] for message in only.prompt])
+    assert {"role": "assistant", "content": "Yes."} == only.reply
+    assert [*(["one"] if prompt else [None]), None] == [*sent.results]
