@@ -9,11 +9,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+PIECE = 1 << 16  # bytes that are copied at a time
+
 
 class JsonArray:
     """A JSON array that is being written, in the order of its elements' positions.
 
-    A temporary file holds the elements until the array is closed, so only one part of an element is in memory at a time.
+    A temporary file holds the elements until the array is closed, so only a part of an element is in memory at a time.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,8 +41,10 @@ class JsonArray:
         with self._path.open("wb") as file:
             file.write(b"[")
             for number, (_, (start, length)) in enumerate(sorted(self._places.items())):
+                file.write(b",\n" if number else b"\n")
                 self._unordered.seek(start)
-                file.write((b",\n" if number else b"\n") + self._unordered.read(length))
+                for place in range(0, length, PIECE):
+                    file.write(self._unordered.read(min(PIECE, length - place)))
             file.write(b"\n]\n")
 
 

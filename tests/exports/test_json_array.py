@@ -43,4 +43,4 @@ def test_one_part_in_memory(tmp_path: Path) -> None:
     tracemalloc.stop()
 
     assert (tmp_path / "a.json").stat().st_size > 20_000_000
-    assert peak < 4_000_000
+    assert peak < 1_000_000

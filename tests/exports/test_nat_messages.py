@@ -16,7 +16,7 @@ from pytest_agentbench.runs.message_file import MessageFile
 from pytest_agentbench.tap.conversations import ConversationKeeper, KeptBytes
 from pytest_agentbench.tap.http_messages import Request
 from tests.exports.test_nat_export import exported
-from tests.lib.test_chat_messages import MESSAGES
+from tests.lib.test_chat_messages import MESSAGES, TALK
 from tests.project import TOOLS, Project
 from tests.tables.shop import call, rollout
 
@@ -169,18 +169,27 @@ def test_tools(tool: Json) -> None:
     assert {"type": "function", "function": {"name": "f", "description": "d", "parameters": parameters}} == tool_schema(tool)
 
 
-@pytest.mark.parametrize(("level", "prompt"), [("all", ["Be kind. " * 20, "A lamp?", "I look.", "one"]), ("calls", None)])
-def test_the_messages_api(tmp_path: Path, level: str, prompt: list[str] | None) -> None:
-    """The system prompt of the Messages API is the first message. A prompt whose system prompt was not kept is not known."""
+@pytest.mark.parametrize(
+    ("level", "prompt", "result"),
+    [("all", ["Be kind. " * 20, "A lamp?", "I look.", "one"], "one"), ("calls", [], "one of many")],
+)
+def test_the_messages_api(tmp_path: Path, level: str, prompt: list[str], result: str) -> None:
+    """The system prompt of the Messages API is the first message. A prompt whose system prompt was not kept is not known.
+
+    The result of a tool is that of the prompt, or else that of the transcript. It belongs to a single call.
+    """
     body = {"system": "Be kind. " * 20, "messages": MESSAGES[:-1], "tools": [{"name": "find_item", "input_schema": {}}]}
     keeper = ConversationKeeper(KeptBytes(), level)
     kept = keeper.call(Request(b"POST", "/messages", [], json.dumps(body).encode()), body, json.dumps(MESSAGES[-1]).encode())
     with MessageFile(tmp_path, str) as file:
         file.add(keeper.end().split(b"\n"))
     made = (ToolCall("find_item", {"item": "lamp"}, 1), ToolCall("find_item", {"item": "lamp"}, 2))
-    sent = KeptMessages(tmp_path).of(rollout(calls=(call(0, 100, end=200, dialect="messages", kept=kept),), tool_calls=made))
+    calls = (call(0, 100, end=200, dialect="messages", kept=kept),)
+    transcript = (*TALK[:2], {**TALK[2], "content": "one of many"}, TALK[3])
+    sent = KeptMessages(tmp_path).of(rollout(calls=calls, tool_calls=made, messages=transcript))
 
     (only,) = sent.calls.values()
-    assert prompt == (only.prompt and [message["content"] for message in only.prompt])
+    assert prompt == [message["content"] for message in only.prompt or ()]
+    assert (level == "all") == (only.prompt is not None)
     assert {"role": "assistant", "content": "Yes."} == only.reply
-    assert [*(["one"] if prompt else [None]), None] == [*sent.results]
+    assert [result, None] == [*sent.results]

@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.lib.chat_messages import chat_messages
+from pytest_agentbench.records import Json
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "find_item", "arguments": '{"item": "lamp"}'}}
 
 #: Question, call, result and answer.
-TALK = [
+TALK: list[Json] = [
     {"role": "user", "content": "A lamp?"},
     {"role": "assistant", "content": "I look.", "tool_calls": [CALL]},
     {"role": "tool", "tool_call_id": "c1", "content": "one"},
     {"role": "assistant", "content": "Yes."},
 ]
 
-RESPONSES = [
+RESPONSES: list[Json] = [
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "A lamp?"}]},
     {"type": "reasoning", "summary": []},
     {"type": "message", "id": "m1", "role": "assistant", "content": [{"type": "output_text", "text": "I look.", "annotations": []}]},
@@ -25,7 +26,7 @@ RESPONSES = [
     {"role": "assistant", "content": "Yes."},
 ]
 
-MESSAGES = [
+MESSAGES: list[Json] = [
     {"role": "user", "content": "A lamp?"},
     {
         "role": "assistant",
