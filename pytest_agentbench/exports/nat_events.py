@@ -79,7 +79,7 @@ def _call_events(place: RolloutPlace, attempt: Attempt, number: int, call: LLMCa
     if call.error_kind is None:
         counts = {"prompt_tokens": call.prompt_tokens or 0, "completion_tokens": call.completion_tokens or 0}
         tokens = {**counts, "total_tokens": sum(counts.values()), "cached_tokens": call.cached_tokens or 0}
-        given = prompt[-1]["content"] if prompt else None
+        given = prompt[-1]["content"] if prompt else ""  # The toolkit writes an unknown input like this, and its evaluators refuse None.
         yield ProfilerEvent(ended, "LLM_END", id, call.model, tokens, begun, given, **_answer(call, sent.reply))
 
 
