@@ -12,7 +12,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_agentbench.exports.nat_profiler import ProfilerEvent, seconds
+from pytest_agentbench.exports.nat_events import ProfilerEvent, seconds
 from pytest_agentbench.metrics.other_tools.measures import deviation, mean
 from pytest_agentbench.metrics.timeline import at_least, total_ns
 from pytest_agentbench.profile.prefixes import PromptTree, PromptTrees

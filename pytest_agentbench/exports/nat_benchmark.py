@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_agentbench.exports.csv_files import write_rows
-from pytest_agentbench.exports.nat_profiler import BENCHMARK_COLUMNS, CALL_COLUMNS, CALLS, GAP_COLUMNS, GAPS, ProfilerEvent, seconds
+from pytest_agentbench.exports.nat_events import ProfilerEvent, seconds
+from pytest_agentbench.exports.nat_profiler import BENCHMARK_COLUMNS, CALL_COLUMNS, CALLS, GAP_COLUMNS, GAPS
 from pytest_agentbench.metrics.other_tools.nat import WHOLE, Throughput
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.run_file import Run

@@ -9,26 +9,32 @@ import copy
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from pytest_agentbench.exports.csv_files import CsvFile
 from pytest_agentbench.exports.files import ChosenRuns
+from pytest_agentbench.exports.json_array import JsonArray, array_parts, json_text
 from pytest_agentbench.exports.nat_analyses import NatReport, Optimization
 from pytest_agentbench.exports.nat_benchmark import Heading, add_events, write_benchmark, write_calls
+from pytest_agentbench.exports.nat_events import events_of, row_of, step_of
+from pytest_agentbench.exports.nat_messages import KeptMessages, question
 from pytest_agentbench.exports.nat_profiler import (
     ANSWERS,
     CONFIG,
     CONFIG_GIVEN,
     EVALUATOR_ENDING,
+    EVENT_COLUMNS,
+    EVENTS,
     MAIN,
     METADATA,
     OPTIMIZATION,
     REPORT,
-    write_profile,
+    TRACES,
 )
 from pytest_agentbench.metrics.columns import Origin, RolloutPlace
 from pytest_agentbench.metrics.other_tools.nat import Throughput
@@ -113,6 +119,9 @@ def _metadata(run: Run, group: str, overrides: Mapping[str, Any], trials: int) -
     }
 
 
+#: Kinds of events in ANSWERS, by the toolkit's default.
+TRAJECTORY = frozenset({"LLM_END", "TOOL_END"})
+
 #: Score of tool calls -> name of the toolkit's evaluator. Other scores keep their names.
 EVALUATORS = {"tsq": MAIN}
 
@@ -124,7 +133,8 @@ class NatJob:
     group: str
     folder: Path
     positions: Mapping[RolloutKey, int]
-    entries: dict[int, Json] = field(default_factory=dict)  # position -> entry of ANSWERS
+    messages: KeptMessages
+    throughput: Throughput = field(default_factory=Throughput)
     items: defaultdict[str, dict[int, Json]] = field(default_factory=lambda: defaultdict(dict))  # evaluator -> position -> item
     optimization: Optimization = field(default_factory=Optimization)
     report: NatReport = field(default_factory=NatReport)
@@ -135,17 +145,17 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
     rows: defaultdict[str, list[tuple[int | None, Throughput]]] = defaultdict(list)
     headings: dict[str, Heading] = {}
     for origin in chosen.origins:
-        run = chosen.run_of(origin)
+        run, messages = chosen.run_of(origin), KeptMessages(origin.directory)
         groups = chosen.split_by_arm(origin, run, "group")
         for group, positions in _positions(chosen, origin).items():
             own_origin, part = groups.get(group, (origin, None))
-            job = NatJob(group, directory / "dynamo_evals" / _experiment(run, group) / "jobs" / f"job_{origin.run}", positions)
+            job = NatJob(group, directory / "dynamo_evals" / _experiment(run, group) / "jobs" / f"job_{origin.run}", positions, messages)
             job.folder.mkdir(parents=True)
-            throughput = _write_job(job, own_origin, run, exact=chosen.exact)
-            throughput.wall_s = part.seconds if part else None
+            _write_job(job, own_origin, run, exact=chosen.exact)
+            job.throughput.wall_s = part.seconds if part else None
             name = _benchmark(run, group)
             headings.setdefault(name, Heading.of(name, run, group))
-            rows[name].append((run.concurrency_of(group), throughput))
+            rows[name].append((run.concurrency_of(group), job.throughput))
     for name, measured in rows.items():
         write_benchmark(headings[name], measured, directory / "benchmarks" / name)
 
@@ -184,16 +194,18 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-def _write_job(job: NatJob, origin: Origin, run: Run, *, exact: bool) -> Throughput:
-    throughput = Throughput()
-    for number, events in write_profile(_examples(job, origin), job.folder, exact=exact):
-        add_events(throughput, number, events)
-        job.optimization.add_events(events)
-        job.report.add(number, events)
-    write_calls(throughput, job.folder, exact=exact)
+def _write_job(job: NatJob, origin: Origin, run: Run, *, exact: bool) -> None:
+    with (
+        CsvFile(job.folder / EVENTS, EVENT_COLUMNS, exact=exact) as table,
+        JsonArray(job.folder / TRACES) as traces,
+        JsonArray(job.folder / ANSWERS) as answers,
+    ):
+        for place in places(origin):
+            if place.rollout.kind == "scenario" and place.rollout.key in job.positions:
+                _add(job, place, table, traces, answers)
+    write_calls(job.throughput, job.folder, exact=exact)
     _write_json(job.folder / OPTIMIZATION, job.optimization.data())
     (job.folder / REPORT).write_text(job.report.text(), encoding="utf-8")
-    _write_json(job.folder / ANSWERS, [entry for _, entry in sorted(job.entries.items())])
     for name, items in job.items.items():
         scores = [item["score"] for item in items.values() if item["score"] is not None]
         whole = {
@@ -202,32 +214,38 @@ def _write_job(job: NatJob, origin: Origin, run: Run, *, exact: bool) -> Through
         }
         _write_json(job.folder / f"{name}{EVALUATOR_ENDING}", whole)
     write_configuration(job.folder, run, job.group, job.items, max((key.trial for key in job.positions), default=1))
-    return throughput
 
 
-def _examples(job: NatJob, origin: Origin) -> Iterator[tuple[int, RolloutPlace]]:
-    """Adds the entry (question and answer) and the items (scores) of each rollout to a job, then yields its position and the rollout."""
-    for place in places(origin):
-        rollout = place.rollout
-        if rollout.kind == "scenario" and rollout.key in job.positions:
-            number = job.positions[rollout.key]
-            id = rollout.scenario if rollout.trial == 1 else f"{rollout.scenario}_rep{rollout.trial - 1}"
-            job.entries[number] = _entry(id, rollout)
-            job.optimization.add_prompts(rollout)
-            for name, item in _items(id, place):
-                job.items[name][number] = item
-            yield number, place
+def _add(job: NatJob, place: RolloutPlace, table: CsvFile, traces: JsonArray, answers: JsonArray) -> None:
+    """Adds a rollout to a job, and writes its events: all of them to EVENTS and TRACES, the ends of calls to ANSWERS.
+
+    EVENTS is in the order in which rollouts ended. The other files are sorted by position, as in the toolkit.
+    """
+    rollout = place.rollout
+    number = job.positions[rollout.key]
+    id = rollout.scenario if rollout.trial == 1 else f"{rollout.scenario}_rep{rollout.trial - 1}"
+    events = events_of(place, job.messages.of(rollout))
+    for event in events:
+        table.write(row_of(event, number))
+    traces.add(number, array_parts(f'{{"request_number": {number}, "intermediate_steps": ', map(step_of, events), "}"))
+    steps = [step_of(event) for event in events if event.kind in TRAJECTORY]
+    answers.add(number, [json_text(_entry(id, rollout, steps))])
+    add_events(job.throughput, number, events)
+    job.optimization.add_prompts(rollout)
+    job.optimization.add_events(events)
+    job.report.add(number, events)
+    for name, item in _items(id, place):
+        job.items[name][number] = item
 
 
-def _entry(id: str, rollout: Rollout) -> Json:
-    """Returns the entry of a rollout in ANSWERS (workflow_output.json): the fields of the data set with the answer."""
-    questions = [message.get("content") for message in rollout.messages if message.get("role") == "user"]
+def _entry(id: str, rollout: Rollout, steps: Sequence[Json]) -> Json:
+    """Returns the entry of a rollout in ANSWERS (workflow_output.json): the fields of the data set, the answer, and the trajectory."""
     return {
         "id": id,
-        "question": questions[0] if questions else "",
+        "question": question(rollout) or "",
         "answer": "",
         "generated_answer": rollout.answer,
-        "intermediate_steps": [],
+        "intermediate_steps": steps,
         "expected_intermediate_steps": [],
         "expected_tool_calls": [*rollout.expected],
     }

@@ -17,7 +17,7 @@ from pytest_agentbench.lib.checked_lines import opened
 from pytest_agentbench.lib.kept_values import FILE, LARGEST_VALUE, NODE, OMITTED, STYLES, NodeLine, ValueLine, parsed
 from pytest_agentbench.records import Json, KeptCall, LLMCall, Rollout
 from pytest_agentbench.runs.message_file import LARGEST_FILE, MessageIndex
-from pytest_agentbench.tap.dialects import DIALECTS
+from pytest_agentbench.tap.dialects import DIALECTS, Dialect
 
 RECENT = 1000  # values that are kept in memory, because many conversations begin alike
 
@@ -76,20 +76,32 @@ class ConversationReader(ABC):
         rest = [*calls]
         while rest:
             call = rest.pop()
-            form, reply = self.form(call), self.reply(call)
-            dialect, body = DIALECTS.get(str(form["path"]).partition("?")[0]), self.parsed_body(call, form) if "body" in form else None
-            if dialect is None or body is None or not isinstance(reply, dict):
+            turns.append([*self.chat_request(call), *self.chat_reply(call)])
+            previous, history = self._history(call)
+            if not previous and not history:
                 break
-            turns.append([*dialect.chat_request(body), *dialect.chat_reply(reply)])
-            if not (previous := body.get("previous_response_id")) and not body.get("conversation"):
-                break
-            while rest and not (self._reply_id(rest[-1]) == previous if previous else self._history(rest[-1]) == body["conversation"]):
+            while rest and not (self._reply_id(rest[-1]) == previous if previous else self._history(rest[-1])[1] == history):
                 rest.pop()
         return [message for turn in reversed(turns) for message in turn]
 
-    def _history(self, call: KeptRequest) -> Any:
-        """Returns what names the history of a call on the server, or None if the request has it itself."""
-        return self.form(call).get("body", {}).get("conversation")
+    def chat_request(self, call: KeptRequest) -> list[Json]:
+        """Returns the messages of a request, system prompt included, in the form of Chat Completions. Raises NotKept.
+
+        Returns nothing for a request of an API without messages. A system prompt that was not kept is missing.
+        """
+        form = self.form(call)
+        dialect = _dialect(form)
+        return dialect.chat_request(self.parsed_body(call, form)) if dialect and "body" in form else []
+
+    def chat_reply(self, call: KeptRequest) -> list[Json]:
+        """Returns the messages in a reply in the form of Chat Completions: usually one, none for an error response. Raises NotKept."""
+        dialect, reply = _dialect(self.form(call)), self.reply(call)
+        return dialect.chat_reply(reply) if dialect and isinstance(reply, dict) else []
+
+    def _history(self, call: KeptRequest) -> tuple[Any, Any]:
+        """Returns what a request names if the server keeps the history: the reply before it, or the whole conversation. Else None."""
+        body = self.form(call).get("body", {})
+        return body.get("previous_response_id"), body.get("conversation")
 
     def _reply_id(self, call: KeptRequest) -> str | None:
         reply = self.reply(call) if call.kept and call.kept.reply else None
@@ -177,6 +189,11 @@ class ConversationReader(ABC):
                 self._nodes[id] = line
             yield self._nodes[id]
             id = self._nodes[id].before
+
+
+def _dialect(form: Json) -> Dialect | None:
+    """Returns the API of a request, or None for a request that is no LLM call."""
+    return DIALECTS.get(str(form["path"]).partition("?")[0])
 
 
 class Conversations(ConversationReader):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.nat_benchmark import add_events
-from pytest_agentbench.exports.nat_profiler import events_of
+from pytest_agentbench.exports.nat_events import events_of
 from pytest_agentbench.gate.ab import mean_of
 from pytest_agentbench.gate.evidence import LOST, Trial, good_shares, samples, score_limits, trial_of, uncounted
 from pytest_agentbench.metrics.columns import Origin
@@ -124,7 +124,7 @@ def read_sweep(directory: Path) -> Sweep:
         if _counts(place.rollout, own) and key not in dropped[arm_of(key.variant)]:
             reader.add_place(place)
             known = trials.setdefault(arm_of(key.variant), [])
-            add_events(throughputs[arm_of(key.variant)], len(known), sorted(events_of(place), key=lambda event: event.at))
+            add_events(throughputs[arm_of(key.variant)], len(known), events_of(place))
             known.append(trial_of(place.rollout))
     part = reader.frame().scenarios()
     levels = [SweepLevel(count, part.where(arm=arm), trials.get(arm, []), throughputs[arm]) for arm, count in own.items()]
