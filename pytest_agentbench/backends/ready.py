@@ -275,7 +275,8 @@ class ReadinessChecks:
         self.workers = counts = _workers(answer.json())
         missing = [f"{counts.get(kind, 0)} of {least} {kind}" for kind, least in self.spec.workers.items() if counts.get(kind, 0) < least]
         if answer.status != 200 or missing:
-            raise BackendError(f"/models/{self.model}/ready answered {answer}; ready workers: {', '.join(missing)}")
+            workers = f"; ready workers: {', '.join(missing)}" if missing else ""
+            raise BackendError(f"/models/{self.model}/ready answered {answer}{workers}")
         if dead := [f"{counts.get(kind, 0)} {kind}, not {most}" for kind, most in self._max_workers.items() if counts.get(kind, 0) > most]:
             raise BackendError(f"/models/{self.model}/ready still counts a worker that has died: {', '.join(dead)}")
         return ", ".join(f"{count} {kind}" for kind, count in counts.items())

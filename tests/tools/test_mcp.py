@@ -297,11 +297,11 @@ def test_the_datas_tools_and_the_servers_agree(folder: Path) -> None:
             Scenario("s", (), (Tool("leave", "", {"properties": {"x": {}}}),)),
             "the tool 'leave' takes (), and in the data it takes (x=...); they should agree",
         ),
-        (Scenario("s", (), expected=({"tool": "orde_item"},)), "s: an expected call: no tool 'orde_item'; did you mean 'order_item'?"),
+        (Scenario("s", (), expected=({"tool": "orde_item"},)), "s: an expected call: no tool 'orde_item' (did you mean 'order_item'?)"),
     ):
         with pytest.raises(ConfigError) as caught:
             tools.check([other])
-        assert str(caught.value).startswith(f"the MCP server `python server.py`: {sentence.partition(';')[0]}")
+        assert str(caught.value).startswith(f"the MCP server `python server.py`: {sentence}")
     with pytest.raises(
         ConfigError,
         match=r"^tools: the MCP server `python server.py`: the data list a tool that does not exist: no tool 'ask'; known: environment, ",
