@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import load_writer
 from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.records import Json, Rollout
+from tests.exports.kept_run import asked as asked_for
+from tests.exports.kept_run import kept_run
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, BOUGHT, LOST, NOON, call, rollout
 
@@ -111,3 +114,37 @@ def test_a_run_whose_calls_all_failed(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="all calls of its scenarios failed, so nothing can be replayed"):
         trace(tmp_path, rollout(calls=(failed,)))
+
+
+def kept(folder: Path, *conversations: list[list[Json]], tools: Sequence[str] = ("", "", "")) -> list[Json]:
+    """Returns the rows of a run without transcripts that kept these conversations: the messages of each call, of 1,000 tokens."""
+    made = []
+    for conversation, name in zip(conversations, tools, strict=False):
+        bodies = [{"tools": [{"name": name, "description": "x" * 600}] if name else [], "messages": messages} for messages in conversation]
+        calls = [asked_for(number * 100, body) for number, body in enumerate(bodies)]
+        made.append([(replace(call, prompt_tokens=1_000), body, reply) for call, body, reply in calls])
+    load_writer("mooncake")(ChosenRuns([kept_run(folder / "run", *made)]), folder)
+    return [json.loads(line) for line in (folder / "run.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_prompts_that_were_kept(tmp_path: Path) -> None:
+    """A run that kept its requests has the blocks of the real prompts, even without transcripts, or of an agent that rewrites history."""
+    long, other = ({"role": "user", "content": question * 100} for question in ("Is there a lamp? ", "Is there a chair?"))
+    first, second, rewritten = kept(tmp_path, [[long], [long, other], [other]])
+
+    front = 16 - 7  # Blocks of the first prompt that precede its text.
+    assert first["hash_ids"][:15] == second["hash_ids"][:15]
+    assert [*range(16)] == first["hash_ids"]
+    assert first["hash_ids"][:front] == rewritten["hash_ids"][:front]
+    assert set() == {*first["hash_ids"][front:]} & {*rewritten["hash_ids"]}
+
+
+def test_tools_are_part_of_kept_prompts(tmp_path: Path) -> None:
+    """Prompts with other tools share only the template's blocks, although their messages are equal."""
+    question = [{"role": "user", "content": LONG}]
+    same, again, other = kept(tmp_path, [question], [question], [question], tools=("lamp", "lamp", "chair"))
+
+    front = 16 - 10  # Blocks that precede the text: tools of 600 characters and a question of 1,700.
+    assert same["hash_ids"] == again["hash_ids"]
+    assert same["hash_ids"][:front] == other["hash_ids"][:front]
+    assert set() == {*same["hash_ids"][front:]} & {*other["hash_ids"][front:]}
