@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.files import ChosenRuns
-from pytest_agentbench.exports.sessions import SentCall, Session, first_ms, sessions
+from pytest_agentbench.exports.sessions import ReplaySession, SentCall, first_ms, sessions
 from pytest_agentbench.metrics.columns import RolloutPlace
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import Json
@@ -56,7 +56,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
                 raise ConfigError(f"{origin.directory}: all calls of its scenarios failed, so nothing can be replayed; name another run")
 
 
-def _rows(session: Session, prompts: PromptTexts, blocks: BlockNumbers, began: int) -> Iterator[Json]:
+def _rows(session: ReplaySession, prompts: PromptTexts, blocks: BlockNumbers, began: int) -> Iterator[Json]:
     """Yields a line of the trace for each call of a session."""
     texts = prompts.of(session.place.rollout, session.attempt, [call.call for call in session.calls])
     shared = None
@@ -83,7 +83,7 @@ def _shared(length: int, text: str) -> int:
     return max(0, math.ceil(length / BLOCK) - len(_stretches(text)))
 
 
-def _names(session: Session, call: SentCall, length: int, text: str, shared: int) -> list[str]:
+def _names(session: ReplaySession, call: SentCall, length: int, text: str, shared: int) -> list[str]:
     """Returns a name for each block of a prompt; equal names mean equal blocks.
 
     The `shared` blocks before the text are named after the suite, blocks of the text after their content, and blocks of

@@ -26,7 +26,7 @@ class SentCall(NamedTuple):
     call: LLMCall
 
 
-class Session(NamedTuple):
+class ReplaySession(NamedTuple):
     """The calls of one attempt to the backend under test, except for those of judges."""
 
     id: str
@@ -35,14 +35,14 @@ class Session(NamedTuple):
     calls: tuple[SentCall, ...]  # successful calls whose times are known, in the order in which they were sent
 
 
-def sessions(origin: Origin) -> Iterator[Session]:
+def sessions(origin: Origin) -> Iterator[ReplaySession]:
     """Yields the sessions of a run in the order in which their rollouts ended, one in memory at a time."""
     for place in places(origin):
         if place.rollout.kind == "scenario":
             for attempt in place.rollout.attempts:
                 id = f"{place.rollout.key}-{attempt.attempt}"
                 calls = sorted(_sent_calls(id, place, attempt), key=lambda call: call.start)
-                yield Session(id, place, attempt, tuple(calls))
+                yield ReplaySession(id, place, attempt, tuple(calls))
 
 
 def _sent_calls(session: str, place: RolloutPlace, attempt: Attempt) -> Iterator[SentCall]:
@@ -71,7 +71,7 @@ class KeptSessions:
         self.left_out: Counter[str] = Counter()  # reason -> other calls
         self._origin, self._apis = origin, apis
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[ReplaySession]:
         """Yields the sessions that have such calls. Raises ConfigError at the end if there was none."""
         for session in sessions(self._origin):
             self.left_out["failed"] += len(session.attempt.calls) - len(session.calls)

@@ -75,9 +75,9 @@ def test_runs_that_kept_too_little(project: Project, level: str, sentence: str) 
 
 def test_calls_that_are_left_out(tmp_path: Path) -> None:
     """Calls that failed or were not kept are left out, and counted in a note. The gap is that of the calls that remain."""
-    failed, good, lost, last = (asked(at, HI) for at in (0, 100, 200, 400))
-    failed = (replace(failed[0], error_kind="cut"), *failed[1:])
-    directory = kept_run(tmp_path / "run", [failed, good, lost, last])
+    first, body, reply = asked(0, HI)
+    failed = (replace(first, error_kind="cut"), body, reply)
+    directory = kept_run(tmp_path / "run", [failed, *(asked(at, HI) for at in (100, 200, 400))])
     [made] = read_journal(directory)
     calls = tuple(replace(call, kept=None) if number == 2 else call for number, call in enumerate(made.calls))
     other = run_directory(tmp_path / "other", replace(made, calls=calls))
@@ -113,8 +113,8 @@ def test_a_file_for_each_api(tmp_path: Path) -> None:
 
 def test_payloads_that_differ(tmp_path: Path) -> None:
     """A note counts the payloads that are not what was sent, for example because a secret was redacted."""
-    conversation = [(replace(made, request_crc=1), *rest) for made, *rest in (asked(0, HI),)]
-    _, notes = exported(kept_run(tmp_path / "run", conversation), tmp_path / "out")
+    made, body, reply = asked(0, HI)
+    _, notes = exported(kept_run(tmp_path / "run", [(replace(made, request_crc=1), body, reply)]), tmp_path / "out")
 
     assert ["run: 1 of 1 calls have a payload that is not exactly what the agent sent, see docs/conversations.md"] == notes
 
