@@ -3,8 +3,8 @@
 A trace has a line for each LLM call, with the blocks of its prompt (for prefix caching) and the call that it waited for.
 
 No tokenizer is available, so a block of a prompt is a fixed number of characters. Two calls share their first blocks if their prompts
-begin alike. A prompt that was not kept is known from the transcript, which lacks tools. What a text lacks, tools or template, counts as
-equal for all rollouts of a suite.
+begin alike. Prompts that were kept contain tools, and the server's count of tokens tells how many characters a block has. Other prompts
+are known from the transcript, which lacks tools; these count as equal for all rollouts of a suite.
 """
 
 from __future__ import annotations
@@ -48,51 +48,56 @@ class BlockNumbers:
 def write(chosen: ChosenRuns, directory: Path) -> None:
     """Writes a trace for each run. Raises ConfigError if a run has no successful call whose time is known."""
     for origin in chosen.origins:
-        began, blocks, prompts = first_ms(chosen, origin), BlockNumbers(), PromptTexts(origin.directory)
+        began, prompts, names, blocks = first_ms(chosen, origin), PromptTexts(origin.directory), BlockNames(), BlockNumbers()
         with (directory / f"{origin.run}.jsonl").open("w", encoding="utf-8") as file:
             for session in sessions(origin):
-                file.writelines(json.dumps(row) + "\n" for row in _rows(session, prompts, blocks, began))
+                file.writelines(json.dumps(row) + "\n" for row in _rows(session, prompts, names, blocks, began))
             if not file.tell():
                 raise ConfigError(f"{origin.directory}: all calls of its scenarios failed, so nothing can be replayed; name another run")
 
 
-def _rows(session: ReplaySession, prompts: PromptTexts, blocks: BlockNumbers, began: int) -> Iterator[Json]:
+def _rows(session: ReplaySession, prompts: PromptTexts, names: BlockNames, blocks: BlockNumbers, began: int) -> Iterator[Json]:
     """Yields a line of the trace for each call of a session."""
-    texts = prompts.of(session.place.rollout, session.attempt, [call.call for call in session.calls])
-    shared = None
-    for number, (call, text) in enumerate(zip(session.calls, texts, strict=True)):
-        length = call.call.prompt_tokens or max(1, len(text) // CHARACTERS)  # the server's count, or else an estimate
-        shared = _shared(length, text) if shared is None else shared
+    texts, are_kept = prompts.of(session.place.rollout, session.attempt, [call.call for call in session.calls])
+    lengths = [call.call.prompt_tokens or max(1, len(text) // CHARACTERS) for call, text in zip(session.calls, texts, strict=True)]
+    front = 0 if are_kept or not texts else max(0, math.ceil(lengths[0] / BLOCK) - math.ceil(len(texts[0]) / (BLOCK * CHARACTERS)))
+    for number, (call, text, length) in enumerate(zip(session.calls, texts, lengths, strict=True)):
+        group = session.place.rollout.key.group
+        known = names.of_kept(group, call.call.model, text, length) if are_kept else names.of_transcript(group, text, front)
+        count = math.ceil(length / BLOCK)
+        rest = (f"{call.id} {place}" for place in range(len(known), count))  # blocks of unknown text, which nothing else shares
         yield {
             "request_id": call.id,
             "session_id": session.id,
             "input_length": length,
             "output_length": max(1, output_tokens(call.call)),
-            "hash_ids": blocks.numbers(_names(session, call, length, text, shared)),
+            "hash_ids": blocks.numbers([*known[:count], *rest]),
             **_when(session.place, call, session.calls[:number], began),
         }
 
 
-def _stretches(text: str) -> list[str]:
-    size = BLOCK * CHARACTERS
-    return [text[at : at + size] for at in range(0, len(text), size)]
+class BlockNames:
+    """Names the blocks of prompts; equal names mean equal blocks.
 
-
-def _shared(length: int, text: str) -> int:
-    """Returns how many blocks of each prompt precede its text (template, perhaps tools), from the first prompt of a session."""
-    return max(0, math.ceil(length / BLOCK) - len(_stretches(text)))
-
-
-def _names(session: ReplaySession, call: SentCall, length: int, text: str, shared: int) -> list[str]:
-    """Returns a name for each block of a prompt; equal names mean equal blocks.
-
-    The `shared` blocks before the text are named after the suite, blocks of the text after their content, and blocks of
-    unknown text after the call.
+    For kept prompts, the first one of a suite and model determines the characters of a block. All others must have the same number, because
+    blocks of equal text would differ otherwise.
     """
-    count = math.ceil(length / BLOCK)
-    group = session.place.rollout.key.group
-    names = [*(f"{group} {number}" for number in range(shared)), *_stretches(text)][:count]
-    return [*names, *(f"{call.id} {number}" for number in range(len(names), count))]
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[str, str], int] = {}  # (group, model) -> characters in a block
+
+    def of_kept(self, group: str, model: str, text: str, length: int) -> list[str]:
+        """Returns the blocks of a prompt. `length` is its number of tokens."""
+        return _stretches(text, self._sizes.setdefault((group, model), max(1, round(len(text) * BLOCK / length))))
+
+    @staticmethod
+    def of_transcript(group: str, text: str, front: int) -> list[str]:
+        """Returns the blocks of a prompt of which a transcript tells a text: `front` ones before it, named after the suite, and its own."""
+        return [*(f"{group} {number}" for number in range(front)), *_stretches(text, BLOCK * CHARACTERS)]
+
+
+def _stretches(text: str, size: int) -> list[str]:
+    return [text[at : at + size] for at in range(0, len(text), size)]
 
 
 def _when(place: RolloutPlace, call: SentCall, earlier: Sequence[SentCall], began: int) -> Json:

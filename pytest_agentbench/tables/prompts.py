@@ -43,24 +43,26 @@ class PromptTexts:
         """Takes the directory of a run."""
         self._conversations = Conversations(directory) if (directory / FILE).is_file() else None
 
-    def of(self, rollout: Rollout, attempt: Attempt, calls: Sequence[LLMCall]) -> list[str]:
-        """Returns the texts of the prompts of some successful calls of an attempt.
+    def of(self, rollout: Rollout, attempt: Attempt, calls: Sequence[LLMCall]) -> tuple[list[str], bool]:
+        """Returns the texts of the prompts of some successful calls of an attempt, and whether they are those that were kept.
 
-        They begin with tools and system prompt if the requests of all these calls were kept. Otherwise they are what the transcript
-        tells: the prompt of each call, or of the first one, or nothing.
+        Kept ones begin with tools and system prompt. If a request was not kept completely, all texts are what the transcript tells:
+        the prompt of each call, or for all calls that of the first one, or nothing.
         """
         try:
-            return [self._kept(call) for call in calls]
+            return [self._kept(call) for call in calls], True
         except NotKept:
             text, known, ends = prompts(rollout, attempt)
             first = ends[0] if ends else 0
             lengths = {id(call): ends[number] if number < len(ends) else first for number, call in enumerate(known)}
-            return [text[: lengths[id(call)]] for call in calls]
+            return [text[: lengths[id(call)]] for call in calls], False
 
     def _kept(self, call: LLMCall) -> str:
         if self._conversations is None:
             raise NotKept("the run has no messages.jsonl")
         form = self._conversations.form(call)
+        if form["left_out"]:
+            raise NotKept("large parts of the request were not kept (--agentbench-keep)")
         fields = {**form.get("body", {}), **form["parts"]}
         before = [fields[name] for name in BEFORE_MESSAGES if fields.get(name)]
         return "\n".join(_line(each) for each in (*before, *self._conversations.prompt(call)))

@@ -116,13 +116,15 @@ def test_a_run_whose_calls_all_failed(tmp_path: Path) -> None:
         trace(tmp_path, rollout(calls=(failed,)))
 
 
-def kept(folder: Path, *conversations: list[list[Json]], tools: Sequence[str] = ("", "", "")) -> list[Json]:
-    """Returns the rows of a run without transcripts that kept these conversations: the messages of each call, of 1,000 tokens."""
+def kept(
+    folder: Path, *conversations: list[list[Json]], tools: Sequence[str] = ("", ""), tokens: Sequence[int] = (1_000, 1_000)
+) -> list[Json]:
+    """Returns the rows of a run that kept these conversations, the messages of each call, and no transcripts."""
     made = []
-    for conversation, name in zip(conversations, tools, strict=False):
-        bodies = [{"tools": [{"name": name, "description": "x" * 600}] if name else [], "messages": messages} for messages in conversation]
+    for conversation, name, count in zip(conversations, tools, tokens, strict=True):
+        bodies = [{"tools": [{"name": name, "description": "x" * 3_000}] if name else [], "messages": each} for each in conversation]
         calls = [asked_for(number * 100, body) for number, body in enumerate(bodies)]
-        made.append([(replace(call, prompt_tokens=1_000), body, reply) for call, body, reply in calls])
+        made.append([(replace(call, prompt_tokens=count), body, reply) for call, body, reply in calls])
     load_writer("mooncake")(ChosenRuns([kept_run(folder / "run", *made)]), folder)
     return [json.loads(line) for line in (folder / "run.jsonl").read_text(encoding="utf-8").splitlines()]
 
@@ -130,21 +132,25 @@ def kept(folder: Path, *conversations: list[list[Json]], tools: Sequence[str] = 
 def test_prompts_that_were_kept(tmp_path: Path) -> None:
     """A run that kept its requests has the blocks of the real prompts, even without transcripts, or of an agent that rewrites history."""
     long, other = ({"role": "user", "content": question * 100} for question in ("Is there a lamp? ", "Is there a chair?"))
-    first, second, rewritten = kept(tmp_path, [[long], [long, other], [other]])
+    first, second, rewritten = kept(tmp_path, [[long], [long, other]], [[other]])
 
-    front = 16 - 7  # Blocks of the first prompt that precede its text.
-    assert first["hash_ids"][:15] == second["hash_ids"][:15]
     assert [*range(16)] == first["hash_ids"]
-    assert first["hash_ids"][:front] == rewritten["hash_ids"][:front]
-    assert set() == {*first["hash_ids"][front:]} & {*rewritten["hash_ids"]}
+    assert first["hash_ids"][:15] == second["hash_ids"][:15]
+    assert set() == {*first["hash_ids"], *second["hash_ids"]} & {*rewritten["hash_ids"]}
 
 
 def test_tools_are_part_of_kept_prompts(tmp_path: Path) -> None:
-    """Prompts with other tools share only the template's blocks, although their messages are equal."""
-    question = [{"role": "user", "content": LONG}]
-    same, again, other = kept(tmp_path, [question], [question], [question], tools=("lamp", "lamp", "chair"))
+    """Prompts with other tools share no block, although their messages are equal."""
+    first, other = kept(tmp_path, [[{"role": "user", "content": LONG}]], [[{"role": "user", "content": LONG}]], tools=("lamp", "chair"))
 
-    front = 16 - 10  # Blocks that precede the text: tools of 600 characters and a question of 1,700.
-    assert same["hash_ids"] == again["hash_ids"]
-    assert same["hash_ids"][:front] == other["hash_ids"][:front]
-    assert set() == {*same["hash_ids"][front:]} & {*other["hash_ids"][front:]}
+    assert set() == {*first["hash_ids"]} & {*other["hash_ids"]}
+
+
+def test_prompts_of_other_lengths_share_their_tools(tmp_path: Path) -> None:
+    """Blocks begin at the same places in all prompts, whatever their lengths: prompts with equal tools share the blocks of these."""
+    questions = ([[{"role": "user", "content": text}]] for text in ("Is there a lamp?", "Is there a chair? " * 40))
+    first, other = kept(tmp_path, *questions, tools=("lamp", "lamp"), tokens=(1_000, 1_400))
+
+    assert (16, 22) == (len(first["hash_ids"]), len(other["hash_ids"]))
+    assert first["hash_ids"][:15] == other["hash_ids"][:15]
+    assert set() == {*first["hash_ids"][15:]} & {*other["hash_ids"][15:]}
