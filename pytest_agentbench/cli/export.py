@@ -37,8 +37,9 @@ def add(commands: Any) -> None:
 
 
 def run_export(options: argparse.Namespace) -> None:
-    """Writes the files of another tool, and prints their names."""
+    """Writes the files of another tool, and prints their names and what they lack."""
     from pytest_agentbench.exports.files import ChosenRuns
+    from pytest_agentbench.lib.foreign import one_line
     from pytest_agentbench.runs.run_file import find_run
 
     writer = load_writer(options.tool)
@@ -46,6 +47,8 @@ def run_export(options: argparse.Namespace) -> None:
     folder = re.sub(r"[^\w-]", "_", options.tool)
     for file in written(writer, chosen, options.output or in_run(chosen, folder, "files")):
         print(f"wrote {file}")
+    for note in chosen.notes:
+        print(f"note: {one_line(note)}")
 
 
 def in_run(chosen: ChosenRuns, folder: str, what: str) -> Path:

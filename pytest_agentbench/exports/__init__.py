@@ -60,6 +60,8 @@ EXPORTS: Mapping[str, str] = {
     "atif": "pytest_agentbench.exports.harbor_job:write",
     "toolorchestra": "pytest_agentbench.exports.toolorchestra_run:write",
     "mooncake": "pytest_agentbench.exports.mooncake:write",
+    "aiperf": "pytest_agentbench.exports.aiperf:write",
+    "otel": "pytest_agentbench.exports.otel:write",
 }
 
 

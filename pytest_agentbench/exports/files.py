@@ -146,6 +146,7 @@ class ChosenRuns:
         Raises ConfigError if a directory has no journal, or if two have the same name.
         """
         self.exact = exact
+        self.notes: list[str] = []  # sentences of the writer on what its files lack
         self.origins: Sequence[Origin] = origins(directories)
 
     @cached_property

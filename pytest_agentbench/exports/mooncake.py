@@ -2,8 +2,9 @@
 
 A trace has a line for each LLM call, with the blocks of its prompt (for prefix caching) and the call that it waited for.
 
-No tokenizer is available, so a block of a prompt is a fixed number of the transcript's characters. Two calls share their first blocks if
-their transcripts begin alike. Tools and template are not in a transcript; they count as equal for all rollouts of a suite.
+No tokenizer is available, so a block of a prompt is a fixed number of characters. Two calls share their first blocks if their prompts
+begin alike. Prompts that were kept contain tools, and the server's count of tokens tells how many characters a block has. Other prompts
+are known from the transcript, which lacks tools; these count as equal for all rollouts of a suite.
 """
 
 from __future__ import annotations
@@ -12,115 +13,91 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.files import ChosenRuns
+from pytest_agentbench.exports.sessions import ReplaySession, SentCall, first_ms, sessions
 from pytest_agentbench.metrics.columns import RolloutPlace
 from pytest_agentbench.metrics.timings import output_tokens
-from pytest_agentbench.records import Attempt, Json, LLMCall
-from pytest_agentbench.tables import places
-from pytest_agentbench.tables.prompts import prompts
+from pytest_agentbench.records import Json
+from pytest_agentbench.tables.prompts import PromptTexts
 
 BLOCK = 64  # tokens, for `--trace-block-size`
 CHARACTERS = 4  # characters per token, as in English
 
 
-class SentCall(NamedTuple):
-    """A successful LLM call with its prompt. Times are in nanoseconds since 1970."""
-
-    id: str
-    start: int
-    end: int
-    call: LLMCall
-    text: str  # the part of the prompt that the transcript contains
-
-
 @dataclass
 class BlockNumbers:
-    """Assigns numbers to the blocks of prompts. Two blocks get the same number if they and all blocks before them are equal."""
+    """Assigns numbers to the blocks of prompts. Two blocks get the same number if they and all blocks before them are equal.
 
-    _numbers: dict[tuple[int, str], int] = field(default_factory=dict)
+    Only hashes are in memory, because the blocks of a run are all its texts.
+    """
+
+    _numbers: dict[bytes, int] = field(default_factory=dict)
 
     def numbers(self, names: Sequence[str]) -> list[int]:
         chain: list[int] = []
         for name in names:
-            key = (chain[-1] if chain else -1, name)
+            key = blake2b(f"{chain[-1] if chain else -1} {name}".encode(errors="surrogatepass"), digest_size=16).digest()
             chain.append(self._numbers.setdefault(key, len(self._numbers)))
         return chain
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
     """Writes a trace for each run. Raises ConfigError if a run has no successful call whose time is known."""
-    calls = chosen.tables.calls
     for origin in chosen.origins:
-        sent = calls.where((calls["run"] == origin.run) & calls["measured"] & (calls["kind"] == "scenario"))["sent_s"]
-        if np.isnan(sent).all():
-            raise ConfigError(f"{origin.directory} has no call with a known time, so nothing can be replayed; name another run")
-        began, blocks = math.floor(np.nanmin(sent) * 1e3), BlockNumbers()
+        began, prompts, names, blocks = first_ms(chosen, origin), PromptTexts(origin.directory), BlockNames(), BlockNumbers()
         with (directory / f"{origin.run}.jsonl").open("w", encoding="utf-8") as file:
-            for place in places(origin):
-                if place.rollout.kind == "scenario":
-                    file.writelines(json.dumps(row) + "\n" for row in _rows(place, blocks, began))
+            for session in sessions(origin):
+                file.writelines(json.dumps(row) + "\n" for row in _rows(session, prompts, names, blocks, began))
             if not file.tell():
                 raise ConfigError(f"{origin.directory}: all calls of its scenarios failed, so nothing can be replayed; name another run")
 
 
-def _rows(place: RolloutPlace, blocks: BlockNumbers, began: int) -> Iterator[Json]:
-    """Yields a line of the trace for each call of a rollout. Each attempt is a session of the trace."""
-    for attempt in place.rollout.attempts:
-        timed = sorted(timed_calls(place, attempt), key=lambda call: call.start)
-        shared = _shared(timed)
-        for number, call in enumerate(timed):
-            length = _length(call)
-            yield {
-                "request_id": call.id,
-                "session_id": f"{place.rollout.key}-{attempt.attempt}",
-                "input_length": length,
-                "output_length": max(1, output_tokens(call.call)),
-                "hash_ids": blocks.numbers(_names(place.rollout.key.group, call, shared)),
-                **_when(place, call, timed[:number], began),
-            }
+def _rows(session: ReplaySession, prompts: PromptTexts, names: BlockNames, blocks: BlockNumbers, began: int) -> Iterator[Json]:
+    """Yields a line of the trace for each call of a session."""
+    texts, are_kept = prompts.of(session.place.rollout, session.attempt, [call.call for call in session.calls])
+    lengths = [call.call.prompt_tokens or max(1, len(text) // CHARACTERS) for call, text in zip(session.calls, texts, strict=True)]
+    front = 0 if are_kept or not texts else max(0, math.ceil(lengths[0] / BLOCK) - math.ceil(len(texts[0]) / (BLOCK * CHARACTERS)))
+    for number, (call, text, length) in enumerate(zip(session.calls, texts, lengths, strict=True)):
+        group = session.place.rollout.key.group
+        known = names.of_kept(group, call.call.model, text, length) if are_kept else names.of_transcript(group, text, front)
+        count = math.ceil(length / BLOCK)
+        rest = (f"{call.id} {place}" for place in range(len(known), count))  # blocks of unknown text, which nothing else shares
+        yield {
+            "request_id": call.id,
+            "session_id": session.id,
+            "input_length": length,
+            "output_length": max(1, output_tokens(call.call)),
+            "hash_ids": blocks.numbers([*known[:count], *rest]),
+            **_when(session.place, call, session.calls[:number], began),
+        }
 
 
-def timed_calls(place: RolloutPlace, attempt: Attempt) -> Iterator[SentCall]:
-    """Yields the successful calls of an attempt whose times are known."""
-    text, calls, ends = prompts(place.rollout, attempt)
-    first = ends[0] if ends else 0  # characters that every prompt contains
-    for number, call in enumerate(calls):
-        start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in (call.sent_ns, call.ended_ns))
-        if start is not None and end is not None:
-            prompt = text[: ends[number] if number < len(ends) else first]
-            yield SentCall(f"{place.rollout.key}-{attempt.attempt}-{number + 1}", start, end, call, prompt)
+class BlockNames:
+    """Names the blocks of prompts; equal names mean equal blocks.
 
-
-def _length(call: SentCall) -> int:
-    """Returns the number of tokens in a call's prompt: the server's count, or else an estimate."""
-    return call.call.prompt_tokens or max(1, len(call.text) // CHARACTERS)
-
-
-def _stretches(text: str) -> list[str]:
-    size = BLOCK * CHARACTERS
-    return [text[at : at + size] for at in range(0, len(text), size)]
-
-
-def _shared(timed: Sequence[SentCall]) -> int:
-    """Returns how many blocks of each prompt precede its transcript (tools and template), from the length of the first prompt."""
-    return max(0, math.ceil(_length(timed[0]) / BLOCK) - len(_stretches(timed[0].text))) if timed else 0
-
-
-def _names(group: str, call: SentCall, shared: int) -> list[str]:
-    """Returns a name for each block of a prompt; equal names mean equal blocks.
-
-    The `shared` blocks before the transcript are named after the suite, blocks of the transcript after their text, and blocks of
-    unknown text after the call.
+    For kept prompts, the first one of a suite and model determines the characters of a block. All others must have the same number, because
+    blocks of equal text would differ otherwise.
     """
-    count = math.ceil(_length(call) / BLOCK)
-    names = [*(f"{group} {number}" for number in range(shared)), *_stretches(call.text)][:count]
-    return [*names, *(f"{call.id} {number}" for number in range(len(names), count))]
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[str, str], int] = {}  # (group, model) -> characters in a block
+
+    def of_kept(self, group: str, model: str, text: str, length: int) -> list[str]:
+        """Returns the blocks of a prompt. `length` is its number of tokens."""
+        return _stretches(text, self._sizes.setdefault((group, model), max(1, round(len(text) * BLOCK / length))))
+
+    @staticmethod
+    def of_transcript(group: str, text: str, front: int) -> list[str]:
+        """Returns the blocks of a prompt of which a transcript tells a text: `front` ones before it, named after the suite, and its own."""
+        return [*(f"{group} {number}" for number in range(front)), *_stretches(text, BLOCK * CHARACTERS)]
+
+
+def _stretches(text: str, size: int) -> list[str]:
+    return [text[at : at + size] for at in range(0, len(text), size)]
 
 
 def _when(place: RolloutPlace, call: SentCall, earlier: Sequence[SentCall], began: int) -> Json:

@@ -19,7 +19,8 @@ from typing import Any
 from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.backends.stack.spec import TEMPLATE
 from pytest_agentbench.errors import BackendError, ConfigError
-from pytest_agentbench.exports.mooncake import BLOCK, timed_calls
+from pytest_agentbench.exports.mooncake import BLOCK
+from pytest_agentbench.exports.sessions import sessions
 from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.lib.process import end_group, end_text, foreign_environment
@@ -29,7 +30,6 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.runs.run_file import BackendUse
 from pytest_agentbench.simulation.figures import OBJECTIVES
 from pytest_agentbench.simulation.question import ROUTERS, Facts
-from pytest_agentbench.tables import places
 
 BLOCK_SIZE = 16  # tokens in a block if unknown: the default of vLLM
 MOST = 64  # limit on the settings of one table
@@ -140,17 +140,16 @@ def close_loop(trace: Path, origin: Origin) -> None:
 
     `origin` is the run of which this is the trace.
     """
-    waits = dict(_waits([*_sessions(origin)]))
+    waits = dict(_waits([*_spans(origin)]))
     rows = map(json.loads, trace.read_text(encoding="utf-8").splitlines())
     write_whole(trace, "".join(f"{json.dumps(_waiting(row, waits))}\n" for row in rows))
 
 
-def _sessions(origin: Origin) -> Iterator[AttemptSpan]:
-    for place in places(origin):
-        for attempt in place.rollout.attempts:
-            if place.rollout.kind == "scenario" and (calls := [*timed_calls(place, attempt)]):
-                last = max(calls, key=lambda call: call.end)
-                yield AttemptSpan({call.id: call.start for call in calls}, last.id, last.end)
+def _spans(origin: Origin) -> Iterator[AttemptSpan]:
+    for session in sessions(origin):
+        if session.calls:
+            last = max(session.calls, key=lambda call: call.end)
+            yield AttemptSpan({call.id: call.start for call in session.calls}, last.id, last.end)
 
 
 def _waits(sessions: Sequence[AttemptSpan]) -> Iterator[tuple[str, tuple[str, float]]]:

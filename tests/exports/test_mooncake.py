@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import load_writer
 from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.records import Json, Rollout
+from tests.exports.kept_run import asked as asked_for
+from tests.exports.kept_run import kept_run
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, BOUGHT, LOST, NOON, call, rollout
 
@@ -111,3 +114,43 @@ def test_a_run_whose_calls_all_failed(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="all calls of its scenarios failed, so nothing can be replayed"):
         trace(tmp_path, rollout(calls=(failed,)))
+
+
+def kept(
+    folder: Path, *conversations: list[list[Json]], tools: Sequence[str] = ("", ""), tokens: Sequence[int] = (1_000, 1_000)
+) -> list[Json]:
+    """Returns the rows of a run that kept these conversations, the messages of each call, and no transcripts."""
+    made = []
+    for conversation, name, count in zip(conversations, tools, tokens, strict=True):
+        bodies = [{"tools": [{"name": name, "description": "x" * 3_000}] if name else [], "messages": each} for each in conversation]
+        calls = [asked_for(number * 100, body) for number, body in enumerate(bodies)]
+        made.append([(replace(call, prompt_tokens=count), body, reply) for call, body, reply in calls])
+    load_writer("mooncake")(ChosenRuns([kept_run(folder / "run", *made)]), folder)
+    return [json.loads(line) for line in (folder / "run.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_prompts_that_were_kept(tmp_path: Path) -> None:
+    """A run that kept its requests has the blocks of the real prompts, even without transcripts, or of an agent that rewrites history."""
+    long, other = ({"role": "user", "content": question * 100} for question in ("Is there a lamp? ", "Is there a chair?"))
+    first, second, rewritten = kept(tmp_path, [[long], [long, other]], [[other]])
+
+    assert [*range(16)] == first["hash_ids"]
+    assert first["hash_ids"][:15] == second["hash_ids"][:15]
+    assert set() == {*first["hash_ids"], *second["hash_ids"]} & {*rewritten["hash_ids"]}
+
+
+def test_tools_are_part_of_kept_prompts(tmp_path: Path) -> None:
+    """Prompts with other tools share no block, although their messages are equal."""
+    first, other = kept(tmp_path, [[{"role": "user", "content": LONG}]], [[{"role": "user", "content": LONG}]], tools=("lamp", "chair"))
+
+    assert set() == {*first["hash_ids"]} & {*other["hash_ids"]}
+
+
+def test_prompts_of_other_lengths_share_their_tools(tmp_path: Path) -> None:
+    """Blocks begin at the same places in all prompts, whatever their lengths: prompts with equal tools share the blocks of these."""
+    questions = ([[{"role": "user", "content": text}]] for text in ("Is there a lamp?", "Is there a chair? " * 40))
+    first, other = kept(tmp_path, *questions, tools=("lamp", "lamp"), tokens=(1_000, 1_400))
+
+    assert (16, 22) == (len(first["hash_ids"]), len(other["hash_ids"]))
+    assert first["hash_ids"][:15] == other["hash_ids"][:15]
+    assert set() == {*first["hash_ids"][15:]} & {*other["hash_ids"][15:]}
