@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.exports.sessions import KeptSessions, SentCall, first_ms
 from pytest_agentbench.records import Json
-from pytest_agentbench.runs.message_file import Conversations
+from pytest_agentbench.runs.conversations import Conversations
 
 APIS = ("chat", "completions", "responses", "messages")  # also the names of AIPerf's endpoint types
 

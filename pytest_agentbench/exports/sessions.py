@@ -13,7 +13,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.metrics.columns import Origin, RolloutPlace
 from pytest_agentbench.records import Attempt, LLMCall
-from pytest_agentbench.runs.message_file import Conversations, NotKept
+from pytest_agentbench.runs.conversations import Conversations, NotKept
 from pytest_agentbench.tables import places
 
 

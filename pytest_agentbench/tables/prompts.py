@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pytest_agentbench.lib.kept_values import FILE
 from pytest_agentbench.records import Attempt, LLMCall, Rollout
-from pytest_agentbench.runs.message_file import Conversations, NotKept
+from pytest_agentbench.runs.conversations import Conversations, NotKept
 
 
 class Prompts(NamedTuple):
