@@ -138,6 +138,14 @@ class FreshReader(DialectReader):
         return {**asked, "text": in_front(salt, asked.get("text"))}
 
     @staticmethod
+    def chat_request(asked):
+        return [{"role": "user", "content": asked["text"]}]
+
+    @staticmethod
+    def chat_reply(reply):
+        return [{"role": "assistant", "content": reply["text"]}]
+
+    @staticmethod
     def hint_fields():
         return ("hint",)
 

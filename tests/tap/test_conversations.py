@@ -157,7 +157,7 @@ def test_a_large_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call = LLMCall(0, 0, 1, kept=keep(keeper, messages=[{"role": "user", "content": "x" * 1000}]))
     write(tmp_path, keeper.end())
 
-    with pytest.raises(NotKept, match="a value of 1,028 bytes was too large"):
+    with pytest.raises(NotKept, match="too large to be kept: 1,028 bytes"):
         Conversations(tmp_path).prompt(call)
     assert not Conversations(tmp_path).is_exact(call)
 
