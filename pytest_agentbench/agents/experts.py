@@ -181,8 +181,8 @@ class ExpertContext:
 def budget(tool: str, context_length: int | None) -> ContextBudget:
     """Returns how much of the notebook fits into an expert's prompt for a tool.
 
-    If the full budget and the expert's longest answer together exceed the model's context, the budget is reduced by the factor that makes
-    both of them fit.
+    If the full budget and the expert's longest answer together exceed the model's context, the budget is reduced by the factor by which
+    both would have to shrink to fit.
     """
     full = BUDGETS[tool]
     share = min(1.0, (context_length or math.inf) / (full.all + PARAMETERS[tool]["max_tokens"]))

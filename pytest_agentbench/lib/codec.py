@@ -56,8 +56,8 @@ class Reading(NamedTuple):
 class WrongValue(ValueError):
     """A JSON value does not fit its type.
 
-    `sentence` is the message without its subject, such as ` is a text, not a number`. `at` is the name of the field with the wrong value,
-    or empty if the whole value is wrong.
+    `sentence` is the message without its subject, such as ` is a text, not a number`. `at` is the name of the missing or unknown field,
+    or empty if the value itself is wrong.
     """
 
     def __init__(self, sentence: str, at: str = "") -> None:

@@ -130,7 +130,10 @@ def validate(model: type[Model], data: Any, where: str) -> Model:
 
 
 def _telling(error: ValidationError) -> list[ErrorDetails]:
-    """Returns the first of pydantic's errors for each key, unknown keys first: a misspelt key explains why another one is missing."""
+    """Returns the first of pydantic's errors for each top-level key, unknown keys first.
+
+    Missing keys beside an unknown one are left out, because a misspelt key explains why another one is missing.
+    """
     faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
     unknown = {fault["loc"][:-1] for fault in faults if fault["type"] == "extra_forbidden"}
     telling = [fault for fault in faults if fault["type"] != "missing" or fault["loc"][:-1] not in unknown]

@@ -96,7 +96,7 @@ def _kind(hint: Any, value: object) -> ValueKind | None:
 def seconds(text: str) -> float:
     """Converts a text such as `200ms`, `90s`, `10m` or `2h` to seconds. A number without a unit is in seconds.
 
-    Raises ValueError for other texts; its message follows "must be" in the caller's message.
+    Raises ValueError for other texts. Its message can follow "must be": `a time such as 90s, 10m or 2h`.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
     if not match:

@@ -81,7 +81,10 @@ def common_messages(recorded: RequestContent, asked: RequestContent) -> int:
 
 
 def different_settings(recorded: RequestContent, asked: RequestContent) -> list[str]:
-    """Returns the names of the fields, except the messages, in which a request differs from a recorded one, in alphabetical order."""
+    """Returns the names of the fields in which a request differs from a recorded one, in alphabetical order.
+
+    The messages and IGNORED fields are not compared.
+    """
     names = sorted(recorded.settings.keys() | asked.settings.keys())
     return [name for name in names if not fits(recorded.settings.get(name, _ABSENT), asked.settings.get(name, _ABSENT))]
 

@@ -159,7 +159,10 @@ def _messages(reply: Json, request: Json, size: int) -> Events:
 
 
 def _block(block: Json, size: int) -> tuple[Json, list[Json]]:
-    """Returns a content block of Messages without its text, as it is announced, and the deltas with that text in pieces."""
+    """Returns a content block of Messages as it is announced, and the deltas that follow.
+
+    Text, thinking and the input of tool calls are in the deltas, in pieces. Any other block is announced complete and has no deltas.
+    """
 
     def pieces(name: str, kind: str, text: str) -> list[Json]:
         return [{"type": kind, name: piece} for piece in _slices(text, size)]

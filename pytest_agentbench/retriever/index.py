@@ -135,7 +135,10 @@ class InProcess:
 
 
 def _unit(rows: Any) -> NDArray[np.float32]:
-    """Returns a matrix of the vectors in `rows`, scaled to norm 1, so that inner products are cosines. Zeros stay unchanged."""
+    """Returns a matrix of the vectors in `rows`, scaled to norm 1, so that inner products are cosines. Zero vectors stay unchanged.
+
+    Raises BackendError if `rows` are not finite numbers, or not all of the same length.
+    """
     import numpy as np
 
     try:

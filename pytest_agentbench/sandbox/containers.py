@@ -109,7 +109,7 @@ ANSWER = 120.0  # seconds for an answer of the engine, which may be starting man
 
 
 def client() -> Any:
-    """Returns a client of the Docker Engine that DOCKER_HOST names. The caller closes it. Raises InfraError if no engine answers."""
+    """Returns a client of the Docker Engine in DOCKER_HOST, or of the default one. The caller closes it. Raises InfraError without one."""
     with infra():
         engine = connect()
     engine.api.timeout = ANSWER

@@ -261,7 +261,8 @@ class DockerSandbox:
     def _start_again(self) -> None:
         """Restarts the container. While it is stopped, no process of the agent can interfere.
 
-        Meanwhile, the agent's changes are listed, and bash, sh and sleep are restored from copies that were made before the agent ran.
+        Meanwhile, the agent's changes are listed, and the harness's own copies of bash, sh and sleep, which were made before the agent ran,
+        are put back. The agent's changes to the image's own bash, sh and sleep stay.
         """
         assert self._programs is not None
         container = self._running_container()

@@ -194,9 +194,12 @@ _NO_PROGRAM = 127  # exit code of a shell if it does not find a program
 
 
 async def copy_artifacts(source: Sandbox, target: Sandbox, paths: Sequence[str]) -> None:
-    """Copies an agent's files and folders from its sandbox to the same paths in the verifier's. Leaves out links, pipes and devices.
+    """Copies `paths` and /logs/artifacts from the agent's sandbox to the same paths in the verifier's, replacing what exists there.
 
-    With a symbolic link, an agent could present the verifier's own tests as its artifacts. Raises AgentError if copying fails.
+    Leaves out symbolic links, pipes and devices: with a link, an agent could present the verifier's own tests as its artifacts.
+
+    Raises AgentError if the agent's artifacts cannot be copied. Raises InfraError if the image has no tar, or if what exists cannot be
+    replaced.
     """
     names = [path.strip("/") for path in dict.fromkeys((*paths, ARTIFACTS))]
     done = await source.exec(_pack(names), seconds=PACK, user="root", workdir="/")

@@ -1,4 +1,7 @@
-"""Tool selection quality: whether the expected tools were called, and no others. Variants also check arguments, order or repeats."""
+"""Tool selection quality: whether the expected tools were called, and no others.
+
+Variants also check arguments, order or repeats, or check only one of the two.
+"""
 
 from __future__ import annotations
 

@@ -209,7 +209,8 @@ def _check_setting(arm: Arm, value: str) -> None:
 def _default_name(kind: str, value: str) -> str:
     """Returns the name of an arm for which the user gave none. It can be part of a test id.
 
-    It is the host and port of a URL, the name of a file without its extension, or the part after the last colon or slash.
+    It is the host and port of a URL, the name of a file without its extension, the name of a variant, or the part of an agent after the
+    last colon or of a model after the last slash.
     """
     if kind == AGENT:
         return _word(value.rpartition(":")[2])

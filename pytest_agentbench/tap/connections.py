@@ -108,7 +108,7 @@ class RateLimiter:
         self._free_at = self._loop.time()  # time at which the next call may be sent, seconds of the loop's clock
 
     def take(self, is_over: Callable[[], bool], send: Callable[[int], None]) -> None:
-        """Calls `send` as soon as the rate permits another LLM call. Its argument is how long the call waited, in nanoseconds.
+        """Calls `send` as soon as the rate permits another request. Its argument is how long the request waited, in nanoseconds.
 
         If `is_over()` is true at that time, `send` is not called.
         """

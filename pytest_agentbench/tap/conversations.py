@@ -58,7 +58,7 @@ class ConversationKeeper:
     def call(self, request: Request, body: Json | None, reply: bytes) -> KeptCall:
         """Keeps the request and reply of an LLM call. Returns the ids of the lines for messages.jsonl that contain them.
 
-        `body` is the parsed body of the request, or None if it was not parsed yet. `reply` is empty without a reply.
+        `body` is the parsed body of the request. If it is None, the body is parsed here. `reply` is empty without a reply.
         """
         if self._kept.now > self._kept.most:
             return KeptCall(missing="limit")

@@ -90,7 +90,7 @@ class Relay:
         self.accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()  # accounts of rollouts that have an open address
 
     def knows(self, id: str) -> bool:
-        """Returns whether /r/<id> is the address of a rollout that runs or has ended."""
+        """Returns whether /r/<id> is an open address, or one of the last MOST_CLOSED that were closed."""
         return id in self.open or id in self.closed
 
     def refusal(self, id: str, request: Request) -> Refusal | None:

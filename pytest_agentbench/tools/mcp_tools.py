@@ -314,7 +314,9 @@ class McpSession:
         return self._client
 
     async def _answer(self, late: str, request: Any) -> Any:
-        """Awaits and returns the server's answer to a request. `late` is the text of the error if the server takes too long.
+        """Awaits and returns the server's answer to a request.
+
+        `late` is what an error says about a server that takes too long, such as `has not listed its tools`; the time limit follows it.
 
         Raises ToolError if the server refuses the arguments, and InfraError if it fails.
         """

@@ -19,7 +19,7 @@ SHARDS = re.compile(r"data/test(-\d+-of-\d+)?\.parquet")
 
 
 def download(revision: str, output: Path) -> list[Path]:
-    """Downloads the data set to one file in `output`, prints its sha256 and the commit, and returns its path.
+    """Downloads the data set to one file in `output`, prints its sha256 and the commit, and returns a list with its path.
 
     Raises ConfigError if HF_TOKEN is not set, if the revision has no data, or if the extra `hub` is not installed.
     """

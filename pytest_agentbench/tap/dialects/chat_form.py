@@ -13,7 +13,7 @@ from pytest_agentbench.records import Json
 
 
 def objects(values: Any) -> list[Json]:
-    """Returns the objects in a list, or nothing if `values` is not a list."""
+    """Returns the objects in a list, or an empty list if `values` is not a list."""
     return [each for each in values if isinstance(each, dict)] if isinstance(values, list) else []
 
 

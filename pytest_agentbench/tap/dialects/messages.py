@@ -236,7 +236,10 @@ def _chat_message(role: Any, block: Json) -> Json:
 
 
 def _has_output(block: Json) -> bool:
-    """Returns whether a content block counts as output. Empty text and empty thinking do not, all other blocks do."""
+    """Returns whether a content block counts as output.
+
+    Empty text does not, nor does thinking with neither text nor signature. All other blocks do.
+    """
     match block.get("type"):
         case "text":
             return bool(block.get("text"))

@@ -44,7 +44,7 @@ def grown(before: Any, more: Any) -> Any:
 
 
 def settled(value: Any) -> Any:
-    """Converts a value that has arrived completely, a result of `grown`, to plain JSON: pieces of texts are joined."""
+    """Converts what has arrived of a value, a result of `grown`, to plain JSON: pieces of texts are joined."""
     if isinstance(value, TextPieces):
         return "".join(value)
     if isinstance(value, Fields):
