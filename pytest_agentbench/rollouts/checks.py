@@ -92,7 +92,7 @@ def agents_without_sandbox(draft: SuiteDraft) -> Iterator[str]:
 
 
 def tools_without_callers(draft: SuiteDraft) -> Iterator[str]:
-    """Yields a sentence for each built-in agent that never calls the tools or uses the canned answers that its suite configures."""
+    """Yields sentences about `tools` and canned answers of variants whose built-in agent calls none of the suite's tools."""
     for variant, agent in draft.agents.items():
         yield from uncalled_tools(draft.suite, variant, agent)
 

@@ -99,7 +99,10 @@ class ConversationReader(ABC):
         return dialect.chat_reply(reply) if dialect and isinstance(reply, dict) else []
 
     def _history(self, call: KeptRequest) -> tuple[Any, Any]:
-        """Returns what a request names if the server keeps the history: the reply before it, or the whole conversation. Else None."""
+        """Returns (reply before this one, conversation) as a request names them if the server keeps the history.
+
+        Each is None if the request does not name it.
+        """
         body = self.form(call).get("body", {})
         return body.get("previous_response_id"), body.get("conversation")
 
@@ -197,14 +200,19 @@ def _dialect(form: Json) -> Dialect | None:
 
 
 class Conversations(ConversationReader):
-    """Reads messages.jsonl of a run, also while a session writes it. Only the index is in memory; values are read when they are needed."""
+    """Reads messages.jsonl of a run, also while a session writes it.
+
+    Values are read when they are needed. The index, the nodes that were read, and up to RECENT values are in memory.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Takes the directory of a run, or a file of `agentbench cassette trim`. Raises ConfigError if the run has no messages.jsonl."""
         super().__init__()
         self.path = directory if directory.is_file() else directory / FILE
         if not self.path.is_file():
-            raise ConfigError(f"{directory} has no {FILE}; runs have one unless they are made with --agentbench-keep=none")
+            raise ConfigError(
+                f"{directory} has no {FILE}; imported runs and runs without calls or with --agentbench-keep=none may have none"
+            )
         self._index = MessageIndex(self.path)
         self._index.update()
 

@@ -124,7 +124,10 @@ class MessageFile:
 
 
 def with_changed_ids(line: bytes, changed: Mapping[str, str]) -> bytes:
-    """Returns a line of the journal in which ids of lines in messages.jsonl are replaced. `changed` maps old ids to new ones."""
+    """Returns a text in which ids of lines in messages.jsonl are replaced. `changed` maps old ids to new ones.
+
+    The text is a line of the journal, or a request for messages.jsonl with the ids of its parts.
+    """
     if not changed:
         return line
     return QUOTED_ID.sub(lambda found: b'"%b"' % changed.get(id := found[1].decode(), id).encode(), line)

@@ -123,7 +123,7 @@ class Controller:
     2. `opened` (`_open`): the run directory exists. The backend, the tap (the proxy that records LLM calls) and the pool (the process that
        runs rollouts) start in the background.
     3. `finish` (pytest_sessionfinish): the services end, the journal is read, and the run and its exit status are computed. `_close`
-    writes the reports.
+       writes the reports.
 
     If the command line leads to no suite, all three stay None. `_close` is a pytest cleanup: it runs even if a later hook fails.
     """

@@ -47,7 +47,10 @@ class Gate:
 
     @property
     def compared(self) -> set[str]:
-        """Groups (suite or `suite-variant`) whose scores are compared with a baseline. Their tests do not fail below a threshold."""
+        """Groups (suite or `suite-variant`) whose scores are compared with a baseline. Their tests do not fail below a threshold.
+
+        Empty if the verdict does not affect the exit status (`decides`).
+        """
         groups = {each.group for each in self.rules if each.rule.versus and each.rule.kind == "score"}
         return {group for group in groups if group in self.baselines and group in self.baselines[group].groups} if self.decides else set()
 

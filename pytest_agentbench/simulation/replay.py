@@ -50,7 +50,10 @@ class Setting:
 
     @classmethod
     def of(cls, facts: Facts) -> Setting | None:
-        """Returns the setting with these parts (`facts`: name, such as `workers`, -> value), or None if a part is missing."""
+        """Returns the setting with these parts (`facts`: name, such as `workers`, -> value), or None if a needed part is missing.
+
+        A missing block size is BLOCK_SIZE. One worker needs no router.
+        """
         if missing(facts):
             return None
         workers, blocks, size = (int(facts.get(name, BLOCK_SIZE)) for name in ("workers", "kv-blocks", "block-size"))
@@ -76,7 +79,8 @@ def missing(facts: Facts) -> list[str]:
 def facts_of(backend: BackendUse) -> Facts:
     """Returns the known parts of the stack setting with which a run was measured: name, such as `workers` or `kv-blocks`, -> value.
 
-    For the built-in engine all parts are known, for a Dynamo stack only those that its YAML contains.
+    For the built-in engine all needed parts are known. For a stack whose workers (`ready.workers`) are all aggregated, it is the parts that
+    its YAML contains, and for any other backend none.
     """
     if backend.kind == "embedded":
         return {"workers": 1, "kv-blocks": backend.more["kv_blocks"], "block-size": backend.more["block_size"]}

@@ -78,8 +78,8 @@ def _of_one_bin(questions: Sequence[Sequence[tuple[float, bool]]], width: float)
 def _reflected(samples: Sequence[Floats], error: float, width: float, seed: int) -> tuple[float, float]:
     """Returns the basic bootstrap interval of the error, computed from squared errors (Davison and Hinkley 1997, 5.2.1).
 
-    Its ends are 2 e^2 less a quantile of the resamples' squared errors, where e is the measured error. Resampling makes squared errors
-    larger, by about as much as sampling has already done, and the reflection corrects both.
+    Its ends are square roots of 2 e^2 less a quantile of the resamples' squared errors, where e is the measured error, or 0 if that is
+    negative. Resampling makes squared errors larger, by about as much as sampling has already done, and the reflection corrects both.
     """
     import numpy as np
 

@@ -57,9 +57,10 @@ def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> Samp
 def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, confidence: float) -> SampledInterval:
     """Returns the interval of the mean change of scenarios like these.
 
-    Its lower end, for PASS, is that of the interval with imaginary clusters at both ends of the score's range (`mean_intervals`) or of
-    the cluster-robust interval, whichever is lower. Its upper end, for FAIL, is that of the cluster-robust interval or, if nothing
-    varies, the higher of both.
+    Its lower end, for PASS, is that of the interval with imaginary clusters (`mean_intervals`), which change by -`width` or `width`, or
+    of the cluster-robust interval, whichever is lower. Its upper end, for FAIL, is that of the cluster-robust interval or, if nothing
+    varies, the higher of both. If there are no clusters, and every scenario has one trial in each run that passed or failed, Tango's
+    interval replaces that with imaginary clusters.
     """
     import numpy as np
 

@@ -180,7 +180,7 @@ def _blank(
 def _decided(blank: Decision, runs: tuple[_Measured, ...], scenarios: Sequence[str], q: int) -> Decision:
     """Returns the decision `blank` with the interval and the verdict filled in, or with a reason if there are too few values.
 
-    `runs` is one run, for a comparison with a limit, or a run and its baseline with paired units (rollouts).
+    `runs` is one run, for a comparison with a limit, or a run and its baseline with paired units (rollouts or groups of them).
     """
     import numpy as np
 

@@ -125,7 +125,10 @@ def adjusted(
 
 
 def imaginary(confidence: float) -> float:
-    """Returns how many imaginary scenarios are added at each end of a score's range to widen an interval. It need not be a whole number."""
+    """Returns how many imaginary scenarios, or clusters, are added at each end of the range of the values to widen an interval.
+
+    It need not be a whole number.
+    """
     return IMAGINARY * normal_quantile((1 + confidence) / 2) ** 2
 
 

@@ -182,7 +182,10 @@ def decision_bounds(noise: Noise, limits: tuple[float, float], confidence: float
 
 
 def imaginary(confidence: float) -> float:
-    """Returns how many imaginary trials are added at each end of a score's range to widen an interval. It need not be a whole number."""
+    """Returns how many imaginary trials are added at each end of the range of the values to widen an interval.
+
+    It need not be a whole number.
+    """
     return IMAGINARY * normal_quantile((1 + confidence) / 2) ** 2
 
 

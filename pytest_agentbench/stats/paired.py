@@ -211,7 +211,8 @@ def _limited(
 ) -> tuple[SampledInterval, tuple[Scores, Scores]]:
     """Returns the interval of the mean difference between a run and its baseline, given in this order, and the trials behind it.
 
-    The end of the interval on the worse side is as far out as if every trial without a measurement were the worst case for the new run.
+    The end of the interval on the worse side is at least as far out as if every trial without a measurement were the worst case for the
+    new run.
     """
     width = limits[1] - limits[0]
     new, base = (_upward(run, limits, higher_is_better=higher_is_better) for run in runs)

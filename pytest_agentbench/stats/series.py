@@ -69,7 +69,8 @@ def _of_neighbours(correlation: float, count: int) -> float:
 def _of_correlogram(values: Floats) -> float:
     """Returns the optimal length of moving blocks by Politis and White (2004, 3.2), or 0 if no autocorrelation is significant.
 
-    The method uses a flat-top window up to twice the last significant lag.
+    It is also 0 for fewer than four values, and if the estimated spectrum is not positive. The method uses a flat-top window up to twice
+    the last significant lag.
     """
     import numpy as np
 
