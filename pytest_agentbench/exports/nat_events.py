@@ -27,7 +27,10 @@ WORKFLOW = "<workflow>"
 
 
 class ProfilerEvent(NamedTuple):
-    """One event of the profiler, to be written: a row of the CSV file EVENTS and a step in the JSON file TRACES. Texts that were not kept are None."""
+    """One event of the profiler, to be written: a row of the CSV file EVENTS and a step in the JSON file TRACES.
+
+    Texts that were not kept are None.
+    """
 
     at: int  # nanoseconds since 1970
     kind: str  # LLM_START, TOOL_END, ...
