@@ -106,7 +106,7 @@ def run_openthoughts(options: argparse.Namespace) -> int:
 
 
 def agent_words(options: argparse.Namespace) -> list[str]:
-    """Returns the pytest options that use the settings file of --agent, and the server in it as the backend. Empty without --agent.
+    """Returns the pytest options that use the settings file of --agent, and its server, if any, as the backend. Empty without --agent.
 
     The server is checked first. If the arguments for pytest choose another backend, that server is neither checked nor used.
     """

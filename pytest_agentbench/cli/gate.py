@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a gate. This command passes them to `session.gate.make_gate`, which otherwise gets the options of a session."""
+    """The options of a gate, for the commands that judge a finished run: `gate` and `rescore`."""
 
     gate: tuple[str, ...]
     baseline: str | None

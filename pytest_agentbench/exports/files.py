@@ -163,7 +163,7 @@ class ChosenRuns:
         """Splits the run of an A/B session into its arms (settings under comparison), or into its groups (suite and variant).
 
         Returns name -> (origin, rollouts), empty if the run has no arms. The clock of an origin (`calendar`) leaves out the time in which
-        other arms ran.
+        no rollout of the arm or group ran.
         """
         if not run.ab:
             return {}

@@ -57,5 +57,5 @@ def array_parts(before: str, elements: Iterable[object], after: str) -> Iterable
 
 
 def json_text(value: object) -> str:
-    """Returns the JSON text of a value of an export. Values that JSON does not have become texts."""
+    """Returns the JSON text of a value of an export. Objects that `json` cannot encode become texts, and non-finite numbers are kept."""
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -103,7 +103,8 @@ def _stretches(text: str, size: int) -> list[str]:
 def _when(place: RolloutPlace, call: SentCall, earlier: Sequence[SentCall], began: int) -> Json:
     """Returns the part of a trace line (keys and values) that says when a call begins.
 
-    It has the earlier call that ended last before this one, and the delay after that, or a timestamp if no earlier call had ended.
+    It has the earlier call that ended last before this one, and the milliseconds after that, divided into tool time and other
+    delay. If no earlier call had ended, it has a timestamp instead.
     """
     ended = [each for each in earlier if each.end <= call.start]
     if not ended:

@@ -38,12 +38,12 @@ class RolloutMessages(NamedTuple):
 
 
 def question(rollout: Rollout) -> Any:
-    """Returns the content of the first message of the user, or None if there is no transcript."""
+    """Returns the content of the first message of the user, or None if the transcript has none."""
     return next((message.get("content") for message in rollout.messages if message.get("role") == "user"), None)
 
 
 class KeptMessages:
-    """Reads the messages of a run's rollouts: from messages.jsonl, and where that lacks them, from transcripts."""
+    """Reads the messages of a run's rollouts from messages.jsonl. Answers and tool results that it lacks come from transcripts."""
 
     def __init__(self, directory: Path) -> None:
         self._conversations = Conversations(directory) if (directory / FILE).is_file() else None
@@ -79,7 +79,7 @@ class KeptMessages:
 
     @staticmethod
     def _reply(conversations: Conversations, call: LLMCall) -> Json | None:
-        """Returns the model's message, the first one if it answered several times. None for a failed call."""
+        """Returns the model's message, the first one if there are several. None if it was not kept, or if the reply contains none."""
         try:
             messages = conversations.chat_reply(call)
         except NotKept:
@@ -119,7 +119,7 @@ def _is_same(arguments: Any, call: ToolCall) -> bool:
 
 
 def _parsed(arguments: Any) -> Any:
-    """Returns the arguments of a call, which are JSON text, or None if they are not."""
+    """Parses the arguments of a call. Returns None for a text that is not JSON. Arguments that are not a text are returned unchanged."""
     try:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
@@ -143,7 +143,7 @@ def langchain_message(message: Json) -> Json:
 
 
 def _tool_calls(message: Json) -> Json:
-    """Returns the tool calls of a message, apart from those with invalid arguments."""
+    """Returns LangChain's fields of tool calls: the valid ones, and separately those whose arguments are not a JSON object."""
     valid: list[Json] = []
     invalid: list[Json] = []
     for call in message.get("tool_calls") or ():

@@ -172,7 +172,7 @@ def unfit_reasons(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
 def best_run_warnings(run: Run, suite: str, others: Sequence[Run]) -> Iterator[str]:
     """Yields a warning for each main score in which this run is the best of several runs of its setup.
 
-    Its score is probably high by luck, so later runs would fail against this baseline without any change.
+    Its score is probably good by luck, so later runs may fail against this baseline without any change.
     """
     for group, part in run.suites.items():
         score = part.main_score

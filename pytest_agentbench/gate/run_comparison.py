@@ -227,7 +227,7 @@ def comparison_warnings(runs: RunComparison) -> Iterator[str]:
 
 
 def _few_shared(reference: ComparedRun, run: ComparedRun, group: str, names: tuple[str, str]) -> Iterator[str]:
-    """Yields a sentence about the number of compared scenarios, if either run also has scenarios that the other one lacks."""
+    """Yields a sentence about the number of compared scenarios, if a run has scenarios that the other lacks or has with other content."""
     old, new = (_contents(each, group) for each in (reference, run))
     shared = len(old.items() & new.items())
     if {shared} != {len(old), len(new)}:

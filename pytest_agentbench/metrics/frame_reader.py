@@ -77,7 +77,7 @@ class FrameReader:
 
 
 def tokens_of_events(call: LLMCall) -> list[int]:
-    """Returns the number of tokens in each output event of a call. Empty if the server does not count tokens per event.
+    """Returns the number of tokens in each output event of a call. Empty if no event before the last one has a count of the server.
 
     The last event gets the tokens of the call that no earlier event has.
     """

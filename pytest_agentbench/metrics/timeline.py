@@ -150,7 +150,7 @@ class Calendar:
     _began: dict[int, int] = field(default_factory=dict)  # session -> nanoseconds between 1970 and the zero of its clock
 
     def learn(self, rollout: Rollout) -> None:
-        """Learns the offset of a session's clock from a rollout, if its start is recorded on that clock and as time since 1970."""
+        """Learns the offset of a session's clock from the session's first rollout with a known start. Other rollouts change nothing."""
         if rollout.started_ns and rollout.session not in self._began:
             began = round(rollout.started_at * 1e9) - rollout.started_ns
             self._began[rollout.session] = began if abs(began) > ROUNDED_NS else 0

@@ -240,7 +240,7 @@ def backend_failure(run: Run) -> str:
 
 
 def tests(run: Run) -> str:
-    """`1 failed, 2 could not be measured, 9 passed`: the number of tests by result. Empty if all passed."""
+    """`1 failed, 2 could not be measured, 9 passed`: the number of tests by result. Empty if none failed or had an error."""
     words = {"failed": "failed", "errors": "could not be measured", "passed": "passed"}
     if not run.tests.failed and not run.tests.errors:
         return ""

@@ -66,12 +66,12 @@ def score_of(rule: RuleResult) -> str:
 
 
 def claims_of(rule: RuleResult) -> list[Suspect]:
-    """Returns the scenarios whose scores got significantly worse, the lowest p-value first. About one in ten is a false alarm."""
+    """Returns the scenarios whose scores got significantly worse, lowest p-value first. On average at most one in ten is a false alarm."""
     return [each for each in rule.suspects if each.claimed]
 
 
 def ranking_of(rule: RuleResult) -> list[Suspect]:
-    """Returns the scenarios of a rule whose scores are lower than in the baseline, but not significantly."""
+    """Returns scenarios of a rule whose scores got worse, but which have too few trials for a claim."""
     return [each for each in rule.suspects if not each.claimed]
 
 

@@ -80,7 +80,7 @@ def read_frame(origin: Origin, *, events: bool = True) -> Frame:
 def origins(directories: Sequence[Path]) -> list[Origin]:
     """Returns name, directory, clock and score scales of each run.
 
-    Raises ConfigError if a run has no journal, or if two have the same name.
+    Raises ConfigError if a run has no journal or an unreadable run.json, or if two have the same name.
     """
     return [origin for origin, _ in _runs(directories)]
 
@@ -88,7 +88,7 @@ def origins(directories: Sequence[Path]) -> list[Origin]:
 def _runs(directories: Sequence[Path]) -> list[tuple[Origin, Run | None]]:
     """Returns (origin, contents of run.json) of each run, with None for a missing run.json.
 
-    Raises ConfigError if a run has no journal, or if two have the same name.
+    Raises ConfigError if a run has no journal or an unreadable run.json, or if two have the same name.
     """
     runs: dict[str, tuple[Origin, Run | None]] = {}
     for directory in directories:
