@@ -168,15 +168,27 @@ async def _run(
             )
             mark.begin(VERIFIER, None)
             rollout = await verified(rollout, scenario.task, tools.sandbox)
-            seen = rollout.messages or tuple(await lines.conversation(calls))  # Scorers may read it; the record has it from the calls.
-            judged = dataclasses.replace(rollout, messages=seen)
-            judged = await scored(judged, scenario, setup.scorers, lambda: lines.role(JUDGE), budget, setup.sizes)
-            rollout = dataclasses.replace(judged, messages=rollout.messages)
+            own, seen = rollout.messages, await _seen_conversation(setup.agent, rollout, lines)
+            rollout = dataclasses.replace(rollout, messages=seen or own)
+            rollout = await scored(rollout, scenario, setup.scorers, lambda: lines.role(JUDGE), budget, setup.sizes)
+            rollout = dataclasses.replace(rollout, messages=() if seen else own)  # The record gets what was seen from its calls.
             with suppress(InfraError):  # The scores are complete, so losing the judges' calls is acceptable.
                 rollout = dataclasses.replace(rollout, other_calls=(*rollout.other_calls, *await lines.close_judges()))
         finally:
             await lines.close_all()
     return dataclasses.replace(rollout, log=log.text)
+
+
+async def _seen_conversation(agent: Agent, rollout: Rollout, lines: ModelAddresses) -> tuple[Json, ...]:
+    """Returns the agent's last conversation as the tap saw it, or nothing if the agent's own transcript is better.
+
+    The transcript of a program lacks the results of its own tools, but has the model's answers in all conversations.
+    """
+    if rollout.messages and not is_black_box(agent):
+        return ()
+    seen = tuple(await lines.conversation(rollout.calls))
+    answers, own = (sum(message.get("role") == "assistant" for message in messages) for messages in (seen, rollout.messages))
+    return seen if answers >= own else ()
 
 
 async def _end_of_agent(status: str, reason: str, lines: ModelAddresses, time_up: int | None) -> tuple[str, str, Sequence[LLMCall]]:

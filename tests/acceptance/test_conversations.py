@@ -172,6 +172,30 @@ def test_scorers_see_the_conversation_of_every_agent(project: Project, options: 
     assert {""} != {rollout.conversation for rollout in project.rollouts}
 
 
+OWN_RESULTS = """
+def seen(scenario, rollout):
+    return float(any(message["role"] == "tool" and message["content"] == "found by the program" for message in rollout.messages))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("printed", "score"), [('message["content"]', 1.0), ("'another answer'", 0.0)], ids=["last-answer", "another"])
+def test_results_of_a_programs_own_tools(project: Project, printed: str, score: float) -> None:
+    """Scorers and the record have the tool results that a program gave to its model, if the program prints the model's last answer."""
+    text = PLAIN.replace('answers[call["function"]["name"]]', '"found by the program"').replace(
+        'print(message["content"])', f"print({printed})"
+    )
+    project.suite(agent=program("python", "agent.py"), scorers=["./scorers.py:seen"], thresholds={})
+    project.write("scenarios/shop/agent.py", text)
+    project.write("scenarios/shop/scorers.py", OWN_RESULTS)
+
+    project.run("scenarios/shop")
+
+    for rollout in project.rollouts:
+        contents = [message["content"] for message in rollout.messages if message["role"] == "tool"]
+        assert (score, score == 1.0) == (float(rollout.scores["seen"]), contents == ["found by the program"])
+
+
 @pytest.mark.slow
 def test_judges_do_not_mark_unknown_conversations(project: Project) -> None:
     """Without a kept conversation, a judge gives no mark, and the test is an error that names the option."""
