@@ -301,9 +301,16 @@ def rule_result(judged: RuleVerdict) -> RuleResult:
     )
 
 
-def refuse_endless(most: int | None, gate: Gate | None) -> None:
-    """Raises ConfigError if trial rounds are requested (at most `most`) but no rule could end them."""
-    if most is not None and (gate is None or not gate.interim_rules):
+def refuse_endless(most: int | None, gate: Gate | None, *, plays_recording: bool) -> None:
+    """Raises ConfigError if trial rounds are requested (at most `most`) but nothing could end them.
+
+    Without a rule there is nothing to decide. Answers from a recording decide no rule, because they are the same in each round.
+    """
+    if most is None:
+        return
+    if plays_recording:
+        raise ConfigError("--agentbench-trials=auto: answers from a recording are the same in each round; give a number of trials")
+    if gate is None or not gate.interim_rules:
         raise ConfigError(
             "--agentbench-trials=auto runs rounds of trials until a rule about a score or a pass rate is decided, but there is none; "
             "add one with --agentbench-gate or --agentbench-baseline, or give a number of trials"

@@ -112,7 +112,7 @@ def open_session(setup: Setup) -> OpenSession:
     hooks = Hooks(setup.config, redactor)
     try:
         check_limit(setup.concurrency)
-        refuse_endless(setup.settings.rounds, setup.gate)
+        refuse_endless(setup.settings.rounds, setup.gate, plays_recording=setup.backend.description.get("kind") == "recorded")
         run = open_run(setup, hooks)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error

@@ -166,6 +166,14 @@ def test_never_a_trial(recorded: Project, monkeypatch: pytest.MonkeyPatch, capsy
     result.stderr.fnmatch_lines(["*cannot be a baseline: its answers come from a recording*"])
 
 
+def test_rounds_of_trials(recorded: Project) -> None:
+    """Rounds of trials are refused, because the answers would be the same in each of them."""
+    result = recorded.run("scenarios/shop", BEFORE, "--agentbench-trials=auto", "--agentbench-gate=tsq.mean >= 0.5")
+
+    assert 4 == result.ret
+    result.stderr.fnmatch_lines(["ERROR: --agentbench-trials=auto: answers from a recording are the same in each round; *"])
+
+
 def test_trimmed(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """The single file plays as the run does, also where the run is not, and brings the thresholds of the run."""
     monkeypatch.chdir(recorded.root)
