@@ -190,7 +190,7 @@ class Arms(Backend):
             self._tell_session(name, ())
 
     def _tell_session(self, arm: str, names: Collection[str]) -> bool:
-        """Tells the session which processes of all arms are being restarted. `names` are those of `arm`, which have just changed.
+        """Tells the session which processes of all arms are being restarted. `names` are the ones of `arm` from now on.
 
         Returns whether the session allows another restart.
         """

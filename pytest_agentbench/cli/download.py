@@ -106,9 +106,10 @@ def run_openthoughts(options: argparse.Namespace) -> int:
 
 
 def agent_words(options: argparse.Namespace) -> list[str]:
-    """Returns the pytest options that use the settings file of --agent, and its server, if any, as the backend. Empty without --agent.
+    """Returns pytest options for the settings file of --agent: the agent uses the file, and the server that it names is the backend.
 
-    The server is checked first. If the arguments for pytest choose another backend, that server is neither checked nor used.
+    The list is empty without --agent, and has no backend if the file names no server. The server is checked first. If the arguments
+    for pytest choose another backend, the server of the file is neither checked nor used.
     """
     from pytest_agentbench.suites.folder import read_agent_config
 

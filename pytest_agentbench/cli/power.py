@@ -64,7 +64,7 @@ def run_power(options: argparse.Namespace) -> None:
     if scale.width is None:
         raise ConfigError(
             f"{score} has no lowest or no highest value, so its detectable drop cannot be computed before a run; "
-            "run the suite, and see the line below each rule"
+            "run the suite with a gate rule; below the rule, report.md says which change the run detects"
         )
     count, size = size_of(suite) if options.of == POPULATION else fixed_size_of(suite)
     within, level, source = _noise(options, suite, score, scale)

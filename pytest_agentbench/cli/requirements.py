@@ -63,7 +63,10 @@ class PlannedSessions:
 
     @cached_property
     def _choice(self) -> tuple[dict[str, Any], list[str]]:
-        """The values of the options in CHOOSING, and the other arguments for pytest. Raises ConfigError if a value is invalid."""
+        """The values of the pytest options that decide which rollouts a session has (CHOOSING), and the other arguments for pytest.
+
+        Raises ConfigError if a value is invalid.
+        """
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         for name, option in CHOOSING.items():
             parser.add_argument(option.flag, dest=name, action="append" if option.many else "store")
@@ -100,7 +103,10 @@ class PlannedSessions:
             )
 
     def _agent(self, needs: Requirements) -> None:
-        """Adds the retriever and the roles that the agent and built-in scorers need. Raises ConfigError for an unknown agent or variant."""
+        """Adds to `needs` the retriever and the roles (such as the judge) that the agent and built-in scorers need.
+
+        Raises ConfigError for an unknown agent or variant.
+        """
         suite, variant = self._suite, self.variant or "default"
         if variant not in ("default", *suite.variants):
             raise ConfigError(f"{self.folder}: {unknown_name('variant', variant, ('default', *suite.variants))}")
@@ -130,7 +136,7 @@ class PlannedSessions:
             needs.missing.append(f"retriever: {without_logins(url)} {answer}; start it, or correct `retriever` of the agent")
 
     def _role(self, needs: Requirements, role: str) -> None:
-        """Adds the player of a role (the model that answers its calls) on each backend, in one line if all backends have the same one."""
+        """Adds to `needs` the player of a role (the model that answers its calls) on each backend, in one line if all are the same."""
         played = {name: self._player(role, spec) for name, spec in self.backends.items()}
         for text, why in dict.fromkeys(played.values()):
             names = [name for name, each in played.items() if each == (text, why)]

@@ -21,7 +21,7 @@ def run_scrub(options: argparse.Namespace) -> None:
     from pytest_agentbench.lib.redact import Redactor, scrub
 
     if not options.directory.is_dir():
-        raise ConfigError(f"{options.directory} is not a directory")
+        raise ConfigError(f"{options.directory} is not a directory; name the one that contains the logs")
     cleaned, failed = scrub(options.directory, Redactor())
     for log in cleaned:
         print(f"scrubbed {log}")

@@ -97,7 +97,7 @@ def _calls_of_arms(directory: Path, run: Run) -> Iterator[tuple[str, Iterator[LL
 def _moved(call: LLMCall, calendar: Calendar, session: int, started_ns: int) -> LLMCall:
     """Returns a call with all its times moved by the same duration, so that the pauses of its arm (a setting under comparison) disappear.
 
-    `calendar` says to what time the start of the call's attempt (`started_ns`) is moved.
+    `started_ns` is the start of the call's attempt in session number `session`. `calendar` gives the time to which it is moved.
     """
     at_ns = calendar.epoch_ns(session, started_ns)
     later_ns = 0 if at_ns is None else at_ns - started_ns

@@ -31,7 +31,10 @@ def run_watch(options: argparse.Namespace) -> None:
 
 
 def find(name: str, reports: Path) -> Path:
-    """Returns the directory of a running or finished run. Without a name, returns the one that was written to last. Raises ConfigError."""
+    """Returns the directory of a running or finished run. Without a name, returns the one that was written to last.
+
+    Raises ConfigError if there is no such run.
+    """
     from pytest_agentbench.runs.directory import directory_with
     from pytest_agentbench.runs.journal import FILE
 

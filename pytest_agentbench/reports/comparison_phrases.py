@@ -96,7 +96,7 @@ def unknown_setup(names: Sequence[str]) -> str:
 
 
 def same_setup(parts: Sequence[str], of: Sequence[str]) -> str:
-    """Names the `parts` of the setup that are equal in all runs. Returns `everything` if they are all that the reference run has (`of`)."""
+    """Names the `parts` of the setup that are equal in all runs, or returns `everything` if these are `of`, all parts of the setup."""
     return "everything" if [*parts] == [*of] else ", ".join(parts)
 
 

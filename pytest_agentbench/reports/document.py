@@ -275,12 +275,12 @@ def words_of(content: Content) -> Text | Measure:
 
 
 def spans(text: Text) -> tuple[str | Code, ...]:
-    """Returns the parts of a text as a tuple of strings and codes."""
+    """Returns a text as a tuple of its parts: strings, and `Code` objects for the names and commands in it."""
     return text if isinstance(text, tuple) else (text,)
 
 
 def plain(text: Text) -> str:
-    """Returns a text as one string, in which codes have no marks."""
+    """Returns a text as one string, in which names and commands (`Code` objects) are not set apart."""
     return "".join(each.text if isinstance(each, Code) else each for each in spans(text))
 
 

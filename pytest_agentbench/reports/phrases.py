@@ -99,7 +99,7 @@ def measure(value: Measure) -> str:
 
 
 def words(content: Content) -> Text:
-    """Returns the text of a finding, a measure or a text."""
+    """Returns the sentence of a finding, or a measure in one line. A text is returned unchanged."""
     content_words = words_of(content)
     return measure(content_words) if isinstance(content_words, Measure) else content_words
 

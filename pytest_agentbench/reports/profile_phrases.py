@@ -82,7 +82,7 @@ def perfect_cache(value: PromptReuse) -> str:
 
 
 def reuse_between(value: PromptReuse) -> str:
-    """Returns how many of the reusable tokens come from the same rollout, and how many from other rollouts."""
+    """Returns how many of the prompt tokens that a perfect prefix cache would contain come from the same rollout or from another."""
     between = value.reusable_tokens - value.within_tokens
     return f"{number(value.within_tokens, 0)} sent before by the same rollout, {number(between, 0)} by another one."
 

@@ -127,7 +127,7 @@ def pointless_thresholds(draft: SuiteDraft) -> Iterable[str]:
 
 
 def threshold_faults(suite: Suite, thresholds: Mapping[str, float]) -> Iterator[str]:
-    """Yields a sentence for each of these thresholds (score -> value) that is outside the range of its score."""
+    """Yields a sentence for each threshold in `thresholds` (score -> value) that is outside the range of its score."""
     for name, threshold in thresholds.items():
         score = name.removesuffix(".mean")
         if not (scale := suite.scale(score)).contains(threshold):

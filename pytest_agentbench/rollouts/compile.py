@@ -146,7 +146,10 @@ def _read(text: SuiteText, options: CompileOptions) -> _Reading:
 
 
 def _choose_variants(suite: Suite, names: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Returns a sentence for each unknown name, and the variants that run: those named, or all of them for `all`."""
+    """Chooses the variants of a suite that run: those in `names`, or all of them if the only name is `all`.
+
+    Returns a sentence for each unknown name, and the chosen variants.
+    """
     every = (arms_of.DEFAULT, *suite.variants)
     if tuple(names) == ("all",):
         return [], every

@@ -59,7 +59,7 @@ class TakeModelReplies(PoolQuestion[ModelReplies]):
 
 @dataclass(frozen=True)
 class FoundConversation:
-    """The answer to `TakeConversation`."""
+    """The answer to `TakeConversation`: the requested conversation of the agent with the model."""
 
     messages: tuple[Json, ...]  # messages of Chat Completions; empty if the session does not keep what was requested
 

@@ -184,7 +184,7 @@ class Cancel:
 class EndSession:
     """Sent at the end of a session. The pool cancels its rollouts, tells the stack that they have ended, and sends `Drained`.
 
-    It runs until its stdin closes.
+    The pool process runs until its stdin closes.
     """
 
 

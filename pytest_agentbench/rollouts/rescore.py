@@ -237,7 +237,10 @@ def _identity(old: RunIdentity, groups: Mapping[str, RescoredSuite]) -> RunIdent
 
 
 def _planned_suite(name: str, group: RescoredSuite) -> PlannedSuite:
-    """Returns the facts about a group for the new run, with old and new scores. Facts that only the old session knew are taken from it."""
+    """Returns the facts about a group (suite and variant) for the new run, with the names of old and new scores.
+
+    Facts that do not depend on the scoring, such as those that only the old session knew, are those of the old run.
+    """
     suite, scorers = group.suite, {score: group.names.get(score, score) for score in group.scores}
     new = {score: ScoredBy(each, suite.scorers.get(each, {})) for score, each in scorers.items() if score in group.scorers}
     changes = {

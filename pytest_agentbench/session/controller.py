@@ -199,7 +199,7 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Adds the worker input. xdist calls this hook for each worker before it starts."""
+        """Adds the data that test processes need to the input of an xdist worker. xdist calls this before the worker starts."""
         node.workerinput["agentbench"] = json.dumps(codec.plain(self.worker_input))
 
     def pytest_report_header(self) -> str | None:
@@ -213,7 +213,7 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Counts a test report, shortens a repeated cause, and escapes control characters and workflow commands.
+        """Counts a test report, shortens it if the test had nothing to judge, and escapes control characters and workflow commands.
 
         If -x or --maxfail ends the session, tests in other workers stop waiting for rollouts at once.
         """

@@ -31,12 +31,12 @@ class DiscoveredSuites:
 
     @property
     def folders(self) -> list[Path]:
-        """The folders of all suites, unavailable ones included."""
+        """The folders of all suites, including those that do not run."""
         return [*(each.folder for each in self.compiled), *self.unavailable]
 
     @property
     def names(self) -> set[str]:
-        """The names of all suites, unavailable ones included."""
+        """The names of all suites, including those that do not run."""
         return {*(each.name for each in self.compiled), *(each.name for each in self.unavailable.values())}
 
     @property
@@ -157,7 +157,9 @@ def is_left_out(name: str, marks: str, suites: Collection[str]) -> bool:
 
 
 def discover(heads: Sequence[SuiteHead], options: Mapping[str, CompileOptions], *, insists: bool) -> DiscoveredSuites:
-    """Compiles the suites and returns them. An error in one suite makes its own tests fail and does not affect the others.
+    """Reads and checks suites, and returns those that run and those that do not.
+
+    An error in one suite makes its own tests fail and does not affect the others.
 
     `options` has the options of each suite by its name. Tests of a suite whose data are not on this machine are skipped, or fail if
     `insists` is set (an option names the backend or requests a verdict).

@@ -109,7 +109,7 @@ class Finish:
         yield f"{run.verdict}, exit status {run.exit_status}: {why}"
 
     def _has_results(self) -> bool:
-        """Returns whether the run directory is worth keeping."""
+        """Returns whether to keep the run directory: the run was resumed or failed, has rollouts, or a stack left logs."""
         recorder, services, backend = self._opened.recorder, self._opened.services, self._opened.setup.backend
         logs = backend.waits and services.boot_began  # Whether a stack was booted, which leaves logs
         resumed = self._opened.number > 1

@@ -91,7 +91,10 @@ class Gate:
         return InterimLook(rounds, verdict, stands, tuple(map(rule_result, judged)))
 
     def population(self, group: str) -> set[str]:
-        """Returns the scores of a group that have a rule `of population`: about all scenarios of this kind, not only those of the suite."""
+        """Returns the scores of a group (suite and variant) that have a gate rule `of population`.
+
+        Such a rule is about all scenarios of this kind, not only those of the suite.
+        """
         return {each.rule.metric for each in self.rules if each.group == group and each.rule.of == POPULATION}
 
     def warnings(self, compiled: Sequence[CompiledSuite], limit: int | None, rounds: int | None = None) -> Iterator[str]:
@@ -133,7 +136,8 @@ class Gate:
     def _noise(self, suite_rule: SuiteRule, width: float) -> tuple[float | None, int]:
         """Returns the variance of a score between trials of one scenario in the baseline, and the baseline's fewest trials of a scenario.
 
-        `width` is the width of the score's range. The variance is divided by its square, as for scores from 0 to 1; None if unknown.
+        `width` is the width of the score's range. The variance is divided by the square of `width`, so that it is as for a score from 0
+        to 1. It is None if the baseline does not show it.
         """
         base = self.baselines.get(suite_rule.group)
         known = samples(base.groups.get(suite_rule.group, ()), suite_rule.rule.metric, suite_rule.scale) if base else {}
@@ -378,7 +382,7 @@ class Rounds:
         return self._gate.look(Evidence.of(facts, self._trials.values()))
 
     def _read_on(self) -> None:
-        """Reads the rollouts that were written to the journal since the previous interim check by the gate. None is written meanwhile."""
+        """Reads the rollouts that were written to the journal since the previous interim look. No rollout is written meanwhile."""
         end = (self._directory / FILE).stat().st_size
         for each in read_journal(self._directory, lambda _: None, self._read):  # Damaged lines are reported at the end.
             if each.kind == "scenario":

@@ -175,7 +175,10 @@ class Services:
         return self.backend.processes
 
     def unused(self, key: RolloutKey) -> Collection[str]:
-        """Returns the names of the backend's processes that belong to other arms (settings under comparison) than the rollout's."""
+        """Returns the names of the backend's processes that a rollout does not use, because they belong to other arms.
+
+        An arm is a setting under comparison.
+        """
         return self.backend.unused(arm_of(key.variant))
 
     def _saved_note(self) -> str:

@@ -158,7 +158,7 @@ class ProgressLine:
         self._terminal.flush()
 
     def close(self) -> TextIO:
-        """Erases the line for good and returns the terminal's file."""
+        """Erases the progress line for good. Returns the terminal's own file, which this one has replaced."""
         with self._lock:
             self._wipe()
             self._own.close()

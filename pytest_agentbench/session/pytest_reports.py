@@ -100,7 +100,7 @@ def message(report: pytest.TestReport) -> str:
 
 
 class Causes:
-    """Shortens reports of tests that fail with the same cause, so that it is printed in full only once.
+    """Shortens reports of tests that had nothing to judge, so that a cause that several tests share is printed in full only once.
 
     It is used in the controller, because with xdist only the controller gets all reports.
     """
@@ -109,7 +109,7 @@ class Causes:
         self._shown: dict[str, str] = {}  # cause -> the first test with it
 
     def shorten(self, report: pytest.TestReport) -> None:
-        """Reduces a report to one line if an earlier test had the same cause."""
+        """Reduces the report of a test that had nothing to judge to one line, if an earlier report has the same cause."""
         if not hasattr(report, UNMEASURED):
             return
         outcome, cause = getattr(report, UNMEASURED)
@@ -119,7 +119,10 @@ class Causes:
             report.sections = []
 
     def summarize(self, report: pytest.TestReport) -> None:
-        """Shortens a cause to one line for pytest's short summary, which prints whole messages in CI. The test's section stays complete."""
+        """Shortens the message of a test that had nothing to judge to one line in pytest's short summary.
+
+        In CI, pytest would print the whole message there. The section about the failed test stays complete.
+        """
         crash = getattr(report.longrepr, "reprcrash", None)
         if hasattr(report, UNMEASURED) and crash is not None:
             crash.message = brief(crash.message)

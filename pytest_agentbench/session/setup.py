@@ -233,7 +233,7 @@ def find_suites(config: pytest.Config, settings: Settings) -> DiscoveredSuites:
 
 
 def _compile(config: pytest.Config, settings: Settings, heads: Sequence[SuiteHead]) -> DiscoveredSuites:
-    """Compiles the suites and returns them, including those that do not run.
+    """Reads and checks the suites, and returns them, including those that do not run.
 
     Options that change a suite (agent, setting, variant or arm) apply only to suites whose tests run, because others may not have that
     agent, setting, variant or arm.

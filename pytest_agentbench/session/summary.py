@@ -96,7 +96,7 @@ def read_rollouts(
         directory: The run's directory.
         mains: The main score of each suite under each variant.
         session: Number of the session that ends. Its calls are compared with the counters of the backend.
-        with_trials: Whether a gate or a comparison of arms needs the trials.
+        with_trials: Whether to collect the scores of each trial, which a gate or a comparison of arms needs.
         also: Called with each rollout of a scenario.
     """
     contents = JournalContents()
@@ -157,7 +157,7 @@ class SessionFindings(NamedTuple):
 
 
 class ShownRollouts:
-    """Collects single rollouts for report.html and the terminal, so that they need not read the journal again."""
+    """Collects what report.html and the terminal show of each rollout while the journal is read, so that it is read only once."""
 
     def __init__(self, pass_thresholds: Mapping[str, PassThreshold | None], verbosity: int) -> None:
         """`pass_thresholds` has the pass threshold of each suite or `suite-variant`. The terminal gets lines only if `verbosity` > 0."""
@@ -247,7 +247,10 @@ def conclude(opened: OpenSession, tests: Outcomes, findings: SessionFindings, *,
 
 
 def _plans_of(opened: OpenSession, tests: Outcomes, read: RunReader) -> Iterator[PlannedSuite]:
-    """Yields, for each suite and variant with selected tests or records, the facts besides rollouts from which its result is computed."""
+    """Yields for each suite and variant what its results are computed from besides rollouts, such as thresholds and quarantine.
+
+    Those without selected tests and without records are left out.
+    """
     gate = opened.setup.gate
     for compiled, variant, name in groups(opened.setup.discovered.compiled):
         if name in opened.recorder.selected or read.suites[name].statuses:

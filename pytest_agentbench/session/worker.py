@@ -109,7 +109,10 @@ class Worker:
         return next((self.suites[str(folder)] for folder in path.parents if str(folder) in self.suites), None)
 
     def pytest_sessionstart(self) -> None:
-        """Freezes the garbage collector's objects in a worker process. The controller does the same after it has opened its session."""
+        """Keeps the garbage collector of a worker process from examining the objects that exist now (`gc.freeze`).
+
+        The controller does the same after it has opened its session.
+        """
         if isinstance(self._source, WorkerInput) and self.suites:
             gc.freeze()
 

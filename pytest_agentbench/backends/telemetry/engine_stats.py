@@ -108,7 +108,7 @@ class ServerCounts:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """The load of a GPU while calls were in progress. Without samples, all fields but their number (`looks`) are null."""
+    """The load of a GPU while calls were in progress. Without samples, all fields except `looks`, the number of samples, are null."""
 
     looks: int  # samples
     used_mib_max: int | None  # MiB

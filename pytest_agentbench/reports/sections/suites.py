@@ -135,7 +135,10 @@ def _answers(run: Run, name: str, suite: SuiteResult) -> Blocks:
 
 
 def _measured(run: Run, name: str, label: str, measure: Measure) -> Blocks:
-    """Yields a measure for each level of detail. In a run with arms, the first page lacks it, because it compares the arms instead."""
+    """Yields facts that show a measure of a suite on the first page, in the summary and in longer reports.
+
+    In a run with arms, the first page does not show it, because it compares the arms instead.
+    """
     summary = Level.SUMMARY
     if not run.ab:
         yield Fact(label, measure, level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)

@@ -34,7 +34,7 @@ from pytest_agentbench.tools import factory as tool_factory
 
 
 def brings_any(suite: PoolSuite, variants: Iterable[str]) -> bool:
-    """Returns whether a suite has code of its own: a scorer, or agent or tools of one of these variants."""
+    """Returns whether a suite has code of its own: a scorer, or the agent or tools of one of `variants`."""
     return any(map(is_import_path, suite.scorers)) or any(
         brings_code(suite.agent_of(each), suite.folder) or tool_factory.brings_code(suite.tools_of(each)) for each in variants
     )

@@ -54,7 +54,10 @@ REST = 16  # chunks that are read at most after the end of a process, more than 
 
 
 class PrintedOutput:
-    """Reads what a forked process prints from a pipe. Keeps at most half of the size of a rollout's log, which also has other content."""
+    """Reads the output of a forked process from a pipe.
+
+    Keeps at most half as much output as the log of a rollout can hold, because the log also has other content.
+    """
 
     def __init__(self, pipe: int) -> None:
         """Takes the non-blocking descriptor of the pipe's read end."""

@@ -139,7 +139,7 @@ class SessionParts:
             pool.send(answer)
 
     def send(self, message: protocol.ToPool) -> bool:
-        """Sends a message to the pool. Returns False if there is no pool, or if it has died, which its own threads handle."""
+        """Sends a message to the pool. Returns False if there is no pool or it has died. The caller need not handle a death."""
         pool = self._pool
         return pool is not None and pool.send(message)
 

@@ -175,7 +175,10 @@ class Addresses:
         return await self._models.facts(replace(at, model=access.model or facts.get("model") or at.model), facts)
 
     async def said(self, token: str) -> list[Json]:
-        """Returns the model's messages since the last call of this method, if the tap keeps them. Raises InfraError if the tap fails."""
+        """Returns the model's messages at an address since the last call of this method, if the tap keeps them.
+
+        Raises InfraError if the tap fails.
+        """
         return await self._connected_taps().messages(token)
 
     async def close(self, token: str) -> tuple[LLMCall, ...]:

@@ -107,8 +107,8 @@ def arrange(
 def _count(tasks: int, concurrency: int, minimum: int, fewest: int) -> int:
     """Returns the number of rounds (one block of each arm) into which `tasks` rollouts of each arm are split.
 
-    A block gets at most WAVES * `concurrency` rollouts. There are at least `minimum` rounds, unless blocks would then get fewer than
-    `concurrency` rollouts, and never fewer than `fewest`.
+    The number is at least `fewest`, and so great that no block has more than WAVES * `concurrency` rollouts. It is also at least
+    `minimum`, unless a block would then have fewer than `concurrency` rollouts.
     """
     return max(fewest, math.ceil(tasks / (WAVES * concurrency)), min(minimum, tasks // concurrency))
 

@@ -200,7 +200,7 @@ class Pool:
                 await self._recover(message)
 
     async def _recover(self, message: protocol.Recovery) -> None:
-        """Handles a message that follows the death of a process of the session."""
+        """Handles a message that the controller sends because a process of the session has died, for example `TapsRestarted`."""
         match message:
             case protocol.ProcessesChecked():
                 self.outages.answer()
@@ -362,10 +362,10 @@ class Pool:
         return RecordedRollout(shared_cause, over), body if body is not None else (await self.link.ask(protocol.GetRecord(key)))[1]
 
     async def _is_over(self, key: RolloutKey, outcome: Outcome) -> bool:
-        """Returns whether tests still need rollouts, but none of these rollouts has or can get a record to judge.
+        """Returns whether no further test can judge anything: tests still need rollouts, but none of these has or can get a record.
 
-        False if others of its group may still start, if the session was cancelled, or if this machine lacks something
-        that the backend needs. Also False if this rollout has a record that a test can judge.
+        Returns False if more rollouts of this rollout's group (suite and variant) may start, if the session was cancelled, if this
+        machine lacks something that the backend needs, or if this rollout has a record that a test can judge.
         """
         if not self.scheduler.is_given_up(key):
             return False  # The outcome concerns this rollout only.

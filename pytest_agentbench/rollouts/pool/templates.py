@@ -123,7 +123,7 @@ class TemplateKeeper:
     def _lose(self, end: Awaitable[str]) -> None:
         """Begins to replace a template process that has died. `end` returns how the process died.
 
-        Holds the queue at once, so that attempts that fail because of this death count as interrupted.
+        Prevents new attempts of its suite and variant at once, so that attempts that fail because of this death count as interrupted.
         """
         self._serves.clear()
         self._host.hold(self._name, self._group)

@@ -21,7 +21,7 @@ class UnwrittenConversations(ConversationReader):
 
     def _line(self, id: str) -> ValueLine | NodeLine:
         if id not in self._lines:
-            raise NotKept(f"{id} was not kept")
+            raise NotKept(f"the request or reply {id} was not kept")
         return self._lines[id]
 
 
@@ -32,7 +32,7 @@ class KeptIds(NamedTuple):
 
 
 def last_conversation(calls: Sequence[KeptCall], lines: Iterable[bytes]) -> list[Json]:
-    """Returns the conversation that ends with the last of some calls, as messages of Chat Completions, or nothing if it was not kept.
+    """Returns the conversation that ends with the last of some calls, as messages of Chat Completions. Empty if it was not kept.
 
     Args:
         calls: Successful calls of an agent, in their order.
