@@ -151,8 +151,8 @@ class LateTimestamps:
 def evened(call: LLMCall, late: Sequence[int]) -> LLMCall:
     """Returns a successful call with new timestamps for output chunks that this machine read late: at even distances.
 
-    `late` has the indices of these chunks. They arrived between the previous timestamp and the one that they share. If there is no previous timestamp, they get the mean
-    gap of the other chunks, but are not placed before the sending of the request.
+    `late` has the indices of these chunks. They arrived between the previous timestamp and the one that they share. If there is no
+    previous timestamp, they get the mean gap of the other chunks, but are not placed before the sending of the request.
     """
     if not late:
         return call

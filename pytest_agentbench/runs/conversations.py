@@ -166,7 +166,7 @@ class ConversationReader(ABC):
 
     def _id(self, call: KeptRequest, name: str) -> str:
         if call.kept is None:
-            raise NotKept("the session kept no requests and replies of this call (--agentbench-keep)")
+            raise NotKept("the session kept no requests and replies of this call; repeat the run with --agentbench-keep=all")
         if call.kept.missing:
             raise NotKept("the tap had no memory left for requests and replies; run fewer rollouts at a time")
         id: str = getattr(call.kept, name)

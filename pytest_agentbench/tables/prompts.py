@@ -62,7 +62,7 @@ class PromptTexts:
             raise NotKept("the run has no messages.jsonl")
         form = self._conversations.form(call)
         if form["left_out"]:
-            raise NotKept("large parts of the request were not kept (--agentbench-keep)")
+            raise NotKept("large parts of the request, such as its tools, were not kept; repeat the run with --agentbench-keep=all")
         fields = {**form.get("body", {}), **form["parts"]}
         before = [fields[name] for name in BEFORE_MESSAGES if fields.get(name)]
         return "\n".join(_line(each) for each in (*before, *self._conversations.prompt(call)))
