@@ -1,6 +1,7 @@
 """Writes traces with whole requests, which AIPerf sends again as they are (`--custom-dataset-type mooncake_trace`).
 
-AIPerf sends a file to one endpoint, so there is a file for each API. It sends the rows of a session one after the other.
+AIPerf sends a file to one endpoint, so there is a file for each API. It sends the calls of a session, here those of
+one attempt at a rollout, one after the other.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 
 
 def _gaps(calls: Sequence[SentCall]) -> Iterator[float]:
-    """Yields for each call but the first one the milliseconds from the end of all earlier ones. Negative if one was still in flight."""
+    """Yields for each call of an attempt but the first one the milliseconds since all earlier ones ended, negative if one had not ended."""
     end = calls[0].end
     for call in calls[1:]:
         yield (call.start - end) / 1e6
@@ -46,7 +47,9 @@ def _gaps(calls: Sequence[SentCall]) -> Iterator[float]:
 
 
 def _rows(session: str, calls: Sequence[SentCall], began: int, conversations: Conversations) -> Iterator[bytes]:
-    """Yields the lines of a session. The first one has the time since the run began, later ones the time since the one before ended.
+    """Yields a line of the trace for each call of a session (one attempt at a rollout).
+
+    The first one has the time since the first call of the run, later ones the time since all calls before them ended.
 
     A line contains the agent's own bytes, whose JSON has no line breaks in any style of `kept_values.STYLES`.
     """

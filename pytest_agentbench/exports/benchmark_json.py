@@ -37,7 +37,9 @@ def _about(run: Run) -> Json:
 
 
 def _benchmarks(tables: Tables, run: str) -> Iterator[Json]:
-    """Yields a benchmark for each suite and duration of a run. Calls of judges and to other endpoints are left out, as in all timings."""
+    """Yields a benchmark for each suite and duration of a run. Calls of judges, and to other endpoints
+    than the backend under test, are left out, as in all timings.
+    """
     calls, rollouts = (_measured(table, run) for table in (tables.calls, tables.rollouts))
     agents = calls.where(calls["measured"])
     columns = [(agents, f"{name}_mean_ms", f"{name}_mean") for name in registry.latencies("event")]

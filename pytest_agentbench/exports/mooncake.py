@@ -57,7 +57,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 
 
 def _rows(session: ReplaySession, prompts: PromptTexts, names: BlockNames, blocks: BlockNumbers, began: int) -> Iterator[Json]:
-    """Yields a line of the trace for each call of a session."""
+    """Yields a line of the trace for each call of a session (one attempt at a rollout)."""
     texts, are_kept = prompts.of(session.place.rollout, session.attempt, [call.call for call in session.calls])
     lengths = [call.call.prompt_tokens or max(1, len(text) // CHARACTERS) for call, text in zip(session.calls, texts, strict=True)]
     front = 0 if are_kept or not texts else max(0, math.ceil(lengths[0] / BLOCK) - math.ceil(len(texts[0]) / (BLOCK * CHARACTERS)))
@@ -87,12 +87,15 @@ class BlockNames:
         self._sizes: dict[tuple[str, str], int] = {}  # (group, model) -> characters in a block
 
     def of_kept(self, group: str, model: str, text: str, length: int) -> list[str]:
-        """Returns the blocks of a prompt. `length` is its number of tokens."""
+        """Returns the names of the blocks of a prompt that messages.jsonl contains. `length` is its number of tokens."""
         return _stretches(text, self._sizes.setdefault((group, model), max(1, round(len(text) * BLOCK / length))))
 
     @staticmethod
     def of_transcript(group: str, text: str, front: int) -> list[str]:
-        """Returns the blocks of a prompt of which a transcript tells a text: `front` ones before it, named after the suite, and its own."""
+        """Returns the names of the blocks of a prompt whose text comes from a transcript, which lacks tools and chat template.
+
+        The first `front` blocks stand for what the transcript lacks. They are the same for the whole suite.
+        """
         return [*(f"{group} {number}" for number in range(front)), *_stretches(text, BLOCK * CHARACTERS)]
 
 

@@ -54,13 +54,13 @@ class Node:
 
 
 class NatReport:
-    """Collects the calls of a job's examples, and makes the text of workflow_profiling_report.txt from them."""
+    """Collects the calls of a job, and makes the text of workflow_profiling_report.txt from them."""
 
     def __init__(self) -> None:
         self._examples: dict[int, list[Node]] = {}
 
     def add(self, example: int, events: Sequence[ProfilerEvent]) -> None:
-        """Adds the events of an example, which must be in order of time."""
+        """Adds the profiler events of one rollout, which must be in order of time."""
         self._examples[example] = _nodes(events)
 
     def text(self) -> str:
@@ -69,7 +69,7 @@ class NatReport:
 
 
 def _nodes(events: Sequence[ProfilerEvent]) -> list[Node]:
-    """Returns the calls of an example in order of their starts. This is also the order in which a printed tree shows them."""
+    """Returns the LLM and tool calls of one rollout in order of their starts. A printed call tree shows them in the same order."""
     nodes: list[Node] = []
     stack: list[int] = []
     started: dict[str, int] = {}
@@ -206,7 +206,7 @@ TAILS = (90, 95, 99)
 
 
 class Optimization:
-    """Collects the data of a job's examples, and makes the content of inference_optimization.json from them."""
+    """Collects the data of a job's rollouts, and makes the content of inference_optimization.json from them."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[float, float]] = []  # start and end of each example, seconds
@@ -221,7 +221,7 @@ class Optimization:
             self._new_words[model].append(count)
 
     def add_events(self, events: Sequence[ProfilerEvent]) -> None:
-        """Adds the events of an example, which must be in order of time."""
+        """Adds the profiler events of one rollout, which must be in order of time."""
         self._requests += 1
         times = [float(seconds(event.at)) for event in events]
         if times:
@@ -249,7 +249,10 @@ class Optimization:
         }
 
     def _throughput(self) -> Json:
-        """Returns the examples per second between the first and the last event, with intervals. The standard error is that of a count."""
+        """Returns the rollouts per second between the first and the last profiler event, with intervals.
+
+        The standard error is that of a count.
+        """
         window = max(end for _, end in self._spans) - min(start for start, _ in self._spans) if self._spans else 0.0
         if window <= 0 or self._requests < 2:
             return _figures()
@@ -271,7 +274,7 @@ def _interval(values: Sequence[float]) -> Json:
 
 
 def _figures(n: int = 0, center: float = 0, intervals: Json | None = None, tails: Json | None = None) -> Json:
-    """Returns a mean with its intervals and percentiles in the toolkit's form. Unknown values are 0, as in the toolkit."""
+    """Returns a mean with its intervals and percentiles as the NeMo Agent Toolkit writes them, with 0 for unknown values."""
     return {"n": n, "mean": center, **dict.fromkeys(INTERVALS, (0, 0)), **(intervals or {}), **(tails or _tails(()))}
 
 

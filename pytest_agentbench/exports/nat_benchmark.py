@@ -72,7 +72,7 @@ def analysis(throughput: Throughput) -> str:
 
 
 def rounded(value: float | None) -> str:
-    """Returns a value with two decimal places, as in the scripts, or an empty text for None."""
+    """Formats a value with two decimal places, as the scripts of the NeMo Agent Toolkit do. None becomes an empty text."""
     return "" if value is None else f"{value:.2f}"
 
 

@@ -119,7 +119,7 @@ def seconds(at: int) -> str:
 
 
 def row_of(event: ProfilerEvent, number: int) -> list[object]:
-    """Converts an event of example `number` to a row of the CSV file EVENTS."""
+    """Converts a profiler event to a row of the CSV file EVENTS. `number` is the position of its rollout in the job."""
     whole = event.kind.startswith("LLM_")
     values: Json = {
         "event_type": event.kind,

@@ -31,7 +31,7 @@ class CallMessages(NamedTuple):
 
 
 class RolloutMessages(NamedTuple):
-    """What was sent in a rollout."""
+    """What agent, models and tools sent each other in a rollout: the messages of its LLM calls, and the results of its tool calls."""
 
     calls: Mapping[tuple[int, int], CallMessages] = MappingProxyType({})  # number of the attempt, index of the call -> messages
     results: Sequence[Any] = ()  # result of each tool call of the rollout, None if it is unknown
@@ -68,7 +68,7 @@ class KeptMessages:
 
     @staticmethod
     def _request(conversations: Conversations, call: LLMCall) -> tuple[list[Json] | None, tuple[Json, ...]]:
-        """Returns prompt and tools. The prompt is None if a part of it was not kept."""
+        """Returns the messages and the tools of an LLM call's request. The messages are None if messages.jsonl lacks a part of them."""
         try:
             form = conversations.form(call)
             messages = conversations.chat_request(call)

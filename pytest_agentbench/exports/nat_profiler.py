@@ -203,7 +203,9 @@ def parsed_arguments(arguments: object) -> Json | None:
 
 
 def tool_inputs(file: Path) -> Iterator[tuple[str, object]]:
-    """Yields (UUID, arguments) of every tool call in all_requests_profiler_traces.json. Keeps one request in memory at a time."""
+    """Yields (UUID, arguments) of every tool call in all_requests_profiler_traces.json. Keeps the trace of one entry of
+    the data set in memory at a time.
+    """
     for request in json_items(file):
         if not isinstance(request, dict):
             raise ConfigError(f"{file}: must be an array of objects")

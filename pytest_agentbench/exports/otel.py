@@ -1,4 +1,4 @@
-"""Writes sessions as spans with the attributes of OpenTelemetry's conventions for generative AI, as inference-perf replays them.
+"""Writes LLM calls as spans with the attributes of OpenTelemetry's conventions for generative AI, as inference-perf replays them.
 
 The spans have the form that inference-perf reads: an object with `spans`, whose attributes are a mapping. This is not OTLP.
 """
@@ -29,7 +29,7 @@ PARAMETERS = {
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """Writes `RUN/SESSION.json` for each session of each run. Raises ConfigError if a run kept no requests."""
+    """Writes `RUN/SESSION.json` for each session (one attempt at a rollout) of each run. Raises ConfigError if a run kept no requests."""
     for origin in chosen.origins:
         kept, names = KeptSessions(origin, APIS), FileNames()
         (directory / origin.run).mkdir()
@@ -82,7 +82,7 @@ def _answers(sent: SentCall, conversations: Conversations) -> list[Json] | None:
 
 
 def _message(message: Json) -> Json:
-    """Converts a message of Chat Completions to one with parts. Pictures and other parts stay as they are."""
+    """Converts a message of Chat Completions to the form of OpenTelemetry, a list of parts. Pictures and the like stay as they are."""
     role, content = message.get("role"), message.get("content") or ""
     if role == "tool":
         return {"role": role, "parts": [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content}]}
@@ -99,7 +99,7 @@ def _message(message: Json) -> Json:
 
 
 def _tool(tool: Json) -> Json:
-    """Returns the definition of a tool in the form of the conventions. Tools that are not functions stay as they are."""
+    """Converts the definition of a tool to the form of OpenTelemetry. Tools that are not functions stay as they are."""
     function = tool.get("function") or tool
     if "name" not in function:
         return tool

@@ -36,7 +36,7 @@ class ReplaySession(NamedTuple):
 
 
 def sessions(origin: Origin) -> Iterator[ReplaySession]:
-    """Yields the sessions of a run in the order in which their rollouts ended, one in memory at a time."""
+    """Yields a session for each attempt at a rollout of a run, in the order in which rollouts ended. Only one rollout is in memory."""
     for place in places(origin):
         if place.rollout.kind == "scenario":
             for attempt in place.rollout.attempts:
@@ -53,7 +53,7 @@ def _sent_calls(session: str, place: RolloutPlace, attempt: Attempt) -> Iterator
 
 
 def first_ms(chosen: ChosenRuns, origin: Origin) -> int:
-    """Returns when the first call of a session was sent, milliseconds since 1970. Raises ConfigError if no such time is known."""
+    """Returns when the first call of a run was sent, milliseconds since 1970. Raises ConfigError if no call has a known time."""
     calls = chosen.tables.calls
     sent = calls.where((calls["run"] == origin.run) & calls["measured"] & (calls["kind"] == "scenario"))["sent_s"]
     if np.isnan(sent).all():
@@ -62,17 +62,17 @@ def first_ms(chosen: ChosenRuns, origin: Origin) -> int:
 
 
 class KeptSessions:
-    """The sessions of a run with the calls whose requests can be read from messages.jsonl. Counts the other calls."""
+    """The sessions of a run (one for each attempt), with the calls whose requests messages.jsonl contains. Counts the other calls."""
 
     def __init__(self, origin: Origin, apis: Collection[str]) -> None:
-        """Takes the names of the APIs whose calls are wanted. Raises ConfigError if the run kept no requests."""
+        """Takes a run and the names of the APIs whose calls are yielded. Raises ConfigError if the run kept no requests."""
         self.conversations = Conversations(origin.directory)
         self.count = 0  # calls that were yielded
         self.left_out: Counter[str] = Counter()  # reason -> other calls
         self._origin, self._apis = origin, apis
 
     def __iter__(self) -> Iterator[ReplaySession]:
-        """Yields the sessions that have such calls. Raises ConfigError at the end if there was none."""
+        """Yields the sessions in which at least one call can be exported. Raises ConfigError at the end if there was none."""
         for session in sessions(self._origin):
             self.left_out["failed"] += len(session.attempt.calls) - len(session.calls)
             calls = tuple(call for call in session.calls if not self._is_left_out(call.call))

@@ -226,7 +226,7 @@ def _concurrency(logs: Sequence[Path], ids: set[str], notes: list[str]) -> int |
 
 
 def _usage(files: Sequence[Path], notes: list[str]) -> Json:
-    """Returns the model, and the sums of the token counts in the first of the files.
+    """Returns the model, and the sums of the token counts in the first of ToolOrchestra's files of token counts.
 
     Adds notes on what is uncertain: the file does not say for which tasks it counts, and may lack counts of cached tokens.
     """

@@ -205,7 +205,7 @@ def write_run(folder: Path, origin: Origin, run: Run, arm: str = "", *, exact: b
 
 
 def _cell(value: object) -> object:
-    """Returns a value for a CSV file: `nan` if it is missing, as in the files of the samplers."""
+    """Returns a value for a CSV file: `nan` if it is missing, as in ToolOrchestra's time series."""
     return "nan" if value is None else value
 
 

@@ -347,7 +347,7 @@ def missing_scores(count: int, score: str) -> str:
 
 
 def is_timed(rule: Rule) -> bool:
-    """Returns whether a rule depends on timings of the client."""
+    """Returns whether a rule depends on times that this machine, the client of the backend, measured: latencies, goodput, some rates."""
     return rule.kind in TIMED or (rule.kind == "rate" and single()[rule.metric].timed)
 
 

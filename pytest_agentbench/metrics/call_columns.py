@@ -34,12 +34,12 @@ class CallRow:
 
     @cached_property
     def late(self) -> LateTimestamps:
-        """The quality of the call's timestamps: which of them this machine took too late."""
+        """Tells which output chunks of the call have a timestamp that is too late, because this machine read them too late."""
         return LateTimestamps.of(self.call)
 
 
 def rows(place: RolloutPlace) -> Iterator[CallRow]:
-    """Yields a source of a row for each call of a rollout, attempt by attempt. `place` contains the rollout and its run."""
+    """Yields the data of a row of the table `calls` for each call of a rollout, by attempt. `place` has the rollout and its run."""
     for attempt in place.rollout.attempts:
         for calls in (attempt.calls, attempt.other_calls):
             for number, call in enumerate(calls, 1):
@@ -47,7 +47,7 @@ def rows(place: RolloutPlace) -> Iterator[CallRow]:
 
 
 def _metric(metric: Metric) -> Iterator[FrameColumn[CallRow]]:
-    """Yields the columns of a metric.
+    """Yields the columns of the table `calls` that contain a metric.
 
     If it has a value for each call, like TTFT, that is one column. If it has a value for each output event, like ITL, there are three:
     mean, median and maximum.
@@ -65,7 +65,10 @@ def _milliseconds(metric: str, statistic: Callable[[Sequence[float]], float]) ->
 
 
 def _evened(metric: str) -> FrameColumn[CallRow]:
-    """Returns a column with a metric's values if late timestamps were evenly spread. Calls without late timestamps have no value."""
+    """Returns a column with the values that a metric would have if chunks that were read late had arrived at even distances.
+
+    Calls without such chunks have no value in it.
+    """
     value = registry.objectives()[metric].of_call
     assert value is not None
 
@@ -77,7 +80,7 @@ def _evened(metric: str) -> FrameColumn[CallRow]:
 
 
 def _since(start: int, end: int | None) -> float | None:
-    """Returns the duration in milliseconds, or None if the end is unknown."""
+    """Converts the time between two timestamps in nanoseconds to milliseconds. Returns None if the second one is unknown."""
     return None if end is None else (end - start) / 1e6
 
 

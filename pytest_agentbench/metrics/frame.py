@@ -196,7 +196,7 @@ class Slice:
 
     @cached_property
     def all_calls(self) -> Rows:
-        """All calls of the role, whatever their time."""
+        """All calls of the slice, even outside its time. Without a role, those to the backend under test, except judges'."""
         calls = self.frame.calls
         chosen = calls["measured"] if self.role is None else calls["role"] == self.role
         return Rows(calls, self.chosen[calls["rollout"]] & chosen)
@@ -213,7 +213,10 @@ class Slice:
         return self.calls.of(self.frame.is_successful)
 
     def _lies_within(self, column: str, side: str) -> Mask:
-        """Returns for each call whether its timestamp in a column lies in the time of the slice (see `inside` for `side`)."""
+        """Returns for each call whether its timestamp in a column lies in the time of the slice.
+
+        With `side="left"` a span includes its start and excludes its end; with `right` it excludes its start and includes its end.
+        """
         calls, lies = self.frame.calls, np.zeros(len(self.frame.calls), np.bool_)
         for session, spans in (self.spans or {}).items():
             own = calls["session"] == session
@@ -280,7 +283,10 @@ class Slice:
         )
 
     def _tokens_within(self, calls: Mask, spans: Sequence[Span]) -> float:
-        """Returns the tokens of calls that arrived within spans. Events have equal shares if the server counts no tokens per event."""
+        """Returns the number of output tokens that arrived within some spans of time.
+
+        If the server counts no tokens per event, each event of a call gets the same share of the call's tokens.
+        """
         frame = self.frame
         frame.need_events("the number of tokens in a part of the time")
         uncounted = calls & (frame.tokens.counts == 0)

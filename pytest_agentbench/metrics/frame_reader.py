@@ -30,12 +30,12 @@ class FrameReader:
         self._count = 0  # number of rollouts so far
 
     def add(self, rollout: Rollout) -> None:
-        """Adds a rollout of `origin`."""
+        """Adds a rollout of the run that was given to the constructor."""
         self._origin.calendar.learn(rollout)
         self.add_place(RolloutPlace(self._origin, rollout))
 
     def add_place(self, place: RolloutPlace) -> None:
-        """Adds a rollout of any run. The caller must first call `learn` of the run's `Calendar` with it, which converts its timestamps."""
+        """Adds a rollout of any run. The rollout must have been passed to `learn` of the run's `Calendar`, which converts its times."""
         place, self._count = place._replace(number=self._count), self._count + 1
         self._rollouts.add(RolloutRow(place))
         for attempt in place.rollout.attempts:

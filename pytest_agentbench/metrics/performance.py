@@ -269,7 +269,10 @@ def _paces(part: Slice) -> Floats:
 
 
 def cpu_shares(part: Slice, cpu: Mapping[str, Sequence[tuple[int, int, float]]], session: int) -> CpuShares:
-    """Returns the CPU use (see `CpuShares`). `cpu` maps processes to samples: start and end in nanoseconds, share of a core."""
+    """Returns the CPU use of tap (the recording HTTP proxy) and pool (the process that runs rollouts) in their busiest second with calls.
+
+    `cpu` maps processes to samples: start and end in nanoseconds, share of a core.
+    """
     busy = timeline.at_least(part.call_spans.get(session, ()), 1)
     taps = (busiest(samples, busy) for name, samples in cpu.items() if name.startswith("tap"))
     return CpuShares(max((share for share in taps if share is not None), default=None), busiest(cpu.get("pool", ()), busy))
@@ -342,7 +345,10 @@ def _while_steady(part: Slice, spans: Mapping[int, Sequence[Span]], settings: Pe
 
 
 def _window(steady: Slice, whole: Slice) -> tuple[float, float | None, float]:
-    """Returns the seconds of the steady window, their share of the whole time, and the output tokens per second in the window."""
+    """Returns the seconds of the steady window, their share of the whole time, and the output tokens per second in the window.
+
+    The steady window is the time in which at least 90 % of the concurrency was in flight.
+    """
     return steady.seconds, ratio(steady.seconds, whole.seconds), output_tokens_per_s(steady) or 0.0
 
 

@@ -50,7 +50,7 @@ class Metric:
 
     @property
     def judged_key(self) -> str:
-        """The column of calls that objectives judge. For metrics of events it is the largest value of the call."""
+        """Column of the table `calls` that a latency objective is compared with. For metrics of events it has the call's maximum."""
         return f"{self.name}_max_ms" if self.level == "event" else self.key
 
     def values_of(self, call: LLMCall) -> list[float]:
@@ -76,12 +76,15 @@ class Metric:
 
 
 def longest_gap_ns(call: LLMCall) -> int | None:
-    """Returns the longest gap between output events, which the objective `itl` judges, so that a stall misses it."""
+    """Returns the longest gap between output events in nanoseconds, or None without a gap.
+
+    The latency objective `itl` is compared with it, so that a single stall misses the objective.
+    """
     return max(timings.itl_ns(call), default=None)
 
 
 def duration_ns(rollout: Rollout) -> float:
-    """Returns the duration of the last attempt."""
+    """Returns the duration of a rollout's last attempt in nanoseconds."""
     return rollout.ended_ns - rollout.started_ns
 
 
@@ -329,7 +332,7 @@ def numbers(part: Slice, level: MetricLevel) -> dict[str, float | None]:
 
 
 def spreads(part: Slice, *levels: MetricLevel) -> dict[str, LatencySpread | None]:
-    """Returns the spreads of a slice by key, such as `ttft_ms`, for all durations of some levels (see `latencies`)."""
+    """Returns the spreads of a slice by key, such as `ttft_ms`, for the durations of some levels: `event`, `call`, `rollout`."""
     return {each.key: latency_spread(each.durations(part)) for each in latencies(*levels).values()}
 
 

@@ -60,7 +60,7 @@ class ScoreRow(NamedTuple):
 
     @property
     def scale(self) -> Scale:
-        """The scale of the score. UNDECLARED for a part."""
+        """The scale of the score. UNDECLARED if the row is a part of a score."""
         return UNDECLARED if self.part else self.place.origin.scale(self.place.rollout.key.group, self.score)
 
 
@@ -88,7 +88,7 @@ def _good(rollout: Rollout) -> list[LLMCall]:
 
 
 def _total(tokens: Callable[[LLMCall], int | None]) -> Callable[[RolloutRow], int | None]:
-    """Returns a function that sums the tokens of the last attempt's successful calls, or returns None if no call has a count."""
+    """Returns a function of a row: the tokens of the last attempt's successful calls together, or None if no call has a count."""
 
     def total(row: RolloutRow) -> int | None:
         counts = [count for call in _good(row.rollout) if (count := tokens(call)) is not None]
@@ -102,7 +102,7 @@ def _metric(value: Callable[[Rollout], float]) -> Callable[[RolloutRow], float |
 
 
 def _part(part: str) -> FrameColumn[RolloutRow]:
-    """Returns the column with the time that an activity of a rollout took (see `timeline.split`)."""
+    """Returns the column with the time that an activity of a rollout, such as `decoding`, took."""
     about = f"time of the activity `{part}`; empty if the times of the rollout are unknown"
     return Hidden(f"{part}_part_ms", "number", about, lambda row: row.parts.get(part))
 

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 def percentile_effects(part: Slice) -> dict[str, float]:
-    """Returns the relative error of each percentile, such as `itl.p99`: its difference from the percentile with evenly spread events.
+    """Returns the relative error of each percentile, such as `itl.p99`: as this machine read events late.
 
-    All errors are 0 if no event was read late.
+    A percentile is compared with the one that would result if the late events had arrived at even distances. All errors are 0 if no
+    event was read late.
     """
     if not part.successful_calls["late_events"].any():
         return {f"{name}.p{q}": 0.0 for name in TIMESTAMP_METRICS for q in HIGH}
@@ -36,7 +37,7 @@ def percentile_effects(part: Slice) -> dict[str, float]:
 
 
 def _timings(part: Slice) -> dict[str, tuple[Floats, Floats]]:
-    """Returns metric -> values in milliseconds, both as measured and with evenly spread late events."""
+    """Returns metric -> (measured values, values if late events had arrived at even distances), both in milliseconds."""
     import numpy as np
 
     from pytest_agentbench.metrics.frame import milliseconds
@@ -50,7 +51,7 @@ def _timings(part: Slice) -> dict[str, tuple[Floats, Floats]]:
 
 
 def _evened(calls: Rows, name: str, column: str) -> Floats:
-    """Returns a column of calls with the values for evenly spread late events."""
+    """Returns a column of calls with the values that would result if events that were read late had arrived at even distances."""
     values = calls[column].copy()
     is_late = calls["late_events"] > 0
     values[is_late] = calls[f"evened_{name}_ms"][is_late]
@@ -58,7 +59,7 @@ def _evened(calls: Rows, name: str, column: str) -> Floats:
 
 
 def judgement_effects(part: Slice) -> dict[str, float]:
-    """Returns objective -> share of the calls with output that it may judge wrongly because of late events."""
+    """Returns latency objective -> share of the calls with output that may wrongly meet or miss it, because events were read late."""
     calls = part.successful_calls
     timed = int((calls["timed_events"] > 0).sum())
     objectives = sorted((each for each in part.terms.objectives if each.name in TIMESTAMP_METRICS), key=lambda each: each.name)

@@ -176,7 +176,7 @@ class BlockCalendar(Calendar):
     """
 
     def __init__(self, calendar: Calendar, blocks: Mapping[int, Sequence[Span]]) -> None:
-        """Prepares the times of the blocks. `calendar` knows the sessions; `blocks` maps sessions to the spans of their blocks."""
+        """Prepares the times of the blocks. `calendar` converts times of the run; `blocks` maps sessions to the spans of their blocks."""
         super().__init__(calendar._began)
         spans = [(calendar.epoch_ns(session, stamp), end - stamp) for session, own in blocks.items() for stamp, end in own]
         known = sorted((start, length) for start, length in spans if start is not None)

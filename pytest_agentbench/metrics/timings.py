@@ -1,4 +1,4 @@
-"""Latencies of a single call, computed from its timestamps, and the timestamps that were taken too late.
+"""Latencies of a single call, computed from its timestamps, and the timestamps that are too late, because this machine was busy.
 
 Durations are nanoseconds, rates are per second. A call starts at `sent_ns`, when the last byte of its request was sent; the time before
 that is the client queue, a metric of its own. Output chunks contain content, reasoning or a tool call; chunks with only a role, a finish
@@ -117,7 +117,10 @@ PROMPT_NS = 1_000_000  # greatest read lag in nanoseconds at which the tap count
 
 @dataclass(frozen=True)
 class LateTimestamps:
-    """The quality of the timestamps of a successful call's output chunks. Chunks that arrived in one read share its timestamp."""
+    """How many output chunks of a successful call have their own timestamp, and which ones have a later one, because they were read late.
+
+    Chunks that were read together share the timestamp of that read.
+    """
 
     call: LLMCall
     events: int = 0  # number of output chunks
@@ -131,7 +134,7 @@ class LateTimestamps:
 
     @classmethod
     def of(cls, call: LLMCall) -> Self:
-        """Returns the quality of the timestamps of a call. All counts are 0 if the call failed or was not sent."""
+        """Counts the output chunks of a call with and without their own timestamp. Counts none if the call failed or was not sent."""
         if call.error_kind is not None or call.sent_ns is None:
             return cls(call)
         output = call.output
@@ -141,15 +144,15 @@ class LateTimestamps:
 
     @cached_property
     def evened(self) -> LLMCall:
-        """A copy of the call in which late chunks are evenly spread (see the function `evened`)."""
+        """A copy of the call with new timestamps for chunks that were read late: at even distances over the time in which they arrived."""
         return evened(self.call, self.places)
 
 
 def evened(call: LLMCall, late: Sequence[int]) -> LLMCall:
-    """Returns a successful call in which the output chunks with the indices `late` are spread evenly over the time of their arrival.
+    """Returns a successful call with new timestamps for output chunks that this machine read late: at even distances.
 
-    These chunks arrived between the previous timestamp and the one that they share. If there is no previous timestamp, they get the mean
-    gap of the other chunks, but are not placed before the sending of the request.
+    `late` has the indices of these chunks. They arrived between the previous timestamp and the one that they share. If there is no
+    previous timestamp, they get the mean gap of the other chunks, but are not placed before the sending of the request.
     """
     if not late:
         return call
@@ -159,7 +162,7 @@ def evened(call: LLMCall, late: Sequence[int]) -> LLMCall:
 
 
 def _evened_times(call: LLMCall, late: Collection[int]) -> list[float]:
-    """Returns the times of the output chunks in nanoseconds, late ones spread evenly."""
+    """Returns the times of a call's output chunks in nanoseconds. Chunks that were read late get times at even distances."""
     times = [float(chunk.at_ns) for chunk in call.output]
     place = 0
     while place < len(times):
@@ -174,7 +177,10 @@ def _evened_times(call: LLMCall, late: Collection[int]) -> list[float]:
 
 
 def _before(call: LLMCall, times: Sequence[float], last: int) -> float:
-    """Returns over how many nanoseconds the first chunks, up to the index `last`, are spread. They end at their common timestamp."""
+    """Returns the nanoseconds over which to spread the first chunks of a call, up to the index `last`, which were read together.
+
+    This time ends at the timestamp of the read.
+    """
     since_sent = times[last] - (call.sent_ns or 0)
     later = len(times) - 1 - last
     return min(since_sent, (times[-1] - times[last]) / later * (last + 1)) if later else since_sent

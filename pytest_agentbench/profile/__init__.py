@@ -20,7 +20,10 @@ SLOWEST = 10  # calls
 
 @dataclass(frozen=True)
 class Profile:
-    """The results of profiling a run: what its report shows. Calls to other endpoints and calls of judges appear only in the tree."""
+    """The results of profiling a run: what its report shows. Only the call tree has calls of judges and calls to other endpoints.
+
+    Other endpoints are those of roles (models beside the backend under test).
+    """
 
     calls: int  # calls of agents, in all attempts
     timed: int  # those with known times

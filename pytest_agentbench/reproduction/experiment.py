@@ -188,7 +188,7 @@ def _measured(file: Path) -> MeasuredCell:
 
 
 def ratio(cell: MeasuredCell, cells: Sequence[MeasuredCell], baseline: str) -> float | None:
-    """Returns a cell's steps per minute / those of the baseline at the same concurrency, or None if either was not measured."""
+    """Returns a cell's steps (model answers with tools) per minute / those of the baseline at its concurrency. None if one is unknown."""
     base = next((each.steps_per_min for each in cells if (each.method, each.concurrency) == (baseline, cell.concurrency)), None)
     return cell.steps_per_min / base if base and cell.steps_per_min is not None else None
 

@@ -46,7 +46,10 @@ class ConversationReader(ABC):
         return self.messages(self._id(call, "prompt"))
 
     def messages(self, node: str) -> list[Any]:
-        """Returns the messages up to a node, for example `Rollout.conversation`. Raises NotKept."""
+        """Returns the messages of a conversation. Raises NotKept.
+
+        `node` is the id of the line with the last message, for example `Rollout.conversation`. Each such line has the id of the one before.
+        """
         return [self._value(each.message) for each in reversed([*self._nodes_before(node)])]
 
     def reply(self, call: KeptRequest) -> Any:
@@ -163,7 +166,7 @@ class ConversationReader(ABC):
 
     def _id(self, call: KeptRequest, name: str) -> str:
         if call.kept is None:
-            raise NotKept("the session kept no requests and replies of this call (--agentbench-keep)")
+            raise NotKept("the session kept no requests and replies of this call; repeat the run with --agentbench-keep=all")
         if call.kept.missing:
             raise NotKept("the tap had no memory left for requests and replies; run fewer rollouts at a time")
         id: str = getattr(call.kept, name)
@@ -173,7 +176,7 @@ class ConversationReader(ABC):
 
     @abstractmethod
     def _line(self, id: str) -> ValueLine | NodeLine:
-        """Returns the line with this id. Raises NotKept."""
+        """Returns the line of messages.jsonl with this id. Raises NotKept."""
 
     def _read_value(self, id: str) -> Any:
         line = self._line(id)
@@ -184,7 +187,7 @@ class ConversationReader(ABC):
         return value
 
     def _nodes_before(self, id: str) -> Iterator[NodeLine]:
-        """Yields a node and all nodes before it, the last message first."""
+        """Yields the lines (nodes) of a conversation, from the one with this id, which has the last message, back to the first."""
         while id:
             if id not in self._nodes:
                 line = self._line(id)

@@ -95,7 +95,7 @@ class Tasks:
             self._fail(_end(rollout), _check(verification) if verification else "", rollout.key.id)
 
     def _fail(self, end: str, check: str, id: str) -> None:
-        """Counts a failure. Keeps the examples with the lowest ids, because the order in which rollouts end is random."""
+        """Counts a failure. Keeps a few rollouts of its kind as examples: the lowest ids, because rollouts end in random order."""
         self.failures[end, check] += 1
         self.examples[end, check] = sorted([*self.examples[end, check], id])[:TASK_EXAMPLES]
 
@@ -217,7 +217,7 @@ class MistakeCounts:
             self.tools[tool][what] += 1
 
     def _keep(self, kind: str, id: str, detail: str) -> None:
-        """Keeps the examples with the lowest ids, because the order in which rollouts end is random."""
+        """Keeps a few rollouts as examples of a kind of mistake: those with the lowest ids, because rollouts end in random order."""
         kept = self.examples[kind]
         kept[id] = detail
         if len(kept) > EXAMPLES:
@@ -264,7 +264,7 @@ def _faults(mistake: Mistake) -> list[tuple[str, str]]:
 
 
 def _text(mistake: Mistake) -> str:
-    """Returns a description such as `get_balance instead of get_history` or `get_balance: account is missing`."""
+    """Returns a description of a mistake, such as `get_balance instead of get_history` or `get_balance: account is missing`."""
     match mistake.kind:
         case "wrong tool":
             return f"{mistake.actual} instead of {', '.join(mistake.expected)}"

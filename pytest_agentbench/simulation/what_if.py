@@ -173,7 +173,9 @@ class WhatIf:
 
 
 def ask(directory: Path, run: Run, question: Question, on_setting: Callable[[str], None] = lambda _: None) -> WhatIf:
-    """Simulates a run with each setting of a question, and returns the metrics. Calls `on_setting` with a text before each setting.
+    """Simulates a run with each stack setting that `question` (the input of `agentbench what-if`) names, and returns the metrics.
+
+    Calls `on_setting` with a text before each setting.
 
     Raises ConfigError if the run or the question is not suitable, and the errors of Simulator.
     """

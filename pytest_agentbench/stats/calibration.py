@@ -43,7 +43,7 @@ def rms_error(confidences: Floats, correct: Floats, size: int = BIN) -> float:
 
 
 def bins(answers: int, size: int = BIN) -> int:
-    """Returns the number of bins for this many answers."""
+    """Returns into how many bins the calibration error divides this many answers, at least one."""
     return max(1, answers // size)
 
 

@@ -249,7 +249,10 @@ class InterimLooks:
 
 
 def spent(share: float, risk: float) -> float:
-    """Returns how much of the risk of one side may be used up at this share of the final information."""
+    """Returns how much of the risk of a wrong PASS, or of a wrong FAIL, interim looks may have used up (O'Brien-Fleming spending).
+
+    `share` is the information so far, as a share of that after the last round. `risk` is the risk that all looks together may have.
+    """
     return math.erfc(normal_quantile(1 - risk / 2) / math.sqrt(share) / math.sqrt(2))
 
 

@@ -35,7 +35,10 @@ class SampledInterval:
 
 
 def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> SampledInterval:
-    """Returns the interval of the mean change of these scenarios. Scores are from 0 to `width`; each scenario has trials in both runs."""
+    """Returns the interval of the mean change of scores between two runs, if only the trials of exactly these scenarios vary.
+
+    Scores are from 0 to `width`. Each scenario has trials in both runs.
+    """
     noise = means.noise(means.RunTrials.of(means.as_matrix(new)), means.RunTrials.of(means.as_matrix(base)))
     if one_binary_trial(new, base, width):
         noise = means.known(noise)
@@ -55,7 +58,7 @@ def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> Samp
 
 
 def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, confidence: float) -> SampledInterval:
-    """Returns the interval of the mean change of scenarios like these.
+    """Returns the interval of the mean change of scores between two runs, if these scenarios are a sample of all scenarios of their kind.
 
     Its lower end, for PASS, is that of the interval with imaginary clusters (`mean_intervals`), which change by -`width` or `width`, or
     of the cluster-robust interval, whichever is lower. Its upper end, for FAIL, is that of the cluster-robust interval or, if nothing

@@ -112,7 +112,7 @@ def adjusted(
     """
     effective = clusters.effective
     if effective <= 1:
-        raise ValueError("an interval needs at least two clusters, but all scenarios are in one")
+        raise ValueError("an interval needs at least two clusters, but all scenarios are in one; divide them into more clusters")
     low, high = limits
     n, weight = len(clusters.codes), imaginary(confidence)
     size = n / effective

@@ -44,10 +44,10 @@ class PromptTexts:
         self._conversations = Conversations(directory) if (directory / FILE).is_file() else None
 
     def of(self, rollout: Rollout, attempt: Attempt, calls: Sequence[LLMCall]) -> tuple[list[str], bool]:
-        """Returns the texts of the prompts of some successful calls of an attempt, and whether they are those that were kept.
+        """Returns the texts of the prompts of some successful calls of an attempt, and whether they come from messages.jsonl.
 
-        Kept ones begin with tools and system prompt. If a request was not kept completely, all texts are what the transcript tells:
-        the prompt of each call, or for all calls that of the first one, or nothing.
+        Such texts begin with tools and system prompt. If messages.jsonl lacks a part of any of these requests, all texts come from the
+        transcript instead. If that does not show the prompt of a call, the call gets that of the first one, or an empty text.
         """
         try:
             return [self._kept(call) for call in calls], True
@@ -62,7 +62,7 @@ class PromptTexts:
             raise NotKept("the run has no messages.jsonl")
         form = self._conversations.form(call)
         if form["left_out"]:
-            raise NotKept("large parts of the request were not kept (--agentbench-keep)")
+            raise NotKept("large parts of the request, such as its tools, were not kept; repeat the run with --agentbench-keep=all")
         fields = {**form.get("body", {}), **form["parts"]}
         before = [fields[name] for name in BEFORE_MESSAGES if fields.get(name)]
         return "\n".join(_line(each) for each in (*before, *self._conversations.prompt(call)))
