@@ -159,9 +159,9 @@ def _messages(reply: Json, request: Json, size: int) -> Events:
 
 
 def _block(block: Json, size: int) -> tuple[Json, list[Json]]:
-    """Returns a content block of the Messages API as the first event about it contains it, and the deltas that follow.
+    """Returns a content block of the Messages API as its first event contains it, and the deltas that follow.
 
-    Text, thinking and the input of tool calls are in the deltas, in pieces. Any other block is complete in the first event and has no deltas.
+    Text, thinking and the input of tool calls are in the deltas, in pieces. Any other block is complete in that event and has no deltas.
     """
 
     def pieces(name: str, kind: str, text: str) -> list[Json]:

@@ -150,7 +150,7 @@ class Retriever:
 
 
 def _refusal(error: Exception, status: int, facts: Json) -> web.Response:
-    """Returns an HTTP response with an error message, and adds status and message to `facts`, the content of the request's line in the log."""
+    """Returns an HTTP response with an error message. Adds status and message to `facts`, which are written to the request log."""
     facts |= {"status": status, "error": str(error)}
     return _json({"detail": str(error)}, status)
 

@@ -129,7 +129,7 @@ def _scenarios(folder: Path) -> Iterator[Scenario]:
 
 
 class _ToolCache:
-    """Converts descriptions of tools in the package `bfcl-eval` to Tools. Equal tools and equal sets of tools become one object, to save memory."""
+    """Converts descriptions of tools in the package `bfcl-eval` to Tools. Equal tools and sets of tools become one object."""
 
     def __init__(self, folder: Path) -> None:
         self._single: dict[str, Tool] = {}
