@@ -315,7 +315,7 @@ STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Con
 async def send_stream(http: web.Request, delivery: Delivery, due: AsyncIterator[bytes]) -> web.StreamResponse:
     """Sends a streamed answer. `due` yields data when it must be sent.
 
-    Of the faults that `delivery` demands, makes those of the connection: characters that are divided, and a connection that is closed.
+    Makes the faults of the connection that `delivery` demands: characters that are divided, and a connection that is closed.
     """
     response = web.StreamResponse(headers=STREAM_HEADERS)
     await response.prepare(http)
