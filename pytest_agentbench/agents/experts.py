@@ -22,7 +22,7 @@ from pytest_agentbench.sandbox.sandbox import CommandRunner
 
 @dataclass(frozen=True)
 class ContextBudget:
-    """The maximum size of the notebook in a prompt, in tokens."""
+    """How many tokens of collected documents, programs and program outputs may be in the prompt of an expert (another model)."""
 
     all: int  # for everything, including the problem
     code: int  # for programs with their output; part of `all`
@@ -179,7 +179,7 @@ class ExpertContext:
 
 
 def budget(tool: str, context_length: int | None) -> ContextBudget:
-    """Returns how much of the notebook fits into an expert's prompt for a tool.
+    """Returns how many tokens of collected documents and programs fit into the prompt of an expert (another model) for a tool.
 
     If the full budget and the expert's longest answer together exceed the model's context, the budget is reduced by the factor by which
     both would have to shrink to fit.

@@ -172,7 +172,10 @@ def brings_code(settings: Any, folder: Path) -> bool:
 
 
 def prompts_of(agent: Agent) -> dict[str, str]:
-    """Returns the prompts of this agent and of those that it wraps: option -> text. For a wrapped agent, the option is `wraps.PROMPT`."""
+    """Returns the prompts of this agent and of those that it wraps: option -> text.
+
+    The name of a wrapped agent's option follows the option that names that agent, for example `wraps.system_prompt`.
+    """
     prompts: dict[str, str] = {}
     for name, metadata in _options(type(agent)).items():
         if metadata.get("prompt"):

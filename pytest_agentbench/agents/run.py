@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class RemoteAgent(Protocol):
-    """An agent that runs in another process. Its `work` replaces the function `work` of this module."""
+    """An agent that runs in another process. The method `work` runs it there on a scenario, for all messages of the user."""
 
     async def work(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer: ...
 

@@ -34,7 +34,7 @@ class TimedBytes(NamedTuple):
 
 @dataclass(frozen=True)
 class EnginePace:
-    """The speed of an engine. A script can set other times for an answer (`Delivery`)."""
+    """The times to the first token and between tokens of an engine. A script can set others for an answer (`Delivery`)."""
 
     ttft_ms: float
     itl_ms: float
@@ -42,7 +42,10 @@ class EnginePace:
     seed: int
 
     def due(self, tokens: int, delivery: Delivery, request: bytes) -> list[float]:
-        """Returns the seconds from the start of the request to each token (at least one). Equal requests have equal times."""
+        """Returns the seconds from the start of the request to each token of the answer, and one time for an answer without tokens.
+
+        Equal requests have equal times.
+        """
         ttft = self.ttft_ms if delivery.ttft_ms is None else delivery.ttft_ms
         itl = self.itl_ms if delivery.itl_ms is None else delivery.itl_ms
         gaps = [ttft / 1000] + [itl / 1000] * (tokens - 1)
@@ -81,9 +84,9 @@ class RequestSlots:
 
 
 async def batches(events: Sequence[TimedBytes], started: float) -> AsyncIterator[list[TimedBytes]]:
-    """Yields the events when they are due, those that are due together in one list.
+    """Yields the events of a streamed answer when they must be sent, those that must be sent at the same time in one list.
 
-    Due times are relative to `started`, so delays do not add up.
+    The times count from `started`, not from the event before, so delays do not add up.
     """
     now = asyncio.get_running_loop().time
     ready: list[TimedBytes] = []
@@ -104,7 +107,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Piece(NamedTuple):
-    """One token of an answer, or several tokens of the same kind."""
+    """One token of an answer, or several adjacent tokens that all belong to the text or to the same tool call."""
 
     text: str
     call: int | None = None  # index of the tool call; None for text
@@ -127,7 +130,7 @@ class EngineAnswer:
         return {**self.usage_after(len(self.pieces)), "prompt_tokens_details": {"cached_tokens": cached_tokens}}
 
     def usage_after(self, sent: int) -> Json:
-        """Returns the usage object after `sent` tokens."""
+        """Returns the usage object for the time at which `sent` tokens of the answer have been sent."""
         return {"prompt_tokens": self.prompt_tokens, "completion_tokens": sent, "total_tokens": self.prompt_tokens + sent}
 
 
@@ -156,8 +159,8 @@ def stream_events(
 ) -> list[TimedBytes]:
     """Returns the answer as server-sent events, with the usage last if it is not None.
 
-    `due` has the time of each token; a chunk is due with its last token. With `running` and a usage, each event has the usage so far, as
-    in vLLM with `continuous_usage_stats`.
+    `due` has the time at which each token must be sent; an event is sent with its last token. With `running` and a usage, each event has
+    the usage so far, as in vLLM with `continuous_usage_stats`.
     """
     envelope = _envelope(answer, "chat.completion.chunk")
 
@@ -217,7 +220,10 @@ def _whole_call(answer: EngineAnswer, index: int, pieces: Sequence[Piece]) -> Js
 
 
 def _chunks(pieces: Sequence[Piece], size: int) -> list[Piece]:
-    """Joins adjacent pieces of the same kind, up to `size` tokens. The name of a tool call stays a piece of its own."""
+    """Joins the tokens of an answer to the chunks of a stream, of at most `size` tokens.
+
+    A chunk contains only text, only the name of a tool call, or only arguments of one tool call.
+    """
     if size == 1:
         return list(pieces)
     chunks: list[Piece] = []
@@ -255,7 +261,7 @@ ERROR = orjson.dumps(
 
 
 def add_stream_faults(events: Sequence[TimedBytes], delivery: Delivery) -> list[TimedBytes]:
-    """Returns the events of a streamed answer with the faults of `delivery`. `cut_after` removes all events after that token."""
+    """Returns the events of a streamed answer with the faults that `delivery` demands, such as an event that is not JSON."""
     faulty = list(events)
     if delivery.malformed_json_after is not None:
         place = _place(faulty, delivery.malformed_json_after)
@@ -270,7 +276,10 @@ def add_stream_faults(events: Sequence[TimedBytes], delivery: Delivery) -> list[
 
 
 def add_body_faults(body: bytes, delivery: Delivery) -> bytes:
-    """Returns the body of an answer without streaming with the faults of `delivery`. Token numbers of the faults are ignored."""
+    """Returns the body of an answer without streaming, with the faults that `delivery` demands.
+
+    The numbers of tokens after which faults should occur are ignored, because the body is not divided into tokens.
+    """
     if delivery.empty:
         return b""
     if delivery.error_event_after is not None:
@@ -285,9 +294,10 @@ def split_characters(data: bytes) -> list[bytes]:
 
 
 def _place(events: Sequence[TimedBytes], tokens: int) -> int:
-    """Returns the index after the event with token number `tokens`, or after the last token of a shorter answer.
+    """Returns the index in `events` at which a fault after `tokens` tokens is inserted: behind the event that completes that number.
 
-    For 0 tokens it is the index after the event with the role.
+    If the answer has fewer tokens, it is the index behind the last one. For 0 tokens it is the index behind the first event, which
+    contains the role.
     """
     sent, place = 0, 1
     for index, event in enumerate(events[1:], start=1):
@@ -303,7 +313,10 @@ STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Con
 
 
 async def send_stream(http: web.Request, delivery: Delivery, due: AsyncIterator[bytes]) -> web.StreamResponse:
-    """Sends a streamed answer: each piece of data as soon as `due` yields it, with the faults of `delivery`."""
+    """Sends a streamed answer. `due` yields data when it must be sent.
+
+    Makes the faults of the connection that `delivery` demands: characters that are divided, and a connection that is closed.
+    """
     response = web.StreamResponse(headers=STREAM_HEADERS)
     await response.prepare(http)
     async for data in due:
@@ -317,7 +330,10 @@ async def send_stream(http: web.Request, delivery: Delivery, due: AsyncIterator[
 
 
 async def send_whole(http: web.Request, delivery: Delivery, body: bytes, due: AsyncIterator[bytes]) -> web.StreamResponse:
-    """Sends an answer without streaming when `due` has yielded its last item, the time at which a streamed answer would end."""
+    """Sends an answer without streaming at the time at which a streamed answer would end: when the iterator `due` ends.
+
+    The answer has the faults that `delivery` demands.
+    """
     async for _ in due:
         pass
     faulty = add_body_faults(body, delivery)

@@ -97,7 +97,10 @@ class ScriptEntry(Delivery):
 
 
 class Script:
-    """The policy `script`: answers each request by the first matching rule of a file. Its only state is the count for `call`."""
+    """The policy `script`: answers each request by the first matching rule of a file.
+
+    Its only state is how many requests each rule has matched, for rules that apply only to the n-th of them (`call`).
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

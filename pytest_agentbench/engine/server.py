@@ -309,7 +309,7 @@ class Engine:
 
 
 async def _timed(events: Sequence[TimedBytes], started: float, clock: TokenClock) -> AsyncIterator[bytes]:
-    """Yields the bytes of each event at its time after `started`, and records the times of its tokens."""
+    """Yields the bytes of a streamed answer's events when they must be sent, and records the times of the tokens in `clock`."""
     async for batch in batches(events, started):
         clock.tick(sum(event.tokens for event in batch))
         yield b"".join(event.data for event in batch)

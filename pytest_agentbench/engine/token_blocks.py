@@ -23,7 +23,7 @@ TOKEN = re.compile(r" ?[^\W\d_]{1,6}|\d{1,3}| ?[^\w\s]|_|\s+")
 
 
 class Prompt(NamedTuple):
-    """A tokenised prompt: its length, and for each full block a hash of all text up to the end of that block."""
+    """A tokenised prompt: its length, and for each full block of the KV cache a hash of all text up to the end of that block."""
 
     tokens: int
     blocks: list[int]
@@ -34,7 +34,7 @@ def tokenise(text: str) -> list[str]:
 
 
 def read_prompt(request: Mapping[str, Any], size: int) -> Prompt:
-    """Returns the prompt that a chat template would make (tools, messages, start of the answer), in blocks of `size` tokens."""
+    """Returns the prompt that a chat template would make (tools, messages, start of the answer), in cache blocks of `size` tokens."""
     beginning = _tools_prompt(orjson.dumps(request.get("tools") or []), size)
     text = "".join(map(_render, request["messages"])) + "<|assistant|>\n"
     tokens = [*beginning.rest, *tokenise(text)]
@@ -129,7 +129,7 @@ class BlockCache:
         return self.used + own + sum(block not in self._held for block in prompt.blocks) <= self.capacity
 
     def _hold(self, prompt: Prompt, own: int) -> int:
-        """Reserves the blocks of a prompt and `own` unshared blocks. Returns the number of prompt tokens that were cached.
+        """Reserves the cache blocks of a prompt and `own` unshared ones. Returns the number of prompt tokens that were cached.
 
         As in vLLM the last token is always computed, so a prompt is never cached completely.
         """
@@ -146,9 +146,10 @@ class BlockCache:
         return block in self._held or block in self._known
 
     def _release(self, prompt: Prompt, own: int) -> None:
-        """Releases the blocks, the last ones first, so that they are also removed first.
+        """Releases the cache blocks of a finished request. They stay in the cache until their space is needed.
 
-        Otherwise the cache could lose the beginning of a prompt and keep its end, which is useless without the beginning.
+        The blocks at the end of the prompt are released first, so that they are also removed from the cache first: a block is useless
+        if the blocks before it are missing.
         """
         self._own -= own
         for block in reversed(prompt.blocks):

@@ -89,7 +89,7 @@ class Losses:
             self.add(consequence, error)
 
     def value(self, consequence: str, compute: Callable[[], T], otherwise: T) -> T:
-        """Returns the result of `compute`. If that raises, adds a sentence and returns `otherwise`."""
+        """Returns the result of `compute`. If that raises, adds a sentence about the error to the list and returns `otherwise`."""
         with self.step(consequence):
             return compute()
         return otherwise

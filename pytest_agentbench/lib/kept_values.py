@@ -93,9 +93,9 @@ STYLES: Mapping[str, Callable[[Any], bytes]] = {
 
 
 def style_of(value: Any, text: bytes, first: str = "") -> str:
-    """Returns the name of the way in which a JSON text was written, or an empty string if none of STYLES writes it so.
+    """Returns the name of the style (spaces and escapes) with which `value` becomes exactly this JSON text.
 
-    `first` is tried first.
+    Returns an empty string if no style of STYLES does that. The style `first` is tried first.
     """
     for name in sorted(STYLES, key=lambda name: name != first):
         try:

@@ -159,7 +159,7 @@ def start_again(start: Callable[[], Child | None], kind: type[Ready], seconds: f
             child.close_pipes()
             if not left or time.monotonic() >= began + seconds:
                 raise
-    raise AssertionError("STARTS is not positive")
+    raise AssertionError("STARTS, the number of processes to start in a row, must be positive")
 
 
 def child_environment() -> dict[str, str]:
@@ -368,7 +368,7 @@ def _pids(variable: str, value: str) -> list[int]:
 
 
 def _remain(variable: str, value: str, seconds: float) -> bool:
-    """Waits at most `seconds` until no process has the variable with this value. Returns whether one still has it."""
+    """Waits at most `seconds` for the end of all processes with this value of an environment variable. Returns whether one still runs."""
     deadline = time.monotonic() + seconds
     while _pids(variable, value):
         if time.monotonic() >= deadline:
@@ -378,7 +378,7 @@ def _remain(variable: str, value: str, seconds: float) -> bool:
 
 
 def _signal(variable: str, value: str, number: signal.Signals) -> set[int]:
-    """Sends a signal to all processes with the variable. Returns their ids."""
+    """Sends a signal to all processes with this value of an environment variable. Returns the ids of those that got it."""
     reached = set()
     for pid in _pids(variable, value):
         with suppress(OSError):  # The process has ended.

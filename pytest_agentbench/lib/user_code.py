@@ -82,7 +82,7 @@ def load_object(what: str, name: str, known: Mapping[str, str], folder: Path) ->
 
 
 def _names_in(module: ModuleType) -> str:
-    """Returns the first names that a module defines itself, for an error message."""
+    """Returns a list of the first few names that a module defines itself, as a text for an error message."""
     names = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
     return f"{', '.join(names[:NAMES]) or 'nothing'}{', ...' * (len(names) > NAMES)}"
 

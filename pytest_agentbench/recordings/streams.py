@@ -56,7 +56,7 @@ def _chat(reply: Json, request: Json, size: int) -> Events:
 
 
 def _pieces_of_call(call: Json, size: int) -> Iterator[Json]:
-    """Yields the pieces of a tool call: the first has its id and its name, the others its arguments."""
+    """Yields the parts of a tool call in the events of a stream: the first has its id and its name, the others its arguments."""
     function = call.get("function")
     if not isinstance(function, dict):  # a custom tool
         yield call
@@ -129,7 +129,7 @@ def _responses(reply: Json, request: Json, size: int) -> Events:
 
 
 def _opened_item(item: Json) -> Json:
-    """Returns an output item of Responses in the form that it has when it is announced: without its content."""
+    """Returns an output item of the Responses API as the first event about it contains it: without its content."""
     lists: Json = {name: [] for name in ("content", "summary") if isinstance(item.get(name), list)}
     status = {"status": "in_progress"} if "status" in item else {}
     return {**item, **_emptied(item, ("arguments", "input")), **lists, **status}
@@ -159,9 +159,9 @@ def _messages(reply: Json, request: Json, size: int) -> Events:
 
 
 def _block(block: Json, size: int) -> tuple[Json, list[Json]]:
-    """Returns a content block of Messages as it is announced, and the deltas that follow.
+    """Returns a content block of the Messages API as its first event contains it, and the deltas that follow.
 
-    Text, thinking and the input of tool calls are in the deltas, in pieces. Any other block is announced complete and has no deltas.
+    Text, thinking and the input of tool calls are in the deltas, in pieces. Any other block is complete in that event and has no deltas.
     """
 
     def pieces(name: str, kind: str, text: str) -> list[Json]:

@@ -35,7 +35,7 @@ class Tape:
     """
 
     def __init__(self, recording: Recording, redact: Callable[[str], str], run: str = "") -> None:
-        """Takes the calls of a recording, what replaces the secrets of a text, and the id of the recorded run."""
+        """Takes the calls of `recording`. `redact` is the function that removes secrets from a text, `run` the id of the recorded run."""
         self._recording, self._redact, self._run = recording, redact, run
         self._same: defaultdict[bytes, list[int]] = defaultdict(list)  # digest of a request -> numbers of its calls
         self._places: defaultdict[CallPlace, list[int]] = defaultdict(list)  # place -> numbers of its calls

@@ -105,7 +105,9 @@ class Server:
         try:
             async with session.post(self._url, json=body) as response:
                 if response.status != 200:
-                    raise BackendError(f"{self._url}: HTTP {response.status}: {beginning(await response.text(), 300)}")
+                    raise BackendError(
+                        f"{self._url}: the server of embeddings answered HTTP {response.status}: {beginning(await response.text(), 300)}"
+                    )
                 data = (await response.json(content_type=None))["data"]
                 rows = [each["embedding"] for each in sorted(data, key=lambda each: each["index"])]
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -73,7 +73,7 @@ class Tavily:
         try:
             async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session, session.post(url, json=body) as response:
                 if response.status != 200:
-                    raise BackendError(f"{url}: HTTP {response.status}: {beginning(await response.text(), 300)}")
+                    raise BackendError(f"{url}: the web search answered HTTP {response.status}: {beginning(await response.text(), 300)}")
                 results = (await response.json(content_type=None))["results"]
                 texts = [str(each.get("raw_content") or each.get("content") or "") for each in results]
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -150,7 +150,7 @@ class Retriever:
 
 
 def _refusal(error: Exception, status: int, facts: Json) -> web.Response:
-    """Returns an HTTP response with the error, and adds the error to `facts`, which go to the log."""
+    """Returns an HTTP response with an error message. Adds status and message to `facts`, which are written to the request log."""
     facts |= {"status": status, "error": str(error)}
     return _json({"detail": str(error)}, status)
 

@@ -216,7 +216,10 @@ def first_process(programs: OwnPrograms, seconds: float) -> list[str]:
 
 
 def options(task: Task, labels: Mapping[str, str], first: Sequence[str]) -> dict[str, Any]:
-    """Returns the arguments of `containers.create`. `first` is the command of the first process; the container ends with it."""
+    """Returns the arguments with which the Docker client creates the container of a task.
+
+    `first` is the command of the first process; the container ends with it.
+    """
     from docker.types import LogConfig, Ulimit
 
     memory, storage = task.memory_mb << 20, task.storage_mb << 20

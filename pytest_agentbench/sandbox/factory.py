@@ -45,7 +45,10 @@ class Slot:
 
 
 class Slots:
-    """The slots of a machine, shared by all sessions on it. This session uses at most the first `count` slots."""
+    """Limits how many sandboxes run on a machine: each needs a slot. All sessions on the machine share its slots.
+
+    This session uses at most the first `count` slots.
+    """
 
     def __init__(self, count: int, notify: Callable[[str], None]) -> None:
         """`notify` gets a sentence for the user, once, if a rollout waits for long."""

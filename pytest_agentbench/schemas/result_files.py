@@ -142,7 +142,7 @@ def _schema(kind: Any) -> Json:
 
 
 def _elements(places: list[Json]) -> Json:
-    """Returns the keys of the schema of an array that has exactly one element for each of the schemas `places`."""
+    """Returns the keys of a JSON Schema for an array of fixed length. `places` has the schema of each of its elements."""
     return {"items": places, "minItems": len(places), "maxItems": len(places)}
 
 

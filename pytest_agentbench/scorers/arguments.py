@@ -123,7 +123,10 @@ def _in_words(text: str) -> date | None:
 
 
 def _in_figures(text: str, description: str) -> date | None:
-    """Parses `2026/3/5` and `5.3.2026`. Parses `03/05/2026` if the description gives the order, or only one of them can be the month."""
+    """Parses a date in figures, such as `2026/3/5` or `5.3.2026`. Returns None for other texts and ambiguous dates.
+
+    `03/05/2026` is ambiguous, unless the description of the parameter says whether the day or the month is first.
+    """
     if match := re.fullmatch(r"(\d{4})[/.-](\d{1,2})[/.-](\d{1,2})", text, re.ASCII):
         return _day(*map(int, match.groups()))
     if not (match := re.fullmatch(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})", text, re.ASCII)):
@@ -263,7 +266,10 @@ def _item(schema: Json, at: int) -> Json:
 
 
 def _branch(schema: Json, *keys: str) -> Json:
-    """Returns the first schema with one of the keys: the schema itself, or one of its alternatives (`anyOf`, `oneOf`). Empty if none."""
+    """Returns the first JSON Schema that has one of the keys: `schema` itself, or else one of its alternatives (`anyOf`, `oneOf`).
+
+    Returns an empty schema if none has one.
+    """
     branches = [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]
     return next((_as_schema(each) for each in branches if any(key in _as_schema(each) for key in keys)), {})
 

@@ -57,15 +57,16 @@ def expected_and_actual(scenario: Scenario, rollout: Rollout) -> tuple[list[Expe
 
 
 def most_pairs(choices: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Assigns choices to as many positions as possible, each choice at most once, and returns position -> its choice.
+    """Assigns as many rows as possible to a column each, such as expected calls to actual calls. Returns row -> its column.
 
-    `choices` has the possible choices of each position. The method is Kuhn's augmenting paths.
+    `choices` has the columns that each row may get. No column is used twice. The method is Kuhn's augmenting paths.
     """
-    owners: dict[int, int] = {}  # choice -> position that has it
+    owners: dict[int, int] = {}  # column -> row that has it
 
     def place(row: int, tried: set[int]) -> bool:
-        """Gives a position a choice, if possible, and returns whether that worked. A position that has this choice already may be moved to
-        another one. The recursion is at most as deep as the number of positions.
+        """Gives a row one of its columns, if possible, and returns whether that worked.
+
+        A row that already has the column may be moved to another one. The recursion is at most as deep as the number of rows.
         """
         for choice in choices[row]:
             if choice not in tried:
@@ -148,7 +149,10 @@ def share_of_calls(expected: int, actual: int, matched: int, whole: int, remark:
 
 
 def unmatched(calls: Iterable[ExpectedCall | ActualCall], others: Iterable[CallKey]) -> Iterator[str]:
-    """Yields the names of the calls that match none of the keys in `others`. Each of these keys matches only one call."""
+    """Yields the names of the calls (expected or actual ones) that have no equal call on the other side.
+
+    `others` has the keys (turn and name) of the calls there. Each of them matches only one call.
+    """
     left = Counter(others)
     for call in calls:
         left[call.key] -= 1

@@ -132,7 +132,7 @@ def origins(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, VariantOr
 
 
 def _pairs(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, tuple[str, Arm]]:
-    """Returns name of a new variant -> the variant and the arm that it combines.
+    """Returns the new variants of an A/B session: name of each -> the variant of the suite and the arm that it combines.
 
     Arms of the kind `variant` are combined only with the suite's default variant.
     """

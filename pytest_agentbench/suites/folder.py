@@ -98,7 +98,7 @@ def _mapping_at(data: Json, path: str, file: Path) -> Json:
 
 
 def _unused(data: Mapping[str, Any], used: set[str], above: str = "") -> Iterator[str]:
-    """Yields the dotted paths of unused keys. If no key of a mapping is used, yields only the path of the mapping."""
+    """Yields the dotted paths of the keys in a config file that are not in `used`. A mapping without any used key is one path."""
     for key, value in data.items():
         path = f"{above}{key}"
         if any(each.startswith(f"{path}.") for each in used) and isinstance(value, dict):
@@ -277,7 +277,7 @@ def read_suite(text: SuiteText, overrides: Sequence[tuple[str, Any]] = (), agent
 
 
 def _answers_as_json(answers: Answers) -> Json:
-    """Returns tool -> its canned answer, as JSON."""
+    """Returns tool -> its canned answer, a JSON object with any of `text`, `delay` and `error_rate`."""
     return {tool: each.model_dump(exclude_defaults=True) for tool, each in answers.items()}
 
 

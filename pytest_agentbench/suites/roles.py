@@ -38,7 +38,7 @@ RequestFields = dict[str, str | None]
 
 
 class ModelSpec(Spec):
-    """Keys about a model that its server may not report."""
+    """Keys of a suite.yaml that describe a model: the request fields that it accepts, and its context length."""
 
     request_fields: RequestFields | None = Field(
         default=None,

@@ -80,10 +80,10 @@ class ConversationKeeper:
         return b"\n".join(lines)
 
     def _fill(self, form: Json, body: Json) -> str:
-        """Adds the body of a request to `form`, with null in place of the messages and of large values.
+        """Adds the body of a request to `form`, the object that is kept for it, with null in place of messages and large values.
 
-        The messages are kept in lines of their own, and at the level `all` the large values as well. Returns the id of the last
-        message's node (a message with all messages before it), or "" without messages.
+        The messages are kept in lines of their own, and with `--agentbench-keep=all` the large values as well. Returns the id of the
+        last message's node (a message with all messages before it), or "" without messages.
         """
         kept, parts, node = dict(body), {}, ""
         growing = growing_field(body)

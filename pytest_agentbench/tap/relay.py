@@ -235,7 +235,7 @@ class Relay:
 
 
 def _replies(exchanges: Sequence[Exchange]) -> tuple[KeptReply, ...]:
-    """Aborts calls in flight. Returns the texts of answers that were not returned before."""
+    """Aborts the calls that are still in flight. Returns the complete answers that no earlier call of this function returned."""
     _break_off(exchanges)
     replies = []
     for exchange in exchanges:
@@ -256,7 +256,7 @@ def _further_call_refusal(caller: Caller, request: Request) -> Refusal | None:
 
 
 def _break_off(exchanges: Sequence[Exchange]) -> None:
-    """Aborts the exchanges that are not over."""
+    """Aborts those of the given exchanges (requests and their answers) that are still in progress."""
     for exchange in exchanges:
         if not exchange.over:
             exchange.agent.abandon()

@@ -56,12 +56,15 @@ class Labels:
     """
 
     def label(self, id: str) -> Label:
-        """Returns the label for calls of the rollout with this id."""
+        """Returns the label (headers and fields added to requests) for LLM calls of the rollout with this id."""
         del id
         return NO_LABEL
 
     def of_rollout(self, id: str, key: RolloutKey, role: str) -> Label:
-        """Returns the label for the calls that a role makes in a rollout. `id` stands for this rollout and role in the stack."""
+        """Returns the label (headers and fields added to requests) for the LLM calls that a role makes in a rollout.
+
+        `id` is the name under which the stack knows this rollout and role.
+        """
         del key, role
         return self.label(id)
 
@@ -87,7 +90,7 @@ class Labels:
         return None
 
     def shows_label_read(self, answer: Json) -> bool:
-        """Returns whether the answer to a labelled call shows that the label was read."""
+        """Returns whether the answer to an LLM call shows that the stack has read the rollout's label (fields added to the request)."""
         del answer
         return True
 

@@ -110,7 +110,7 @@ class NetworkRead(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One complete event."""
+    """One complete server-sent event of an answer, with the time of its last byte."""
 
     at_ns: int  # time of the read, monotonic nanoseconds
     lag_ns: int | None  # `lag_ns` of the read
@@ -120,7 +120,7 @@ class Event(NamedTuple):
 
 
 class EventReader:
-    """Parses one stream into events. Data after the last blank line is kept until the rest of its event arrives."""
+    """Parses one streamed answer into server-sent events. An incomplete event at the end is kept until the rest of it arrives."""
 
     def __init__(self) -> None:
         self._opened = False  # whether the start of the stream, with or without a byte order mark, has arrived
@@ -162,7 +162,7 @@ class EventReader:
         return lines
 
     def _dispatched(self, lines: list[bytes]) -> list[tuple[str, bytes]]:
-        """Returns (name, data) of each event that ends in these lines."""
+        """Returns (name, data) of each server-sent event that ends in these lines."""
         events = []
         for line in lines:
             if not line:

@@ -153,7 +153,7 @@ class Toolbox:
         self.keep(len(self.calls), call)
 
     def settle_on(self, calls: Sequence[ToolCall], drafts: Sequence[Draft]) -> None:
-        """Replaces `calls` and `drafts`, when an agent has chosen one of its drafts."""
+        """Replaces the recorded calls and drafts, when an agent that made several drafts (attempts at its answer) has chosen one."""
         self.calls[:], self.drafts[:] = calls, drafts
 
     def parse_call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> ToolCall:

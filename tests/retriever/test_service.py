@@ -143,7 +143,7 @@ def test_the_web_is_searched_if_documents_are_few(serve: Serve, web: Web, monkey
     web.results = []
     refused = httpx.post(f"{url}/retrieve", json={"queries": [WHALE]})
     assert 502 == refused.status_code
-    assert "/search: HTTP 432" in refused.json()["detail"]
+    assert "/search: the web search answered HTTP 432" in refused.json()["detail"]
 
 
 def test_no_web_without_need_or_key(serve: Serve, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

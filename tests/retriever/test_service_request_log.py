@@ -51,7 +51,7 @@ def test_a_line_for_each_request(serve: Serve, web: Web, log: Path, monkeypatch:
     assert {"time", "status", "error", "seconds"} == {*wrong}
     assert (400, "request: queries") == (wrong["status"], wrong["error"][:16])
     assert (8, 2, 502) == (failed["scenario"], failed["queries"], failed["status"])
-    assert "/search: HTTP 432" in failed["error"]
+    assert "/search: the web search answered HTTP 432" in failed["error"]
 
 
 def test_a_client_that_went_away(serve: Serve, web: Web, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

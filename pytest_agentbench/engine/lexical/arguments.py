@@ -26,10 +26,10 @@ class _Match(NamedTuple):
 
 
 def choose(text: str, choices: Sequence[Any], description: str, *, partly: bool) -> Any:
-    """Returns the choice that is closest to the text, or None if that one does not match well enough.
+    """Returns the allowed value (of `choices`) that matches the text best, or None if that one does not match well enough.
 
-    A description may explain values, for example `auto (car or vehicle)`. With `partly`, some of the words of a value are enough;
-    otherwise all of them, or a word of the explanation, must be in the text.
+    The parameter's description may explain values, for example `auto (car or vehicle)`. With `partly`, one word of the value in the text
+    is enough; otherwise all of its words, or a word of its explanation, must be in the text.
     """
     text_stems = stems(text)
     gloss_words = [{word for word in gloss if word in text_stems} for gloss in _glosses(tuple(map(str, choices)), description)]
@@ -143,7 +143,11 @@ def description(schema: Mapping[str, Any]) -> str:
 
 
 class _Filler:
-    """Fills the arguments of one call. A value that a finder found for one parameter is not used for another by the same finder."""
+    """Fills the arguments of one tool call with values from a message.
+
+    A finder is a function that finds the values of one kind in a text, such as dates. A value that it found for one parameter is not used
+    again if it searches for another parameter.
+    """
 
     def __init__(self, own: str, whole: str) -> None:
         self._own, self._whole = own, whole
@@ -205,7 +209,10 @@ class _Filler:
         return _account(phrase, text, described) if phrase and is_account else phrase
 
     def _phrase(self, text: str, role: Hint, *, may_be_small: bool) -> str | None:
-        """Returns the name that follows one of the prepositions `role.before` in a text, or None. `may_be_small` also finds lower case."""
+        """Returns the capitalised name that follows one of the prepositions in `role.before`, such as `to`, or None if there is none.
+
+        With `may_be_small`, words in lower case are found, too.
+        """
         for before in role.before:
             for finder in (texts.names, texts.phrases) if may_be_small else (texts.names,):
                 value = self._first(text, (finder,), before)
@@ -214,7 +221,7 @@ class _Filler:
         return None
 
     def _first(self, text: str, finders: Sequence[Finder], before: str | None = None) -> texts.Plain | None:
-        """Returns the first value in `text` that these finders find and no other parameter uses, or None.
+        """Returns the first value that `finders` (functions such as one for dates) find in `text` and no other parameter uses, or None.
 
         If `before` is set, the value must follow that preposition.
         """
@@ -244,7 +251,10 @@ def _deciding_hint(hints: Sequence[Hint], name: str) -> Hint | None:
 
 
 def _described(text: str) -> list[Finder]:
-    """Returns finders of values for a parameter, chosen by the words of its description, and last the finder of quoted texts."""
+    """Returns the finders (functions that find values in texts, such as dates) that the words of a parameter's description suggest.
+
+    The last one finds quoted texts.
+    """
     return [*(finder for hint in PLAIN_HINTS if hint.words & set(words(text)) for finder in hint.finders), texts.quotes]
 
 
@@ -253,9 +263,10 @@ def _as_text(value: texts.Plain | None) -> str | None:
 
 
 def _account(phrase: str, text: str, described: str) -> str:
-    """Returns an account that a text calls `phrase`, as the parameter's description spells it (`"money_market"`).
+    """Returns the name of a bank account, for example `money_market 1234`.
 
-    The digits of the account follow if the text has them.
+    `phrase` is its name in the customer's text. The result has the spelling of the parameter's description (`described`), if that
+    quotes the name, and the last digits of the account's number, if the text has them.
     """
     spellings = [spelling for spelling in re.findall(r'"([^"]+)"', described) if stems(spelling)]
     name = next((spelling for spelling in spellings if set(stems(spelling)) <= set(stems(phrase))), phrase)

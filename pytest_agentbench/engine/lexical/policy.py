@@ -97,7 +97,11 @@ def wanted_schema(request: Mapping[str, Any]) -> Json | None:
 
 
 def judgement(schema: Json, prompt: str) -> str:
-    """Returns JSON that fits the schema. A form for judges is filled in by the words of the prompt."""
+    """Returns a JSON text that fits the schema of a request.
+
+    If the schema is one of two that judges of this package use, the words of the prompt decide the values (see `_verdict` and
+    `_completion`). For any other schema, it is the smallest object that fits.
+    """
     properties = schema.get("properties")
     names = {*properties} if isinstance(properties, dict) else set()
     if {"is_sufficient", "confidence"} <= names:
@@ -128,7 +132,7 @@ def minimal(schema: Any, whole: Json, depth: int = 0) -> Any:
 
 
 def _other(schema: Json, whole: Any) -> Any:
-    """Returns the schema that stands for `schema`: its first alternative (anyOf, ...) or the target of its `$ref`. None without these."""
+    """Returns the schema that `schema` refers to: its first alternative (anyOf, ...) or the target of its `$ref`. None without these."""
     for name in ("anyOf", "oneOf", "allOf"):
         if schema.get(name):
             return schema[name][0]
@@ -147,7 +151,10 @@ def _simple(kind: str, schema: Json) -> Any:
 
 
 def _verdict(prompt: str) -> Json:
-    """Fills in the form `is_sufficient`: true if at least half of the request's sentences share a word with the calls or the answer."""
+    """Returns a judge's verdict on whether an agent's work is sufficient, with `is_sufficient`, `confidence` and texts.
+
+    It is sufficient if at least half of the request's sentences share a word with the tool calls or the answer. All are in the prompt.
+    """
     done = _stems_of_result(prompt)
     sentences = [each for each in SENTENCE_END.split(_section(prompt, "request")) if stems(each)]
     missing = [each for each in sentences if not done & {*stems(each)}]
@@ -162,7 +169,10 @@ def _verdict(prompt: str) -> Json:
 
 
 def _completion(prompt: str, count: int) -> Json:
-    """Fills in the form with a field for each goal: completed if at least half of its words occur in the tool calls or the answer."""
+    """Returns a judge's verdict on each of the `count` goals in the prompt: `goal_1`, ... -> {reasoning, completed}.
+
+    A goal is completed if at least half of its words occur in the agent's tool calls or answer, which are in the prompt, too.
+    """
     done = _stems_of_result(prompt)
     goals = dict(re.findall(r"^(\d+)\. (.*)$", _section(prompt, "goals"), re.MULTILINE))
     judgements: Json = {}
@@ -244,7 +254,7 @@ class SearchableTools:
         return next(function.get("parameters") for function in self._functions if function["name"] == name)
 
     def plan(self, message: str) -> list[ReplyCall]:
-        """Returns the calls for a message, in the order of its clauses."""
+        """Returns the tool calls that the clauses of a message ask for, in the order of the clauses."""
         clauses = split_clauses(message)
         ranked = [self._best(clause.stems) for clause in clauses]
         threshold = max(GOOD_SHARE * self._perfect, COMPARABLE * max((score for _, score in ranked), default=0))
@@ -255,7 +265,7 @@ class SearchableTools:
         return _merged(self._call(tool, own, message) for (_, tool), own in zip(picked, owned, strict=False))
 
     def likeliest(self, message: str) -> ReplyCall:
-        """Returns the call that is closest to the message, even if its score is low."""
+        """Returns a call of the tool that matches the words of the message best, even if its score is low."""
         return ReplyCall(*self._call(self._best(stems(message))[0], message, message))
 
     def _call(self, tool: int, own: str, whole: str) -> tuple[str, Json]:

@@ -136,9 +136,9 @@ _NO_NAMES = frozenset(
 
 
 def _finder(function: Callable[[str], Iterator[PlacedValue]]) -> Finder:
-    """Decorator that makes a finder of a generator function.
+    """Decorator for a function that yields the values of one kind (such as dates) in a text. The result returns them as a tuple.
 
-    The values are sorted by position, and cached, because the parameters of a tool share finders.
+    The values are sorted by position, and cached, because several parameters of a tool may search the same text.
     """
 
     @lru_cache(maxsize=512)

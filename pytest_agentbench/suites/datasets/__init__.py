@@ -80,9 +80,9 @@ def read_dataset(file: Path, spec: DatasetSpec, *, without_tools: bool = False) 
 
 @contextmanager
 def _limited(format: str, where: str = "") -> Iterator[None]:
-    """Limits a suite's own format to LIMIT seconds, and raises ConfigError if it takes longer.
+    """Limits the time of the block to LIMIT seconds if it runs a data format (a function that reads data) of the suite itself.
 
-    Built-in formats have no limit, because their data may be large.
+    Raises ConfigError if it takes longer. Built-in formats have no limit, because their data may be large.
     """
     if format in FORMATS:
         yield
@@ -95,7 +95,7 @@ def _limited(format: str, where: str = "") -> Iterator[None]:
 
 
 def _reader(spec: DatasetSpec, folder: Path) -> tuple[Callable[..., Any], list[Path]]:
-    """Returns the function of the format that `spec` names, and the paths of the data files or the data folder to call it with."""
+    """Returns the function that reads the data format named in `spec`, and the paths of the data to call it with."""
     what = f"dataset format {spec.format!r}"
     reader = load_object("dataset format", spec.format, FORMATS, folder)
     if not callable(reader):
@@ -132,9 +132,10 @@ def _data_folder(spec: DatasetSpec, folder: Path) -> Path:
 
 
 def _call_reader(reader: Callable[..., Any], format: str, paths: Sequence[Path], folder: Path) -> PackagedData:
-    """Calls a format and returns its data. Raises ConfigError if the suite's code raises anything or returns something else.
+    """Calls the function of a data format with the paths of the data, and returns the scenarios with the hash of the data.
 
-    The code of a suite's own format is part of the data's hash, because the scenarios depend on it.
+    Raises ConfigError if the function fails. If it is in a file of the suite, that file is part of the hash, because the scenarios
+    depend on it.
     """
     try:
         data = reader(*paths)

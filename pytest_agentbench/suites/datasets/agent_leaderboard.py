@@ -141,7 +141,10 @@ def _tool(tool: Any, where: str) -> Tool:
 
 
 def _in_own_format(tool: Json) -> str:
-    """Converts a tool in OpenAI's form (Chat Completions or Responses) to this format, as an example for a message. Else returns ''."""
+    """Returns a tool as it must be written in the format `agent-leaderboard`, to be shown in an error message.
+
+    The tool is in OpenAI's form (Chat Completions or Responses). For anything else, the result is empty.
+    """
     function = tool.get("function", tool)
     if tool.get("type") != "function" or not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return ""
@@ -185,7 +188,10 @@ def _arguments(call: Json, where: str) -> Json:
 
 
 def _optional(data: Json, name: str, kind: type[Kind], where: str) -> Kind:
-    """Returns the value of an optional key, or an empty value of this type if it is missing or null."""
+    """Returns the value of an optional key, or an empty value of the type `kind` if the key is missing or null.
+
+    Raises ConfigError if the value has another type.
+    """
     value = data.get(name)
     if value is None:
         return kind()

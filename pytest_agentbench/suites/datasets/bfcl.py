@@ -129,7 +129,7 @@ def _scenarios(folder: Path) -> Iterator[Scenario]:
 
 
 class _ToolCache:
-    """Converts the package's descriptions of tools to Tools. Equal tools and equal sets of tools become one object, to save memory."""
+    """Converts descriptions of tools in the package `bfcl-eval` to Tools. Equal tools and sets of tools become one object."""
 
     def __init__(self, folder: Path) -> None:
         self._single: dict[str, Tool] = {}
@@ -137,7 +137,10 @@ class _ToolCache:
         self._classes = {name: lines(folder / "multi_turn_func_doc" / f"{file}.json") for name, file in TOOL_FILES.items()}
 
     def of_classes(self, entry: Json) -> list[Json]:
-        """Returns the tools of a multi-turn entry: the functions of the classes that it names, without those that it excludes."""
+        """Returns the descriptions of the tools of a conversation, an entry of the data with several messages of the user.
+
+        They are the functions of the classes that the entry names, without those that it excludes.
+        """
         excluded = entry.get("excluded_function", ())
         return [doc for name in entry["involved_classes"] for doc in self._classes[name] if doc["name"] not in excluded]
 
@@ -157,7 +160,7 @@ class _ToolCache:
 
 
 def json_schema(schema: Json) -> Json:
-    """Converts a schema of the package to a JSON schema. `package_schema` converts it back."""
+    """Converts the schema of a tool or parameter in the package `bfcl-eval` to a JSON Schema. `package_schema` converts it back."""
     converted = _map_subschemas(schema, json_schema)
     kind = converted.pop("type", None)
     if kind == ANYTHING:
@@ -166,7 +169,7 @@ def json_schema(schema: Json) -> Json:
 
 
 def package_schema(schema: Json) -> Json:
-    """Converts a JSON schema that `json_schema` returned back to the schema of the package."""
+    """Converts a JSON Schema that `json_schema` returned back to the form that schemas have in the package `bfcl-eval`."""
     original = _map_subschemas(schema, package_schema)
     kind = original.pop("type", ANYTHING)
     if original.pop("$comment", "") == TUPLE:

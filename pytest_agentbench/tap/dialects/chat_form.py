@@ -18,7 +18,7 @@ def objects(values: Any) -> list[Json]:
 
 
 def joint(role: Any) -> str:
-    """Returns what stands between two texts of one message. A model writes one text in pieces; a user gives several texts."""
+    """Returns the separator with which several texts of a message are joined: none if the model wrote them, else a line break."""
     return "" if role == "assistant" else "\n"
 
 
@@ -33,17 +33,17 @@ def content(value: Any, between: str = "\n") -> Any:
 
 
 def instructions(value: Any) -> list[Json]:
-    """Returns a system message with instructions that stand beside the prompt, or nothing without instructions."""
+    """Returns a list with a system message for instructions that a request has in a separate field. Empty without instructions."""
     return [{"role": "system", "content": content(value)}] if value else []
 
 
 def thought(role: Any, text: str) -> Json:
-    """Returns a message that consists of reasoning."""
+    """Returns a Chat Completions message that contains only reasoning."""
     return {"role": role, "content": "", "reasoning_content": text}
 
 
 def calling(role: Any, id: Any, name: Any, arguments: Any) -> Json:
-    """Returns a message that consists of a tool call. `arguments` is an object or the text of one."""
+    """Returns a Chat Completions message that contains only a tool call. `arguments` is an object, or its JSON text."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return {"role": role, "content": "", "tool_calls": [{"id": id, "type": "function", "function": {"name": name, "arguments": text}}]}
 
@@ -54,7 +54,10 @@ def result(id: Any, value: Any) -> Json:
 
 
 def merged(messages: Iterable[Json], *roles: str, between: str = "\n") -> list[Json]:
-    """Returns the messages, with adjacent messages of one of these roles as one message. `between` separates their texts."""
+    """Joins adjacent messages of the same role, if the role is one of `roles`. Returns all messages.
+
+    `between` separates the texts of a joined message.
+    """
     turns: list[Json] = []
     for message in messages:
         if turns and message["role"] in roles and message["role"] == turns[-1]["role"]:

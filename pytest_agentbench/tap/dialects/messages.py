@@ -60,7 +60,7 @@ class ContentBlock:
         return kind if expect(str, delta.get(field) or "") else "other"
 
     def settled(self) -> Json:
-        """Returns the block. If the input of a call is not a complete JSON object, the block keeps the input of its first event."""
+        """Returns the complete block as JSON. If the input of a tool call is not a complete JSON object, its first event's input stays."""
         block: Json = settled(self._fields)
         value = self._object()
         return block if value is None else {**block, "input": value}

@@ -65,7 +65,7 @@ def renewed(before: Any, more: Any) -> Any:
 
 
 class RepeatedEvents(NamedTuple):
-    """A pattern for reads that are exactly one event (`data: ...` and a blank line) and differ only in one text."""
+    """A pattern for network reads that are exactly one event (`data: ...` and a blank line) and differ only in one text."""
 
     start: bytes  # bytes before the text
     end: bytes  # bytes after the text
@@ -73,7 +73,7 @@ class RepeatedEvents(NamedTuple):
     pieces: TextPieces  # the text that these texts are added to
 
     def texts_in(self, reads: Sequence[NetworkRead]) -> list[bytes]:
-        """Returns the texts in the first of these network reads, up to one that does not match the pattern or whose text must be parsed."""
+        """Returns the text in each network read, until one does not match the pattern or has a text that must be parsed."""
         start, end = self.start, self.end
         first, last = len(start), -len(end)
         parts = []
@@ -89,7 +89,7 @@ class RepeatedEvents(NamedTuple):
 
 
 def repeated(data: bytes, head: Json, delta: Json, name: str, kind: str, pieces: Any) -> RepeatedEvents | None:
-    """Returns a pattern for events that equal the one in `data` except for the text of the field `name` in its `delta`.
+    """Returns a pattern for events of a stream that equal the one in `data` except for the text of the field `name` in its `delta`.
 
     `head` contains the other fields of the event. Returns None if merging the event again would change more than that text, or if the
     text cannot be located in `data`.

@@ -186,9 +186,9 @@ class DialectReader(AnswerReader, ABC):
             self.chunks.append(Chunk(at_ns, kind, own_stamp, lag_ns, tokens))
 
     def take_repeated(self, reads: Sequence[NetworkRead]) -> int:
-        """Merges the first of these network reads without parsing them, if they only continue a text. Returns the number of merged reads.
+        """Merges network reads without parsing them, as long as each of them only continues the same text of the answer.
 
-        Each read must begin with a new event.
+        Returns how many reads were merged; the caller has to parse the others. Each read must begin with a new event.
         """
         if self._repeated is None:
             return 0
@@ -301,9 +301,9 @@ class DialectReader(AnswerReader, ABC):
 
 
 def expect(kind: type[T], value: Any) -> T:
-    """Returns `value`, or raises ValueError if it is not a `kind`."""
+    """Returns a JSON value from an answer. Raises ValueError if it does not have the type `kind`."""
     if not isinstance(value, kind):
-        raise ValueError(f"expected {kind.__name__}, found {type(value).__name__}")  # noqa: TRY004 - the data is wrong, not the code
+        raise ValueError(f"a JSON value in it must be of type {kind.__name__}, not {type(value).__name__}")  # noqa: TRY004 - the data is wrong, not the code
     return value
 
 
