@@ -38,7 +38,7 @@ AVERAGES = "the toolkit counts an error as 0.0, and weights items equally; a run
 
 @dataclass
 class NatEntry:
-    """One entry of the data set with the answer and the scores that the toolkit recorded for it. It becomes a rollout."""
+    """What the NeMo Agent Toolkit recorded for one entry of its data set: answer and scores. The import makes a rollout of it."""
 
     id: str
     answer: str | None = None  # None: not known

@@ -72,10 +72,11 @@ class ScoreLevel:
         return cls(math.fsum(means) / len(means), max(squares, 0.0))
 
     def errors(self, drop: float) -> tuple[float, float]:
-        """Returns two factors by which a drop changes standard errors: the one that a rule computes, and the true one of sampling.
+        """Returns by which factors the standard error of the difference to the baseline changes if the mean score drops by `drop`.
 
-        The variance of a trial is proportional to p (1 - p), as for passes and Beta distributed scores. The rule's standard error is the
-        smaller of two: that of the interval, from the variances of both runs, and that of the permutation test, from all trials together.
+        The first factor is that of the standard error which a rule of the gate computes. It is the smaller of two: that of the interval,
+        from the variances of both runs, and that of the permutation test, from all trials together. The second factor is that of the
+        true standard error. The variance of a trial with the mean p is proportional to p (1 - p), as for passes and Beta distributed scores.
         """
         sampling = math.sqrt(1 - self.new + self.new * self._variance(drop))
         return min(sampling, math.sqrt(self._variance(self.pooled * drop))), sampling

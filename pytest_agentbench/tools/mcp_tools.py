@@ -305,7 +305,10 @@ class McpSession:
         self._log()
 
     def copy(self) -> McpSession:
-        raise InfraError(f"tools: {self._server.name} cannot be copied for another draft of the agent; use an agent without drafts")
+        raise InfraError(
+            f"tools: {self._server.name} cannot be copied, so an agent that answers several times (self_evaluating) cannot use it; "
+            "use another agent, or other tools"
+        )
 
     def _ready_client(self) -> Client:
         if asyncio.get_running_loop() is not self._loop:
