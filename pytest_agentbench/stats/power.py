@@ -76,7 +76,8 @@ class ScoreLevel:
 
         The first factor is that of the standard error which a rule of the gate computes. It is the smaller of two: that of the interval,
         from the variances of both runs, and that of the permutation test, from all trials together. The second factor is that of the
-        true standard error. The variance of a trial with the mean p is proportional to p (1 - p), as for passes and Beta distributed scores.
+        true standard error. The variance of a trial with the mean p is proportional to p (1 - p), as for passes and Beta distributed
+        scores.
         """
         sampling = math.sqrt(1 - self.new + self.new * self._variance(drop))
         return min(sampling, math.sqrt(self._variance(self.pooled * drop))), sampling

@@ -132,7 +132,8 @@ class ToolInstance:
         try:
             return ToolInstance(copy.deepcopy(self._instance), self._methods)
         except (Exception, SystemExit) as error:
-            raise _broken(f"{type(self._instance).__name__} cannot be copied for the agent's next draft (an agent that answers several times)", error) from error
+            name = type(self._instance).__name__
+            raise _broken(f"{name} cannot be copied for the next draft of an agent that answers several times", error) from error
 
 
 def _result_text(tool: Tool, result: Any) -> str:
