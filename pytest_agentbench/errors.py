@@ -11,6 +11,7 @@ AgentbenchError
     │   └── JudgeError   a judge's answer cannot be parsed
     ├── LimitReached   turns, tokens, context or time: `limit`, still scored
     └── AgentError     the agent's own fault: `agent_error`
+        └── NoTerminal   code of the suite waits for input, for example in a debugger, in a process without a terminal
 
 NoScore (an AssertionError) is raised in a test that reads a score which the rollout does not have.
 └── ScorerFailed       the scorer failed: the test is then an ERROR, not a FAILURE
@@ -80,6 +81,10 @@ class AgentError(RolloutError):
     """The agent failed by its own fault."""
 
     status = "agent_error"
+
+
+class NoTerminal(AgentError):
+    """Code of a suite starts a debugger or reads stdin in a process without a terminal."""
 
 
 class NoScore(AssertionError):

@@ -18,6 +18,7 @@ from pytest_agentbench.agents.run import work
 from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
 from pytest_agentbench.lib.bounded import GRACE, run_bounded
 from pytest_agentbench.lib.capture import capture, print_exception
+from pytest_agentbench.lib.error_texts import with_place
 from pytest_agentbench.lib.foreign import USUAL, Sizes, cut, size_of, too_large
 from pytest_agentbench.llm.access import ModelAddresses, Tap
 from pytest_agentbench.llm.client import LLM
@@ -226,5 +227,8 @@ async def _worked(
 
 def _agents_fault(error: BaseException, sizes: Sizes) -> tuple[str, str, str]:
     print_exception(error)  # This goes to the rollout's log.
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return "agent_error", f"{type(error).__name__}: {cut(str(error), sizes.reason)} ({Path(frame.filename).name}:{frame.lineno})", ""
+    text = f"{type(error).__name__}: {cut(str(error), sizes.reason)}"
+    if (placed := with_place(text, error)) != text:
+        return "agent_error", placed, ""
+    frame = traceback.extract_tb(error.__traceback__)[-1]  # Only code of packages is in the stack.
+    return "agent_error", f"{text} ({Path(frame.filename).name}:{frame.lineno})", ""

@@ -11,7 +11,7 @@ from itertools import count
 import fastjsonschema
 import orjson
 
-from pytest_agentbench.errors import InfraError, InjectedError, LimitReached, RolloutError, ToolError
+from pytest_agentbench.errors import InfraError, InjectedError, LimitReached, NoTerminal, RolloutError, ToolError
 from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.foreign import USUAL, Sizes, cut, size_of, too_large
 from pytest_agentbench.lib.json_schema import validator
@@ -68,7 +68,7 @@ class Toolbox:
         self.drafts: list[Draft] = []  # drafts of an agent that makes several
         self.programs: list[Program] = []  # programs that a command agent ran
         self.sizes = sizes
-        self.failures: list[RolloutError] = []  # InfraError if the source failed, LimitReached if a result was too large
+        self.failures: list[RolloutError] = []  # InfraError or NoTerminal if the source failed, LimitReached if a result was too large
         self.final_state: Json | None = None  # state of the tools after the agent has finished
         self._wire = wire_names(self.tools)
         self._own = {wire: name for name, wire in self._wire.items()}
@@ -111,7 +111,7 @@ class Toolbox:
             refusal = cut(str(error), self.sizes.reason)
             call = dataclasses.replace(call, refusal=refusal, injected=isinstance(error, InjectedError))
             return f"Error: {refusal}"
-        except (InfraError, LimitReached) as error:
+        except (InfraError, LimitReached, NoTerminal) as error:
             self.failures.append(error)  # The agent may catch the error, so `settle` raises it again.
             raise
         finally:
