@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import pdb
+import pdb  # noqa: T100 - it is switched off here
 import sys
 from typing import NoReturn
 
@@ -36,7 +36,7 @@ def refuse_input(advice: str) -> int:
 
     def refuse_breakpoint(*arguments: object, **options: object) -> object:
         if os.environ.get("PYTHONBREAKPOINT", "") not in ("", "pdb.set_trace"):
-            return sys.__breakpointhook__(*arguments, **options)
+            return sys.__breakpointhook__(*arguments, **options)  # noqa: T100
         _refuse("breakpoint()", advice)
 
     def refuse_set_trace(*arguments: object, **options: object) -> NoReturn:

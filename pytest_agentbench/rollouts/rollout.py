@@ -215,6 +215,10 @@ async def _worked(
     end = await run_bounded(functools.partial(work, agent, scenario, llm, tools), seconds, grace=grace)
     if end.took_too_long:
         return "limit", f"time: the rollout took longer than {seconds:g} s{end.left}", ""
+    if not isinstance(end.error, InfraError) and (forgotten := tools.unawaited_call()):
+        if end.error is not None:
+            print_exception(end.error)
+        return "agent_error", forgotten, ""
     if isinstance(end.error, RolloutError):
         return end.error.status, str(end.error), end.error.answer
     if end.error is not None:  # Any other exception is an error of the agent.
@@ -227,7 +231,8 @@ async def _worked(
 
 def _agents_fault(error: BaseException, sizes: Sizes) -> tuple[str, str, str]:
     print_exception(error)  # This goes to the rollout's log.
-    text = f"{type(error).__name__}: {cut(str(error), sizes.reason)}"
+    advice = "; `await` is missing before the call that returned it" if "'coroutine' object" in str(error) else ""
+    text = f"{type(error).__name__}: {cut(str(error), sizes.reason)}{advice}"
     if (placed := with_place(text, error)) != text:
         return "agent_error", placed, ""
     frame = traceback.extract_tb(error.__traceback__)[-1]  # Only code of packages is in the stack.
