@@ -94,9 +94,11 @@ class NoScore(AssertionError):
 class ScorerFailed(NoScore):
     """A test read a score whose scorer failed on the rollout. Failures with the same reason have the same `cause`."""
 
-    def __init__(self, rollout: str, cause: str) -> None:
-        super().__init__(f"{rollout}: {cause}")
-        self.outcome, self.cause = rollout, cause
+    def __init__(self, rollout: str, score: str, error: str) -> None:
+        """Takes the rollout, the name of the score, and the error of its scorer."""
+        self.outcome, self.score = rollout, score
+        self.cause = f"no score {score!r}, because the scorer failed: {error}"
+        super().__init__(f"{rollout}: {self.cause}")
 
 
 MOST_LISTED = 40  # known names in a message at most

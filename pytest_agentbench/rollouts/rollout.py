@@ -27,6 +27,8 @@ from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, Rol
 from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, current_attempt
 from pytest_agentbench.rollouts.checks import uncalled_tools
 from pytest_agentbench.rollouts.scores import scored, scorer_of
+from pytest_agentbench.rollouts.user_errors import AGENT as AGENT_ERROR
+from pytest_agentbench.rollouts.user_errors import keep
 from pytest_agentbench.sandbox.factory import SandboxFactory, UnlimitedSandboxes, code_place_for, sandbox_for
 from pytest_agentbench.sandbox.sandbox import Sandbox
 from pytest_agentbench.sandbox.verifier import verify
@@ -205,6 +207,7 @@ async def outcome(
     try:
         tools.settle()
     except RolloutError as error:
+        keep(AGENT_ERROR, error)
         status, reason, answer = error.status, str(error), error.answer
     return status, cut(reason, sizes.reason), cut(answer, sizes.answer)
 
@@ -213,6 +216,8 @@ async def _worked(
     agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None, grace: float, sizes: Sizes
 ) -> tuple[str, str, str]:
     end = await run_bounded(functools.partial(work, agent, scenario, llm, tools), seconds, grace=grace)
+    if end.error is not None:
+        keep(AGENT_ERROR, end.error)
     if end.took_too_long:
         return "limit", f"time: the rollout took longer than {seconds:g} s{end.left}", ""
     if not isinstance(end.error, InfraError) and (forgotten := tools.unawaited_call()):

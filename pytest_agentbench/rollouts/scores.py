@@ -18,6 +18,7 @@ from pytest_agentbench.lib.threads import is_async, off_the_loop
 from pytest_agentbench.lib.user_code import is_import_path
 from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Scale, Score
 from pytest_agentbench.rollouts.attempt_context import current
+from pytest_agentbench.rollouts.user_errors import keep
 from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.scorers.declaration import scale_of
 
@@ -100,6 +101,7 @@ async def _score_all(
         if end.took_too_long:
             errors[name] = f"the scorer took longer than {seconds:g} s{end.left}"
         elif end.error is not None:  # A scorer may be user code and raise anything.
+            keep(name, end.error)
             print_exception(end.error)
             errors[name] = with_place(f"{_error_kind(end.error, scorer)}: {cut(str(end.error), sizes.reason)}", end.error)
         else:

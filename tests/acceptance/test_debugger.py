@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.records import Rollout
-from tests.project import TEST_FILE, Project
+from tests.acceptance.test_inline import debug
+from tests.project import FIND_THEN_ANSWER, TEST_FILE, Project
 
 #: Each function waits for input in its own way, in the line that its docstring names.
 WAITING = '''
@@ -127,3 +128,88 @@ def test_a_breakpoint_at_import_is_a_collection_error(project: Project) -> None:
     assert 4 == result.ret
     sentence = "NoTerminal: breakpoint() needs a terminal, and this process has none; move it into a function, because importing the code"
     assert f"agent './agent.py:run' cannot be loaded: {sentence} must only define things (agent.py:2)" in result.stdout.str()
+
+
+#: Each function raises in its own way, after it has set `mine`.
+RAISING = '''
+import json
+
+async def raises(scenario, llm, tools):
+    mine = "of the agent"
+    return json.loads("{")
+
+def blocks(scenario, llm, tools):
+    mine = "of the agent"
+    return scenario.question
+
+async def asks(scenario, llm, tools):
+    mine = "of the agent"
+    await llm.chat([*scenario.messages, {"role": "user", "content": "break"}])
+
+async def stops(scenario, llm, tools):
+    breakpoint()
+    return "done"
+
+def score(scenario, rollout):
+    mine = "of the scorer"
+    return rollout.answers
+
+class Shop:
+    def find_item(self, item: str, count: int = 0) -> str:
+        """Finds an item."""
+        mine = "of the tool"
+        return 1 / 0
+
+    def order_item(self, item: str, count: int = 0) -> str:
+        """Orders an item."""
+
+    def return_item(self, item: str, count: int = 0) -> str:
+        """Takes an item back."""
+'''
+
+#: Maps the name of the code to the keys of its suite, and the function in whose line the debugger opens.
+OPENED = {
+    "raises": ({"agent": {"kind": "./agent.py:raises"}}, "raises()", "of the agent"),
+    "blocks": ({"agent": {"kind": "./agent.py:blocks"}}, "blocks()", "of the agent"),
+    "asks": ({"agent": {"kind": "./agent.py:asks"}}, "asks()", "of the agent"),
+    "tool": ({"tools": {"kind": "python", "module": "./agent.py:Shop"}}, "find_item()", "of the tool"),
+    "scorer": (
+        {"scorers": ["tsq", "./agent.py:score"], "thresholds": {}, "test": "def test_it(rollout):\n    rollout.score('score')\n"},
+        "score()",
+        "of the scorer",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", OPENED)
+def test_the_debugger_opens_where_the_users_code_raised(project: Project, code: str) -> None:
+    """--pdb opens in the line of the agent, tool or scorer that raised, not in the line of the test or of this package.
+
+    If a package raised, that is the line which called it, and `down` leads to the package.
+    """
+    keys, function, mine = OPENED[code]
+    project.backend([{"match": {"contains": "break"}, "status": 500, "message": "boom"}, *FIND_THEN_ANSWER])
+    project.suite(scenarios=1, **keys)
+    project.write("scenarios/shop/agent.py", RAISING)
+
+    out = debug(project, "p 'mine is ' + mine\ndown\nc\n").stdout
+
+    opened = out.partition("PDB post_mortem")[2].splitlines()
+    assert opened[1].startswith("> ") and opened[1].endswith(function)
+    assert f"mine is {mine}" in out
+    assert ("Newest frame" in out) is (code not in ("raises", "asks"))
+
+
+@pytest.mark.slow
+def test_quitting_the_debugger_in_an_agent_ends_the_session(project: Project) -> None:
+    """The command `q` ends the session at once. The rollout is not recorded, so the session can be resumed."""
+    project.suite(scenarios=2, agent={"kind": "./agent.py:stops"})
+    project.write("scenarios/shop/agent.py", RAISING)
+
+    done = debug(project, "q\n")
+
+    assert "Exit: Quitting debugger" in done.stdout
+    assert (2, []) == (done.returncode, project.rollouts)
+    assert {"rollouts": 2, "finished": 0, "not_run": 2} == project.run_json["plan"]
+    assert "Traceback" not in done.stderr
