@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import functools
+import inspect
 import re
 import resource
 import sysconfig
@@ -11,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 STACK = 8 << 20  # bytes of address space for a thread's stack, if the system sets no limit
 PIDS = Path("/sys/fs/cgroup/pids.max")
@@ -129,6 +131,14 @@ def user_place(frame: FrameType) -> str:
     """Returns the line of the user that a stack executes, such as ` (agent.py:12)`. Empty if no frame is in a file of the user."""
     own = next((each for each, _ in traceback.walk_stack(frame) if is_users(each)), None)
     return f" ({Path(own.f_code.co_filename).name}:{own.f_lineno})" if own else ""
+
+
+def place_of(function: Any) -> str:
+    """Returns the line where a function or a method was defined, such as ` (agent.py:12)`. Empty if it is not in a file of the user."""
+    while isinstance(function := inspect.unwrap(function), functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    return f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code is not None and _is_users_file(code.co_filename) else ""
 
 
 _PLACE = re.compile(r" \(([^()]+\.py:\d+)\)$")

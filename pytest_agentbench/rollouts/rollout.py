@@ -24,6 +24,7 @@ from pytest_agentbench.llm.access import ModelAddresses, Tap
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import final_status
 from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, RolloutKey, split_calls
+from pytest_agentbench.rollouts.advice import advice_on
 from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, current_attempt
 from pytest_agentbench.rollouts.checks import uncalled_tools
 from pytest_agentbench.rollouts.scores import scored, scorer_of
@@ -236,8 +237,7 @@ async def _worked(
 
 def _agents_fault(error: BaseException, sizes: Sizes) -> tuple[str, str, str]:
     print_exception(error)  # This goes to the rollout's log.
-    advice = "; `await` is missing before the call that returned it" if "'coroutine' object" in str(error) else ""
-    text = f"{type(error).__name__}: {cut(str(error), sizes.reason)}{advice}"
+    text = f"{type(error).__name__}: {cut(str(error), sizes.reason)}{advice_on(error)}"
     if (placed := with_place(text, error)) != text:
         return "agent_error", placed, ""
     frame = traceback.extract_tb(error.__traceback__)[-1]  # Only code of packages is in the stack.

@@ -178,6 +178,8 @@ class Toolbox:
 
     def parse_call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> ToolCall:
         """Parses and checks a call, without executing or recording it. Its `problem` and `detail` say what is wrong, if anything."""
+        if not isinstance(arguments, str):  # A model's malformed arguments are recorded, so they must arrive as they were written.
+            raise TypeError(f"tools.call takes the arguments as the JSON text of the model, not as a {type(arguments).__name__}")
         name = self._own.get(name, name)
         repaired_arguments: Json | None = None
         try:
