@@ -104,7 +104,7 @@ def test_mistakes_that_show_in_a_rollout(project: Project) -> None:
     assert "the score 2 is outside the range that its scorer declares (between 0 and 1) (scorers.py:3)" in found["scorer_out_of_range"]
     statuses = {each.suite: each.status for each in project.rollouts}
     assert {"agent_error"} == {statuses[name] for name in AGENTS}
-    assert "never awaited\n" not in result.stdout.str()  # Python's own RuntimeWarning
+    assert "coroutine 'Toolbox" not in result.stdout.str()  # Python's own RuntimeWarning
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ CODE = {
     "other_parameters": (
         "agent.py",
         "\nasync def run(scenario, model):\n    return ''\n",
-        "unknown parameter: model; known: scenario, tools, llm, client; write options of the agent after a `*`, so that they are keyword-only",
+        "unknown parameter: model; known: scenario, tools, llm, client; write options of the agent after a `*`",
     ),
     "method_without_parameters": (
         "agent.py",
