@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_agentbench.records import Rollout
@@ -59,7 +61,7 @@ class Shop:
 ADVICE = "--agentbench-inline (which --pdb implies) runs agents, tools and scorers in pytest's own process"
 
 #: Maps the name of a suite to its keys, and the refusal with its line.
-REFUSED = {
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "stops": ({"agent": {"kind": "./agent.py:stops"}}, "breakpoint() needs a terminal", "agent.py:6"),
     "traces": ({"agent": {"kind": "./agent.py:traces"}}, "pdb.set_trace() needs a terminal", "agent.py:10"),
     "asks": ({"agent": {"kind": "./agent.py:asks"}}, "input() or another read of stdin needs a terminal", "agent.py:14"),
@@ -168,7 +170,7 @@ class Shop:
 '''
 
 #: Maps the name of the code to the keys of its suite, and the function in whose line the debugger opens.
-OPENED = {
+OPENED: dict[str, tuple[dict[str, Any], str, str]] = {
     "raises": ({"agent": {"kind": "./agent.py:raises"}}, "raises()", "of the agent"),
     "blocks": ({"agent": {"kind": "./agent.py:blocks"}}, "blocks()", "of the agent"),
     "asks": ({"agent": {"kind": "./agent.py:asks"}}, "asks()", "of the agent"),
