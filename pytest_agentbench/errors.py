@@ -11,6 +11,7 @@ AgentbenchError
     │   └── JudgeError   a judge's answer cannot be parsed
     ├── LimitReached   turns, tokens, context or time: `limit`, still scored
     └── AgentError     the agent's own fault: `agent_error`
+        └── NoTerminal   code of the suite waits for input, for example in a debugger, in a process without a terminal
 
 NoScore (an AssertionError) is raised in a test that reads a score which the rollout does not have.
 └── ScorerFailed       the scorer failed: the test is then an ERROR, not a FAILURE
@@ -82,6 +83,10 @@ class AgentError(RolloutError):
     status = "agent_error"
 
 
+class NoTerminal(AgentError):
+    """Code of a suite starts a debugger or reads stdin in a process without a terminal."""
+
+
 class NoScore(AssertionError):
     """A test read a score that the rollout does not have."""
 
@@ -89,9 +94,11 @@ class NoScore(AssertionError):
 class ScorerFailed(NoScore):
     """A test read a score whose scorer failed on the rollout. Failures with the same reason have the same `cause`."""
 
-    def __init__(self, rollout: str, cause: str) -> None:
-        super().__init__(f"{rollout}: {cause}")
-        self.outcome, self.cause = rollout, cause
+    def __init__(self, rollout: str, score: str, error: str) -> None:
+        """Takes the rollout, the name of the score, and the error of its scorer."""
+        self.outcome, self.score = rollout, score
+        self.cause = f"no score {score!r}, because the scorer failed: {error}"
+        super().__init__(f"{rollout}: {self.cause}")
 
 
 MOST_LISTED = 40  # known names in a message at most

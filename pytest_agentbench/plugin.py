@@ -86,12 +86,14 @@ def worker_input(text: str | None) -> WorkerInput:
 
 
 def register_worker(config: pytest.Config, source: Controller | WorkerInput) -> None:
+    from pytest_agentbench.session.debugger import Debugger
     from pytest_agentbench.session.fixtures import SuiteFixtures
     from pytest_agentbench.session.worker import Worker
 
     worker = Worker(config, source)
     config.pluginmanager.register(worker, "agentbench-worker")
     config.pluginmanager.register(SuiteFixtures(worker), "agentbench-homes")
+    config.pluginmanager.register(Debugger(), "agentbench-debugger")
 
 
 def xdist_workers(config: pytest.Config) -> list[str]:

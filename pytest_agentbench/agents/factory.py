@@ -13,6 +13,7 @@ from typing import Any
 from pytest_agentbench.agents import AGENTS, Agent, load_agent
 from pytest_agentbench.errors import AgentError, ConfigError, unknown_key
 from pytest_agentbench.lib.cut_marks import beginning
+from pytest_agentbench.lib.error_texts import place_of
 from pytest_agentbench.lib.options import MOST, ValueKind, number, whole
 from pytest_agentbench.lib.threads import in_thread, is_async
 from pytest_agentbench.lib.user_code import check_takes, is_import_path, options_of, with_options
@@ -69,7 +70,8 @@ class FunctionAgent:
             return Answer(answer or "")
         if isinstance(answer, Answer):
             return answer
-        raise AgentError(f"the agent returned {beginning(str(answer), 80)!r} ({type(answer).__name__}), not an Answer, a text or None")
+        what = f"{beginning(str(answer), 80)!r} ({type(answer).__name__}), not an Answer, a text or None"
+        raise AgentError(f"the agent returned {what}{place_of(self.function)}")
 
 
 def function_agent(kind: str, function: Callable[..., object], options: Json) -> FunctionAgent:
@@ -80,7 +82,7 @@ def function_agent(kind: str, function: Callable[..., object], options: Json) ->
     for each in parameters:
         if each.name not in FUNCTION_PARAMETERS or each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
             known = f"known: {', '.join(FUNCTION_PARAMETERS)}; write options of the agent after a `*`, so that they are keyword-only"
-            raise ConfigError(f"agent: {kind!r} has an unknown parameter: {each}; {known}")
+            raise ConfigError(f"agent: {kind!r} has an unknown parameter: {each}; {known}{place_of(function)}")
     return FunctionAgent(function, tuple(each.name for each in parameters), {**defaults, **options})
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.errors import AgentError, LimitReached, unknown_key
 from pytest_agentbench.lib.cut_marks import beginning
+from pytest_agentbench.lib.error_texts import place_of
 from pytest_agentbench.lib.options import ValueKind, check_options, whole
 from pytest_agentbench.lib.threads import in_thread, is_async
 from pytest_agentbench.llm.client import LLM, Reply
@@ -53,10 +54,11 @@ async def work_once(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) 
     else:
         answer = await in_thread(agent.run, scenario, llm, BlockingToolbox(tools))  # type: ignore[arg-type]  # a user's blocking agent
     if not isinstance(answer, Answer):
-        raise AgentError(f"the agent returned {beginning(str(answer), 80)!r} ({type(answer).__name__}), not an Answer")
+        raise AgentError(f"the agent returned {beginning(str(answer), 80)!r} ({type(answer).__name__}), not an Answer{place_of(agent.run)}")
     if not isinstance(answer.text, str):
         raise AgentError(
             f"the agent returned an Answer whose text is {beginning(str(answer.text), 80)!r} ({type(answer.text).__name__}), not a str"
+            f"{place_of(agent.run)}"
         )
     if invalid := [message for message in llm.transcript if not isinstance(message, dict)]:
         llm.transcript[:] = [message for message in llm.transcript if isinstance(message, dict)]

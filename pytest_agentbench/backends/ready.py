@@ -138,14 +138,14 @@ def listed_models(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
     except NeverReady:
         raise
     except BackendError as error:
-        raise BackendError(f"{error}; {HINT_BASE}") from error
+        raise BackendError(f"{error}; {base_hint(endpoint.url)}") from error
     if answer.status != 200:
-        raise denied(f"GET {url} answered {answer}", answer.status, endpoint, boots=boots, hint=HINT_BASE)
+        raise denied(f"GET {url} answered {answer}", answer.status, endpoint, boots=boots, hint=base_hint(endpoint.url))
     try:
         models = [str(model["id"]) for model in json.loads(answer.text)["data"]]
     except (ValueError, KeyError, TypeError) as error:
         no_list = f"GET {url} answered {answer}, but with no list of models: {answer.words or 'nothing'}"
-        raise (BackendError if boots else NeverReady)(f"{no_list}; {HINT_BASE}") from error
+        raise (BackendError if boots else NeverReady)(f"{no_list}; {base_hint(endpoint.url)}") from error
     if not models:
         raise BackendError(f"GET {url} lists no model; see the log of the server")
     return models
@@ -333,7 +333,18 @@ def warm_up(endpoint: Endpoint, requests: int, spec: ReadySpec) -> None:
         raise BackendError(f"{len(failed)} of {requests} requests of the warm-up failed; the first was answered {failed[0]}")
 
 
-HINT_BASE = "is it the base URL of an OpenAI-compatible server? It usually ends in /v1"
+def base_hint(url: str) -> str:
+    """Returns what may be wrong with a URL at which no server lists its models."""
+    for end in ("/chat/completions", "/completions", "/responses", "/messages", "/models"):
+        if url.endswith(end):
+            return f"the base URL is the part before {end}: {url.removesuffix(end)}"
+    if url.endswith("/v1/v1"):
+        return f"/v1 is in the URL twice; try {url.removesuffix('/v1')}"
+    if not url.endswith("/v1"):
+        return f"is it the base URL of an OpenAI-compatible server? It usually ends in /v1: try {url}/v1"
+    return "is it the base URL of an OpenAI-compatible server? It usually ends in /v1"
+
+
 HINT_TOOLS = "check that the engine has a tool parser; for a stack that calls no tools set `ready: {tools: none}`"
 
 

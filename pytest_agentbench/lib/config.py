@@ -67,10 +67,37 @@ def parse_yaml(text: str, where: str) -> Any:
         _refuse_repeated_keys(yaml.compose(text, loader), where)
         return yaml.load(text, loader)  # noqa: S506
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{where}:{line}: not valid YAML: {error.problem}") from error
+        line, problem = _yaml_problem(text, error)
+        raise ConfigError(f"{where}:{line}: not valid YAML: {problem}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-45 looks like a date, but is not one
         raise ConfigError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+#: The parser's words -> what to do, for mistakes that are in the line where the parser began to read what it did not understand.
+_BEGUN_THERE = {
+    "could not find expected ':'": "write `key: value`, with a space after the colon",
+    "found unexpected end of stream": "close the quote that begins here",
+}
+
+#: The parser's words -> what to do, for mistakes that are in the line where the parser stopped.
+_STOPPED_THERE = {
+    "did not find expected key": "indent the keys of a mapping alike, and put a text with a quote in it in quotes of the other kind",
+    "mapping values are not allowed in this context": "put a text that contains a colon in quotes, and indent the keys of a mapping alike",
+}
+
+
+def _yaml_problem(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str]:
+    """Returns the line of a syntax error of YAML, and the parser's words with what to do."""
+    problem = error.problem or ""
+    if (mark := (error.context_mark if problem in _BEGUN_THERE else None) or error.problem_mark) is None:
+        return 1, problem
+    first = "".join(text.splitlines()[mark.line : mark.line + 1])[mark.column : mark.column + 1]
+    if "tab character" in problem or (first == "\t" and "cannot start any token" in problem):
+        return mark.line + 1, "the line is indented with a tab; use spaces"
+    if first and "cannot start any token" in problem:
+        return mark.line + 1, f"a text cannot begin with {first!r}; put it in quotes"
+    advice = (_BEGUN_THERE | _STOPPED_THERE).get(problem)
+    return mark.line + 1, f"{problem}{f'; {advice}' if advice else ''}"
 
 
 def _refuse_repeated_keys(tree: yaml.Node | None, where: str) -> None:
@@ -149,7 +176,15 @@ def _sentence(model: type[BaseModel], fault: ErrorDetails) -> str:
         return f"the key {key!r} is missing"
     value = _shown(fault["input"])
     given = "" if isinstance(value, dict) and fault["type"] == "value_error" else f", not {value!r}"  # the value is a whole model
-    return f"{f'{key}: ' if key else ''}{_requirement(fault)}{given}"
+    given = given if value is not None else ", and is empty"
+    return f"{f'{key}: ' if key else ''}{_requirement(fault)}{_example(model, path, fault)}{given}"
+
+
+def _example(model: type[BaseModel], path: list[str], fault: ErrorDetails) -> str:
+    """Returns `, such as EXAMPLE` for a key that has an example, if its value has a wrong type."""
+    fields = _model_at(model, path[:-1]).model_fields
+    examples = fields[path[-1]].examples if path and path[-1] in fields else None
+    return f", such as {examples[0]}" if examples and fault["type"].endswith("_type") else ""
 
 
 def _requirement(fault: ErrorDetails) -> str:
@@ -157,8 +192,26 @@ def _requirement(fault: ErrorDetails) -> str:
     if fault["type"] == "string_pattern_mismatch":
         pattern = fault["ctx"]["pattern"]
         return f"must be {_MEANINGS.get(pattern, f'a text that matches {pattern}')}"
+    if words := next((words for start, words in _TYPES.items() if fault["type"].startswith(start)), None):
+        return f"must be {words}"
     message = fault["msg"].removeprefix("Value error, ")
     return _uncapitalised(re.sub(r"^(Input|String|List|Dictionary|Tuple|Value) should ", "must ", message))
+
+
+#: Beginning of pydantic's type of a fault -> the type in words
+_TYPES = {
+    "dict_type": "a mapping of keys",
+    "model_type": "a mapping of keys",
+    "list_type": "a list",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+}
 
 
 def _shown(value: Any) -> Any:

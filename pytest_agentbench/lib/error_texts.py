@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import functools
+import inspect
 import re
 import resource
 import sysconfig
@@ -10,7 +12,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from types import FrameType
+from typing import Any, TypeVar
 
 STACK = 8 << 20  # bytes of address space for a thread's stack, if the system sets no limit
 PIDS = Path("/sys/fs/cgroup/pids.max")
@@ -114,19 +117,42 @@ def cause(error: BaseException) -> str:
 #: Folders whose code is not the user's: this package, the standard library and installed packages.
 FOREIGN_FOLDERS = (str(Path(__file__).parents[1]), *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
+
+def is_users(frame: FrameType) -> bool:
+    """Returns whether a frame runs code in a file of the user."""
+    return _is_users_file(frame.f_code.co_filename)
+
+
+def _is_users_file(name: str) -> bool:
+    return name.endswith(".py") and not name.startswith(FOREIGN_FOLDERS)
+
+
+def user_place(frame: FrameType) -> str:
+    """Returns the line of the user that a stack executes, such as ` (agent.py:12)`. Empty if no frame is in a file of the user."""
+    own = next((each for each, _ in traceback.walk_stack(frame) if is_users(each)), None)
+    return f" ({Path(own.f_code.co_filename).name}:{own.f_lineno})" if own else ""
+
+
+def place_of(function: Any) -> str:
+    """Returns the line where a function or a method was defined, such as ` (agent.py:12)`. Empty if it is not in a file of the user."""
+    while isinstance(function := inspect.unwrap(function), functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    return f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code is not None and _is_users_file(code.co_filename) else ""
+
+
 _PLACE = re.compile(r" \(([^()]+\.py:\d+)\)$")
 
 
 def with_place(text: str, error: BaseException) -> str:
     """Returns the text of an exception with its place at the end of the first line: `KeyError: 'x' (scorers.py:12)`.
 
-    The place is the last frame in a file of the user. The text is unchanged if no frame is in such a file.
+    The place is the last frame in a file of the user. The text is unchanged if no frame is in such a file, or if it has a place already.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename.endswith(".py") and not frame.filename.startswith(FOREIGN_FOLDERS)]
-    if not own:
-        return text
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users_file(frame.filename)]
     first, newline, rest = text.partition("\n")
+    if not own or _PLACE.search(first):
+        return text
     return f"{first} ({Path(own[-1].filename).name}:{own[-1].lineno}){newline}{rest}"
 
 

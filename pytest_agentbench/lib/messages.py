@@ -133,15 +133,18 @@ def end_with_parent(parent: int, number: signal.Signals) -> None:
         os._exit(1)
 
 
-def end_with_stdin(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
-    """Sets the event `end` when stdin of this process closes, because the parent process closed it or is dead."""
+def end_with_stdin(loop: asyncio.AbstractEventLoop, end: asyncio.Event, stdin: int = 0) -> None:
+    """Sets the event `end` when stdin of this process closes, because the parent process closed it or is dead.
+
+    `stdin` is its descriptor.
+    """
 
     def readable() -> None:
-        if not os.read(sys.stdin.fileno(), 4096):
-            loop.remove_reader(sys.stdin.fileno())
+        if not os.read(stdin, 4096):
+            loop.remove_reader(stdin)
             end.set()
 
-    loop.add_reader(sys.stdin.fileno(), readable)
+    loop.add_reader(stdin, readable)
 
 
 OWN_FILES = 64  # open files of a process without rollouts: libraries, logs, pipes

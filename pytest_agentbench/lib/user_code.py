@@ -21,6 +21,7 @@ from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.lib.error_texts import place_of
 
 INTERRUPTED_AGAIN = 1.0  # seconds between interruptions of code that ignores them
 
@@ -68,7 +69,7 @@ def load_object(what: str, name: str, known: Mapping[str, str], folder: Path) ->
     """Loads an object by its name. Raises ConfigError with the known names, or with the reason why the import failed."""
     path = known.get(name, name)
     if not is_import_path(path):
-        raise ConfigError(f"{unknown_name(what, name, known)}, or an import path such as my_package.{what.rsplit(maxsplit=1)[-1]}s:{name}")
+        raise ConfigError(f"{unknown_name(what, name, known)}, or an import path such as {_path_like(what, name)}")
     module_name, _, attribute = path.partition(":")
     try:
         module = _file_module(folder / module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
@@ -79,6 +80,14 @@ def load_object(what: str, name: str, known: Mapping[str, str], folder: Path) ->
     except BaseException as error:  # An import runs user code, which may raise anything.
         raise ConfigError(f"{what} {name!r} cannot be loaded: {_import_error_text(error)}") from error
     raise ConfigError(f"{what} {name!r} cannot be loaded: the module does not define {attribute!r}; it defines: {_names_in(module)}")
+
+
+def _path_like(what: str, name: str) -> str:
+    """Returns an example of an import path that resembles a name without a colon, such as `./agent.py:NAME` for `agent.py`."""
+    if name.endswith(".py"):
+        return f"{'' if name.startswith(('.', '/')) else './'}{name}:NAME, where NAME is defined in that file"
+    module, dot, attribute = name.rpartition(".")
+    return f"{module}:{attribute}" if dot and module.strip("./") else f"my_package.{what.rsplit(maxsplit=1)[-1]}s:{name}"
 
 
 def _names_in(module: ModuleType) -> str:
@@ -108,9 +117,13 @@ def check_takes(what: str, function: Any, arguments: Sequence[str]) -> None:
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError as error:
-        raise ConfigError(f"{what} should take ({', '.join(arguments)}), not {inspect.signature(function)}: {error}") from error
+        raise ConfigError(
+            f"{what} should take ({', '.join(arguments)}), not {inspect.signature(function)}: {error}{place_of(function)}"
+        ) from error
     if named != [name for name in arguments if name in named]:
-        raise ConfigError(f"{what} should take ({', '.join(arguments)}) in this order, not {inspect.signature(function)}")
+        raise ConfigError(
+            f"{what} should take ({', '.join(arguments)}) in this order, not {inspect.signature(function)}{place_of(function)}"
+        )
 
 
 def _signature(what: str, function: Any) -> inspect.Signature:

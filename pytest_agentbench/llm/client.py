@@ -309,6 +309,10 @@ class LLM:
             InfraError: Any other failure.
         """
         await refuse_abandoned()
+        if isinstance(messages, str | Mapping):
+            raise TypeError(
+                "llm.chat takes a list of messages, such as [{'role': 'user', 'content': '...'}], not " + type(messages).__name__
+            )
         called = time.monotonic_ns()
         body = {"model": self.model, **self.sampling, "messages": list(messages), **({"tools": list(tools)} if tools else {}), **overrides}
         self.transcript = list(messages)

@@ -339,5 +339,5 @@ class Rollout:
         if not self.evaluable:
             raise NoScore(f"{self.key}: no score {name!r}, because the rollout ended as {self.status}: {self.reason}")
         if name in self.score_errors:
-            raise ScorerFailed(str(self.key), f"no score {name!r}, because the scorer failed: {self.score_errors[name]}")
+            raise ScorerFailed(str(self.key), name, self.score_errors[name])
         raise NoScore(f"{self.key}: no score {name!r}; this suite measures: {', '.join(sorted(self.scores)) or 'none'}")

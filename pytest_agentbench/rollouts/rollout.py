@@ -18,14 +18,18 @@ from pytest_agentbench.agents.run import work
 from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
 from pytest_agentbench.lib.bounded import GRACE, run_bounded
 from pytest_agentbench.lib.capture import capture, print_exception
+from pytest_agentbench.lib.error_texts import with_place
 from pytest_agentbench.lib.foreign import USUAL, Sizes, cut, size_of, too_large
 from pytest_agentbench.llm.access import ModelAddresses, Tap
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import final_status
 from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, RolloutKey, split_calls
+from pytest_agentbench.rollouts.advice import advice_on
 from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, current_attempt
 from pytest_agentbench.rollouts.checks import uncalled_tools
 from pytest_agentbench.rollouts.scores import scored, scorer_of
+from pytest_agentbench.rollouts.user_errors import AGENT as AGENT_ERROR
+from pytest_agentbench.rollouts.user_errors import keep
 from pytest_agentbench.sandbox.factory import SandboxFactory, UnlimitedSandboxes, code_place_for, sandbox_for
 from pytest_agentbench.sandbox.sandbox import Sandbox
 from pytest_agentbench.sandbox.verifier import verify
@@ -216,6 +220,7 @@ async def outcome(
     try:
         tools.settle()
     except RolloutError as error:
+        keep(AGENT_ERROR, error)
         status, reason, answer = error.status, str(error), error.answer
     return status, cut(reason, sizes.reason), cut(answer, sizes.answer)
 
@@ -224,8 +229,14 @@ async def _worked(
     agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None, grace: float, sizes: Sizes
 ) -> tuple[str, str, str]:
     end = await run_bounded(functools.partial(work, agent, scenario, llm, tools), seconds, grace=grace)
+    if end.error is not None:
+        keep(AGENT_ERROR, end.error)
     if end.took_too_long:
         return "limit", f"time: the rollout took longer than {seconds:g} s{end.left}", ""
+    if not isinstance(end.error, InfraError) and (forgotten := tools.unawaited_call()):
+        if end.error is not None:
+            print_exception(end.error)
+        return "agent_error", forgotten, ""
     if isinstance(end.error, RolloutError):
         return end.error.status, str(end.error), end.error.answer
     if end.error is not None:  # Any other exception is an error of the agent.
@@ -238,5 +249,8 @@ async def _worked(
 
 def _agents_fault(error: BaseException, sizes: Sizes) -> tuple[str, str, str]:
     print_exception(error)  # This goes to the rollout's log.
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return "agent_error", f"{type(error).__name__}: {cut(str(error), sizes.reason)} ({Path(frame.filename).name}:{frame.lineno})", ""
+    text = f"{type(error).__name__}: {cut(str(error), sizes.reason)}{advice_on(error)}"
+    if (placed := with_place(text, error)) != text:
+        return "agent_error", placed, ""
+    frame = traceback.extract_tb(error.__traceback__)[-1]  # Only code of packages is in the stack.
+    return "agent_error", f"{text} ({Path(frame.filename).name}:{frame.lineno})", ""

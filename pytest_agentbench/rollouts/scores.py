@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 from pytest_agentbench.errors import InfraError, RolloutError
 from pytest_agentbench.lib.bounded import run_bounded
 from pytest_agentbench.lib.capture import print_exception
-from pytest_agentbench.lib.error_texts import with_place
+from pytest_agentbench.lib.cut_marks import beginning
+from pytest_agentbench.lib.error_texts import place_of, with_place
 from pytest_agentbench.lib.foreign import USUAL, Sizes, cut
 from pytest_agentbench.lib.threads import is_async, off_the_loop
 from pytest_agentbench.lib.user_code import is_import_path
-from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Scale, Score
+from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Score
+from pytest_agentbench.rollouts.advice import advice_on
 from pytest_agentbench.rollouts.attempt_context import current
+from pytest_agentbench.rollouts.user_errors import keep
 from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.scorers.declaration import scale_of
 
@@ -100,8 +103,11 @@ async def _score_all(
         if end.took_too_long:
             errors[name] = f"the scorer took longer than {seconds:g} s{end.left}"
         elif end.error is not None:  # A scorer may be user code and raise anything.
+            keep(name, end.error)
             print_exception(end.error)
-            errors[name] = with_place(f"{_error_kind(end.error, scorer)}: {cut(str(end.error), sizes.reason)}", end.error)
+            errors[name] = with_place(
+                f"{_error_kind(end.error, scorer)}: {cut(str(end.error), sizes.reason)}{advice_on(end.error)}", end.error
+            )
         else:
             scores[name] = end.result()
 
@@ -116,7 +122,7 @@ async def score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: Mak
         value: Any = scorer(scenario, rollout, await judge())  # type: ignore[call-arg]  # such a scorer takes a third argument
     else:
         value = scorer(scenario, rollout)
-    result = _checked(await value if inspect.isawaitable(value) else value, scale_of(scorer))
+    result = _checked(await value if inspect.isawaitable(value) else value, scorer)
     if (explanation := cut(str(result.explanation), sizes.reason)) is result.explanation:
         return result
     return Score(result, result.parts, explanation)
@@ -132,8 +138,19 @@ async def no_judge() -> LLM:
     raise InfraError("no model is available here to judge, because scores are computed without a backend; run the suite")
 
 
-def _checked(value: float, scale: Scale) -> Score:
-    """Converts a scorer's result, which may be a plain number, to a Score. Raises ValueError if it is outside the declared range."""
-    if not scale.contains(result := value if isinstance(value, Score) else Score(value)):
-        raise ValueError(f"the score {float(result):g} is outside the range that its scorer declares ({scale.range_text})")
+def _checked(value: Any, scorer: Scorer) -> Score:
+    """Converts a scorer's result, which may be a plain number, to a Score.
+
+    Raises TypeError for anything else, and ValueError for a number that is no score, or outside the declared range.
+    """
+    scale, place = scale_of(scorer), place_of(scorer)
+    if not isinstance(value, int | float) and not hasattr(value, "__float__"):
+        what = f"{beginning(repr(value), 80)} ({type(value).__name__})"
+        raise TypeError(f"the scorer returned {what}; return a number, or a Score with parts and an explanation{place}")
+    try:
+        result = value if isinstance(value, Score) else Score(value)
+    except ValueError as error:
+        raise ValueError(f"{error}{place}") from None
+    if not scale.contains(result):
+        raise ValueError(f"the score {float(result):g} is outside the range that its scorer declares ({scale.range_text}){place}")
     return result

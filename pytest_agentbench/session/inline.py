@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import pytest
+
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.lib.threads import no_threads
@@ -15,7 +17,9 @@ from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Json, KeptCall, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.inline_protocol import LendAddress, ReturnAddress, SubmitRollout, TakeConversation, TakeModelReplies
 from pytest_agentbench.rollouts.rollout import prepare, run_rollout
+from pytest_agentbench.rollouts.user_errors import AGENT, errors_kept, keep
 from pytest_agentbench.runs.journal import record_line, rollout_of
+from pytest_agentbench.session.debugger import QUIT, USER_ERRORS
 from pytest_agentbench.session.pool_connection import PoolConnection
 from pytest_agentbench.session.recorder import RunRecorder
 from pytest_agentbench.suites.suite import Suite
@@ -51,12 +55,19 @@ class PooledTap:
         return self._pool.ask(ReturnAddress(id))[0].calls
 
 
-def run_inline(pool: PoolConnection, recorder: RunRecorder, suites: Mapping[str, Suite], key: RolloutKey, sizes: Sizes) -> Rollout:
-    """Runs one rollout in this process, without budgets and retries, and returns its record. Only reads the record if it exists."""
+def run_inline(
+    item: pytest.Item, pool: PoolConnection, recorder: RunRecorder, suites: Mapping[str, Suite], key: RolloutKey, sizes: Sizes
+) -> Rollout:
+    """Runs the rollout of a test in this process, without budgets and retries, and returns its record. Only reads an existing record.
+
+    Keeps the exceptions of agent and scorers in the stash of the test, for a debugger.
+    """
     try:
         return rollout_of(recorder.recorded(key))
     except KeyError:
-        return submit(pool, _run(pool, suites[key.suite], key, sizes))
+        with errors_kept(QUIT) as item.stash[USER_ERRORS]:
+            rollout = _run(pool, suites[key.suite], key, sizes)
+        return submit(pool, rollout)
 
 
 def _run(pool: PoolConnection, suite: Suite, key: RolloutKey, sizes: Sizes) -> Rollout:
@@ -66,6 +77,7 @@ def _run(pool: PoolConnection, suite: Suite, key: RolloutKey, sizes: Sizes) -> R
         with no_threads():
             return asyncio.run(run_rollout(key, scenario, prepare(suite, key.variant, sizes), PooledTap(pool), None, budget=None))
     except (InfraError, ConfigError) as error:
+        keep(AGENT, error)
         ended = time.monotonic_ns()
         return Rollout(*key, status="infra_error", reason=str(error), started_at=started_at, started_ns=started, ended_ns=ended)
 

@@ -231,7 +231,7 @@ class Worker:
         opened = self._opened_here()
         try:
             sizes = codec.read(Sizes, opened.setup.settings.sizes)
-            rollout = run_inline(self.pool, opened.recorder, opened.setup.suites, rollout_key(item), sizes)
+            rollout = run_inline(item, self.pool, opened.recorder, opened.setup.suites, rollout_key(item), sizes)
             self._keep(item, rollout, rollout.reason)
         except MissingError as error:
             item.stash[TROUBLE] = str(error), "missing"

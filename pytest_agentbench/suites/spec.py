@@ -68,7 +68,7 @@ class AnswerSpec(Spec):
 
 
 #: A scorer in a list, with its options: `{regex: {pattern: "..."}}`.
-ScorerOptions = Annotated[dict[str, dict[str, JsonValue]], Field(min_length=1, max_length=1)]
+ScorerOptions = Annotated[dict[str, dict[str, JsonValue] | None], Field(min_length=1, max_length=1)]
 
 #: Tool -> its answers.
 Answers = dict[str, AnswerSpec]
@@ -124,8 +124,14 @@ class SuiteSpec(Spec):
         "It cannot be a marker that pytest, a plugin or a `conftest.py` gives a meaning, such as `xfail` or `timeout`."
     )
     description: str = Field(default="", description="A sentence about the suite. Tests read it as `suite.description`.")
-    dataset: DatasetSpec = Field(description="The data set that the scenarios come from.")
-    agent: dict[str, JsonValue] = Field(default={"kind": "tool_calling"}, description="The [agent and its settings](suites.md#the-agent).")
+    dataset: DatasetSpec = Field(
+        description="The data set that the scenarios come from.", examples=["{format: agent-leaderboard, file: data.json}"]
+    )
+    agent: dict[str, JsonValue] = Field(
+        default={"kind": "tool_calling"},
+        description="The [agent and its settings](suites.md#the-agent).",
+        examples=["{kind: tool_calling}"],
+    )
     variants: dict[VariantName, VariantSpec] = Field(
         default={},
         description="Name -> [variant](suites.md#variants): `agent` settings, `tools` and `answers` that differ from the suite's own, "
@@ -141,6 +147,7 @@ class SuiteSpec(Spec):
         description='[What carries out the calls of tools](tools.md), such as `{kind: python, module: "./tools.py:Shop"}` or '
         "`{kind: mcp, command: [python, server.py]}` for [an MCP server](mcp.md). Without it, calls are recorded and answered with samples "
         "(*decision-only*).",
+        examples=["{kind: python, module: './tools.py:Shop'}"],
     )
     arguments: dict[str, dict[str, Literal["exact", "ignore", "pattern"]]] = Field(
         default={},
@@ -175,8 +182,13 @@ class SuiteSpec(Spec):
         description="`<scorer>` is the threshold of each scenario; "
         "`<scorer>.mean` is short for the rule [`<scorer>.mean >= LIMIT of run`](gates.md#rules). Scores of the built-in scorers are "
         "between 0 and 1, those that count are 0 or more, and so are their thresholds.",
+        examples=["{tsq: 0.5}"],
     )
-    gate: list[str] = Field(default=[], description="[Rules](gates.md#rules) for a whole run: `[tsq.mean >= -0.05 vs baseline]`.")
+    gate: list[str] = Field(
+        default=[],
+        description="[Rules](gates.md#rules) for a whole run: `[tsq.mean >= -0.05 vs baseline]`.",
+        examples=["[tsq.mean >= 0.8]"],
+    )
     deterministic: bool = Field(
         default=False,
         description="With `true`, trials never differ: [gates](gates.md#two-questions) take a difference of scores as a fact.",
@@ -258,19 +270,21 @@ class SuiteSpec(Spec):
             raise ValueError("'default' is the name of the suite's own agent; give the variant another name")
         return variants
 
-    @field_validator("scorers", mode="before", json_schema_input_type=list[str | ScorerOptions] | dict[str, dict[str, JsonValue]])
+    @field_validator("scorers", mode="before", json_schema_input_type=list[str | ScorerOptions] | dict[str, dict[str, JsonValue] | None])
     @classmethod
     def _with_options(cls, scorers: Any) -> Any:
-        """Converts a list such as `[tsq, {regex: {pattern: x}}]` to a mapping. Pydantic checks the result."""
+        """Converts a list such as `[tsq, {regex: {pattern: x}}]` to a mapping. A scorer without a value has no options."""
+        if isinstance(scorers, dict):
+            return {name: {} if options is None else options for name, options in scorers.items()}
         if not isinstance(scorers, list):
-            return scorers
+            raise ValueError("must be a list of scorers, such as [tsq], or a mapping of scorers to their options")  # noqa: TRY004
         named = [{each: {}} if isinstance(each, str) else each for each in scorers]
         if any(not isinstance(each, dict) or len(each) != 1 for each in named):
             raise ValueError("must be a list of names or of {name: options}, such as [tsq, {regex: {pattern: x}}]")
         names = [name for each in named for name in each]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two scores would be called {score_name(str(twice[0]))!r}; remove or rename one of the scorers")
-        return {name: options for each in named for name, options in each.items()}
+        return {name: {} if options is None else options for each in named for name, options in each.items()}
 
     @field_validator("scorers")
     @classmethod

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import orjson
 
-from pytest_agentbench.errors import ConfigError, InfraError, ToolError
+from pytest_agentbench.errors import ConfigError, InfraError, NoTerminal, ToolError
 from pytest_agentbench.lib.bounded import run_bounded
 from pytest_agentbench.lib.capture import LOG_LIMIT, print_exception
 from pytest_agentbench.lib.foreign import cut
@@ -107,7 +107,7 @@ class ToolInstance:
         given = self._methods[tool.name].arguments(arguments)
         try:
             return _result_text(tool, await self._result(getattr(self._instance, tool.name), given))
-        except (ToolError, asyncio.CancelledError):
+        except (ToolError, NoTerminal, asyncio.CancelledError):
             raise
         except BaseException as error:  # The error comes from the suite's code.
             raise _broken(f"the tool {tool.name!r}", error) from error

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from itertools import count
+from typing import Any
 
 import fastjsonschema
 import orjson
 
-from pytest_agentbench.errors import InfraError, InjectedError, LimitReached, RolloutError, ToolError
+from pytest_agentbench.errors import InfraError, InjectedError, LimitReached, NoTerminal, RolloutError, ToolError
 from pytest_agentbench.lib.abandoned import refuse_abandoned
+from pytest_agentbench.lib.error_texts import user_place
 from pytest_agentbench.lib.foreign import USUAL, Sizes, cut, size_of, too_large
 from pytest_agentbench.lib.json_schema import validator
 from pytest_agentbench.lib.model_texts import repaired
@@ -68,11 +72,12 @@ class Toolbox:
         self.drafts: list[Draft] = []  # drafts of an agent that makes several
         self.programs: list[Program] = []  # programs that a command agent ran
         self.sizes = sizes
-        self.failures: list[RolloutError] = []  # InfraError if the source failed, LimitReached if a result was too large
+        self.failures: list[RolloutError] = []  # InfraError or NoTerminal if the source failed, LimitReached if a result was too large
         self.final_state: Json | None = None  # state of the tools after the agent has finished
         self._wire = wire_names(self.tools)
         self._own = {wire: name for name, wire in self._wire.items()}
         self.user_turn = 1  # number of the user's message that the agent works on, from 1
+        self._made: list[tuple[Coroutine[Any, Any, str], str]] = []  # results of `call` that may not be awaited yet, and their places
         self._mirror: tuple[Toolbox, int] | None = None  # toolbox that also records the calls, and index of the first one there
 
     def fresh(self, *, mirrored: bool = False) -> Toolbox:
@@ -82,7 +87,7 @@ class Toolbox:
         """
         other = Toolbox([*self.tools.values()], self.sandbox, self.source.copy(), self.code, self.sizes)
         other._mirror = (self, len(self.calls)) if mirrored else None
-        other.user_turn, other.programs, other.failures = self.user_turn, self.programs, self.failures
+        other.user_turn, other.programs, other.failures, other._made = self.user_turn, self.programs, self.failures, self._made
         return other
 
     @property
@@ -90,7 +95,7 @@ class Toolbox:
         """The `tools` of a Chat Completions request: their schemas, with names that all APIs accept."""
         return [_schema(self._wire[tool.name], tool.description, tool.parameters) for tool in self.tools.values()]
 
-    async def call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> str:
+    def call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> Coroutine[Any, Any, str]:
         """Executes and records a call. Returns the text for the model: the answer of the tool, or an error if the call is invalid.
 
         `name` is the tool's own name or its name in `schemas`; the own name is recorded. `arguments` is the JSON text that the model
@@ -98,6 +103,21 @@ class Toolbox:
 
         Raises InfraError if the tool source fails, and LimitReached if the answer is too large.
         """
+        call = self._call(name, arguments, turn, repair=repair)
+        self._made[:] = [*self._unawaited(), (call, user_place(sys._getframe(1)))]
+        return call
+
+    def unawaited_call(self) -> str:
+        """Returns a sentence about a call whose result the agent never awaited, or an empty text. Closes such calls."""
+        forgotten = self._unawaited()
+        for call, _ in forgotten:
+            call.close()  # Otherwise Python warns about it when it deletes the call.
+        return f"the result of tools.call was never awaited; write `await tools.call(...)`{forgotten[0][1]}" if forgotten else ""
+
+    def _unawaited(self) -> list[tuple[Coroutine[Any, Any, str], str]]:
+        return [each for each in self._made if inspect.getcoroutinestate(each[0]) == inspect.CORO_CREATED]
+
+    async def _call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> str:
         await refuse_abandoned()
         started = time.monotonic_ns()
         call = dataclasses.replace(self.parse_call(name, arguments, turn, repair=repair), started_ns=started)
@@ -111,7 +131,7 @@ class Toolbox:
             refusal = cut(str(error), self.sizes.reason)
             call = dataclasses.replace(call, refusal=refusal, injected=isinstance(error, InjectedError))
             return f"Error: {refusal}"
-        except (InfraError, LimitReached) as error:
+        except (InfraError, LimitReached, NoTerminal) as error:
             self.failures.append(error)  # The agent may catch the error, so `settle` raises it again.
             raise
         finally:
@@ -158,6 +178,8 @@ class Toolbox:
 
     def parse_call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> ToolCall:
         """Parses and checks a call, without executing or recording it. Its `problem` and `detail` say what is wrong, if anything."""
+        if not isinstance(arguments, str):  # A model's malformed arguments are recorded, so they must arrive as they were written.
+            raise TypeError(f"tools.call takes the arguments as the JSON text of the model, not as a {type(arguments).__name__}")
         name = self._own.get(name, name)
         repaired_arguments: Json | None = None
         try:
@@ -200,7 +222,7 @@ class BlockingToolbox:
     """
 
     def __init__(self, tools: Toolbox) -> None:
-        self.call = blocking(tools.call)
+        self.call = blocking(tools._call)
         self._toolbox = tools
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ async def test_other_callables(folder: Path, name: str, text: str) -> None:
 
 async def test_an_invalid_answer(folder: Path) -> None:
     """A return value other than an Answer, a text or None is an agent error."""
-    with pytest.raises(AgentError, match=r"^the agent returned '5' \(int\), not an Answer, a text or None$"):
+    with pytest.raises(AgentError, match=r"^the agent returned '5' \(int\), not an Answer, a text or None \(code\.py:33\)$"):
         await ran(folder, "number")
 
 
@@ -150,7 +151,7 @@ def test_wrong_parameters_and_options(folder: Path, settings: Json, sentence: st
     with pytest.raises(ConfigError) as caught:
         make_agent(settings, folder)
 
-    assert sentence == str(caught.value)
+    assert sentence == re.sub(r" \(code\.py:\d+\)$", "", str(caught.value))
 
 
 def test_import_paths_are_code_of_the_suite(tmp_path: Path) -> None:

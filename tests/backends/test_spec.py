@@ -120,7 +120,7 @@ def test_a_script_lies_beside_its_backend(tmp_path: Path) -> None:
         ),
         ({"kind": "embedded", "port": 70000}, "port: must be less than or equal to 65535, not 70000"),
         ({"kind": "embedded", "max_concurrency": 0}, "max_concurrency: must be greater than or equal to 1, not 0"),
-        ({"kind": "embedded", "thresholds": {"tsq": 0.5}}, "thresholds.tsq: must be a valid dictionary, not 0.5"),
+        ({"kind": "embedded", "thresholds": {"tsq": 0.5}}, "thresholds.tsq: must be a mapping of keys, not 0.5"),
         ({"kind": "embedded", "prices": {"currency": "USD", "input": 1}}, "the key 'prices.output' is missing"),
         ({"kind": "embedded", "prices": {**FREE, "input": -1}}, "prices.input: must be greater than or equal to 0, not -1"),
         ({"kind": "embedded", "prices": {**FREE, "currency": "$"}}, "prices.currency: must be three capital letters, such as EUR, not '$'"),
@@ -128,7 +128,7 @@ def test_a_script_lies_beside_its_backend(tmp_path: Path) -> None:
             {"kind": "embedded", "prices": {**FREE, "inpt": 1}},
             "unknown key 'prices.inpt' (did you mean 'input'?); known keys: currency, input, cached_input",
         ),
-        ({"kind": "embedded", "thresholds": {"shop": {"tsq": "high"}}}, "thresholds.shop.tsq: must be a valid number"),
+        ({"kind": "embedded", "thresholds": {"shop": {"tsq": "high"}}}, "thresholds.shop.tsq: must be a number"),
     ],
 )
 def test_faulty_backends(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:

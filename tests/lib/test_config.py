@@ -135,8 +135,8 @@ def test_override_through_a_value() -> None:
         ({"name": "x", "spare": {"name": {"size": 28, "colour": "red"}}}, "unknown key 'spare.name.colour'; known keys: size, spokes"),
         ({}, "the key 'name' is missing"),
         ({"name": "x", "front": {}}, "the key 'front.size' is missing"),
-        ({"name": 5}, "name: must be a valid string, not 5"),
-        ({"name": "x", "spare": {"a": 1}}, "spare.a: must be a valid dictionary or instance of Wheel, not 1"),
+        ({"name": 5}, "name: must be a text, not 5"),
+        ({"name": "x", "spare": {"a": 1}}, "spare.a: must be a mapping of keys, not 1"),
     ],
 )
 def test_faulty_keys(data: dict[str, Any], sentence: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import math
 import re
 from pathlib import Path
@@ -118,7 +119,8 @@ def test_a_score_outside_the_range() -> None:
     result = asyncio.run(scored(ROLLOUT, SCENARIO, both, no_judge))
 
     assert {"mistakes": 12.0} == result.scores
-    assert {"marks": "ValueError: the score 12 is outside the range that its scorer declares (between 0 and 10)"} == result.score_errors
+    fault = "ValueError: the score 12 is outside the range that its scorer declares (between 0 and 10)"
+    assert {"marks": f"{fault} (test_declaration.py:{inspect.unwrap(marks).__code__.co_firstlineno})"} == result.score_errors
 
 
 def test_every_built_in_scorer_declares_its_range() -> None:

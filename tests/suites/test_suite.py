@@ -216,9 +216,9 @@ def test_overrides_come_before_the_check(folder: Folder) -> None:
         (0, "must be greater than or equal to 1, not 0"),
         (-2, "must be greater than or equal to 1, not -2"),
         (1001, "must be less than or equal to 1000, not 1001"),
-        (True, "must be a valid integer, not True"),
-        (2.5, "must be a valid integer, not 2.5"),
-        ("auto", "must be a valid integer, not 'auto'"),
+        (True, "must be a whole number, not True"),
+        (2.5, "must be a whole number, not 2.5"),
+        ("auto", "must be a whole number, not 'auto'"),
     ],
 )
 def test_invalid_numbers_of_workers(folder: Folder, workers: object, refusal: str) -> None:

@@ -24,6 +24,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.capture import FORMAT
 from pytest_agentbench.lib.messages import end_with_parent
+from pytest_agentbench.lib.no_terminal import IN_A_ROLLOUT, refuse_input
 from pytest_agentbench.lib.process import ROLLOUT, end_marked, end_text
 from pytest_agentbench.lib.supervisor import signal_group
 from pytest_agentbench.rollouts.isolation import inside
@@ -44,9 +45,7 @@ from pytest_agentbench.rollouts.scores import wants_judge
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The controller handles Ctrl-C.
-    control = socket.socket(fileno=os.dup(0))
-    with open(os.devnull) as nothing:  # noqa: PTH123 - a device
-        os.dup2(nothing.fileno(), 0)
+    control = socket.socket(fileno=refuse_input(IN_A_ROLLOUT))
     end_with_parent(os.getppid(), signal.SIGTERM)
     faulthandler.enable()
     try:

@@ -22,6 +22,7 @@ from pytest_agentbench.agents.factory import brings_code, code_place
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec, json_text, messages
 from pytest_agentbench.lib.messages import end_with_parent, read_config
+from pytest_agentbench.lib.no_terminal import AT_IMPORT, refuse_input
 from pytest_agentbench.lib.process import child_environment, end_text, first_line
 from pytest_agentbench.lib.user_code import is_import_path, search_path
 from pytest_agentbench.records import Scale
@@ -79,6 +80,7 @@ def _answer() -> FromCodeCheck:
         config = read_config(CodeCheckConfig)
     except ValueError as error:
         return NotLoaded(str(error))
+    refuse_input(AT_IMPORT)
     sys.path[:] = config.sys_path
     scales: dict[str, Scale] = {}
     try:

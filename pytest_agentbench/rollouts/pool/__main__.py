@@ -12,6 +12,7 @@ import time
 
 from pytest_agentbench.lib import capture
 from pytest_agentbench.lib.messages import Listening, end_with_stdin, raise_limit, read_config, serving
+from pytest_agentbench.lib.no_terminal import IN_A_ROLLOUT, refuse_input
 from pytest_agentbench.lib.process import SESSION, end_marked
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.rollouts.pool.controller_link import ControllerPipe
@@ -29,21 +30,22 @@ def main() -> None:
     controller = os.getppid()
     config = read_config(PoolConfig)
     capture.install(config.settings.log_level)
-    daemon(_exit_after_stdin, controller, name="leave")
+    stdin = refuse_input(IN_A_ROLLOUT)
+    daemon(_exit_after_stdin, stdin, controller, name="leave")
     gc.freeze()  # Imported objects stay, so collections need not scan them again.
-    is_orphan = asyncio.run(_serve(config, socket.socket(fileno=config.listener)))
+    is_orphan = asyncio.run(_serve(config, stdin, socket.socket(fileno=config.listener)))
     if is_orphan:
         _end_leftovers()
     gc.freeze()  # Collections at the end of the interpreter need not scan what agents and scorers have imported.
 
 
-async def _serve(config: PoolConfig, listener: socket.socket) -> bool:
-    """Runs the pool until the session ends or the controller dies. Returns True if the controller died."""
+async def _serve(config: PoolConfig, stdin: int, listener: socket.socket) -> bool:
+    """Runs the pool until the session ends or the controller dies, which closes `stdin`. Returns True if the controller died."""
     sys.path[:] = config.settings.sys_path
     pool = Pool(config)
     watchdog = Watchdog(ControllerPipe(config.pipe), pool.runner.longest_s)
     watchdog.start()
-    end_with_stdin(asyncio.get_running_loop(), pool.finished)
+    end_with_stdin(asyncio.get_running_loop(), pool.finished, stdin)
     serving(Listening(listener.getsockname()[1]))
     await pool.serve(listener)
     watchdog.stop()
@@ -52,12 +54,12 @@ async def _serve(config: PoolConfig, listener: socket.socket) -> bool:
     return is_orphan
 
 
-def _exit_after_stdin(controller: int) -> None:
-    """Waits until stdin closes, and exits GRACE seconds later.
+def _exit_after_stdin(stdin: int, controller: int) -> None:
+    """Waits until the descriptor `stdin` closes, and exits GRACE seconds later.
 
     The event loop handles the end of stdin, too, but not while an agent blocks it, and it does not exit before the agents' threads do.
     """
-    while os.read(sys.stdin.fileno(), 4096):
+    while os.read(stdin, 4096):
         pass
     time.sleep(GRACE)
     if os.getppid() != controller:  # A live controller ends the leftovers itself after the pool's end, and counts them.

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.errors import AgentbenchError, ConfigError, MissingData
+from pytest_agentbench.errors import AgentbenchError, ConfigError, MissingData, did_you_mean
 from pytest_agentbench.lib.file_system import folder_sha256
 from pytest_agentbench.lib.user_code import TimeIsOver, check_takes, interrupted_after, load_object, options_of, with_options
 from pytest_agentbench.suites.datasets import hle_hub
@@ -116,7 +116,8 @@ def _reader(spec: DatasetSpec, folder: Path) -> tuple[Callable[..., Any], list[P
             raise MissingData(f"the data file {path} does not exist: {GATED[spec.format]}")
         if not path.is_file():
             fault = "is a folder" if path.is_dir() else "does not exist"
-            raise ConfigError(f"the data file {path} {fault}; see the suite's README.md for where it comes from")
+            near = did_you_mean(path.name, [each.name for each in path.parent.glob("*") if each.is_file()])
+            raise ConfigError(f"the data file {path} {fault}{near}; see the suite's README.md for where it comes from")
     check_takes(what, reader, PARAMETERS[: len(named)])
     return reader, named
 

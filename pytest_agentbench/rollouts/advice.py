@@ -1,0 +1,42 @@
+"""Says what would work, for mistakes in code of a suite whose exceptions do not say it themselves."""
+
+from __future__ import annotations
+
+import re
+
+import pytest_agentbench
+from pytest_agentbench.errors import did_you_mean
+from pytest_agentbench.llm.client import Reply
+
+LISTED = 16  # attributes that a message lists at most
+
+_NO_DICT = re.compile(r"'(\w+)' object is not subscriptable")
+
+
+def advice_on(error: BaseException) -> str:
+    """Returns what would work, to follow the text of an exception of the suite's code, or an empty text."""
+    text = str(error)
+    if "'coroutine' object" in text:
+        return "; `await` is missing before the call that returned it"
+    if isinstance(error, AttributeError) and _is_ours(type(error.obj)):
+        return f"{did_you_mean(str(error.name), _attributes(type(error.obj)))}; it has: {', '.join(_attributes(type(error.obj)))}"
+    if isinstance(error, TypeError) and (match := _NO_DICT.match(text)) and (cls := _public_class(match[1])) is not None:
+        return f"; it has attributes instead of keys: {', '.join(_attributes(cls))}"
+    return ""
+
+
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.startswith("pytest_agentbench.")
+
+
+def _public_class(name: str) -> type | None:
+    if name == Reply.__name__:  # What `llm.chat` returns
+        return Reply
+    cls = getattr(pytest_agentbench, name) if name in pytest_agentbench.__all__ else None
+    return cls if isinstance(cls, type) else None
+
+
+def _attributes(cls: type) -> list[str]:
+    """Returns the first public attributes of a class, in the order of its source."""
+    names = [*getattr(cls, "__dataclass_fields__", ()), *vars(cls)]
+    return [name for name in dict.fromkeys(names) if not name.startswith("_")][:LISTED]
