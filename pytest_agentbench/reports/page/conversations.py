@@ -184,23 +184,17 @@ class Prompt:
     def _previous(self, earlier: Sequence[Prompt]) -> int:
         """Returns the place of the previous call of this conversation, or -1 if this call begins one.
 
-        That is the last call of the same role whose whole prompt this one begins with. If there is none, it is the call whose prompt
-        begins like this one for the most messages.
+        That is the call of the same role whose prompt begins like this one for the most messages; of several such calls, the last one.
         """
-        best, most = -1, 0
-        for place in reversed(range(len(earlier))):
-            other = earlier[place]
-            if other.role == self.role and (same := shared(other.chat, self.chat)) > most:
-                best, most = place, same
-                if same == len(other.chat):
-                    break
-        return best
+        same = [shared(other.chat, self.chat) if other.role == self.role else 0 for other in earlier]
+        most = max(same, default=0)
+        return max(place for place, count in enumerate(same) if count == most) if most else -1
 
 
 def shared(one: Sequence[int], other: Sequence[int]) -> int:
     """Returns with how many equal numbers two sequences begin."""
-    count = 0
-    for count, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return count
-    return min(len(one), len(other))
+    low, high = 0, min(len(one), len(other))
+    while low < high:  # Comparing slices is faster than a loop over numbers.
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low

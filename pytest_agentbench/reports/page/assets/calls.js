@@ -72,12 +72,12 @@ function exchangeTitle(call, place) {
 function exchangeBody(at, call) {
   const { detail } = at;
   const error = call.error ? el("p", { class: "bad" }, `${call.error}${call.status ? ` (HTTP ${call.status})` : ""}: ${call.why}`) : null;
-  if (!call.asked) return [error, el("p", { class: "soft" }, `The request is missing: ${call.missing}.`)];
+  if (!call.asked) return [error, el("p", { class: "soft aside" }, `The request is missing: ${call.missing}.`)];
   const prompt = promptOf(at.attempt, at.place).map(detail.value), names = namesOf(prompt);
   const replied = call.replied ? call.replied.messages.map(number => message(detail.value(number))) : [];
   return [...requestParts(at, call, prompt, names), replied.length ? el("h4", { class: "turn" }, "reply") : null,
     replied.length ? el("ol", { class: "transcript" }, replied) : null, error,
-    replied.length || error ? null : el("p", { class: "soft" }, call.replied ? "The reply has no message." : "The reply was not kept."),
+    replied.length || error ? null : el("p", { class: "soft aside" }, call.replied ? "The reply has no message." : "The reply was not kept."),
     el("div", { class: "raws" }, fold("Request as JSON", () => copyable(json(bodyOf(at)))),
       call.replied ? fold("Reply as JSON", () => copyable(json(replyOf(detail, call)))) : null, fold("curl", () => copyable(curlOf(at))))];
 }
@@ -91,9 +91,9 @@ function requestParts(at, call, prompt, names) {
   const show = (each, place) => message(each, names, before >= 0 && isNew(place) ? "new" : "");
   return [el("h4", { class: "turn" }, "request"),
     known ? fold(`${counted(known, "message")} that call ${before + 1} had or answered`, () => el("ol", { class: "transcript" }, prompt.slice(0, known).map(show)), { class: "earlier" }) : null,
-    dropped > 0 ? el("p", { class: "soft" }, `Without the last ${counted(dropped, "message")} of call ${before + 1}.`) : null,
+    dropped > 0 ? el("p", { class: "soft aside" }, `The last ${dropped === 1 ? "message" : counted(dropped, "message")} of call ${before + 1} ${dropped === 1 ? "is" : "are"} not in this request.`) : null,
     known < prompt.length ? el("ol", { class: "transcript" }, prompt.slice(known).map((each, place) => show(each, place + known)))
-      : el("p", { class: "soft" }, prompt.length ? "No new message." : "The request has no messages.")];
+      : el("p", { class: "soft aside" }, prompt.length ? "No new message." : "The request has no messages.")];
 }
 
 /** Returns a function that says whether the message at a place of the prompt is neither in the request nor in the reply before it. */
