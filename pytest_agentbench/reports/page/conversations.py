@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.kept_values import FILE
 from pytest_agentbench.records import Json, KeptCall
 from pytest_agentbench.reports.page.blocks import ValueTable, block_text
 from pytest_agentbench.runs.conversations import Conversations, NotKept, dialect_of
 from pytest_agentbench.tap.dialects import Dialect
 
-UNREADABLE = (NotKept, ConfigError, OSError, ValueError)
+UNREADABLE = (NotKept, OSError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,15 @@ class NumberedRollouts:
 
     def _reader(self) -> Conversations:
         if self._opened is None:
-            self._opened = Conversations(self._directory)
+            try:
+                self._opened = Conversations(self._directory)
+            except ConfigError as error:
+                raise NotKept(f"the run has no {FILE}") from error
         return self._opened
+
+    def _why(self, error: Exception) -> str:
+        """Returns the message of an error without the path of the run, because a page is sent to others."""
+        return str(error).replace(f"{self._directory}/", "")
 
     def _transcript(self, detail: Json) -> list[int]:
         if not detail["conversation"]:
@@ -75,7 +83,7 @@ class NumberedRollouts:
                 known["asked"] = {"form": form, **prompt.after(asked)}
             except UNREADABLE as error:
                 prompt = Prompt(call["role"], [], [])
-                known["asked"], known["missing"] = None, str(error)
+                known["asked"], known["missing"] = None, self._why(error)
             asked.append(prompt)
             result.append({**known, "replied": self._reply(ids)})
         return result
@@ -138,7 +146,7 @@ class NumberedRollouts:
         try:
             return self._reader().value(id)
         except UNREADABLE as error:
-            return {"role": "not kept", "content": str(error)}
+            return {"role": "not kept", "content": self._why(error)}
 
     def _converted(self, dialect: Dialect, field: str, id: str) -> list[Any]:
         return _in_chat_form(dialect, field, self._readable(id))

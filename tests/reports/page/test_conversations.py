@@ -67,7 +67,10 @@ def test_values_of_a_dropped_block_are_numbered_again(tmp_path: Path) -> None:
 
 
 def test_a_part_that_is_missing(tmp_path: Path) -> None:
-    """If a line of messages.jsonl is damaged, the message says so in its place, and the others are shown."""
+    """If a line of messages.jsonl is damaged, the message says so in its place, and the others are shown.
+
+    Without the file, each call has the reason.
+    """
     details = details_of(tmp_path, [talk(1)])
     file = tmp_path / "messages.jsonl"
     file.write_bytes(file.read_bytes().replace(b"message 1 message 1", b"massage 1 message 1", 1))
@@ -76,7 +79,10 @@ def test_a_part_that_is_missing(tmp_path: Path) -> None:
     (made,) = block["rollouts"][0]["attempts"][0]["calls"]
     shown = [block["values"][number] for number in made["asked"]["then"]]
     assert ["user", "not kept", "user"] == [each["role"] for each in shown]
-    assert "it is damaged" in shown[1]["content"]
+    assert shown[1]["content"].startswith("messages.jsonl does not contain ")
+    file.unlink()
+    (made,) = NumberedRollouts(tmp_path).numbered(details)["attempts"][0]["calls"]
+    assert (None, "the run has no messages.jsonl", None) == (made["asked"], made["missing"], made["replied"])
 
 
 def test_the_order_of_the_rollouts_of_a_page() -> None:

@@ -51,6 +51,7 @@ def test_a_session_is_watched(project: Project, chromium: Any) -> None:
     page.goto(f"{url}#shop-0")
 
     poll(page, "document.querySelector('dialog')?.textContent.includes('Here is what was found')")
+    assert 2 == page.locator("dialog .exchange").count()
     page.keyboard.press("Escape")
     page.fill("#filter-text", "shop-")
     page.select_option("#filter-tool", "find_item")
