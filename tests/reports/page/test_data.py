@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,12 +19,8 @@ from pytest_agentbench.reports.page.pictures import MOST, bins_of, thin
 from pytest_agentbench.reports.page.rollouts import detail
 from pytest_agentbench.runs.run_file import read_run
 from tests.made_runs import run_directory
-from tests.report_page import data_of
+from tests.report_page import data_of, unpacked
 from tests.reports.page.conftest import call, rollout
-
-
-def unpacked(block: str) -> Any:
-    return json.loads(gzip.decompress(base64.b64decode(block)))
 
 
 def test_rollouts_of_a_page(tmp_path: Path) -> None:
