@@ -8,6 +8,7 @@ import random
 import subprocess
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from pytest_agentbench.reports import page as report
 from pytest_agentbench.reports.page import PAGE, write_page
 from pytest_agentbench.reports.page.data import run_data
 from pytest_agentbench.reports.view import RunView
-from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.runs.run_file import BackendUse, read_run
 from tests.made_runs import run_directory
 from tests.reports.page.conftest import call, poll, rollout
 from tests.reports.page.test_page import CONTRAST, NAMELESS
@@ -56,9 +57,9 @@ def calls_of(directory: Path, *calls: tuple[tuple[str, Json, Json], Json]) -> tu
     return tuple(call(100 * place, kept=each.kept, **facts) for place, (each, (_, facts)) in enumerate(zip(done, calls, strict=True)))
 
 
-def written(directory: Path, *rollouts: Any) -> Path:
+def written(directory: Path, *rollouts: Any, **changes: Any) -> Path:
     """Writes a run and its messages.jsonl, which `calls_of` has written beside it, and returns the page."""
-    run_directory(directory, *rollouts)
+    run_directory(directory, *rollouts, **changes)
     (directory.with_name("kept") / "messages.jsonl").rename(directory / "messages.jsonl")
     return report.write(read_run(directory), directory)
 
@@ -159,6 +160,24 @@ def test_requests_of_every_api(tmp_path: Path, opened: Opened) -> None:
                 assert value == json.loads(raw.locator("pre").inner_text())
         assert ["A red one." in text for text in page.locator("li.new").all_inner_texts()] == [True]
         assert "What kind?" in page.inner_text("[data-exchange='1-0'] .transcript >> nth=-1")
+
+
+def test_the_command_of_another_api(tmp_path: Path, opened: Opened) -> None:
+    """The `curl` has the address of the backend or of the role's endpoint if the run knows it, and the header for the key of its API."""
+    own, expert = calls_of(tmp_path / "kept", *of_every_api(tmp_path)[2:4])
+    backend = BackendUse(name="b", note="", kind="url", served_model="m", failure="", more={"url": "http://10.0.0.1:8000/v1"})
+    calls = (own, replace(expert, role="expert", endpoint="https://example.org/v1"))
+    page = opened(written(tmp_path / "run", rollout("a", calls=calls), backend=backend), "#a")
+    poll(page, "document.querySelector('.exchange')")
+
+    page.evaluate("openCall(document.querySelector('.pane'), '1-1')")
+    page.evaluate("document.querySelectorAll('.raws details').forEach(each => { each.open = true; })")
+    poll(page, "document.querySelectorAll('.raw').length === 6")
+    commands = [text for text in page.locator(".raw pre").all_inner_texts() if text.startswith("curl")]
+    assert ["curl http://10.0.0.1:8000/v1/messages \\", "curl https://example.org/v1/messages \\"] == [
+        text.split("\n")[0] for text in commands
+    ]
+    assert all('-H "x-api-key: $API_KEY"' in text for text in commands)
 
 
 class Recorder(BaseHTTPRequestHandler):
