@@ -9,7 +9,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import json_text
@@ -32,6 +32,12 @@ class KeptRequest(Protocol):
     @property
     def kept(self) -> KeptCall | None:
         """The ids of the request and the reply in messages.jsonl, or None if nothing was kept."""
+
+
+class KeptIds(NamedTuple):
+    """A call of which only the ids of its request and reply are known."""
+
+    kept: KeptCall | None
 
 
 class ConversationReader(ABC):

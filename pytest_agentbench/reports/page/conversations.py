@@ -12,17 +12,10 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.kept_values import FILE
 from pytest_agentbench.records import Json, KeptCall
 from pytest_agentbench.reports.page.blocks import ValueTable, block_text
-from pytest_agentbench.runs.conversations import Conversations, NotKept, dialect_of
+from pytest_agentbench.runs.conversations import Conversations, KeptIds, NotKept, dialect_of
 from pytest_agentbench.tap.dialects import Dialect
 
 UNREADABLE = (NotKept, OSError, ValueError)
-
-
-@dataclass(frozen=True)
-class KeptIds:
-    """The ids of a call, as a reader of conversations needs them."""
-
-    kept: KeptCall | None
 
 
 class NumberedRollouts:
@@ -73,7 +66,7 @@ class NumberedRollouts:
             return []
 
     def _calls(self, calls: Sequence[Json]) -> list[Json]:
-        asked: list[Prompt] = []
+        asked: list[NumberedPrompt] = []
         result = []
         for call in calls:
             ids = KeptIds(KeptCall(*call["kept"]) if call["kept"] else None)
@@ -82,13 +75,13 @@ class NumberedRollouts:
                 form, prompt = self._request(ids, call["role"])
                 known["asked"] = {"form": form, **prompt.after(asked)}
             except UNREADABLE as error:
-                prompt = Prompt(call["role"], [], [])
+                prompt = NumberedPrompt(call["role"], [], [])
                 known["asked"], known["missing"] = None, self._why(error)
             asked.append(prompt)
             result.append({**known, "replied": self._reply(ids)})
         return result
 
-    def _request(self, call: KeptIds, role: str) -> tuple[int, Prompt]:
+    def _request(self, call: KeptIds, role: str) -> tuple[int, NumberedPrompt]:
         """Returns the number of a request without its messages, and the prompt. Raises one of UNREADABLE."""
         reader = self._reader()
         form = reader.stored_form(call)
@@ -96,12 +89,12 @@ class NumberedRollouts:
         ids = reader.message_ids(call.kept.prompt if call.kept else "")
         raw, dialect = [self._item(id) for id in ids], dialect_of(form)
         if dialect is None or "body" not in form:
-            return number, Prompt(role, raw, raw)
+            return number, NumberedPrompt(role, raw, raw)
         field = _field(form)
         chat = self._numbers(f"instructions/{call.kept and call.kept.request}", lambda: dialect.chat_request(self._fixed_body(form)))
         for id in ids:
             chat += self._numbers(f"{field}/{id}", functools.partial(self._converted, dialect, field, id))
-        return number, Prompt(role, raw, chat)
+        return number, NumberedPrompt(role, raw, chat)
 
     def _fixed_body(self, form: Json) -> Json:
         """Returns the body of a request without its messages, and without large parts that were not kept."""
@@ -171,14 +164,14 @@ def _in_chat_form(dialect: Dialect, field: str, item: Any) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class NumberedPrompt:
     """The messages of a request as numbers."""
 
     role: str
     raw: list[int]  # in the form of its API
     chat: list[int]  # in the form of Chat Completions
 
-    def after(self, earlier: Sequence[Prompt]) -> Json:
+    def after(self, earlier: Sequence[NumberedPrompt]) -> Json:
         """Returns the prompt as the first messages of an earlier prompt and the messages after those.
 
         `from` is the place of the earlier call, -1 for none, `same` the number of messages, and `then` has the others. `raw` is the
@@ -189,7 +182,7 @@ class Prompt:
         raw = None if self.raw == self.chat else {"same": same_raw, "then": self.raw[same_raw:]}
         return {"from": place, "same": same, "then": self.chat[same:], "raw": raw}
 
-    def _previous(self, earlier: Sequence[Prompt]) -> int:
+    def _previous(self, earlier: Sequence[NumberedPrompt]) -> int:
         """Returns the place of the previous call of this conversation, or -1 if this call begins one.
 
         That is the call of the same role whose prompt begins like this one for the most messages; of several such calls, the last one.

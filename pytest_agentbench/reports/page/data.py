@@ -131,13 +131,13 @@ class PackedRollouts:
         """Returns fields, rows and distributions in the format that the page's script reads."""
         return {"fields": FIELDS, "bins": BINS, "rows": self._rows, "distributions": self.distributions.plain()}
 
-    def blocks(self, directory: Path, mains: Json, most: int) -> Blocks:
+    def blocks(self, directory: Path, mains: Json, most: int) -> PageBlocks:
         """Returns the blocks of the page, of at most `most` characters: failed rollouts, the first trial of each scenario, the others.
 
         Within each of these three groups, those with the worst main score come first. `directory` is the directory of the run, and
         `mains` what `mains_of` returns.
         """
-        blocks = Blocks(NumberedRollouts(directory), most)
+        blocks = PageBlocks(NumberedRollouts(directory), most)
         order = sorted(range(len(self._rows)), key=lambda number: urgency(dict(zip(FIELDS, self._rows[number], strict=True)), mains))
         for number in order:
             if blocks.is_full:
@@ -156,7 +156,7 @@ def urgency(row: Json, mains: Json) -> tuple[int, int, float]:
     return group, FAILURES.get(row["status"], len(FAILURES)), float("-inf") if score is None else -score if main["falling"] else score
 
 
-class Blocks:
+class PageBlocks:
     """The blocks of a page, filled in the order of the calls of `add` until their size reaches a limit."""
 
     def __init__(self, numbered: NumberedRollouts, most: int) -> None:

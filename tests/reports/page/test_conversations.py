@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.page.conversations import NumberedRollouts
-from pytest_agentbench.reports.page.data import Blocks, urgency
+from pytest_agentbench.reports.page.data import PageBlocks, urgency
 from pytest_agentbench.reports.page.rollouts import detail
 from tests.reports.page.conftest import call, rollout
 from tests.runs.test_conversations import kept
@@ -56,7 +56,7 @@ def test_values_of_a_dropped_block_are_numbered_again(tmp_path: Path) -> None:
     details = [details_of(tmp_path, [talk(place)]) for place in range(1, 5)]
     noise = {"role": "user", "content": "".join(random.Random(3).choices("abcdefghijklmnop", k=60_000))}
     details.insert(2, details_of(tmp_path, [[noise]]))
-    blocks = Blocks(NumberedRollouts(tmp_path), 20_000)
+    blocks = PageBlocks(NumberedRollouts(tmp_path), 20_000)
     for place, each in enumerate(details):
         blocks.add(place, each)
     blocks.close()
@@ -94,7 +94,7 @@ def test_the_order_of_the_rollouts_of_a_page() -> None:
         return urgency({"suite": "shop", "variant": "default", "status": status, "scores": scores, "passed": passed, "trial": trial}, mains)
 
     ordered = [
-        *(place("agent_error", None, False, 2), place("limit", 0.9, True, 2), place("ok", 0.1, False, 2), place("ok", 0.2, False, 1)),
+        *(place("agent_error", None, False, 2), place("limit", 0.9, True, 2), place("ok", 0.1, False, 2), place("ok", 0.7, False, 1)),
         *(place("ok", 0.6, True, 1), place("ok", 0.9, True, 1), place("ok", 0.6, True, 2)),
     ]
     assert sorted(ordered) == ordered
