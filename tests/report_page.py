@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 from collections.abc import Sequence
 
@@ -20,6 +22,12 @@ def data_of(text: str) -> tuple[list[RunData], Sequence[Json]]:
         for place, run in enumerate(index["runs"])
     ]
     return runs, index["compared"]
+
+
+def unpacked(block: str) -> Json:
+    """Returns the rollouts and values of a block."""
+    content: Json = json.loads(gzip.decompress(base64.b64decode(block)))
+    return content
 
 
 def _between(text: str, opening: str) -> str:

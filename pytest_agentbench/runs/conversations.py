@@ -9,7 +9,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import json_text
@@ -34,12 +34,18 @@ class KeptRequest(Protocol):
         """The ids of the request and the reply in messages.jsonl, or None if nothing was kept."""
 
 
+class KeptIds(NamedTuple):
+    """A call of which only the ids of its request and reply are known."""
+
+    kept: KeptCall | None
+
+
 class ConversationReader(ABC):
     """Reads requests and replies from lines of messages.jsonl. Subclasses say where the lines are."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeLine] = {}
-        self._value = functools.lru_cache(maxsize=RECENT)(self._read_value)
+        self.value = functools.lru_cache(maxsize=RECENT)(self._read_value)  # value of an id; raises NotKept
 
     def prompt(self, call: KeptRequest) -> list[Any]:
         """Returns the messages of a request, as the agent sent them. Raises NotKept."""
@@ -50,11 +56,15 @@ class ConversationReader(ABC):
 
         `node` is the id of the line with the last message, for example `Rollout.conversation`. Each such line has the id of the one before.
         """
-        return [self._value(each.message) for each in reversed([*self._nodes_before(node)])]
+        return [self.value(id) for id in self.message_ids(node)]
+
+    def message_ids(self, node: str) -> list[str]:
+        """Returns the ids of the messages of a conversation, in their order. `node` is as for `messages`. Raises NotKept."""
+        return [each.message for each in reversed([*self._nodes_before(node)])]
 
     def reply(self, call: KeptRequest) -> Any:
         """Returns the complete answer of a call as the backend would have sent it without streaming, parsed. Raises NotKept."""
-        return self._value(self._id(call, "reply"))
+        return self.value(self._id(call, "reply"))
 
     def reply_messages(self, call: KeptRequest) -> list[Any]:
         """Returns the messages in the reply of a call, in the form of its API, or an error response as it is. Raises NotKept."""
@@ -93,12 +103,12 @@ class ConversationReader(ABC):
         Returns nothing for a request of an API without messages. A system prompt that was not kept is missing.
         """
         form = self.form(call)
-        dialect = _dialect(form)
+        dialect = dialect_of(form)
         return dialect.chat_request(self.parsed_body(call, form)) if dialect and "body" in form else []
 
     def chat_reply(self, call: KeptRequest) -> list[Json]:
         """Returns the messages in a reply in the form of Chat Completions: usually one, none for an error response. Raises NotKept."""
-        dialect, reply = _dialect(self.form(call)), self.reply(call)
+        dialect, reply = dialect_of(self.form(call)), self.reply(call)
         return dialect.chat_reply(reply) if dialect and isinstance(reply, dict) else []
 
     def _history(self, call: KeptRequest) -> tuple[Any, Any]:
@@ -124,10 +134,15 @@ class ConversationReader(ABC):
         `body` has its small fields, `parts` its large ones (field -> value), `left_out` the names of large ones that were not kept, and
         `written` is the style of its JSON. A request that is not JSON has `text` instead.
         """
-        form: Json = self._value(self._id(call, "request"))
+        form = self.stored_form(call)
         ids = form.get("parts", {})
-        parts = {name: self._value(id) for name, id in ids.items() if id}
+        parts = {name: self.value(id) for name, id in ids.items() if id}
         return {**form, "parts": parts, "left_out": [name for name, id in ids.items() if not id]}
+
+    def stored_form(self, call: KeptRequest) -> Json:
+        """Returns a request without its messages and large parts, as `form` does, but `parts` has their ids. Raises NotKept."""
+        form: Json = self.value(self._id(call, "request"))
+        return form
 
     def parsed_body(self, call: KeptRequest, form: Json) -> Json:
         """Returns the JSON object that is the body of a request. `form` is what the method `form` returns for it. Raises NotKept."""
@@ -150,7 +165,7 @@ class ConversationReader(ABC):
 
     def add_ids(self, call: KeptRequest, ids: set[str]) -> None:
         """Adds the ids of all lines that a request and its reply need to a set. Raises NotKept."""
-        form: Json = self._value(self._id(call, "request"))
+        form = self.stored_form(call)
         ids.update((self._id(call, "request"), self._id(call, "reply"), *filter(None, form.get("parts", {}).values())))
         for node in self._nodes_before(call.kept.prompt if call.kept else ""):
             if node.id in ids:
@@ -197,7 +212,7 @@ class ConversationReader(ABC):
             id = self._nodes[id].before
 
 
-def _dialect(form: Json) -> Dialect | None:
+def dialect_of(form: Json) -> Dialect | None:
     """Returns the API of a request, or None for a request that is no LLM call."""
     return DIALECTS.get(str(form["path"]).partition("?")[0])
 

@@ -13,6 +13,7 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.runs.journal import read_journal
 from tests.project import Project
+from tests.report_page import data_of, unpacked
 
 Capture = pytest.CaptureFixture[str]
 
@@ -99,7 +100,7 @@ def test_the_header_says_what_is_kept(project: Project) -> None:
 
 @pytest.mark.parametrize("without", [False, True])
 def test_shared(shop: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, without: bool) -> None:
-    """An archive has the file, redacted once more, and says so; or it does not have it."""
+    """An archive has the file, redacted once more, and says so; or neither the file nor the page in it has requests."""
     monkeypatch.setenv("SHOP_API_KEY", "Here is what was found")
 
     assert 0 == main(["share", *(["--without-messages"] if without else [])])
@@ -109,6 +110,16 @@ def test_shared(shop: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         tar.extractall(tmp_path, filter="data")
     archive = tmp_path / shop.directory.name
     assert without is not (archive / "messages.jsonl").exists()
+    (page,), _ = data_of((archive / "report.html").read_text(encoding="utf-8"))
+    asked = [
+        call["asked"]
+        for block in page.blocks
+        for rollout in unpacked(block)["rollouts"]
+        for attempt in rollout["attempts"]
+        for call in attempt["calls"]
+    ]
+    assert without is (None in asked)
+    assert without is not any(asked)
     if not without:
         assert "Here is what was found" not in (archive / "messages.jsonl").read_text()
         replies = [Conversations(archive).reply(call)["choices"][0]["message"]["content"] for call in calls(archive)]

@@ -10,7 +10,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.page.data import PackedRollouts, RunData, keys_of, packed_data, run_data
+from pytest_agentbench.reports.page.data import MOST, PackedRollouts, RunData, keys_of, packed_data, run_data
 from pytest_agentbench.reports.page.layout import RolloutLinks, folded_html, page, run_html
 from pytest_agentbench.reports.page.pictures import compared_runs, intervals, intervals_against_reference
 from pytest_agentbench.reports.sections import document
@@ -33,7 +33,7 @@ def write(run: Run, directory: Path, packed: PackedRollouts | None = None) -> Pa
 def write_several(directories: Sequence[Path], path: Path, on_damage: Callable[[str], None]) -> Path:
     """Writes a page about several runs, which also compares them with the first one. Raises ConfigError and OSError."""
     runs = [read_run(directory) for directory in directories]
-    data = [readable(run, directory, on_damage) for run, directory in zip(runs, directories, strict=True)]
+    data = [readable(run, directory, on_damage, MOST // len(runs)) for run, directory in zip(runs, directories, strict=True)]
     compared, texts = [each for run in runs for each in intervals(run)], []
     if len(runs) > 1:
         from pytest_agentbench.reports.sections import runs_compared  # imported late, because a session does not need the statistics
@@ -45,10 +45,13 @@ def write_several(directories: Sequence[Path], path: Path, on_damage: Callable[[
     return write_page(views, data, compared, path, texts)
 
 
-def readable(run: Run, directory: Path, on_damage: Callable[[str], None]) -> RunData:
-    """Reads the data of a run, and reports invalid records with `on_damage`. Raises ConfigError if no record can be read."""
+def readable(run: Run, directory: Path, on_damage: Callable[[str], None], most: int) -> RunData:
+    """Reads the data of a run, with blocks of at most `most` characters. Raises ConfigError if no record can be read.
+
+    Invalid records are reported with `on_damage`.
+    """
     damage: list[str] = []
-    data = run_data(run, directory, damage.append)
+    data = run_data(run, directory, damage.append, most)
     if damage and not data.index["rows"]:
         again = shlex.join(run.command) or "pytest"
         raise ConfigError(f"this version cannot read any record of {directory / JOURNAL}: {damage[0]}; repeat the run with `{again}`")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.foreign import USUAL
-from pytest_agentbench.lib.json_text import whole_characters
 from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
+from pytest_agentbench.reports.page.blocks import block_text, encoded, packed
+from pytest_agentbench.reports.page.conversations import NumberedRollouts
 from pytest_agentbench.reports.page.pictures import BINS, Distributions, server_series
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
 from pytest_agentbench.runs.builder import pass_threshold_of
@@ -24,19 +22,28 @@ from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.stats.pass_rates import PassThreshold
 
 BLOCK = 50  # rollouts in a compressed block
-LEVEL = 6  # level of gzip; the next one takes 50 % longer and saves 1 % of the size
+LARGE = 1_000_000  # characters of JSON at which a block ends even if it has fewer rollouts
+MOST = 10_000_000  # characters of all compressed blocks of a page
+ENOUGH = 0.95  # share of these at which no further block is tried, after one did not fit
+FAILURES = {"agent_error": 0, "infra_error": 1, "cancelled": 2, "limit": 3}  # status -> its place among the rollouts of a page
 
 
 @dataclass(frozen=True)
 class RunData:
-    """The data of one run in report.html. The page's script reads `index` first, and a block when the user opens a rollout in it."""
+    """The data of one run in report.html. The page's script reads `index` first, and a block when the user opens a rollout in it.
 
-    index: Json  # name, fields, rows, distributions, server
-    blocks: tuple[str, ...]  # gzip in base64: JSON lists of BLOCK rollouts, in the order of the rows
+    `contents` of the index has the numbers of the rows in each block, and `starts` the number of the first value in each block.
+    """
+
+    index: Json  # name, fields, rows, distributions, server, contents, starts
+    blocks: tuple[str, ...]  # gzip in base64: JSON of at most BLOCK rollouts and the values that no earlier block has
 
 
-def run_data(run: Run, directory: Path, on_damage: Callable[[str], None]) -> RunData:
-    """Reads the journal and the samples of a run, with one rollout in memory at a time. Without a journal there are no rows."""
+def run_data(run: Run, directory: Path, on_damage: Callable[[str], None], most: int = MOST) -> RunData:
+    """Reads the journal, the messages and the samples of a run. Without a journal there are no rows.
+
+    `most` is the largest number of characters of its blocks.
+    """
     from pytest_agentbench.metrics.frame_reader import FrameReader  # imports numpy
 
     packing, reader = PackedRollouts(pass_thresholds_of(run)), FrameReader()
@@ -45,13 +52,21 @@ def run_data(run: Run, directory: Path, on_damage: Callable[[str], None]) -> Run
             packing.add(rollout)
             reader.add(rollout)
     packing.distributions.add(reader.frame())
-    return packed_data(run, directory, packing)
+    return packed_data(run, directory, packing, most)
 
 
-def packed_data(run: Run, directory: Path, packing: PackedRollouts) -> RunData:
-    """Returns the data of a run from its packed rollouts. Reads the samples of its server metrics from `directory`."""
-    server = server_series(directory, packing.table.began)
-    return RunData({"name": run.id, "mains": mains_of(run), **packing.index(), "server": server}, packing.blocks())
+def packed_data(run: Run, directory: Path, packing: PackedRollouts, most: int = MOST) -> RunData:
+    """Returns the data of a run from its packed rollouts. Reads its messages and the samples of its server metrics from `directory`."""
+    server, mains = server_series(directory, packing.table.began), mains_of(run)
+    blocks = packing.blocks(directory, mains, most)
+    places = {"contents": blocks.contents, "starts": blocks.starts, "urls": urls_of(run)}
+    return RunData({"name": run.id, "mains": mains, **packing.index(), **places, "server": server}, tuple(blocks.texts))
+
+
+def urls_of(run: Run) -> Json:
+    """Returns variant -> base URL of its backend, for those whose URL is known after the run."""
+    variants = {suite.variant for suite in run.suites.values()}
+    return {name: url for name in sorted(variants) if isinstance(url := run.backend.described(name).get("url"), str)}
 
 
 def keys_of(data: RunData) -> list[RolloutKey]:
@@ -95,7 +110,7 @@ class PageTable:
 
 
 class PackedRollouts:
-    """Collects rollouts as table rows and compressed blocks.
+    """Collects rollouts as table rows and compressed details, and makes the blocks of the page from them.
 
     The caller must also add the same rollouts to `distributions`, as a frame (a table of rollouts and their calls).
     """
@@ -103,35 +118,87 @@ class PackedRollouts:
     def __init__(self, pass_thresholds: Mapping[str, PassThreshold | None]) -> None:
         self.table, self.distributions = PageTable(pass_thresholds), Distributions()
         self._rows: list[list[Any]] = []
-        self._open: list[Json] = []
-        self._blocks: list[str] = []
+        self._details: list[bytes] = []  # JSON of the details of each row, compressed
 
     def add(self, rollout: Rollout) -> None:
         """Adds a rollout of a scenario. Other kinds, such as primers (calls that fill the prefix cache), are ignored."""
         if rollout.kind != "scenario":
             return
         self._rows.append(self.table.row(rollout))
-        self._open.append(detail(with_cut_reasons(rollout, USUAL.reason)))
-        if len(self._open) == BLOCK:
-            self._blocks.append(packed(self._open))
-            self._open = []
+        self._details.append(zlib.compress(encoded(detail(with_cut_reasons(rollout, USUAL.reason))).encode(), 1))
 
     def index(self) -> Json:
         """Returns fields, rows and distributions in the format that the page's script reads."""
-        return {"fields": FIELDS, "block": BLOCK, "bins": BINS, "rows": self._rows, "distributions": self.distributions.plain()}
+        return {"fields": FIELDS, "bins": BINS, "rows": self._rows, "distributions": self.distributions.plain()}
 
-    def blocks(self) -> tuple[str, ...]:
-        return (*self._blocks, *([packed(self._open)] if self._open else []))
+    def blocks(self, directory: Path, mains: Json, most: int) -> PageBlocks:
+        """Returns the blocks of the page, of at most `most` characters: failed rollouts, the first trial of each scenario, the others.
+
+        Within each of these three groups, those with the worst main score come first. `directory` is the directory of the run, and
+        `mains` what `mains_of` returns.
+        """
+        blocks = PageBlocks(NumberedRollouts(directory), most)
+        order = sorted(range(len(self._rows)), key=lambda number: urgency(dict(zip(FIELDS, self._rows[number], strict=True)), mains))
+        for number in order:
+            if blocks.is_full:
+                break
+            blocks.add(number, json_text.loads(zlib.decompress(self._details[number])))
+        blocks.close()
+        return blocks
 
 
-def packed(value: Sequence[Json]) -> str:
-    """Encodes values as JSON, compresses it, and returns it as base64. Equal values give equal texts."""
-    return base64.b64encode(gzip.compress(encoded(value).encode(), LEVEL, mtime=0)).decode()
+def urgency(row: Json, mains: Json) -> tuple[int, int, float]:
+    """Returns the place of a rollout among those that a page contains whole, from its row. Lower values come first."""
+    main = mains.get(row["suite"] if row["variant"] == "default" else f"{row['suite']}-{row['variant']}", {})
+    score = row["scores"].get(main.get("score"))
+    failed = row["status"] in FAILURES or row["passed"] is False
+    group = 0 if failed else 1 if row["trial"] == 1 else 2
+    return group, FAILURES.get(row["status"], len(FAILURES)), float("-inf") if score is None else -score if main["falling"] else score
 
 
-def encoded(value: Any) -> str:
-    """Encodes a value as JSON in valid UTF-8. Objects of user code are converted to strings."""
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:  # objects in settings of an agent, lone surrogates, or integers longer than 64 bits
-        return whole_characters(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
+class PageBlocks:
+    """The blocks of a page, filled in the order of the calls of `add` until their size reaches a limit."""
+
+    def __init__(self, numbered: NumberedRollouts, most: int) -> None:
+        """`most` is the largest number of characters of all blocks."""
+        self.texts: list[str] = []  # gzip in base64
+        self.contents: list[list[int]] = []  # the numbers of the rows in each block
+        self.is_full = False
+        self._numbered, self._most = numbered, most
+        self._open: list[Json] = []  # rollouts of the open block, with numbers
+        self._waiting: list[tuple[int, Json]] = []  # rows and details of the same rollouts
+        self._size = self._room = 0
+
+    @property
+    def starts(self) -> list[int]:
+        """The number of the first value in each block."""
+        return self._numbered.values.starts
+
+    def add(self, number: int, details: Json) -> None:
+        """Adds the details of the rollout with this row, which are on the page if their block fits into it."""
+        rollout = self._numbered.numbered(details)
+        self._waiting.append((number, details))
+        self._open.append(rollout)
+        self._room += len(encoded(rollout))
+        if len(self._open) == BLOCK or self._room + self._numbered.values.open_size > LARGE:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the open block. If it does not fit, each of its rollouts is tried alone, and those that do not fit are left out."""
+        if not self._open:
+            return
+        text, waiting = packed(block_text(self._open, self._numbered.values.texts())), self._waiting
+        self._open, self._waiting, self._room = [], [], 0
+        if self._size + len(text) <= self._most:
+            self.texts.append(text)
+            self.contents.append([number for number, _ in waiting])
+            self._size += len(text)
+            self._numbered.values.close()
+            return
+        self._numbered.values.drop()
+        if len(waiting) == 1:
+            self.is_full = self._size > self._most * ENOUGH
+        for number, each in waiting if len(waiting) > 1 else ():
+            if not self.is_full:
+                self.add(number, each)
+                self.close()

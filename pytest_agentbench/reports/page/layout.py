@@ -18,7 +18,8 @@ from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import AnyBlock, Bullets, Content, Document, Fact, Level, Measure, Note, Section, Table, plain
 from pytest_agentbench.reports.html import Address, HtmlLayout, PlacedBlock, blocks_html, no_address, text
-from pytest_agentbench.reports.page.data import RunData, encoded
+from pytest_agentbench.reports.page.blocks import encoded
+from pytest_agentbench.reports.page.data import RunData
 
 LONGEST = 300  # maximum characters of an address; rollouts with longer names have no links
 
@@ -126,7 +127,7 @@ def _card(each: AnyBlock) -> str:
 
 
 #: The files of the script in their order. While a file is loaded, it may only call functions of earlier files.
-SCRIPTS = ("dom", "data", "charts", "timeline", "rollout", "table", "speed", "compare", "main")
+SCRIPTS = ("dom", "data", "charts", "timeline", "messages", "calls", "rollout", "table", "speed", "compare", "main")
 LIVE = ("live",)  # further files for the page of a running session
 #: Parts of the page that the script fills, and their titles.
 SECTIONS: Mapping[str, str] = {"scenarios": "Scenarios", "compare": "Comparison", "speed": "Speed"}

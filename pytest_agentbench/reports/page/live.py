@@ -13,13 +13,15 @@ from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib import codec
+from pytest_agentbench.lib import codec, json_text
 from pytest_agentbench.lib.checked_lines import opened
 from pytest_agentbench.lib.file_system import lock
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.html import no_address
-from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, encoded, main, mains_of, pass_thresholds_of
+from pytest_agentbench.reports.page.blocks import encoded
+from pytest_agentbench.reports.page.conversations import NumberedRollouts
+from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, main, mains_of, pass_thresholds_of, urls_of
 from pytest_agentbench.reports.page.layout import RolloutLinks, page, run_html
 from pytest_agentbench.reports.page.pictures import Distributions, intervals, server_series
 from pytest_agentbench.reports.page.rollouts import detail
@@ -57,7 +59,7 @@ class LiveRun:
     def page(self) -> str:
         """Returns the HTML of the page without rows. Its script gets them from `news`."""
         with self._lock:
-            index = {"name": self.directory.name, "mains": {}, "server": [], **PackedRollouts({}).index()}
+            index = {"name": self.directory.name, "mains": {}, "urls": {}, "server": [], **PackedRollouts({}).index()}
             return page(self.directory.name, self._records.html(self._phase()), [RunData(index, ())], [], live=True)
 
     def news(self, generation: str, state: str, after: int) -> str:
@@ -81,6 +83,7 @@ class LiveRun:
         contents = self._records
         rest = {
             "mains": contents.mains,
+            "urls": urls_of(contents.run) if contents.run else {},
             "distributions": contents.distributions.plain(),
             "server": contents.server,
             "compared": intervals(contents.run) if contents.run else [],
@@ -92,10 +95,13 @@ class LiveRun:
         return f'{encoded({**head, **rest})[:-1]},"rows":[{",".join(contents.rows[after : after + AT_ONCE])}]}}'
 
     def rollout(self, number: int) -> str:
-        """Returns the rollout of a row as JSON. Raises IndexError for an unknown row, and OSError or ValueError if it is unreadable."""
+        """Returns a block with the rollout of a row as JSON.
+
+        Raises IndexError for an unknown row, and OSError or ValueError if it is unreadable.
+        """
         with self._lock:
             rollout = self._records.record(number)
-        return encoded(detail(rollout))
+        return NumberedRollouts(self.directory).alone(json_text.loads(encoded(detail(rollout)).encode()))
 
     def _reload(self) -> None:
         """Reads everything again if a session has started or ended since the last call."""

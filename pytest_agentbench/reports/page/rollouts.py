@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean, median
@@ -56,9 +57,13 @@ def row(rollout: Rollout, pass_threshold: PassThreshold | None, calendar: Calend
 
 
 def detail(rollout: Rollout) -> Json:
-    """Returns the details of a rollout: messages, expected and actual tools, scores, attempts and timings."""
+    """Returns the details of a rollout: messages, expected and actual tools, scores, attempts and timings.
+
+    Requests and replies of calls, and the messages if they are there too, are ids in messages.jsonl. `conversations` reads them.
+    """
     return {
-        "messages": rollout.messages,
+        "messages": () if rollout.conversation else rollout.messages,
+        "conversation": rollout.conversation,
         "expected": rollout.expected if has_labels(rollout) else None,
         "tools": [_tool(call) for call in rollout.tool_calls],
         "answer": rollout.answer,
@@ -122,16 +127,19 @@ def _verification(rollout: Rollout) -> Json | None:
 
 
 def _attempt(attempt: Attempt, rollout: Rollout) -> Json:
-    """Returns an attempt with its calls and spans, in milliseconds from its start. Only the spans of the last attempt are known."""
+    """Returns an attempt with its calls, in the order of time, and spans, in milliseconds from its start.
+
+    Only the spans of the last attempt are known.
+    """
     began = _beginning(attempt)
-    calls = [_call(call, began) for call in (*attempt.calls, *attempt.other_calls)]
+    ordered = sorted((*attempt.calls, *attempt.other_calls), key=lambda call: call.begun_ns)
     last = attempt.attempt == rollout.attempt
     return {
         "attempt": attempt.attempt,
         "status": attempt.status,
         "reason": attempt.reason,
         "ms": _since(attempt.ended_ns, began) if attempt.ended_ns else None,
-        "calls": calls,
+        "calls": [_call(call, began) for call in ordered],
         "spans": [*_spans(rollout, began)] if last else [],
     }
 
@@ -152,6 +160,9 @@ def _call(call: LLMCall, began: int) -> Json:
     first = output[0].at_ns if output else None
     return {
         "role": call.role,
+        "endpoint": call.endpoint,
+        "api": call.dialect,
+        "kept": dataclasses.astuple(call.kept) if call.kept else None,
         "at": [_since(timestamp, began) for timestamp in (call.called_ns or call.received_ns, call.sent_ns, first, call.ended_ns)],
         "stamps": [round(later.at_ns / TICK_NS) - round(earlier.at_ns / TICK_NS) for earlier, later in pairwise(output)],
         "held": round(call.held_ns / 1e6, 1),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from pytest_agentbench.lib.kept_values import NodeLine, ValueLine, parsed
 from pytest_agentbench.records import Json, KeptCall, Rollout, kept_calls
-from pytest_agentbench.runs.conversations import ConversationReader, NotKept
+from pytest_agentbench.runs.conversations import ConversationReader, KeptIds, NotKept
 from pytest_agentbench.tap.conversations import ConversationKeeper, KeptBytes
 
 
@@ -23,12 +22,6 @@ class UnwrittenConversations(ConversationReader):
         if id not in self._lines:
             raise NotKept(f"the request or reply {id} was not kept")
         return self._lines[id]
-
-
-class KeptIds(NamedTuple):
-    """A call of which only the ids of its request and reply are known."""
-
-    kept: KeptCall
 
 
 def last_conversation(calls: Sequence[KeptCall], lines: Iterable[bytes]) -> list[Json]:

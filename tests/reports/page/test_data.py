@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,24 +19,24 @@ from pytest_agentbench.reports.page.pictures import MOST, bins_of, thin
 from pytest_agentbench.reports.page.rollouts import detail
 from pytest_agentbench.runs.run_file import read_run
 from tests.made_runs import run_directory
-from tests.report_page import data_of
+from tests.report_page import data_of, unpacked
 from tests.reports.page.conftest import call, rollout
 
 
-def unpacked(block: str) -> Any:
-    return json.loads(gzip.decompress(base64.b64decode(block)))
-
-
-def test_rows_and_blocks_are_in_one_order(tmp_path: Path) -> None:
-    """Row n is rollout n % 50 of block n // 50, with its whole texts. A page can be decoded to the original data."""
-    run_directory(tmp_path / "run", *(rollout(f"s-{number}", number / 60) for number in range(60)))
+def test_rollouts_of_a_page(tmp_path: Path) -> None:
+    """`contents` has the row of each rollout in a block, the worst first. Messages are numbers of values, each of which is there once."""
+    question = {"role": "user", "content": "The same question"}
+    run_directory(tmp_path / "run", *(rollout(f"s-{number}", number / 60, messages=(question,)) for number in range(60)))
     text = page.write(read_run(tmp_path / "run"), tmp_path / "run").read_text(encoding="utf-8")
     (run,), _ = data_of(text)
 
     row = dict(zip(run.index["fields"], run.index["rows"][55], strict=True))
     assert ("s-55", True, 22.0 - 4.0, 4) == (row["id"], row["passed"], row["ttft"], row["tokens"])
-    assert "Is there a lamp, s-55?" == unpacked(run.blocks[1])[5]["messages"][0]["content"]
-    assert [50, 10] == [len(unpacked(block)) for block in run.blocks]
+    blocks = [unpacked(block) for block in run.blocks]
+    assert [[*range(50)], [*range(50, 60)]] == run.index["contents"]
+    assert [50, 10] == [len(block["rollouts"]) for block in blocks]
+    assert [[question], []] == [block["values"] for block in blocks]
+    assert ([0, 1], [0], [0]) == (run.index["starts"], blocks[1]["rollouts"][5]["messages"], blocks[1]["rollouts"][5]["needs"])
 
 
 def test_a_call_on_the_timeline() -> None:

@@ -50,7 +50,8 @@ def test_a_session_is_watched(project: Project, chromium: Any) -> None:
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{url}#shop-0")
 
-    poll(page, "document.querySelector('dialog .transcript')?.textContent.includes('Here is what was found')")
+    poll(page, "document.querySelector('dialog')?.textContent.includes('Here is what was found')")
+    assert 2 == page.locator("dialog .exchange").count()
     page.keyboard.press("Escape")
     page.fill("#filter-text", "shop-")
     page.select_option("#filter-tool", "find_item")

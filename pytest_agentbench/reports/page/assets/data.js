@@ -1,7 +1,7 @@
 // The data of the page: the rows of all runs, the scenarios made from them, and whole rollouts, which are decompressed when the user opens one.
 
 const page = { runs: [], rows: [], scenarios: [], compared: [], sides: [], suitesOf: new Map(), drawn: new Set() };
-const blocks = new Map(); // "run-block" -> promise of its rollouts
+const blocks = new Map(); // "run-block" -> promise of the block
 
 /** Reads the index from the page. */
 function takeIndex(index) {
@@ -82,16 +82,38 @@ function differences(row) {
   return [missing, extra.filter(name => !row.expected.includes(name))];
 }
 
-/** Returns the promise of a whole rollout. */
+/** Returns the promise of a whole rollout, or of null if the page does not contain it. */
 async function detailOf(row) {
-  if (page.live) return askedDetail(row);
-  const size = page.runs[row.run].block;
-  const key = `${row.run}-${Math.floor(row.number / size)}`;
-  if (!blocks.has(key)) blocks.set(key, unpack(key));
-  return (await blocks.get(key))[row.number % size];
+  if (page.live) {
+    const { rollouts: [rollout], values } = await askedDetail(row);
+    return { ...rollout, value: number => values[number] };
+  }
+  const run = page.runs[row.run], place = placesOf(run).get(row.number);
+  if (!place) return null;
+  const rollout = (await blockOf(row.run, place[0])).rollouts[place[1]];
+  await Promise.all(rollout.needs.map(number => blockOf(row.run, number)));
+  return { ...rollout, value: number => run.values[number] };
 }
 
-/** Decompresses the rollouts of a block: base64, gzip, JSON. */
+/** Returns row number -> [block, place in it] for the rollouts that the page contains. */
+function placesOf(run) {
+  run.places ??= new Map(run.contents.flatMap((rows, block) => rows.map((row, place) => [row, [block, place]])));
+  return run.places;
+}
+
+/** Returns the promise of a block. Its values are then in the list of the run. */
+function blockOf(run, number) {
+  const key = `${run}-${number}`;
+  if (!blocks.has(key)) blocks.set(key, unpack(key).then(block => {
+    const { starts, values = [] } = page.runs[run];
+    block.values.forEach((value, place) => { values[starts[number] + place] = value; });
+    page.runs[run].values = values;
+    return block;
+  }));
+  return blocks.get(key);
+}
+
+/** Decompresses a block: base64, gzip, JSON. */
 async function unpack(key) {
   const text = document.getElementById(`block-${key}`).textContent;
   const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
@@ -99,7 +121,16 @@ async function unpack(key) {
   return JSON.parse(await new Response(stream).text());
 }
 
-const SECTIONS = ["top", "first", "live", "scenarios", "speed", "compare", "rollout", "index"];
+/** Says which rollouts the page contains whole, or returns null if it has all of them. */
+function containedNote() {
+  const whole = page.live ? page.rows.length : page.runs.reduce((sum, run) => sum + placesOf(run).size, 0);
+  if (whole === page.rows.length) return null;
+  const commands = [el("code", {}, "agentbench show RUN ID"), " prints any other one, and ", el("code", {}, "agentbench watch RUN"), " serves a page that shows all."];
+  return el("p", { class: "soft", id: "contained" }, `The page contains the conversations and timelines of ${whole.toLocaleString("en")} of ${page.rows.length.toLocaleString("en")} rollouts: `,
+    "the failed and the worst ones, then the first trial of each scenario, then others. ", commands);
+}
+
+const SECTIONS = ["top", "first", "live", "scenarios", "speed", "compare", "rollout", "index", "contained"];
 
 /** Returns the part of the address after # for a rollout: its id, with the suite before it if the id is ambiguous. */
 function linkOf(row) {

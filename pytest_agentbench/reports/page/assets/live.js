@@ -32,7 +32,7 @@ async function answerOf(place) {
   return response.json();
 }
 
-/** Returns the promise of a whole rollout. */
+/** Returns the promise of a block with one rollout. */
 function askedDetail(row) {
   return answerOf(`rollout?${new URLSearchParams({ number: row.number })}`);
 }
@@ -42,7 +42,7 @@ function takeNews(news) {
   const run = page.runs[0];
   if (news.generation !== live.generation) live.received = 0;
   Object.assign(live, { generation: news.generation, state: news.state });
-  Object.assign(run, { mains: news.mains, distributions: news.distributions, server: news.server });
+  Object.assign(run, { mains: news.mains, urls: news.urls, distributions: news.distributions, server: news.server });
   page.compared = news.compared;
   page.ended = news.phase === "ended";
   for (const values of news.rows) takeRow(rowOf(run, 0, values, live.received++));

@@ -45,6 +45,7 @@ function begin() {
   document.getElementById("scenarios").hidden = false;
   showCompare();
   buildTable();
+  document.getElementById("scenarios").append(containedNote() ?? "");
   document.getElementById("speed").hidden = false;
   whenSeen("speed", buildSpeed);
   dialog.addEventListener("close", () => {

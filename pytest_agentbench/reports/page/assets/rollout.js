@@ -69,9 +69,27 @@ function walk(by) {
 /** Returns all details of a rollout. */
 function pane(row, detail, narrow) {
   const title = narrow ? el("h3", {}, besideName(row, row)) : null;
-  const facts = [statusLine(row, detail), attemptList(detail), scoreList(detail), toolLists(detail), extras(detail)];
-  return el("article", { class: narrow ? "pane" : "pane wide", "aria-label": `${row.id} ${besideName(row, row)}` },
-    el("div", { class: "when" }, title, facts), el("div", { class: "said" }, el("h3", {}, "Transcript"), transcript(detail)));
+  const article = el("article", { class: narrow ? "pane" : "pane wide", "aria-label": `${row.id} ${besideName(row, row)}` });
+  if (!detail) return furnish(article, {}, [el("div", { class: "when" }, title, rowFacts(row)), el("div", { class: "said" }, elsewhere(row))]);
+  const facts = [statusLine(row, detail), attemptList(detail, key => openCall(article, key)), scoreList(detail), toolLists(detail), extras(detail)];
+  return furnish(article, {}, [el("div", { class: "when" }, title, facts), el("div", { class: "said" }, conversation(row, detail))]);
+}
+
+/** Returns what the table knows about a rollout that the page does not contain. */
+function rowFacts(row) {
+  const scores = Object.entries(row.scores).map(([name, value]) => el("li", {}, el("b", {}, `${name} ${figure(value)}`)));
+  const names = list => el("p", {}, list.length ? list.map(name => [el("code", {}, name), " "]) : el("span", { class: "soft" }, "None."));
+  return [statusLine(row, row), el("h3", {}, "Scores"), scores.length ? el("ul", {}, scores) : el("p", { class: "soft" }, "None."),
+    row.expected ? [el("h3", {}, "Expected tools"), names(row.expected)] : null, el("h3", {}, "Called tools"), names(row.actual)];
+}
+
+/** Says how to see a rollout that the page does not contain. */
+function elsewhere(row) {
+  const run = page.runs[row.run].name;
+  return [row.question ? [el("h3", {}, "Question"), long(row.question)] : null,
+    el("p", {}, "The page does not contain the conversation and the timeline of this rollout, because it would be too large. This command prints them:"),
+    copyable(`agentbench show ${quoted(run)} ${quoted(decodeURIComponent(linkOf(row)))}`),
+    el("p", {}, "This command serves a page that shows them:"), copyable(`agentbench watch ${quoted(run)}`)];
 }
 
 function statusLine(row, detail) {
@@ -122,11 +140,11 @@ function toolItem(good, word, name, parameters, about) {
     parameters && Object.keys(parameters).length ? long(json(parameters)) : null, about ? el("div", { class: "soft" }, long(about, "span")) : null);
 }
 
-/** Returns a timeline for each attempt, the last one first. */
-function attemptList(detail) {
+/** Returns a timeline for each attempt, the last one first. A click on a call passes the key of its exchange to `openCall`. */
+function attemptList(detail, openCall) {
   return [...detail.attempts].reverse().map((attempt, place) => el("section", {},
     el("h3", {}, detail.attempts.length > 1 ? `Timeline of attempt ${attempt.attempt}` : "Timeline"),
-    place ? el("p", { class: "soft" }, `${attempt.status}: ${attempt.reason}`) : null, timeline(attempt)));
+    place ? el("p", { class: "soft" }, `${attempt.status}: ${attempt.reason}`) : null, timeline(attempt, place => openCall(exchangeKey(attempt, place)))));
 }
 
 /** Returns drafts, settings and log, all folded. */
@@ -138,37 +156,4 @@ function extras(detail) {
     Object.keys(detail.settings || {}).length ? fold("The agent's settings", long(json(detail.settings))) : null,
     detail.log ? fold("Output of the agent", long(detail.log)) : null,
   ];
-}
-
-/** Returns the messages in their order. System prompts are folded. */
-function transcript(detail) {
-  const messages = detail.messages.map(message);
-  const last = detail.messages.at(-1);
-  const answered = last && last.role === "assistant" && last.content === detail.answer;
-  return el("ol", { class: "transcript" }, messages, detail.answer && !answered ? message({ role: "answer", content: detail.answer }) : null,
-    messages.length || detail.answer ? null : el("li", { class: "soft" }, "No messages: the agent said nothing, or recorded no transcript."));
-}
-
-function message(each) {
-  const role = String(each.role ?? "message");
-  const content = each.content === null || each.content === undefined || each.content === "" ? null : long(contentText(each.content));
-  const calls = Array.isArray(each.tool_calls) ? each.tool_calls.map(callItem) : [];
-  const folded = role === "system" ? el("details", {}, el("summary", {}, "system"), content) : [el("h4", {}, role, each.name ? ` ${each.name}` : ""), content];
-  return el("li", { class: ["user", "assistant", "tool", "system"].includes(role) ? role : "other" }, folded, calls);
-}
-
-/** Returns the content of a message. Parts other than text are only named, so that nothing is loaded. */
-function contentText(content) {
-  if (!Array.isArray(content)) return json(content);
-  return content.map(part => (part && typeof part.text === "string" ? part.text : json(part))).join("\n");
-}
-
-function callItem(call) {
-  const named = (call && call.function) || call || {};
-  return el("div", { class: "call" }, el("code", {}, String(named.name ?? "tool")), long(pretty(named.arguments)));
-}
-
-/** Formats arguments with spaces if they are valid JSON, otherwise returns them unchanged. */
-function pretty(text) {
-  try { return json(JSON.parse(text)); } catch { return json(text ?? ""); }
 }

@@ -12,7 +12,7 @@ function spansOf(attempt) {
     const [called, sent, first, ended] = call.at;
     const parts = sent === null ? [["queue", called, ended]]
       : [["queue", called, sent], ["wait", sent, first ?? ended], ["decode", first ?? ended, ended]];
-    return { name: `call ${place + 1}${call.role ? ` of the ${call.role}` : ""}`, begin: called, parts, call, tokens: tokensOf(call) };
+    return { name: `call ${place + 1}${call.role ? ` of the ${call.role}` : ""}`, begin: called, parts, call, place, tokens: tokensOf(call) };
   });
   const others = attempt.spans.map(span => ({ name: span.name, begin: span.at[0], parts: [[span.kind, ...span.at]], tokens: [] }));
   return [...calls, ...others].sort((a, b) => a.begin - b.begin);
@@ -43,8 +43,8 @@ function covered(spans) {
   return sum;
 }
 
-/** Returns the chart, its buttons, and a table with its numbers. */
-function timeline(attempt) {
+/** Returns the chart, its buttons, and a table with its numbers. `openCall` gets the place of a call that the user clicks. */
+function timeline(attempt, openCall) {
   const spans = spansOf(attempt);
   const end = Math.max(1, attempt.ms ?? 0, ...spans.map(span => span.parts.at(-1)[2]));
   const whole = attempt.ms ?? end;
@@ -60,6 +60,10 @@ function timeline(attempt) {
     event.stopPropagation();
     keys[event.key]();
   });
+  holder.addEventListener("click", event => {
+    const call = event.target.closest("[data-call]");
+    if (call) openCall(Number(call.dataset.call));
+  });
   holder.addEventListener("wheel", event => {
     if (!event.ctrlKey) return;
     event.preventDefault();
@@ -70,7 +74,7 @@ function timeline(attempt) {
   return el("div", {},
     el("div", { class: "buttons" }, button("+", "zoom in", () => zoom(0.5)), button("\u2212", "zoom out", () => zoom(2)),
       button("\u2190", "earlier", () => move(-0.5)), button("\u2192", "later", () => move(0.5)), button("all", "show all", () => zoom(Infinity))),
-    holder, partsLegend(sharesOf(spans, whole), whole), callTable(attempt));
+    holder, partsLegend(sharesOf(spans, whole), whole), callTable(attempt, openCall));
 }
 
 /** Centres the view at a moment, without leaving the timeline. */
@@ -104,7 +108,7 @@ function spanBars(span, y, x, view) {
   const label = draw("text", { x: LEFT - 6, y: y + 14, "text-anchor": "end" }, name, draw("title", {}, span.name));
   const bars = parts.map(([part, from, to]) => bar(part, x, from, to, y + 3, ROW - 6, view, `${span.name}, ${PARTS[part]}: ${duration(to - from)}`));
   const failed = span.call?.error ? [draw("text", { class: "failed", x: Math.min(x(span.parts.at(-1)[2]) + 3, WIDTH - 16), y: y + 15 }, "\u2716", draw("title", {}, span.call.error))] : [];
-  return [label, ...bars, ...tokenLines(span.tokens, y, x, view), ...failed];
+  return [draw("g", { "data-call": span.place }, label, bars, tokenLines(span.tokens, y, x, view), failed)];
 }
 
 /** Draws the visible part of a rectangle. */
@@ -131,14 +135,15 @@ function partsLegend(shares, whole) {
 
 const CALL_HEADS = ["call", "prompt tokens", "of them cached", "output tokens", "to first token", "whole call", "ended"];
 
-/** Returns a table of the calls. */
-function callTable(attempt) {
+/** Returns a table of the calls. The number of a call is a button that opens its request and reply. */
+function callTable(attempt, openCall) {
   if (!attempt.calls.length) return el("p", { class: "soft" }, "No LLM call was made.");
   const cells = (call, place) => {
     const [, sent, first, ended] = call.at;
     const end = call.error ? `${call.error}${call.status ? ` (HTTP ${call.status})` : ""}: ${call.why}` : call.finish;
     const since = stamp => duration(stamp === null || sent === null || call.error ? null : stamp - sent);
-    return [`${place + 1}${call.role ? ` (${call.role})` : ""}`, ...call.tokens.map(value => figure(value)), since(first), since(ended), end || "\u2013"];
+    const name = `${place + 1}${call.role ? ` (${call.role})` : ""}`;
+    return [el("button", { type: "button", title: `open call ${place + 1}`, onclick: () => openCall(place) }, name), ...call.tokens.map(value => figure(value)), since(first), since(ended), end || "\u2013"];
   };
   return el("div", { class: "scroll" }, el("table", { class: "small" },
     el("thead", {}, el("tr", {}, CALL_HEADS.map(head => el("th", { scope: "col" }, head)))),
