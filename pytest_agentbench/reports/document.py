@@ -40,6 +40,7 @@ class Code:
 
     text: str
     kind: Literal["name", "scenario", "command"] = "name"  # Pages link scenarios. Commands are never truncated or folded.
+    url: str = ""  # a page about it, an address that is safe in markup; Markdown links it, and other renderers ignore it
 
     @property
     def shown(self) -> str:

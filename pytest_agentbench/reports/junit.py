@@ -75,7 +75,7 @@ def _details(rule: RuleResult) -> Iterator[str]:
 
 
 def unchecked_cases(rules: Iterable[tuple[str, str]], *, red: bool) -> list[Case]:
-    """Returns a test case for each rule, given as (suite, text), of a session without a gate's verdict. `red`: whether it did not succeed."""
+    """Returns a test case for each rule, given as (suite, text), of a session without a verdict of the gate. `red`: whether it failed."""
     return [Case(_name(suite, text), "error" if red else "skipped", gate_phrases.UNCHECKED) for suite, text in rules]
 
 

@@ -105,7 +105,11 @@ def _beginning(words: str) -> str:
 
 
 def _text(text: Text) -> str:
-    return "".join(code(part.shown) if isinstance(part, Code) else prose(part) for part in spans(text))
+    return "".join(_code(part) if isinstance(part, Code) else prose(part) for part in spans(text))
+
+
+def _code(part: Code) -> str:
+    return f"[{code(part.shown)}](<{part.url}>)" if part.url else code(part.shown)
 
 
 def _cell(cell: TableCell, column: Column) -> str:
