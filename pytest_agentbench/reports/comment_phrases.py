@@ -56,6 +56,11 @@ def fell(rule: RuleResult, suspect: Suspect, suite: str, page: str) -> Text:
     return (Code(suspect.scenario, "scenario", page), scores, f" ({chance})")
 
 
+def others(amount: int, ranked: bool) -> str:
+    """`and 4 more`, or `and at least 4 more` if only the first scenarios of a ranking are known. Empty if there are none."""
+    return f"and {'at least ' * ranked}{amount} more" if amount > 0 else ""
+
+
 def below(scenario: str, score: str, value: float, threshold: float, suite: str, page: str) -> Text:
     """`banking-017 tsq 0.000, threshold 0.5`: a scenario with a score below its threshold, with its page."""
     where = f"{suite} " if suite else ""

@@ -83,7 +83,7 @@ def test_five_answers(project: Project, fallen: str, monkeypatch: pytest.MonkeyP
     data = f"{blob}/{fallen}/scenarios/shop/data.json"
     lines = (project.root / "scenarios" / "shop" / "data.json").read_text().splitlines()
     possible = {f"[`shop-{n}`](<{data}#L{line_of(lines, n)}>) tsq 1.000 -> 0.000 (not significant)" for n in range(20)}
-    assert (5, "and 15 more") == (len(possible & {*answers["fell"]}), answers["fell"][-1])
+    assert (5, "and at least 5 more") == (len(possible & {*answers["fell"]}), answers["fell"][-1])
     assert answers["setup"][0].startswith("`embedded`, model `larger`, concurrency 8")
     assert "model `name: embedded-script -> larger`; backend `spec.script:" in answers["setup"][1]
     assert f"agentbench baseline promote {run['id']} --reason TEXT" in answers["to do"][1]
@@ -93,7 +93,7 @@ def test_five_answers(project: Project, fallen: str, monkeypatch: pytest.MonkeyP
     }
     assert f"[`{run['id']}`](<{pages[system]}>)" in answers["to do"][2]
     repeated = shlex.split(re.findall("`(.*)`", answers["to do"][0])[0])
-    assert "20 below" in project.run(*repeated[repeated.index("scenarios/shop") :], "--agentbench-ci=off").stdout.str()
+    assert "12 below" in project.run(*repeated[repeated.index("scenarios/shop") :], "--agentbench-ci=off").stdout.str()
 
 
 def line_of(lines: list[str], number: int) -> int:

@@ -17,7 +17,7 @@ from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import ranking_of, suspects, tone, worst_first
 from pytest_agentbench.runs.results import BaselineRun, Changed, RuleResult
 from pytest_agentbench.runs.run_file import Run
-from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Suspect
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RANKED, Suspect
 
 MOST = 5  # scenarios, rules and differences that are named
 REPEATED = 20  # scenarios that the command to repeat names
@@ -119,7 +119,8 @@ def _fell(run: Run, fallen: Sequence[Fallen], pages: Pages) -> Iterator[Fact]:
             for each in fallen[:MOST]
             if each.group == group
         )
-    yield Fact("", say(phrases.more, len(fallen) - MOST))
+    ranked = any(len(ranking_of(rule)) >= RANKED for rule in (run.gate.rules if run.gate else ()))
+    yield Fact("", say(comment_phrases.others, len(fallen) - MOST, ranked))
 
 
 def _setup(run: Run) -> Iterator[Fact]:
