@@ -67,10 +67,10 @@ class Notes(BaseHTTPRequestHandler):
 @pytest.fixture
 def gitlab() -> Iterator[tuple[str, list[str]]]:
     """A server with the comments of a merge request. Gives its address and the comments."""
-    handler = type("Handler", (Notes,), {"bodies": [*OTHERS]})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    bodies = [*OTHERS]
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Notes,), {"bodies": bodies})) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", handler.bodies
+        yield f"http://127.0.0.1:{server.server_port}", bodies
         server.shutdown()
 
 

@@ -18,11 +18,11 @@ from pytest_agentbench.runs.run_file import Run
 LIMIT = 65_536  # GitHub's limit in characters. Here it limits bytes, because a text never has fewer bytes than characters.
 
 
-def write(run: Run, directory: Path) -> Path:
-    """Writes comment.md."""
+def write(run: Run, directory: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """Writes comment.md. `environment` has the variables of the CI system, from which links are made."""
     path = directory / "comment.md"
     view = RunView(run, directory)
-    text = cut("\n".join([marker(run), *lines(view)]) + "\n", LIMIT, whole_report(run.id))
+    text = cut("\n".join([marker(run), *lines(view, environment)]) + "\n", LIMIT, whole_report(run.id))
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
 
@@ -37,10 +37,7 @@ def marker(run: Run) -> str:
 
 
 def lines(view: RunView, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Yields the lines of comment.md after its first one, the invisible marker: five answers, and below them the folded summary.
-
-    `environment` has the variables of the CI system, from which links are made.
-    """
+    """Yields the lines of comment.md after its first one, the invisible marker: five answers, and below them the folded summary."""
     whole = document(view)
     answers = pull_request.section(view.run, pages_of(view.run, view.directory, environment))
     yield from markdown.lines(Document("agentbench", whole.headline, (answers,)), Level.FULL, depth=2)

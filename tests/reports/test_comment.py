@@ -58,7 +58,7 @@ def test_the_marker_of_a_comment(tmp_path: Path) -> None:
 
     assert "<!-- agentbench: shop on embedded -->" == comment.marker(run)
     assert "<!-- agentbench: shop on http-127.0.0.1-8000-v1 - -rm -->" == comment.marker(odd)
-    assert [comment.marker(run), *lines(run), ""] == comment.write(run, tmp_path).read_text(encoding="utf-8").split("\n")
+    assert [comment.marker(run), *lines(run), ""] == comment.write(run, tmp_path, {}).read_text(encoding="utf-8").split("\n")
 
 
 def test_a_long_comment_is_truncated(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, EXITS, INTERRUPTE
 from pytest_agentbench.gate.rules import QUESTION_KINDS, scenario_thresholds
 from pytest_agentbench.reports import comment_phrases, gate_phrases, phrases
 from pytest_agentbench.reports.ci_pages import Pages
-from pytest_agentbench.reports.document import Fact, Finding, Section, plain, say, words_of
+from pytest_agentbench.reports.document import Fact, Finding, Section, plain, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import ranking_of, suspects, tone, worst_first
 from pytest_agentbench.runs.results import BaselineRun, Changed, RuleResult
@@ -43,7 +43,7 @@ def section(run: Run, pages: Pages) -> Section:
 
 def _labelled(label: str, findings: Iterator[Fact], otherwise: str = "") -> list[Fact]:
     """Returns those facts that have words, the first one with the label. Without any, a fact that says so."""
-    kept = [each for each in findings if plain(words_of(each.content))] or [Fact("", otherwise)]
+    kept = [each for each in findings if plain(phrases.words(each.content))] or [Fact("", otherwise)]
     return [replace(kept[0], label=label), *kept[1:]]
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.gate.exit_status import VERDICTS
-from pytest_agentbench.reports import comment_phrases, gate_phrases
+from pytest_agentbench.reports import comment_phrases, gate_phrases, phrases
 from pytest_agentbench.reports.ci_pages import Pages
-from pytest_agentbench.reports.document import Fact, Finding, plain, words_of
+from pytest_agentbench.reports.document import Fact, Finding, plain
 from pytest_agentbench.reports.sections.pull_request import section
 from pytest_agentbench.runs.results import BaselineRun, Changed, QuarantineResult, ScenarioScores
 from pytest_agentbench.runs.run_file import Run
@@ -35,7 +35,7 @@ def answers(run: Run, pages: Pages = NOWHERE) -> dict[str, list[Any]]:
 
 
 def sentences(contents: list[Any]) -> list[str]:
-    return [plain(words_of(each)) for each in contents]
+    return [plain(phrases.words(each)) for each in contents]
 
 
 def phrases_of(contents: list[Any]) -> list[Any]:
