@@ -42,6 +42,7 @@ _BAR = re.compile(r"(?<!\\)((?:\\\\)*)\|")  # a bar that is not escaped yet
 #: The start of a list, a heading or a quote.
 _OPENING = re.compile(r"(\d{1,9})(?=[.)](?:\s|$))|(?=#{1,6}(?:\s|$)|[-+](?:[-+\s]|$)|>|\[[ xX]\]\s)")
 _ROUND = str.maketrans("[]", "()")  # for the title of a picture, where brackets would end the link
+SAFE = "%/:?#=&+~@,;"  # characters of an address that need no escape; brackets and markup do
 _NOTHING = "<!-- -->"  # invisible on GitHub and GitLab; it breaks up mentions and addresses
 
 
@@ -109,7 +110,9 @@ def _text(text: Text) -> str:
 
 
 def _code(part: Code) -> str:
-    return f"[{code(part.shown)}](<{part.url}>)" if part.url else code(part.shown)
+    """Returns inline code, as a link if it has an address. Other schemes than HTTP are not linked."""
+    is_page = part.url.startswith(("https://", "http://"))
+    return f"[{code(part.shown)}]({quote(part.url, safe=SAFE, errors='replace')})" if is_page else code(part.shown)
 
 
 def _cell(cell: TableCell, column: Column) -> str:

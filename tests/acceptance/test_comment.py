@@ -78,11 +78,11 @@ def test_five_answers(project: Project, fallen: str, monkeypatch: pytest.MonkeyP
     assert answers["why"][0].startswith("FAIL: shop tsq.mean -1.000 [")
     assert "tests: 20 below a threshold" == answers["why"][1]
     assert (
-        f"run `{base['run']}`, commit [`{fallen[:12]}`](<{commits}/{fallen}>), less than a minute before this run" == answers["baseline"][0]
+        f"run `{base['run']}`, commit [`{fallen[:12]}`]({commits}/{fallen}), less than a minute before this run" == answers["baseline"][0]
     )
     data = f"{blob}/{fallen}/scenarios/shop/data.json"
     lines = (project.root / "scenarios" / "shop" / "data.json").read_text().splitlines()
-    possible = {f"[`shop-{n}`](<{data}#L{line_of(lines, n)}>) tsq 1.000 -> 0.000 (not significant)" for n in range(20)}
+    possible = {f"[`shop-{n}`]({data}#L{line_of(lines, n)}) tsq 1.000 -> 0.000 (not significant)" for n in range(20)}
     assert (5, "and at least 5 more") == (len(possible & {*answers["fell"]}), answers["fell"][-1])
     assert answers["setup"][0].startswith("`embedded`, model `larger`, concurrency 8")
     assert "model `name: embedded-script -> larger`; backend `spec.script:" in answers["setup"][1]
@@ -91,7 +91,7 @@ def test_five_answers(project: Project, fallen: str, monkeypatch: pytest.MonkeyP
         "github": "https://github.com/acme/shop/actions/runs/77",
         "gitlab": f"https://gitlab.com/acme/shop/-/jobs/9/artifacts/file/reports/{run['id']}/report.html",
     }
-    assert f"[`{run['id']}`](<{pages[system]}>)" in answers["to do"][2]
+    assert f"[`{run['id']}`]({pages[system]})" in answers["to do"][2]
     repeated = shlex.split(re.findall("`(.*)`", answers["to do"][0])[0])
     assert "12 below" in project.run(*repeated[repeated.index("scenarios/shop") :], "--agentbench-ci=off").stdout.str()
 

@@ -12,7 +12,7 @@ from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, EXITS, INTERRUPTE
 from pytest_agentbench.gate.rules import QUESTION_KINDS, scenario_thresholds
 from pytest_agentbench.reports import comment_phrases, gate_phrases, phrases
 from pytest_agentbench.reports.ci_pages import Pages
-from pytest_agentbench.reports.document import Fact, Finding, Section, plain, say
+from pytest_agentbench.reports.document import NOWHERE, Address, Fact, Finding, Section, plain, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import ranking_of, suspects, tone, worst_first
 from pytest_agentbench.runs.results import BaselineRun, Changed, RuleResult
@@ -82,7 +82,7 @@ class Fallen:
     rule: RuleResult | None = None
     suspect: Suspect | None = None
 
-    def say(self, suite: str, page: str) -> Finding:
+    def say(self, suite: str, page: Address) -> Finding:
         """Returns the sentence about it, with the name of the `suite` if that is given."""
         if self.rule is not None and self.suspect is not None:
             return say(comment_phrases.fell, self.rule, self.suspect, suite, page)
@@ -115,7 +115,7 @@ def _fell(run: Run, fallen: Sequence[Fallen], pages: Pages) -> Iterator[Fact]:
         names = [each.scenario for each in fallen[:MOST] if each.group == group]
         addresses = pages.of_scenarios(run, group, names)
         yield from (
-            Fact("", each.say(group if len(groups) > 1 else "", addresses.get(each.scenario, "")), "bad")
+            Fact("", each.say(group if len(groups) > 1 else "", addresses.get(each.scenario, NOWHERE)), "bad")
             for each in fallen[:MOST]
             if each.group == group
         )
