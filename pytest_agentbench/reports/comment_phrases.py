@@ -9,7 +9,7 @@ from datetime import datetime
 
 from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.comparison_phrases import change
-from pytest_agentbench.reports.document import Address, Code, Text, spans
+from pytest_agentbench.reports.document import Code, PageAddress, Text, spans
 from pytest_agentbench.runs.results import BaselineRun, Changed, RuleResult
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.stats.decisions import Suspect
@@ -29,7 +29,7 @@ def rules_passed(amount: int) -> str:
     return "the only rule of the gate passed" if amount == 1 else f"all {amount} rules of the gate passed"
 
 
-def baseline(base: BaselineRun, suites: Sequence[str], run: Run, page: Address) -> Text:
+def baseline(base: BaselineRun, suites: Sequence[str], run: Run, page: PageAddress) -> Text:
     """`run 20260101-000000, commit 0123456789ab, 12 days before this run`: a baseline, with `suites` if it is not the only one."""
     where = f" for {', '.join(suites)}" if suites else ""
     commit = (", commit ", Code(base.commit[:12], url=page)) if base.commit else (", commit unknown",)
@@ -49,7 +49,7 @@ def distance(earlier: str, later: str) -> str:
     return "less than a minute" if seconds >= 0 else ""
 
 
-def fell(rule: RuleResult, suspect: Suspect, suite: str, page: Address) -> Text:
+def fell(rule: RuleResult, suspect: Suspect, suite: str, page: PageAddress) -> Text:
     """`banking-017 tsq 1.000 -> 0.000 (p 0.002)`: a scenario with a lower score than in the baseline, with its page."""
     _, scores = gate_phrases.change(rule, suspect, suite)
     chance = f"p {suspect.p:.3g}" if suspect.claimed else "not significant"
@@ -61,7 +61,7 @@ def others(amount: int, ranked: bool) -> str:
     return f"and {'at least ' * ranked}{amount} more" if amount > 0 else ""
 
 
-def below(scenario: str, score: str, value: float, threshold: float, suite: str, page: Address) -> Text:
+def below(scenario: str, score: str, value: float, threshold: float, suite: str, page: PageAddress) -> Text:
     """`banking-017 tsq 0.000, threshold 0.5`: a scenario with a score below its threshold, with its page."""
     where = f"{suite} " if suite else ""
     return (Code(scenario, "scenario", page), f" {where}{score} {value:.3f}, threshold {threshold:g}")
@@ -127,6 +127,6 @@ def again(command: Sequence[str]) -> Text:
     return ("run it again: ", Code(shlex.join(command), "command"))
 
 
-def report(run: Run, page: Address) -> Text:
+def report(run: Run, page: PageAddress) -> Text:
     """Returns the name of the run, whose page has the whole report."""
     return ("the report of run ", Code(run.id, url=page), " has all rollouts")

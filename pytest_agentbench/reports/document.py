@@ -35,9 +35,9 @@ class Level(IntEnum):
 
 
 #: The address of a page of the CI system: made by this package, and never from a text of a model, an agent or a tool.
-Address = NewType("Address", str)
+PageAddress = NewType("PageAddress", str)
 
-NOWHERE = Address("")
+NOWHERE = PageAddress("")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Code:
 
     text: str
     kind: Literal["name", "scenario", "command"] = "name"  # Pages link scenarios. Commands are never truncated or folded.
-    url: Address = NOWHERE  # a page about it; Markdown links it, and other renderers ignore it
+    url: PageAddress = NOWHERE  # a page about it; Markdown links it, and other renderers ignore it
 
     @property
     def shown(self) -> str:

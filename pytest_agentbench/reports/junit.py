@@ -29,7 +29,7 @@ _END = b"</testsuites>"
 _ILLEGAL = re.compile("[\ufffe\uffff]")  # XML does not allow them; `block` escapes all others that it does not allow
 
 #: Element of a test case that did not pass; empty for one that passed.
-Outcome = Literal["", "failure", "error", "skipped"]
+CaseOutcome = Literal["", "failure", "error", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Case:
     """A test case about a rule."""
 
     name: str  # `shop: tsq.mean >= 0.6`; the same in each run, because GitLab compares branches by it
-    outcome: Outcome = ""
+    outcome: CaseOutcome = ""
     message: str = ""  # one sentence
     details: str = ""  # further lines
     file: str = ""  # suite.yaml of the suite; empty if unknown
 
 
 @dataclass(frozen=True)
-class Style:
+class JUnitStyle:
     """The options of pytest that decide how its JUnit file is written."""
 
     prefix: str = ""  # --junit-prefix: text before all class names
@@ -53,15 +53,15 @@ class Style:
 
 def cases_of(run: Run, gate: GateResult, *, tolerated: bool) -> list[Case]:
     """Returns a test case for each rule of a run's gate. `tolerated`: whether an INCONCLUSIVE gate is a success of the session."""
-    undecided: Outcome = "skipped" if tolerated and run.exit_status != CANNOT_MEASURE else "error"
+    undecided: CaseOutcome = "skipped" if tolerated and run.exit_status != CANNOT_MEASURE else "error"
     if not gate.rules:
         return [Case(WHOLE, undecided, gate_phrases.without_rules(gate))]
     folders = {name: suite.folder for name, suite in run.suites.items()}
     return [_case(gate, rule, undecided, folders.get(rule.suite, "")) for rule in gate.rules]
 
 
-def _case(gate: GateResult, rule: RuleResult, undecided: Outcome, folder: str) -> Case:
-    outcomes: Mapping[str, Outcome] = {PASS: "", FAIL: "failure"}
+def _case(gate: GateResult, rule: RuleResult, undecided: CaseOutcome, folder: str) -> Case:
+    outcomes: Mapping[str, CaseOutcome] = {PASS: "", FAIL: "failure"}
     outcome = outcomes.get(rule.verdict, undecided)
     message = gate_phrases.result(rule)
     if outcome and not gate.decides and rule.of != RUN:
@@ -83,7 +83,7 @@ def _name(suite: str, rule: str) -> str:
     return f"{suite}: {rule}"
 
 
-def add_suite(file: Path, cases: Sequence[Case], style: Style, began: str, host: str) -> None:
+def add_suite(file: Path, cases: Sequence[Case], style: JUnitStyle, began: str, host: str) -> None:
     """Adds the suite of the gate to pytest's JUnit file, as its last suite. Raises ValueError if the file does not end like one.
 
     Args:
@@ -104,7 +104,7 @@ def add_suite(file: Path, cases: Sequence[Case], style: Style, began: str, host:
         stream.write(ET.tostring(_suite(cases, style, began, host), encoding="utf-8") + content[end:])
 
 
-def _suite(cases: Sequence[Case], style: Style, began: str, host: str) -> ET.Element:
+def _suite(cases: Sequence[Case], style: JUnitStyle, began: str, host: str) -> ET.Element:
     amounts = {name: str(sum(case.outcome == outcome for case in cases)) for name, outcome in AMOUNTS.items()}
     facts = {"tests": str(len(cases)), "time": "0.000", "timestamp": began, "hostname": host}
     suite = ET.Element("testsuite", {"name": SUITE, **amounts, **facts})
@@ -115,10 +115,10 @@ def _suite(cases: Sequence[Case], style: Style, began: str, host: str) -> ET.Ele
 
 
 #: Attribute of a suite -> the outcome that it counts.
-AMOUNTS: Mapping[str, Outcome] = {"errors": "error", "failures": "failure", "skipped": "skipped"}
+AMOUNTS: Mapping[str, CaseOutcome] = {"errors": "error", "failures": "failure", "skipped": "skipped"}
 
 
-def _element(name: str, case: Case, style: Style) -> ET.Element:
+def _element(name: str, case: Case, style: JUnitStyle) -> ET.Element:
     where = {"file": case.file, "line": "0"} if style.legacy and case.file else {}
     class_name = ".".join(filter(None, (style.prefix, SUITE)))
     element = ET.Element("testcase", {"classname": class_name, "name": _legal(name), **where, "time": "0.000"})

@@ -164,7 +164,7 @@ class Finish:
         else:
             rules = [(each.group, each.rule.text) for each in gate.rules if self.run is None or each.group in self.run.suites]
             cases = junit.unchecked_cases(rules, red=session.exitstatus not in (OK, FAILED))
-        style = junit.Style(config.option.junitprefix or "", config.getini("junit_family") in ("xunit1", "legacy"))
+        style = junit.JUnitStyle(config.option.junitprefix or "", config.getini("junit_family") in ("xunit1", "legacy"))
         junit.add_suite(file, cases, style, datetime.now().astimezone().isoformat(timespec="seconds"), platform.node())
 
     def _current_run(self, session: pytest.Session) -> Run:

@@ -14,13 +14,13 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pytest_agentbench.reports.document import (
     NOWHERE,
-    Address,
     AnyBlock,
     Code,
     Document,
     Finding,
     Level,
     Note,
+    PageAddress,
     ReportBlock,
     Section,
     Table,
@@ -39,7 +39,7 @@ GIVEN: dict[Any, list[Any]] = {
     tuple[AnyBlock | Section, ...]: [(NOTE,)],
     tuple[Section, ...]: [(SECTION, REST)],
     tuple[Tone, ...]: [()],
-    Address: [NOWHERE, Address("https://git.example/a")],
+    PageAddress: [NOWHERE, PageAddress("https://git.example/a")],
     float: [1.5],
     int: [1],
     bool: [False, True],

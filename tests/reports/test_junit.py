@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pytest_agentbench.reports import gate_phrases
-from pytest_agentbench.reports.junit import SUITE, WHOLE, Case, Style, add_suite, cases_of, unchecked_cases
+from pytest_agentbench.reports.junit import SUITE, WHOLE, Case, JUnitStyle, add_suite, cases_of, unchecked_cases
 from tests.junit import azure, gitlab
 from tests.made_runs import gate_result, rule_result
 from tests.reports.test_ci import GATE, run_with
@@ -59,7 +59,7 @@ def test_any_text_is_valid_xml(tmp_path: Path) -> None:
     file.write_text(EMPTY)
     odd = "".join(map(chr, (*range(32), 0x7F, 0xFFFE, 0xFFFF, 0xD800))) + ' ]]> <a b="c"> & é'
 
-    add_suite(file, [Case(f"shop: {odd}", "failure", odd, odd)], Style(), NOW, "box")
+    add_suite(file, [Case(f"shop: {odd}", "failure", odd, odd)], JUnitStyle(), NOW, "box")
 
     assert [(SUITE, "failed")] == [(each.suite, each.status) for each in gitlab(file)]
     assert file.read_text().startswith(EMPTY.removesuffix("</testsuites>"))
@@ -71,7 +71,7 @@ def test_equal_names_are_numbered(tmp_path: Path) -> None:
     file.write_text(EMPTY)
     gate = gate_result("FAIL", *(rule_result("tsq.mean >= 0.6", verdict, 0.5) for verdict in ("PASS", "FAIL")))
 
-    add_suite(file, cases_of(run_with(gate=gate), gate, tolerated=True), Style(), NOW, "box")
+    add_suite(file, cases_of(run_with(gate=gate), gate, tolerated=True), JUnitStyle(), NOW, "box")
 
     assert [("shop: tsq.mean >= 0.6", "success"), ("shop: tsq.mean >= 0.6 (2)", "failed")] == [
         (each.name, each.status) for each in gitlab(file)
@@ -83,7 +83,7 @@ def test_azure_gets_a_machine_and_a_duration(tmp_path: Path) -> None:
     file = tmp_path / "junit.xml"
     file.write_text(EMPTY)
 
-    add_suite(file, [Case("shop: tsq.mean >= 0.6", "skipped", "why")], Style(), NOW, "box")
+    add_suite(file, [Case("shop: tsq.mean >= 0.6", "skipped", "why")], JUnitStyle(), NOW, "box")
 
     run = azure(file)
     assert ("box", 2.0, ["why"]) == (run.host, run.minutes, [each.text for each in run.results])
@@ -94,10 +94,10 @@ def test_no_case_no_change_and_no_end(tmp_path: Path) -> None:
     file = tmp_path / "junit.xml"
     file.write_text("<testsuites>")
 
-    add_suite(file, [], Style(), NOW, "box")
+    add_suite(file, [], JUnitStyle(), NOW, "box")
     assert "<testsuites>" == file.read_text()
     with pytest.raises(ValueError, match="does not contain </testsuites>"):
-        add_suite(file, [Case("a")], Style(), NOW, "box")
+        add_suite(file, [Case("a")], JUnitStyle(), NOW, "box")
 
 
 @pytest.mark.parametrize(("legacy", "more"), [(True, {"file", "line"}), (False, set())])
@@ -107,7 +107,7 @@ def test_the_legacy_family_has_files(tmp_path: Path, legacy: bool, more: set[str
     file.write_text(EMPTY)
     gate = gate_result("FAIL", GATE.rules[2])
 
-    add_suite(file, cases_of(run_with(gate=gate), gate, tolerated=True), Style(legacy=legacy), NOW, "box")
+    add_suite(file, cases_of(run_with(gate=gate), gate, tolerated=True), JUnitStyle(legacy=legacy), NOW, "box")
 
     (case,) = ET.parse(file).getroot().iter("testcase")
     assert {"classname", "name", "time", *more} == set(case.attrib)

@@ -11,7 +11,6 @@ from pytest_agentbench.records import Rollout
 from pytest_agentbench.reports import markdown
 from pytest_agentbench.reports.document import (
     LONGEST,
-    Address,
     AnyBlock,
     Bullets,
     Code,
@@ -22,6 +21,7 @@ from pytest_agentbench.reports.document import (
     Listing,
     Measure,
     Note,
+    PageAddress,
     Section,
     Table,
     heads,
@@ -162,7 +162,8 @@ def test_a_report_is_a_file(tmp_path: Path) -> None:
 def test_links_of_codes() -> None:
     """A code with an address is a link. An address cannot end the link early, and no other scheme than HTTP is linked."""
     facts = [
-        Fact("", Code("shop-1", "scenario", Address(url))) for url in ("https://a.example/b#L2", "https://a.example/) <b> `c`", "data:x")
+        Fact("", Code("shop-1", "scenario", PageAddress(url)))
+        for url in ("https://a.example/b#L2", "https://a.example/) <b> `c`", "data:x")
     ]
 
     lines = [*markdown.lines(Document("t", None, (Section("", tuple(facts)),)), Level.FULL)]

@@ -12,7 +12,7 @@ from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, EXITS, INTERRUPTE
 from pytest_agentbench.gate.rules import QUESTION_KINDS, scenario_thresholds
 from pytest_agentbench.reports import comment_phrases, gate_phrases, phrases
 from pytest_agentbench.reports.ci_pages import Pages
-from pytest_agentbench.reports.document import NOWHERE, Address, Fact, Finding, Section, plain, say
+from pytest_agentbench.reports.document import NOWHERE, Fact, Finding, PageAddress, Section, plain, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import ranking_of, suspects, tone, worst_first
 from pytest_agentbench.runs.results import BaselineRun, Changed, RuleResult
@@ -82,7 +82,7 @@ class Fallen:
     rule: RuleResult | None = None
     suspect: Suspect | None = None
 
-    def say(self, suite: str, page: Address) -> Finding:
+    def say(self, suite: str, page: PageAddress) -> Finding:
         """Returns the sentence about it, with the name of the `suite` if that is given."""
         if self.rule is not None and self.suspect is not None:
             return say(comment_phrases.fell, self.rule, self.suspect, suite, page)
