@@ -79,4 +79,5 @@ def test_no_pages(checkout: Path) -> None:
 def test_lines_of_scenarios(checkout: Path) -> None:
     """The line of an id is the first one in which it stands alone, and not as a part of another id."""
     assert {"shop-1": 2, "shop-10": 1} == lines_of(checkout / "scenarios" / "my shop" / "data.jsonl", ["shop-1", "shop-10", "shop"])
+    assert {"shop-1": 2} == lines_of(checkout / "scenarios" / "my shop" / "data.jsonl", ["shop-1"])
     assert {} == lines_of(checkout / "nowhere", ["shop-1"])
