@@ -11,7 +11,7 @@ from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.comparison_phrases import change
 from pytest_agentbench.reports.document import Code, PageAddress, Text, spans
 from pytest_agentbench.runs.results import BaselineRun, Changed, RuleResult
-from pytest_agentbench.runs.run_file import Run
+from pytest_agentbench.runs.run_file import Failure, Run
 from pytest_agentbench.stats.decisions import Suspect
 
 NO_BASELINE = "none: no rule compares this run with another one"
@@ -54,6 +54,11 @@ def fell(rule: RuleResult, suspect: Suspect, suite: str, page: PageAddress) -> T
     _, scores = gate_phrases.change(rule, suspect, suite)
     chance = f"p {suspect.p:.3g}" if suspect.claimed else "not significant"
     return (Code(suspect.scenario, "scenario", page), scores, f" ({chance})")
+
+
+def failed_test(test: Failure) -> Text:
+    """`test_shop.py::test_rules[shop-1]: assert 1 == 2`: a failed test that is not about a threshold, with its message."""
+    return (Code(test.id), ": ", Code(test.message))
 
 
 def others(amount: int, ranked: bool) -> str:

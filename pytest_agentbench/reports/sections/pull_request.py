@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, EXITS, INTERRUPTED, NO_GATE, SKIPPED
+from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, EXITS, IMPORTED, INTERRUPTED, NO_GATE, SKIPPED
 from pytest_agentbench.gate.rules import QUESTION_KINDS, scenario_thresholds
 from pytest_agentbench.reports import comment_phrases, gate_phrases, phrases
 from pytest_agentbench.reports.ci_pages import Pages
 from pytest_agentbench.reports.document import NOWHERE, Fact, Finding, PageAddress, Section, plain, say
 from pytest_agentbench.reports.document import section as of
-from pytest_agentbench.reports.view import ranking_of, suspects, tone, worst_first
+from pytest_agentbench.reports.view import failed_tests, ranking_of, suspects, tone, worst_first
 from pytest_agentbench.runs.results import BaselineRun, Changed, RuleResult
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RANKED, Suspect
@@ -119,6 +119,9 @@ def _fell(run: Run, fallen: Sequence[Fallen], pages: Pages) -> Iterator[Fact]:
             for each in fallen[:MOST]
             if each.group == group
         )
+    tests = [] if fallen else failed_tests(run)
+    yield from (Fact("", say(comment_phrases.failed_test, each), "bad") for each in tests[:MOST])
+    yield Fact("", say(phrases.more, len(tests) - MOST))
     ranked = any(len(ranking_of(rule)) >= RANKED for rule in (run.gate.rules if run.gate else ()))
     yield Fact("", say(comment_phrases.others, len(fallen) - MOST, ranked))
 
@@ -137,7 +140,7 @@ def _setup(run: Run) -> Iterator[Fact]:
 
 
 def _to_do(run: Run, fallen: Sequence[Fallen], pages: Pages) -> Iterator[Fact]:
-    if run.verdict == PASS:
+    if run.verdict in (PASS, IMPORTED):
         return
     if run.resume and run.verdict in (EXITS[CANNOT_MEASURE].verdict, EXITS[INTERRUPTED].verdict):
         yield Fact("", say(comment_phrases.resume, run.resume))

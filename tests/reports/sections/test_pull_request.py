@@ -15,7 +15,7 @@ from pytest_agentbench.reports.sections.pull_request import section
 from pytest_agentbench.runs.results import BaselineRun, Changed, QuarantineResult, ScenarioScores
 from pytest_agentbench.runs.run_file import Run
 from tests.made_runs import gate_result, rule_result
-from tests.reports.test_ci import GATE, run_with
+from tests.reports.test_ci import GATE, failure, outcomes_of, run_with
 
 BASE = BaselineRun(
     "before", "feed", "2026-03-02T05:06:07+00:00", (Changed("packages", "pytest", "8", "9"), Changed("model", "name", "a", "b"))
@@ -72,12 +72,22 @@ def test_scenarios_below_a_threshold() -> None:
     assert [comment_phrases.NO_BASELINE] == found["baseline"]
 
 
+def test_failed_tests_without_a_threshold() -> None:
+    """If no scenario is below a threshold, the failed tests are named, at most five."""
+    run = run_with(verdict="FAIL", exit_status=1, tests=outcomes_of(*map(failure, range(7))))
+
+    found = answers(run)["fell"]
+
+    assert [comment_phrases.failed_test] * 5 == phrases_of(found)[:5]
+    assert [(2,)] == [each.values for each in found[5:]]
+
+
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_every_verdict_has_something_to_do(verdict: str) -> None:
-    """Only a PASS needs nothing."""
+    """Only a PASS and an imported run need nothing."""
     found = answers(run_with(verdict=verdict))
 
-    assert ([comment_phrases.NOTHING] == found["to do"]) == (verdict == "PASS")
+    assert ([comment_phrases.NOTHING] == found["to do"]) == (verdict in ("PASS", "IMPORTED"))
 
 
 def test_what_an_undecided_gate_needs() -> None:
