@@ -44,14 +44,15 @@ def make(directory: Path) -> None:
 def write_pages(directory: Path) -> None:
     """Writes the pages of a run directory with the texts of the current code."""
     run = read_run(directory)
-    for report in (markdown, comment):
-        report.write(run, directory)
+    markdown.write(run, directory)
+    comment.write(run, directory, {})  # Without variables of a CI job there are no links, which differ between machines.
     data, _ = data_of((directory / page.PAGE).read_text(encoding="utf-8"))  # Only the page contains the rollouts.
     page.write_page([RunView(run, directory)], data, intervals(run), directory / page.PAGE)
 
 
 def _do(project: Path, *words: str) -> None:
-    environment = {**child_environment(), "PYTEST_ADDOPTS": "-p no:randomly"}  # Users do not have this plugin, which shuffles tests.
+    outside = {name: value for name, value in child_environment().items() if not name.startswith(("GITHUB_", "CI_"))}
+    environment = {**outside, "PYTEST_ADDOPTS": "-p no:randomly"}  # Users do not have this plugin, which shuffles tests.
     subprocess.run([sys.executable, "-m", *words], cwd=project, env=environment, check=True)
 
 

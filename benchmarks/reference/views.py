@@ -40,7 +40,7 @@ def views(run: Run, directory: Path) -> dict[str, bytes]:
     texts = {
         "run.json": (directory / "run.json").read_text(encoding="utf-8"),
         "report.md": markdown.write(run, directory).read_text(encoding="utf-8"),
-        "comment.md": comment.write(run, directory).read_text(encoding="utf-8"),
+        "comment.md": comment.write(run, directory, {}).read_text(encoding="utf-8"),
         "annotations.txt": "\n".join(commands(run, directory)) + "\n",
         "terminal.txt": "\n".join(_terminal(run, directory)),
         "report.html": _page(page.write(run, directory).read_text(encoding="utf-8"), whole=run.plan.rollouts <= MANY),

@@ -17,6 +17,7 @@ from pytest_agentbench.metrics.registry import single
 from pytest_agentbench.metrics.stopwatch import LIGHTER_LOAD, READ_TOO_LATE, SATURATED, title
 from pytest_agentbench.metrics.terms import GOOD, UNKNOWN, verdicts_of
 from pytest_agentbench.records import Json, LLMCall, Rollout, Scale, scale_in
+from pytest_agentbench.runs.provenance import RunIdentity
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.intervals import Limits
 from pytest_agentbench.stats.latency import RolloutLatencies, latency_limit
@@ -79,6 +80,7 @@ class RunFacts:
     most_rounds: int = 0  # limit on trial rounds if rounds are added until the verdict is decided; 0: the number of trials was fixed
     rounds: int = 0  # number of rounds after which the rules were last evaluated
     scales: Mapping[str, Mapping[str, Scale]] = field(default_factory=dict)  # group -> score -> scale that its scorer declares
+    identity: RunIdentity | None = None  # setup of the run; None if the run was imported, and in baseline files of earlier versions
 
     @property
     def prefix_cache_hit_ratio(self) -> float | None:
@@ -111,6 +113,7 @@ class RunFacts:
             unsupported={name: tuple(suite.unsupported) for name, suite in run.suites.items() if suite.unsupported},
             most_rounds=run.rounds.most if run.rounds else 0,
             rounds=run.rounds.ran if run.rounds else 0,
+            identity=run.identity,
         )
 
 

@@ -14,6 +14,7 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.stopwatch import unusable_reason
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.provenance import MeasuringOptions, RunIdentity
+from pytest_agentbench.runs.results import Changed
 from pytest_agentbench.runs.run_file import Run, read_run
 from pytest_agentbench.stats.latency import RolloutLatencies
 from pytest_agentbench.suites.hashes import changes
@@ -37,16 +38,6 @@ class ComparedRun:
         return self.facts.identity
 
 
-@dataclass(frozen=True)
-class Changed:
-    """One difference between the setups of two runs."""
-
-    part: str  # part of the identity
-    path: str
-    old: Any  # JSON value; None: unset or unknown
-    new: Any
-
-
 def read(directory: Path) -> ComparedRun:
     """Reads a run. Raises ConfigError if the directory does not contain a finished run."""
     return ComparedRun(read_run(directory), read_evidence(directory))
@@ -64,8 +55,11 @@ def compared_parts(old: ComparedRun, new: ComparedRun) -> list[str]:
     """
     if old.identity is None or new.identity is None:
         return []
-    has_common = bool(common(old, new))
-    return [part for part in new.identity.hashes if part in old.identity.hashes and (has_common or part not in OF_SUITES)]
+    return _parts(old.identity, new.identity, common(old, new))
+
+
+def _parts(old: RunIdentity, new: RunIdentity, groups: Sequence[str]) -> list[str]:
+    return [part for part in new.hashes if part in old.hashes and (groups or part not in OF_SUITES)]
 
 
 def setup_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Changed]:
@@ -73,10 +67,14 @@ def setup_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Changed]:
 
     Yields nothing if one of the runs has no identity.
     """
-    if old.identity is None or new.identity is None:
-        return
-    was, now, groups = plain(old.identity), plain(new.identity), common(old, new)
-    for part in compared_parts(old, new):
+    if old.identity is not None and new.identity is not None:
+        yield from identity_changes(old.identity, new.identity, common(old, new))
+
+
+def identity_changes(old: RunIdentity, new: RunIdentity, groups: Sequence[str]) -> Iterator[Changed]:
+    """Yields the differences between two identities, as far as they are about these groups (suite, or `suite-variant`)."""
+    was, now = plain(old), plain(new)
+    for part in _parts(old, new, groups):
         before, after = (_of_groups(each[part], groups) if part in OF_SUITES else each[part] for each in (was, now))
         if part == "options":
             before, after = ({**each, "suites": _of_groups(each["suites"], groups)} for each in (before, after))

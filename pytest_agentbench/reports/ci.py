@@ -31,6 +31,8 @@ def cut(text: str, limit: int, where: str) -> str:
     lines = text.splitlines(keepends=True)
     kept = sum(total <= limit - SPARE for total in accumulate(map(size, lines)))
     fence = "```\n" if sum(line.startswith("```") for line in lines[:kept]) % 2 else ""
+    folded = sum(line.startswith("<details>") for line in lines[:kept]) > sum(line.startswith("</details>") for line in lines[:kept])
+    fence += "\n</details>\n" if folded else ""  # so that the note is not folded
     titles = [line.strip("# \n")[:TITLE_WIDTH] for line in lines[kept:] if line.startswith("#")]
     more = f" and {len(titles) - TITLES} more sections" if len(titles) > TITLES else ""
     sections = f", including {'; '.join(titles[:TITLES])}{more}" if titles else ""

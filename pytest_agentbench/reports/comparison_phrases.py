@@ -11,11 +11,10 @@ from typing import Any
 from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE
 from pytest_agentbench.gate.repeats import ScoreNoise
 from pytest_agentbench.gate.run_comparison import ScenarioResult
-from pytest_agentbench.gate.run_pair import Changed
 from pytest_agentbench.gate.trend import ExcludedRun, Point, Regression, SetupChange, TrendRun, TrendSeries
 from pytest_agentbench.reports import gate_phrases, suite_phrases
 from pytest_agentbench.reports.document import Code, Text
-from pytest_agentbench.runs.results import SuiteResult
+from pytest_agentbench.runs.results import Changed, SuiteResult
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision
 
 VALUE = 60  # maximum characters of a setup value

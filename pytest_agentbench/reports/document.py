@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from html import escape
-from typing import Any, Literal, ParamSpec
+from typing import Any, Literal, NewType, ParamSpec
 
 from pytest_agentbench.lib.foreign import one_line
 
@@ -34,12 +34,19 @@ class Level(IntEnum):
     VERBOSE = 4  # report.md, report.html, and -vv
 
 
+#: The address of a page of the CI system: made by this package, and never from a text of a model, an agent or a tool.
+PageAddress = NewType("PageAddress", str)
+
+NOWHERE = PageAddress("")
+
+
 @dataclass(frozen=True)
 class Code:
     """A name, a command, or a quoted text of a program or person. Renderers set it apart from the sentence around it."""
 
     text: str
     kind: Literal["name", "scenario", "command"] = "name"  # Pages link scenarios. Commands are never truncated or folded.
+    url: PageAddress = NOWHERE  # a page about it; Markdown links it, and other renderers ignore it
 
     @property
     def shown(self) -> str:

@@ -31,6 +31,10 @@ LOAD = "the load may differ"
 
 NO_CLAIM = f"lower scores, not significant: a claim needs {FEWEST} trials of a scenario in both runs"
 
+SHOWN_ONLY = "shown only: the tests decide"
+
+UNCHECKED = "no rollout ran, so the rule was not checked"
+
 BY_CHANCE = "About one in ten of these scenarios is listed by chance (Benjamini and Hochberg). They do not affect the verdict."
 
 LEVEL_OF_LOOKS = "Each interim look has its own confidence level, so that all looks together have the error rate of one look at 95 %."
@@ -53,8 +57,13 @@ def gate(result: GateResult, rounds: RoundsResult | None = None) -> str:
     if below := result.tests_below:
         facts.append(f"{count(below, 'test')} below a threshold, not counted by the gate")
     if not result.decides:
-        facts.append("shown only: the tests decide")
+        facts.append(SHOWN_ONLY)
     return "; ".join([result.verdict, *facts])
+
+
+def without_rules(result: GateResult) -> str:
+    """Returns the verdict of a gate that has no rule for the suites that ran."""
+    return f"{result.verdict}: no rule applies to the suites that ran"
 
 
 def rounds_of_trials(rounds: RoundsResult) -> str:

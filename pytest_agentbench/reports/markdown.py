@@ -42,6 +42,7 @@ _BAR = re.compile(r"(?<!\\)((?:\\\\)*)\|")  # a bar that is not escaped yet
 #: The start of a list, a heading or a quote.
 _OPENING = re.compile(r"(\d{1,9})(?=[.)](?:\s|$))|(?=#{1,6}(?:\s|$)|[-+](?:[-+\s]|$)|>|\[[ xX]\]\s)")
 _ROUND = str.maketrans("[]", "()")  # for the title of a picture, where brackets would end the link
+SAFE = "%/:?#=&+~@,;"  # characters of an address that need no escape; brackets and markup do
 _NOTHING = "<!-- -->"  # invisible on GitHub and GitLab; it breaks up mentions and addresses
 
 
@@ -105,7 +106,13 @@ def _beginning(words: str) -> str:
 
 
 def _text(text: Text) -> str:
-    return "".join(code(part.shown) if isinstance(part, Code) else prose(part) for part in spans(text))
+    return "".join(_code(part) if isinstance(part, Code) else prose(part) for part in spans(text))
+
+
+def _code(part: Code) -> str:
+    """Returns inline code, as a link if it has an address. Other schemes than HTTP are not linked."""
+    is_page = part.url.startswith(("https://", "http://"))
+    return f"[{code(part.shown)}]({quote(part.url, safe=SAFE, errors='replace')})" if is_page else code(part.shown)
 
 
 def _cell(cell: TableCell, column: Column) -> str:

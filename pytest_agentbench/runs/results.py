@@ -278,12 +278,23 @@ class ArmsCompared:
 
 
 @dataclass(frozen=True)
+class Changed:
+    """One difference between the setups of two runs."""
+
+    part: str  # part of the [identity](compare.md#the-identity-of-a-run), such as `model`
+    path: str  # path of the value in that part, such as `name`
+    old: Any  # earlier value; null if it is unset or unknown
+    new: Any  # later value; null if it is unset or unknown
+
+
+@dataclass(frozen=True)
 class BaselineRun:
     """The baseline run of a suite."""
 
     run: str  # `id` of the run
     commit: str | None  # commit of the repository; null if unknown
     finished_at: str  # end of the run, ISO 8601
+    setup: tuple[Changed, ...] | None = None  # differences between its setup and that of this run; null if either setup is unknown
 
 
 @dataclass(frozen=True, kw_only=True)

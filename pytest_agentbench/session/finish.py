@@ -6,9 +6,11 @@ Each step is independent: logs are redacted even if other steps fail, and a repo
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from pytest_agentbench.gate.exit_status import (
     EXITS,
     FAILED,
     INTERRUPTED,
+    OK,
     SessionEnd,
     deciding,
     exit_status,
@@ -29,7 +32,7 @@ from pytest_agentbench.gate.exit_status import (
 from pytest_agentbench.gate.rules import scenario_thresholds
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.redact import scrub
-from pytest_agentbench.reports import PAGE, REPORTS, ci, load_report, page
+from pytest_agentbench.reports import PAGE, REPORTS, ci, junit, load_report, page
 from pytest_agentbench.reports.ci import commands
 from pytest_agentbench.reports.page.data import PackedRollouts
 from pytest_agentbench.runs.directory import discard, point_latest
@@ -92,6 +95,8 @@ class Finish:
             if isinstance(error, Exception) and not isinstance(error, pytest.UsageError):  # pytest prints a UsageError itself.
                 losses.add("a plugin failed when the session ended", error)
                 session.exitstatus = session.exitstatus or FAILED  # Python's exit status for an uncaught exception
+            with losses.step("the rules of the gate are not in the JUnit file"):
+                self._add_rules(session)
             if self.run is not None:
                 self._publish(session)
             self._count_losses(session)
@@ -145,6 +150,22 @@ class Finish:
             thresholds = any(scenario_thresholds(suites[group].thresholds) for group in self._tests.applied if group in suites)
             word = verdict(status, deciding(self.run), missing=self._opened.services.missing, thresholds=thresholds)
             self.run = replace(self.run, losses=tuple(losses), exit_status=status, verdict=word)
+
+    def _add_rules(self, session: pytest.Session) -> None:
+        """Adds a test case for each rule of the gate to pytest's JUnit file, which is complete by now. A device stays as it is."""
+        setup = self._opened.setup
+        config, gate = setup.config, setup.gate
+        path = getattr(config.option, "xmlpath", None)
+        file = Path(config.invocation_params.dir, os.path.expandvars(path)).expanduser() if path else None
+        if gate is None or file is None or (file.exists() and not file.is_file()):
+            return
+        if self.run is not None and self.run.gate is not None:
+            cases = junit.cases_of(self.run, self.run.gate, tolerated=setup.settings.inconclusive != "fail")
+        else:
+            rules = [(each.group, each.rule.text) for each in gate.rules if self.run is None or each.group in self.run.suites]
+            cases = junit.unchecked_cases(rules, red=session.exitstatus not in (OK, FAILED))
+        style = junit.JUnitStyle(config.option.junitprefix or "", config.getini("junit_family") in ("xunit1", "legacy"))
+        junit.add_suite(file, cases, style, datetime.now().astimezone().isoformat(timespec="seconds"), platform.node())
 
     def _current_run(self, session: pytest.Session) -> Run:
         """Returns the run with the steps that have failed so far, and the exit status that follows from them."""

@@ -18,6 +18,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence
 from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, samples, trial_of
 from pytest_agentbench.gate.rules import QUESTION_KINDS, Rule, SuiteRule, mean_rules, parse_rule
+from pytest_agentbench.gate.run_pair import identity_changes
 from pytest_agentbench.gate.verdict import CONFIDENCE, RuleVerdict, cannot_measure, judge_rules, session_verdict
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.checks import rule_fault
@@ -69,7 +70,7 @@ class Gate:
             decides=self.decides,
             tests_below=tests_below,
             compared=tuple(sorted(self.compared)),
-            baselines={group: _baseline_run(self.baselines[group]) for group in run.suites if group in self.baselines},
+            baselines={group: _baseline_run(self.baselines[group], run, group) for group in run.suites if group in self.baselines},
             rules=tuple(map(rule_result, judged)),
             unmeasured=tuple(group for group in run.suites if cannot_measure(group, ran, evidence)),
         )
@@ -285,9 +286,11 @@ def _groups(compiled: Sequence[CompiledSuite]) -> Iterator[tuple[CompiledSuite, 
         yield from ((each, variant, RolloutKey(each.name, "", variant).group) for variant in each.variants)
 
 
-def _baseline_run(baseline: Evidence) -> BaselineRun:
+def _baseline_run(baseline: Evidence, run: Run, group: str) -> BaselineRun:
     facts = baseline.facts
-    return BaselineRun(facts.run, facts.commit, facts.finished_at)
+    was, now = facts.identity, run.identity
+    setup = None if was is None or now is None else tuple(identity_changes(was, now, [group]))
+    return BaselineRun(facts.run, facts.commit, facts.finished_at, setup)
 
 
 def rule_result(judged: RuleVerdict) -> RuleResult:

@@ -13,12 +13,14 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pytest_agentbench.reports.document import (
+    NOWHERE,
     AnyBlock,
     Code,
     Document,
     Finding,
     Level,
     Note,
+    PageAddress,
     ReportBlock,
     Section,
     Table,
@@ -37,6 +39,7 @@ GIVEN: dict[Any, list[Any]] = {
     tuple[AnyBlock | Section, ...]: [(NOTE,)],
     tuple[Section, ...]: [(SECTION, REST)],
     tuple[Tone, ...]: [()],
+    PageAddress: [NOWHERE, PageAddress("https://git.example/a")],
     float: [1.5],
     int: [1],
     bool: [False, True],

@@ -22,7 +22,7 @@ from tests.reports.test_ci import GATE, TEXT, failure, outcomes_of, run_with
 
 
 def lines(run: Run) -> list[str]:
-    return [*comment.lines(RunView(run, Path("nowhere")))]
+    return [*comment.lines(RunView(run, Path("nowhere")), {})]
 
 
 @given(st.lists(TEXT, min_size=1, max_size=300))
@@ -37,13 +37,18 @@ def test_a_comment_is_short_and_harmless(messages: list[str]) -> None:
         assert "<img" not in line
 
 
-def test_a_comment_is_a_summary() -> None:
-    """A comment has the summary below a second-level heading without the name of the run."""
+def test_a_comment_is_one_screen_and_a_folded_summary() -> None:
+    """Below the headline are the five answers, and then the summary, which is folded."""
     run = run_with(verdict="FAIL", gate=GATE)
-    summary = replace(document(RunView(run, Path("nowhere"))), title="agentbench")
+    summary = document(RunView(run, Path("nowhere")))
 
-    assert [*markdown.lines(summary, Level.SUMMARY, depth=2)] == lines(run)
-    assert lines(run)[0].startswith("## agentbench: FAIL")
+    found = lines(run)
+    start = found.index("<details><summary>Details</summary>")
+    assert found[0].startswith("## agentbench: FAIL")
+    assert ["why", "baseline", "fell", "setup", "to do"] == re.findall(r"^- \*\*(.*?)\*\*", "\n".join(found[:start]), re.MULTILINE)
+    assert [*markdown.lines(summary, Level.SUMMARY, depth=2)][1:] == found[start + 1 : -2]
+    assert "</details>" == found[-1]
+    assert start < 25
 
 
 def test_the_marker_of_a_comment(tmp_path: Path) -> None:
@@ -53,7 +58,7 @@ def test_the_marker_of_a_comment(tmp_path: Path) -> None:
 
     assert "<!-- agentbench: shop on embedded -->" == comment.marker(run)
     assert "<!-- agentbench: shop on http-127.0.0.1-8000-v1 - -rm -->" == comment.marker(odd)
-    assert [comment.marker(run), *lines(run), ""] == comment.write(run, tmp_path).read_text(encoding="utf-8").split("\n")
+    assert [comment.marker(run), *lines(run), ""] == comment.write(run, tmp_path, {}).read_text(encoding="utf-8").split("\n")
 
 
 def test_a_long_comment_is_truncated(tmp_path: Path) -> None:
@@ -64,6 +69,7 @@ def test_a_long_comment_is_truncated(tmp_path: Path) -> None:
 
     assert size(text) <= comment.LIMIT
     assert "`report.md` of run 20260101-000000" in text.splitlines()[-1]
+    assert "</details>" in text.splitlines()[-5:]  # so that the note is not folded
 
 
 def test_a_gate() -> None:

@@ -21,6 +21,7 @@ from pytest_agentbench.reports.document import (
     Listing,
     Measure,
     Note,
+    PageAddress,
     Section,
     Table,
     heads,
@@ -156,3 +157,17 @@ def test_a_report_is_a_file(tmp_path: Path) -> None:
     assert tmp_path / "report.md" == path
     assert path.read_text(encoding="utf-8").startswith("# Run 20260304-050607: PASS")
     assert path.read_text(encoding="utf-8").endswith("\n")
+
+
+def test_links_of_codes() -> None:
+    """A code with an address is a link. An address cannot end the link early, and no other scheme than HTTP is linked."""
+    facts = [
+        Fact("", Code("shop-1", "scenario", PageAddress(url)))
+        for url in ("https://a.example/b#L2", "https://a.example/) <b> `c`", "data:x")
+    ]
+
+    lines = [*markdown.lines(Document("t", None, (Section("", tuple(facts)),)), Level.FULL)]
+
+    assert "- [`shop-1`](https://a.example/b#L2)" == lines[2]
+    assert "  - [`shop-1`](https://a.example/%29%20%3Cb%3E%20%60c%60)" == lines[3]
+    assert "  - `shop-1`" == lines[4]

@@ -17,7 +17,7 @@ from pytest_agentbench.gate.run_comparison import (
     passes_against,
     score_against,
 )
-from pytest_agentbench.gate.run_pair import Changed, compared_parts, setup_changes
+from pytest_agentbench.gate.run_pair import compared_parts, setup_changes
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.reports import comparison_phrases, phrases, suite_phrases
 from pytest_agentbench.reports.columns import cut
@@ -38,7 +38,7 @@ from pytest_agentbench.reports.document import (
 )
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.phrases import number, significant
-from pytest_agentbench.runs.results import Mean
+from pytest_agentbench.runs.results import Changed, Mean
 from pytest_agentbench.stats.decisions import Decision
 
 WIDTH = 100  # columns of a terminal

@@ -1,0 +1,167 @@
+"""The first screen of a comment on a pull or merge request. It answers five questions about a run, in this order:
+
+why the verdict, which baseline, what fell, what differs in the setup, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, EXITS, IMPORTED, INTERRUPTED, NO_GATE, SKIPPED
+from pytest_agentbench.gate.rules import QUESTION_KINDS, scenario_thresholds
+from pytest_agentbench.reports import comment_phrases, gate_phrases, phrases
+from pytest_agentbench.reports.ci_pages import Pages
+from pytest_agentbench.reports.document import NOWHERE, Fact, Finding, PageAddress, Section, plain, say
+from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.view import failed_tests, ranking_of, suspects, tone, worst_first
+from pytest_agentbench.runs.results import BaselineRun, Changed, RuleResult
+from pytest_agentbench.runs.run_file import Run
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RANKED, Suspect
+
+MOST = 5  # scenarios, rules and differences that are named
+REPEATED = 20  # scenarios that the command to repeat names
+
+#: Parts of a setup, the most likely causes of a difference first. The commit is in the line of the baseline.
+PARTS = ("model", "backend", "agent", "prompts", "tools", "packages", "options", "scoring", "data", "hardware", "host", "more")
+
+
+def section(run: Run, pages: Pages) -> Section:
+    """Returns the five answers."""
+    fallen = [*_fallen(run)]
+    parts = (
+        _labelled("why", _why(run)),
+        _labelled("baseline", _baselines(run, pages), comment_phrases.NO_BASELINE),
+        _labelled("fell", _fell(run, fallen, pages), comment_phrases.NOTHING),
+        _labelled("setup", _setup(run)),
+        _labelled("to do", _to_do(run, fallen, pages), comment_phrases.NOTHING),
+    )
+    found = of("", [fact for part in parts for fact in part])
+    assert found is not None
+    return found
+
+
+def _labelled(label: str, findings: Iterator[Fact], otherwise: str = "") -> list[Fact]:
+    """Returns those facts that have words, the first one with the label. Without any, a fact that says so."""
+    kept = [each for each in findings if plain(phrases.words(each.content))] or [Fact("", otherwise)]
+    return [replace(kept[0], label=label), *kept[1:]]
+
+
+def _why(run: Run) -> Iterator[Fact]:
+    rules = worst_first(run.gate.rules) if run.gate else []
+    open_rules = [rule for rule in rules if rule.verdict != PASS]
+    if run.backend.failure:
+        yield Fact("", say(phrases.backend_failure, run), "bad")
+    yield from (Fact("", say(gate_phrases.result, rule), tone(rule.verdict)) for rule in open_rules[:MOST])
+    yield Fact("", say(phrases.more, len(open_rules) - MOST, "rules"))
+    if rules and not open_rules:
+        yield Fact("", say(comment_phrases.rules_passed, len(rules)), "good")
+    yield Fact("", say(comment_phrases.tests, run))
+
+
+def _baselines(run: Run, pages: Pages) -> Iterator[Fact]:
+    suites: dict[str, list[str]] = {}
+    bases: dict[str, BaselineRun] = {}
+    for group, base in run.gate.baselines.items() if run.gate else ():
+        suites.setdefault(base.run, []).append(group)
+        bases[base.run] = base
+    for name, base in bases.items():
+        named = suites[name] if len(bases) > 1 else ()
+        yield Fact("", say(comment_phrases.baseline, base, named, run, pages.of_commit(base.commit or "")))
+
+
+@dataclass(frozen=True)
+class Fallen:
+    """A scenario that fell: below its threshold, or against the baseline, in which case it has a rule."""
+
+    group: str
+    scenario: str
+    score: str = ""
+    value: float = 0.0
+    threshold: float = 0.0
+    rule: RuleResult | None = None
+    suspect: Suspect | None = None
+
+    def say(self, suite: str, page: PageAddress) -> Finding:
+        """Returns the sentence about it, with the name of the `suite` if that is given."""
+        if self.rule is not None and self.suspect is not None:
+            return say(comment_phrases.fell, self.rule, self.suspect, suite, page)
+        return say(comment_phrases.below, self.scenario, self.score, self.value, self.threshold, suite, page)
+
+
+def _fallen(run: Run) -> Iterator[Fallen]:
+    """Yields the scenarios that fell, each once: significant falls, other lower scores if a rule did not pass, scores below a threshold."""
+    rules = run.gate.rules if run.gate else ()
+    lower = [*suspects(rules), *((rule, each) for rule in rules if rule.verdict != PASS for each in ranking_of(rule))]
+    seen = set()
+    for rule, each in lower:
+        if (key := (rule.suite, each.scenario)) not in seen:
+            seen.add(key)
+            yield Fallen(*key, rule=rule, suspect=each)
+    compared = run.gate.compared if run.gate else ()
+    for group, suite in run.suites.items():
+        score, scale = suite.main_score, suite.scales[suite.main_score]
+        threshold = None if group in compared else scenario_thresholds(suite.thresholds).get(score)
+        excused = {each.scenario for each in suite.quarantined}
+        for result in suite.scenarios if threshold is not None else ():
+            value = result.scores.get(score)
+            if value is not None and threshold is not None and scale.loss(value) > scale.loss(threshold) and result.scenario not in excused:
+                yield Fallen(group, result.scenario, score, value, threshold)
+
+
+def _fell(run: Run, fallen: Sequence[Fallen], pages: Pages) -> Iterator[Fact]:
+    groups = {each.group for each in fallen}
+    for group in groups:
+        names = [each.scenario for each in fallen[:MOST] if each.group == group]
+        addresses = pages.of_scenarios(run, group, names)
+        yield from (
+            Fact("", each.say(group if len(groups) > 1 else "", addresses.get(each.scenario, NOWHERE)), "bad")
+            for each in fallen[:MOST]
+            if each.group == group
+        )
+    tests = [] if fallen else failed_tests(run)
+    yield from (Fact("", say(comment_phrases.failed_test, each), "bad") for each in tests[:MOST])
+    yield Fact("", say(phrases.more, len(tests) - MOST))
+    ranked = any(len(ranking_of(rule)) >= RANKED for rule in (run.gate.rules if run.gate else ()))
+    yield Fact("", say(comment_phrases.others, len(fallen) - MOST, ranked))
+
+
+def _setup(run: Run) -> Iterator[Fact]:
+    yield Fact("", say(comment_phrases.setup, run))
+    known: dict[tuple[str, str, str], Changed] = {}
+    bases = run.gate.baselines.values() if run.gate else ()
+    for each in (change for base in bases for change in base.setup or ()):
+        if each.part in PARTS:
+            known.setdefault((each.part, each.path, repr(each.new)), each)
+    changes = sorted(known.values(), key=lambda each: PARTS.index(each.part))
+    if bases:
+        unknown = any(base.setup is None for base in bases)
+        yield Fact("", say(comment_phrases.differences, None if unknown else changes, MOST), "open" if changes or unknown else "")
+
+
+def _to_do(run: Run, fallen: Sequence[Fallen], pages: Pages) -> Iterator[Fact]:
+    if run.verdict in (PASS, IMPORTED):
+        return
+    if run.resume and run.verdict in (EXITS[CANNOT_MEASURE].verdict, EXITS[INTERRUPTED].verdict):
+        yield Fact("", say(comment_phrases.resume, run.resume))
+    elif run.verdict == FAIL:
+        yield Fact("", say(comment_phrases.repeat, run.command, [each.scenario for each in fallen[:REPEATED]]))
+        if run.gate and any(rule.vs_baseline and rule.verdict == FAIL for rule in run.gate.rules):
+            yield Fact("", say(comment_phrases.promote, run))
+    elif run.verdict == INCONCLUSIVE:
+        yield from _undecided(run)
+    elif run.verdict == NO_GATE:
+        yield Fact("", comment_phrases.NO_RULE)
+    elif run.verdict == SKIPPED:
+        yield Fact("", say(comment_phrases.check, run))
+    else:
+        yield Fact("", say(comment_phrases.again, run.command))
+    yield Fact("", say(comment_phrases.report, run, pages.report))
+
+
+def _undecided(run: Run) -> Iterator[Fact]:
+    rules = [rule for rule in run.gate.rules if rule.verdict == INCONCLUSIVE] if run.gate else []
+    reasons = dict.fromkeys(rule.reason for rule in rules if rule.reason)
+    yield from (Fact("", reason) for reason in [*reasons][:MOST])
+    if any(not rule.reason and rule.kind in QUESTION_KINDS for rule in rules):
+        yield Fact("", say(comment_phrases.more_trials, run.command))
