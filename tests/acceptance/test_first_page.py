@@ -8,6 +8,7 @@ import pytest
 
 from pytest_agentbench.reports import gate_phrases, phrases, suite_phrases
 from pytest_agentbench.reports.document import Level, Measure
+from pytest_agentbench.reports.headline import headline
 from pytest_agentbench.runs.run_file import read_run
 from tests.findings import report_of, said
 from tests.project import FIND_THEN_ANSWER, Project, page
@@ -34,7 +35,7 @@ def test_the_first_page_of_a_run(project: Project) -> None:
     assert lines[0].startswith("verdict     PASS; ")
     assert f"0.667 [{mean.low:.3f}, {mean.high:.3f}]" in lines[0]
     assert [
-        f"verdict     {phrases.headline(run)}",
+        f"verdict     {headline(run)}",
         f"gate        {gate_phrases.gate(gate)}",
         f"rule        {gate_phrases.result(gate.rules[0])}",
         f"shop        {suite_phrases.rollouts(suite)}",

@@ -10,7 +10,7 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.gate.exit_status import EXITS
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.headline import headline
 from pytest_agentbench.runs.run_file import read_run
 from tests.openmetrics import parsed
 from tests.project import FIND_THEN_ANSWER, TEST_FILE, TWO_WORKERS, Project, page
@@ -266,7 +266,7 @@ def test_the_gates_verdict_has_its_own_name(project: Project) -> None:
     assert (1, "FAIL", "PASS") == (result.ret, project.run_json["verdict"], project.run_json["gate"]["verdict"])
     first = {line.partition(" ")[0]: re.findall("FAIL|PASS", line)[:1] for line in page(result) if line.startswith(("verdict ", "gate "))}
     assert {"verdict": ["FAIL"], "gate": ["PASS"]} == first
-    assert ["FAIL", "PASS"] == re.findall("FAIL|PASS", phrases.headline(read_run(project.directory)))
+    assert ["FAIL", "PASS"] == re.findall("FAIL|PASS", headline(read_run(project.directory)))
 
 
 @pytest.mark.slow
@@ -295,4 +295,4 @@ def test_the_headline_of_a_rescored_run(project: Project, monkeypatch: pytest.Mo
     run = read_run(file.parent)
     assert run.exit_status is not None
     assert EXITS[run.exit_status].verdict == run.verdict
-    assert f": {phrases.headline(run)}" in (file.parent / "report.md").read_text().splitlines()[0]
+    assert f": {headline(run)}" in (file.parent / "report.md").read_text().splitlines()[0]

@@ -9,6 +9,7 @@ import pytest
 from pytest_agentbench.gate.exit_status import EXITS
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.headline import ENDINGS, headline
 from pytest_agentbench.runs.results import EarlierRuns
 from pytest_agentbench.runs.run_file import Plan
 from tests.amounts import amounts
@@ -22,13 +23,13 @@ def test_a_headline() -> None:
     lost = [Rollout("shop", f"s{number}", "default", 1, "agent_error") for number in range(2)]
     run = run_of(Rollout("shop", "s", "default", 1, "ok", scores={"tsq": Score(1.0)}), *lost, gate=RULE, verdict="FAIL", exit_status=1)
 
-    answer, gate, score, errors, left = phrases.headline(run).split("; ")
+    answer, gate, score, errors, left = headline(run).split("; ")
 
     assert answer.startswith("FAIL, exit status 1: ")
     assert answer.endswith(EXITS[1].text)
     assert "gate PASS" == gate
     assert score.startswith("shop tsq 0.333 [")
-    assert (["2", "3", "66.7 %"], True) == (amounts(errors), errors.endswith(phrases.ENDINGS["agent_error"]))
+    assert (["2", "3", "66.7 %"], True) == (amounts(errors), errors.endswith(ENDINGS["agent_error"]))
     assert ["1", "3", "33.3 %"] == amounts(left)
 
 
@@ -38,12 +39,12 @@ def test_a_suite_without_a_rule_is_named() -> None:
     silent = replace(run.suites["shop"], thresholds={"tsq.mean": 0.5})
     both = replace(run, suites={**run.suites, "hle": silent})
 
-    verdict, *means, left = phrases.headline(run).split("; ")
+    verdict, *means, left = headline(run).split("; ")
     assert ("PASS", ["1", "3", "33.3 %"]) == (verdict, amounts(left))
-    verdict, named, *means, _ = phrases.headline(both).split("; ")
+    verdict, named, *means, _ = headline(both).split("; ")
     assert ("PASS", True) == (verdict, named.endswith(" hle"))
     assert ["shop tsq 1.000", "hle tsq 1.000"] == [text.partition(" [")[0].removesuffix(" (no interval)") for text in means]
-    failed = phrases.headline(replace(both, verdict="FAIL"))
+    failed = headline(replace(both, verdict="FAIL"))
     assert " hle;" not in failed
 
 
@@ -53,7 +54,7 @@ def test_many_suites() -> None:
     silent_suite = replace(run.suites["shop"], thresholds={})
     many = replace(run, suites={f"s{number}": silent_suite for number in range(5)}, gate=RULE)
 
-    _, silent, *means, _ = phrases.headline(many).split("; ")
+    _, silent, *means, _ = headline(many).split("; ")
 
     assert (True, ["2"]) == ("s0, s1, s2 " in silent, amounts(silent))
     assert ["s0", "s1", "s2"] == [each.split()[0] for each in means[:3]]
@@ -62,7 +63,7 @@ def test_many_suites() -> None:
 
 def test_a_complete_plan() -> None:
     """The text is empty if all planned rollouts ran."""
-    assert "PASS; shop tsq not measured" == phrases.headline(run_of(plan=Plan(3, 3, 0), gate=gate_result("PASS", rule_result("x", "PASS"))))
+    assert "PASS; shop tsq not measured" == headline(run_of(plan=Plan(3, 3, 0), gate=gate_result("PASS", rule_result("x", "PASS"))))
 
 
 @pytest.mark.parametrize(
@@ -86,4 +87,4 @@ def test_earlier_runs(runs: int, failed: int, place: str) -> None:
     assert ([place[:-2], str(failed)] if place else []) == amounts(text)
     assert (f" {place} run " in text) == bool(place) == bool(text)
     assert "" == phrases.earlier_runs(None)
-    assert not text or text in phrases.headline(run_of(earlier=EarlierRuns(runs, ("x",) * failed)))
+    assert not text or text in headline(run_of(earlier=EarlierRuns(runs, ("x",) * failed)))
