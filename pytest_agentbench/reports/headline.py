@@ -50,7 +50,7 @@ def _deciders(run: Run) -> Iterator[str]:
     """Yields what decided the verdict: the first of the rules, and the tests that did not pass."""
     tests, rules = run.tests, deciding_rules(run)
     if rules:
-        yield gate_phrases.measured_and_required(_with_interval(run, rules[0])) + (f" ({_others(rules)})" if len(rules) > 1 else "")
+        yield gate_phrases.measured_and_required(_with_interval(run, rules[0])) + (f", {_others(rules)}" if len(rules) > 1 else "")
     total = tests.failed + tests.errors + tests.passed
     if run.exit_status in COUNTED and tests.failed:
         yield f"{tests.failed:,} of {count(total, 'test')} failed"

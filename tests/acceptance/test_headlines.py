@@ -66,9 +66,9 @@ def assert_ends(project: Project, result: pytest.RunResult, status: int, verdict
     assert status == result.ret, result.stdout.str()
     assert status == project.run_json["exit_status"]
     for report, line in headlines(project, result).items():
-        assert re.match(rf"{verdict}($|[;,] )", line), f"{report}: {line}"
+        assert re.match(rf"{verdict}($|[:;,] )", line), f"{report}: {line}"
         if report in ("report.md", "comment.md", "summary.md", "annotation", "terminal"):
-            assert ([str(status)] if status else []) == re.findall(r"\d+", line.partition(";")[0]), f"{report}: {line}"
+            assert ([str(status)] if status else []) == re.findall(r"^[A-Z ]+, exit status (\d+)", line), f"{report}: {line}"
 
 
 #: Session -> files beside its suite, keys of the suite, the engine's script, options, exit status and verdict.
@@ -211,7 +211,7 @@ def test_every_headline_is_the_exit_status(project: Project, session: str) -> No
         return
     assert (status, verdict) == (result.ret, project.run_json["verdict"])
     said = headlines(project, result)
-    assert {verdict} == {re.split("[;,] ", said[report])[0] for report in said if report != "terminal"}
+    assert {verdict} == {re.split("[:;,] ", said[report])[0] for report in said if report != "terminal"}
 
 
 FAILING = "def test_it(rollout): assert rollout.score('tsq') > 1\n"

@@ -280,5 +280,6 @@ def test_the_first_screen_of_a_run() -> None:
     html = run_html(document(RunView(run, Path("reports/x"))), no_address)
     screen = html.partition("<details")[0]
 
-    assert screen.index("<h1") < screen.index(gate_phrases.result(rule).replace(">", "&gt;")) < screen.index('class="figures"')
+    assert screen.index("<h1") <= screen.index(gate_phrases.result(rule).replace(">", "&gt;")) - len('<h1 class="verdict bad">')
+    assert screen.index(gate_phrases.result(rule).replace(">", "&gt;")) < screen.index('class="figures"')
     assert 1 == screen.count(gate_phrases.result(rule).replace(">", "&gt;"))

@@ -37,7 +37,7 @@ def _trouble(run: Run) -> Iterator[AnyBlock]:
     yield Fact("unmeasured", say(phrases.unknown_suites, run), "bad", level=first)
     if (window := performance.window) and not window.seconds:
         yield Fact("window", say(serving_phrases.chosen_window, window), "open", level=first)
-    yield Fact("not run", say(phrases.not_run, run), "open", level=first)
+    yield Fact("not run", say(phrases.not_run, run), "open", level=Level.SUMMARY)
     yield from (Fact("lost", each, "bad", level=Level.SUMMARY) for each in run.losses)
 
 
