@@ -264,8 +264,7 @@ def test_the_gates_verdict_has_its_own_name(project: Project) -> None:
     result = project.run("--agentbench-gate=infra_error.rate <= 2%", "scenarios/shop")
 
     assert (1, "FAIL", "PASS") == (result.ret, project.run_json["verdict"], project.run_json["gate"]["verdict"])
-    first = {line.partition(" ")[0]: re.findall("FAIL|PASS", line)[:1] for line in page(result) if line.startswith(("verdict ", "gate "))}
-    assert {"verdict": ["FAIL"], "gate": ["PASS"]} == first
+    assert ["FAIL", "PASS"] == re.findall("FAIL|PASS", "".join(page(result)[:3]))
     assert ["FAIL", "PASS"] == re.findall("FAIL|PASS", headline(read_run(project.directory)))
 
 
