@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
     """Adds the parser of this command."""
     show = commands.add_parser(
         "show",
-        help="Print the results of a run or of one rollout, optionally in another tool's format",
+        help="Print the results of a run, one of its rollouts, or another tool's table",
         example="agentbench show latest banking-001",
     )
     show.takes_run()
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
     other.add_argument(
         "--json",
         action="store_true",
-        help="with an ID: print a JSON object for each call: attempt, role, request, exact (the same bytes), reply",
+        help="with an ID: print a JSON object for each call (attempt, role, request, reply; exact: the same bytes)",
     )
     other.add_argument(
         "--as",

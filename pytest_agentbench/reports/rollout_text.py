@@ -29,10 +29,10 @@ def rollout_text(rollout: Rollout, conversations: Conversations | None, director
     yield from _labelled("expected", [_tool(each.get("tool"), each.get("parameters", {})) for each in rollout.expected])
     yield from _labelled("called", [_called(each) for each in rollout.tool_calls] or ["none"] * bool(rollout.expected))
     yield from _labelled("timeline", [*timeline(rollout)])
-    yield ""
-    yield from conversation(rollout, conversations)
-    yield ""
-    yield from _labelled("answer", rollout.answer.split("\n") if rollout.answer else [])
+    talk = [*conversation(rollout, conversations)]
+    yield from ("", *talk, "")
+    is_new = rollout.answer and not any(line.endswith(rollout.answer.partition("\n")[0]) for line in talk)
+    yield from _labelled("answer", [rollout.answer] if is_new else [])  # The answer of most agents is the last reply.
     yield from _labelled("log", rollout.log.strip().split("\n")[-LOG:] if rollout.log.strip() else [])
     yield from _labelled("record", [f"{directory}/rollouts.jsonl", f"{directory}/backend/pool.log is the log of the process that ran it"])
 
@@ -84,9 +84,11 @@ def timeline(rollout: Rollout) -> Iterator[str]:
         first = call.output[0].at_ns if call.output else call.ended_ns
         name = f"call {number}{f' ({call.role})' if call.role else ''}"
         rows.append((call.begun_ns, first, call.ended_ns, name, "-="))
-    for tool in rollout.tool_calls:
-        if tool.started_ns is not None and tool.ended_ns is not None:
-            rows.append((tool.started_ns, tool.ended_ns, tool.ended_ns, tool.name, "#="))
+    rows += [
+        (tool.started_ns, tool.ended_ns, tool.ended_ns, tool.name, "##")
+        for tool in rollout.tool_calls
+        if tool.started_ns is not None and tool.ended_ns is not None
+    ]
     width = max((len(name) for *_, name, _ in rows), default=0)
     for started, middle, ended, name, marks in sorted(rows):
         yield f"{name:<{width}} |{_bar(started - begin, middle - begin, ended - begin, length, marks)}| {(ended - started) / 1e6:.1f} ms"
