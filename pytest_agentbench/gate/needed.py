@@ -39,7 +39,7 @@ def needed(rule: RuleResult, run: Run) -> Needed | None:
     if factor is None:
         return None
     if rule.of == POPULATION:
-        more = math.ceil(rule.n * factor) - rule.n
+        more = math.ceil(rule.n * factor - 1e-9) - rule.n
         return _with_time(run, Needed(scenarios=more, rollouts=more * trials if more <= MOST_SCENARIOS else 0))
     base = trials * rule.trials[1] / rule.trials[0] if rule.vs_baseline and rule.trials[0] else 0.0
     total = trials_that_narrow(factor, trials, base)

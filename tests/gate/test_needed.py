@@ -32,7 +32,7 @@ def run(scenarios: int = 3, per_hour: float | None = 60.0, size: int = 3) -> Run
 def open_rule(text: str = "tsq.mean >= 0.4", **changes: Any) -> Any:
     """Returns an undecided rule: 0.5 [0.3, 0.7] against 0.4. Four times the information halves the interval."""
     values = {"threshold": 0.4, "low": 0.3, "high": 0.7, "n": 3, "trials": (6, 0), "of": "suite", **changes}
-    return rule_result(text, "INCONCLUSIVE", 0.5, **values)
+    return replace(rule_result(text, "INCONCLUSIVE", 0.5), **values)
 
 
 @pytest.mark.parametrize(
