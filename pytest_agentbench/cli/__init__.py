@@ -27,7 +27,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "look": {
         "show": "pytest_agentbench.cli.show:add",
         "report": "pytest_agentbench.cli.report:add",
-        "conversation": "pytest_agentbench.cli.conversation:add",
         "watch": "pytest_agentbench.cli.watch:add",
         "plot": "pytest_agentbench.cli.plot:add",
         "trend": "pytest_agentbench.cli.trend:add",

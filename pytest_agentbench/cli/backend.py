@@ -16,12 +16,15 @@ from pytest_agentbench.cli.output import draw
 from pytest_agentbench.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from pytest_agentbench.backends.stack.protocol import StackFacts
     from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
     from pytest_agentbench.records import Endpoint
     from pytest_agentbench.suites.folder import AgentConfig
 
 PATIENCE = 30.0  # seconds for all readiness checks of `check` together
+LOOK_PAUSE = 1.0  # seconds between two looks of `status --watch` and `logs --follow`
 PROGRESS_PAUSE = 10.0  # seconds between two lines about a boot, if the output is not a terminal
 
 
@@ -43,9 +46,12 @@ def add(commands: Any) -> None:
         metavar="PATH=VALUE",
         help="change a value of the YAML file, for example settings.max_model_len=8192",
     )
-    actions.add_parser("status", help="List the running stacks").set_defaults(run=run_status)
+    status = actions.add_parser("status", help="List the running stacks")
+    status.add_argument("--watch", action="store_true", help="print the list again whenever it changes, until Ctrl-C")
+    status.set_defaults(run=run_status)
     logs = _named(actions, "logs", "Print the last log lines of a running stack", run_logs)
     logs.add_argument("service", nargs="?", metavar="SERVICE", help="print only the log of this service")
+    logs.add_argument("--follow", action="store_true", help="print new lines as they are written, until Ctrl-C or until the stack stops")
     logs.add_argument("-n", type=int, default=20, dest="lines", metavar="N", help="number of lines of each log (default: 20)")
     _named(actions, "down", "Stop a running stack", run_down)
     check = actions.add_parser("check", help="Run the readiness checks against a server and measure its speed")
@@ -107,17 +113,32 @@ def run_up(options: argparse.Namespace) -> None:
     print(f"use it: pytest scenarios/banking --agentbench-backend={options.name}    stop it: agentbench backend down {options.name}")
 
 
-def run_status(_options: argparse.Namespace) -> None:
+def run_status(options: argparse.Namespace) -> None:
+    """Prints the running stacks. With --watch, prints them again whenever one starts, stops or changes its state."""
+    shown: list[str] = []
+    while True:
+        lines = [*_status_lines()]
+        if lines != shown:
+            if options.watch:
+                print(datetime.now().astimezone().strftime("%H:%M:%S"))
+            print("\n".join(lines), flush=True)
+            shown = lines
+        if not options.watch:
+            return
+        time.sleep(LOOK_PAUSE)
+
+
+def _status_lines() -> Iterator[str]:
     from pytest_agentbench.backends.stack import registry
 
     running = list(registry.running())
     for home, facts in running:
         stays = f", unused, stops in {max(0.0, facts.until - time.time()) / 60:.0f} min" if facts.until else ""
         gpus = ", ".join(gpu for each in facts.boot.get("gpus", {}).values() for gpu in each)
-        print(f"{facts.backend:<20} {facts.state:<9} {facts.url or '-'}  since {facts.started_at or '-'}{stays}")
-        print(f"{'':<20} stack daemon {facts.pid or '-'}, GPUs {gpus or 'none'}, logs {facts.logs or '-'}, folder {home}")
+        yield f"{facts.backend:<20} {facts.state:<9} {facts.url or '-'}  since {facts.started_at or '-'}{stays}"
+        yield f"{'':<20} stack daemon {facts.pid or '-'}, GPUs {gpus or 'none'}, logs {facts.logs or '-'}, folder {home}"
     if not running:
-        print("no stack is running")
+        yield "no stack is running"
 
 
 def run_logs(options: argparse.Namespace) -> None:
@@ -131,10 +152,47 @@ def run_logs(options: argparse.Namespace) -> None:
             f"{facts.logs or 'an unknown folder'} contains no log of {options.service or 'any service'}; "
             f"services with a log: {known or 'none'}"
         )
+    places = {file: file.stat().st_size for file in files}
     for file in files:
         print(f"==> {file}")
         for line in tail(file, options.lines):
             print(line)
+    if options.follow:
+        follow(places, lambda: _is_running(options.name))
+
+
+def _is_running(name: str) -> bool:
+    try:
+        _running(name)
+    except ConfigError:
+        return False
+    return True
+
+
+def follow(places: dict[Path, int], goes_on: Callable[[], bool]) -> None:
+    """Prints the lines that are added to log files, redacted, until `goes_on` returns False. The name of a file precedes its lines.
+
+    `places` has the number of bytes of each file that are not printed.
+    """
+    from pytest_agentbench.lib.redact import Redactor
+
+    last: Path | None = None
+    while True:
+        is_last_look = not goes_on()
+        for file, place in places.items():
+            with file.open("rb") as log:
+                log.seek(place)
+                lines, end, _incomplete = log.read().rpartition(b"\n")
+            if not end:
+                continue
+            places[file] = place + len(lines) + 1
+            if file != last:
+                print(f"==> {file}")
+            last = file
+            print(Redactor().plain(lines.decode("utf-8", "replace")), flush=True)
+        if is_last_look:
+            return
+        time.sleep(LOOK_PAUSE)
 
 
 def run_down(options: argparse.Namespace) -> None:

@@ -73,7 +73,7 @@ def run_gate(options: argparse.Namespace) -> int:
     result, evidence = judge_again(run, directory, [*suites_of(run)], asking)
     if result is None:
         raise ConfigError(f"{run.id} has no gate rules to apply; give some with --gate, or a baseline with --baseline")
-    print_document(document_of(result, run.rounds))
+    print_document(document_of(replace(run, gate=result)))
     return status_of(replace(run, gate=result), evidence, options.inconclusive)
 
 

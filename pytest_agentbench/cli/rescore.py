@@ -64,7 +64,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     for each in missed:
         print(f"{each.group} {each.score}: {each.below} of {each.rollouts} rollouts do not reach the threshold {each.threshold:g}")
     if new.gate:
-        print_document(document_of(new.gate, new.rounds))
+        print_document(document_of(new))
     print(f"wrote {target}")
 
 

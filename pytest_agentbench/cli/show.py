@@ -1,4 +1,4 @@
-"""`agentbench show`: prints a run, its profile, or the table of another tool."""
+"""`agentbench show`: prints a run, one of its rollouts, those that failed, its profile, or the table of another tool."""
 
 from __future__ import annotations
 
@@ -21,10 +21,21 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """Adds the parser of this command."""
     show = commands.add_parser(
-        "show", help="Print the results of a run, optionally in another tool's format", example="agentbench show latest --as vllm-bench"
+        "show",
+        help="Print the results of a run, one of its rollouts, or another tool's table",
+        example="agentbench show latest banking-001",
     )
     show.takes_run()
+    show.add_argument(
+        "rollout", nargs="?", metavar="ID", help="the id of a test, such as banking-001: print this rollout; SUITE/ID if two suites have it"
+    )
     other = show.add_mutually_exclusive_group()
+    other.add_argument("--failed", action="store_true", help="list the failed rollouts, each with the command that prints it")
+    other.add_argument(
+        "--json",
+        action="store_true",
+        help="with an ID: print a JSON object for each call (attempt, role, request, reply; exact: the same bytes)",
+    )
     other.add_argument(
         "--as",
         dest="tool",
@@ -39,14 +50,25 @@ def add(commands: Any) -> None:
 
 
 def run_show(options: argparse.Namespace) -> None:
-    """Prints a run like a session with -v, but without single rollouts. With --profile or --as, prints a profile or another table."""
+    """Prints a run like a session with -v, or what the options choose: one rollout, the failed ones, a profile, another table."""
+    from pytest_agentbench.cli.one_rollout import show_failed, show_rollout
     from pytest_agentbench.reports.sections import document
     from pytest_agentbench.reports.terminal import write_run
     from pytest_agentbench.reports.view import RunView
     from pytest_agentbench.runs.run_file import find_run, read_run
 
+    if options.json and not options.rollout:
+        raise ConfigError("--json prints one rollout; name it after the run, for example `agentbench show latest banking-001 --json`")
+    if options.rollout and (options.tool or options.profile or options.failed):
+        raise ConfigError(f"{options.rollout} is one rollout, but --as, --profile and --failed are about the whole run; leave one out")
     directory = find_run(options.name, options.reports)
+    if options.rollout:
+        show_rollout(directory, str(directory), options.rollout, as_json=options.json)
+        return
     run = read_run(directory)
+    if options.failed:
+        show_failed(directory, run, options.name)
+        return
     if options.profile:
         _show_profile(directory)
         return

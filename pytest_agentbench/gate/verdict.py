@@ -213,8 +213,8 @@ def _too_small_part(suite_rule: SuiteRule, decision: Decision, run: Evidence) ->
             yield f"only {decision.n} of {total} scenarios are in both the run and its baseline; a verdict needs {ENOUGH * 100:g} %"
     elif not suite_rule.any_part and decision.n < ENOUGH * (size := run.facts.scenarios.get(suite_rule.group, 0)):
         yield (
-            f"only {decision.n} of the suite's {size} scenarios were measured, but a verdict needs {ENOUGH * 100:g} %; "
-            "run more, or judge only this part by giving the rule with --agentbench-gate"
+            f"only {decision.n} of {size} scenarios were measured, and a verdict needs {ENOUGH * 100:g} %; "
+            "to judge only this part, give the rule with --agentbench-gate"
         )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from pytest_agentbench.gate.ab import SLOWER, WORSE
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.reports import gate_phrases, phrases
+from pytest_agentbench.reports.headline import headline
 from pytest_agentbench.reports.sections.arms import essentials
 from pytest_agentbench.reports.view import failed_tests, score_of, suspects, unmeasured, worst_first
 from pytest_agentbench.runs.results import ArmsCompared
@@ -84,7 +85,7 @@ def commands(run: Run, workspace: Path) -> list[str]:
 
 def _all(run: Run, workspace: Path) -> Iterator[str]:
     level = LEVELS.get(run.verdict, "error" if run.exit_status else "notice")
-    yield command(level, f"agentbench: {run.verdict}", phrases.headline(run))
+    yield command(level, f"agentbench: {run.verdict}", headline(run))
     if failure := run.backend.failure:
         yield command("error", f"backend {run.backend.name}", failure)
     rules = run.gate.rules if run.gate else ()

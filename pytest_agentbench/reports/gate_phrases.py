@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, hit_ratio
+from pytest_agentbench.gate.needed import MOST_SCENARIOS, Needed
 from pytest_agentbench.gate.rules import RULE_PATTERN
-from pytest_agentbench.records import EVALUABLE
+from pytest_agentbench.records import EVALUABLE, MOST_TRIALS
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.phrases import count, number, percent, significant
 from pytest_agentbench.reports.view import complete_comparisons, score_of
@@ -50,7 +52,12 @@ FAMILY_OF_ARMS = (
 
 
 def gate(result: GateResult, rounds: RoundsResult | None = None) -> str:
-    """Returns the gate's verdict, how many trial rounds ran if that was not fixed, the baselines, and failed tests that do not count."""
+    """Returns the gate's verdict and its `circumstances`."""
+    return "; ".join(filter(None, [result.verdict, circumstances(result, rounds)]))
+
+
+def circumstances(result: GateResult, rounds: RoundsResult | None = None) -> str:
+    """Returns how many trial rounds ran if that was not fixed, the baselines, and failed tests that do not count. Empty without these."""
     runs = sorted({each.run for each in result.baselines.values()})
     facts = [rounds_of_trials(rounds)] if rounds else []
     facts += [f"compared with {', '.join(runs)}"] if runs else []
@@ -58,7 +65,7 @@ def gate(result: GateResult, rounds: RoundsResult | None = None) -> str:
         facts.append(f"{count(below, 'test')} below a threshold, not counted by the gate")
     if not result.decides:
         facts.append(SHOWN_ONLY)
-    return "; ".join([result.verdict, *facts])
+    return "; ".join(facts)
 
 
 def without_rules(result: GateResult) -> str:
@@ -103,6 +110,11 @@ def _decided(rule: RuleResult, level: str = "") -> str:
     return f"{rule.verdict}: {rule.suite} {metric} {_amount(rule, rule.estimate)}{ends}, required {required}"
 
 
+def measured_and_required(rule: RuleResult) -> str:
+    """`banking tsq.mean 0.571 [0.412, 0.700], required >= 0.6 (this run)`: the measured value of a rule, and its requirement."""
+    return _decided(rule).removeprefix(f"{rule.verdict}: ")
+
+
 def _parts(rule: RuleResult) -> tuple[str, str]:
     """Splits the text of a rule into its metric and its requirement: `tsq.mean` and `>= 0.6 (this run)`."""
     match = RULE_PATTERN.fullmatch(rule.rule)
@@ -123,6 +135,27 @@ def reason(rule: RuleResult) -> str:
     """Returns why a rule is INCONCLUSIVE. Empty for other verdicts."""
     undecided = f"the interval contains the threshold: more {NARROWER.get(rule.of, 'trials or scenarios')} make it narrower"
     return rule.reason or (undecided if rule.verdict == "INCONCLUSIVE" else "")
+
+
+def needs(value: Needed | None) -> str:
+    """`4 more trials of each scenario: 400 rollouts, about 6 min at this speed`: what an INCONCLUSIVE rule needs. Empty if unknown."""
+    if value is None:
+        return ""
+    if value.baseline:
+        return "more trials of the baseline: with its present ones, no number of trials of this run decides at this value"
+    if not value.rollouts:
+        most = f"{MOST_TRIALS:,} trials" if value.trials else f"{MOST_SCENARIOS:,} scenarios"
+        return f"more than {most}, because the measured value is too close to the threshold"
+    what = f"{count(value.trials, 'more trial')} of each scenario" if value.trials else count(value.scenarios, "more scenario")
+    return f"{what}: {count(value.rollouts, 'rollout')}{'' if value.minutes is None else f', {_minutes(value.minutes)} at this speed'}"
+
+
+def _minutes(minutes: float) -> str:
+    """`under a minute`, `about 6 min` or `about 2 h 05 min`: a duration."""
+    if minutes < 1:
+        return "under a minute"
+    whole = math.ceil(minutes)
+    return f"about {whole} min" if whole < 120 else f"about {whole // 60} h {whole % 60:02} min"
 
 
 def power(rule: RuleResult) -> str:

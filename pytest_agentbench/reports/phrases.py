@@ -9,18 +9,16 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_agentbench.gate.exit_status import CANNOT_TELL, EXITS, NO_GATE, SKIPPED
-from pytest_agentbench.gate.rules import scenario_thresholds
+from pytest_agentbench.gate.exit_status import SKIPPED
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.reports.document import Code, Column, Content, Finding, Measure, TableCell, Text, spans, words_of
 from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.results import EarlierRuns, Mean, SuiteResult
 from pytest_agentbench.runs.run_file import BackendUse, Environment, OwnMean, Playback, Run
-from pytest_agentbench.stats.decisions import INCONCLUSIVE, PASS
 from pytest_agentbench.stats.quantiles import LatencySpread
 
 
@@ -67,14 +65,6 @@ def count(amount: int, noun: str) -> str:
 
 NAMED = 3  # suites named in a headline, and scenarios named in a line
 
-#: Status of a rollout -> its verb phrase in a headline.
-ENDINGS = {
-    "limit": "ended at a limit",
-    "agent_error": "ended as agent_error",
-    "infra_error": "ended as infra_error",
-    "cancelled": "were cancelled",
-}
-
 SESSION_RATES = "Rates are over the time of all sessions, without the pauses between them."
 
 DERIVED = "All numbers here can be derived from rollouts.jsonl in this directory."
@@ -86,8 +76,6 @@ COMPARISON = "The comparison"
 WHOLE_REPORT = "The whole report"
 
 IN_RUN_JSON = "in run.json"
-
-DETAILS = "agentbench show (or pytest -v); metrics: docs/metrics.md"
 
 MEANS_MAY_MOVE = "Short rollouts end first, so the means may still change. Intervals and the verdict follow when the run has ended."
 
@@ -156,65 +144,6 @@ def median_and_p95(spread: LatencySpread | None) -> str:
 def more(amount: int, what: str = "") -> str:
     """`and 4 more`, the number of items that a list leaves out. Empty if it leaves out none."""
     return f"and {amount} more{f' {what}' if what else ''}" if amount > 0 else ""
-
-
-def headline(run: Run) -> str:
-    """`FAIL, exit status 1: a test or the gate failed; gate PASS; banking tsq 0.412 [0.371, 0.453]`: the result of a run in one line."""
-    return "; ".join((", ".join(filter(None, (run.verdict, _reason(run)))), *_notes(run), *_means(run), *_shares(run)))
-
-
-def _reason(run: Run) -> str:
-    if status := run.exit_status:
-        return f"exit status {status}: {EXITS[status].text if status in EXITS else 'see pytest'}"
-    if run.verdict == INCONCLUSIVE:
-        return EXITS[CANNOT_TELL].text
-    if run.verdict != NO_GATE:
-        return ""
-    if run.gate:
-        return f"the gate does not decide (its verdict is {run.gate.verdict})"
-    return "no test applies a threshold" if any(map(_has_scenario_threshold, run.suites.values())) else "no rule or threshold was applied"
-
-
-def _notes(run: Run) -> Iterator[str]:
-    if run.backend.is_recorded:
-        yield "answers from a recording, no model was called"
-    gate_result = run.gate
-    if gate_result and run.verdict not in (gate_result.verdict, NO_GATE):
-        yield f"gate {gate_result.verdict}"
-    if run.verdict in (PASS, INCONCLUSIVE):
-        covered = {each.suite for each in gate_result.rules} if gate_result else set()
-        without_rule = [group for group, suite in run.suites.items() if group not in covered and not _has_scenario_threshold(suite)]
-        left = len(without_rule) - NAMED
-        yield from (f"no rule for {', '.join(without_rule[:NAMED])}{f' and {left} more' if left > 0 else ''}",) if without_rule else ()
-    if tries := earlier_runs(run.earlier):
-        yield tries
-
-
-def _has_scenario_threshold(suite: SuiteResult) -> bool:
-    return bool(scenario_thresholds(suite.thresholds))
-
-
-def _means(run: Run) -> Iterator[str]:
-    """Yields the main scores of the first suites. Yields none for an A/B session, whose arms are compared elsewhere."""
-    suites = [] if run.ab else [*run.suites.items()]
-    yield from (f"{group} {suite.main_score} {mean(suite.main_mean)}" for group, suite in suites[:NAMED])
-    if left := suites[NAMED:]:
-        yield f"and {count(len(left), 'more suite')}"
-
-
-def _shares(run: Run) -> Iterator[str]:
-    """Yields for the headline which share of rollouts ended with each status other than `ok`, and which share was not run."""
-    total = sum(sum(suite.rollouts.values()) for suite in run.suites.values())
-    for status, words in ENDINGS.items():
-        if amount := sum(suite.rollouts.get(status, 0) for suite in run.suites.values()):
-            yield f"{_share(amount, total, 'rollout')} {words}"
-    if run.plan.not_run:
-        planned = run.plan.rollouts
-        yield f"{_share(run.plan.not_run, planned, 'planned rollout')} {'were' if planned > 1 else 'was'} not run"
-
-
-def _share(amount: int, total: int, noun: str) -> str:
-    return f"{amount:,} of {count(total, noun)} ({percent(amount / total).replace('.0 %', ' %')})"
 
 
 def earlier_runs(earlier: EarlierRuns | None) -> str:
@@ -294,6 +223,15 @@ def progress(run: Run) -> str:
 def exit_status(run: Run) -> str:
     """`exit status 1`: the status of the pytest session. Empty for an imported run, which has no session."""
     return "" if run.exit_status is None else f"exit status {run.exit_status}"
+
+
+def what_to_show(run: Run, place: str) -> Text:
+    """`agentbench show 20260304-050607 --failed`: the command that prints the failed rollouts, the worst one, or the whole run."""
+    name = run.id if place == f"reports/{run.id}" else shlex.quote(place)
+    ended_badly = sum(amount for suite in run.suites.values() for status, amount in suite.rollouts.items() if status != "ok")
+    worst = next((each.id for suite in run.suites.values() for each in suite.worst), "")
+    what = "--failed" if run.tests.failed or run.tests.errors or ended_badly else shlex.quote(worst) if worst else ""
+    return (Code(f"agentbench show {name} {what}".rstrip(), "command"),)
 
 
 def files(directory: str) -> Text:

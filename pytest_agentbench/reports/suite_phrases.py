@@ -271,6 +271,17 @@ def worst(value: WorstScore) -> str:
     return f"{value.id} {value.score:.3f}{question}"
 
 
+def worst_scenarios(score: str, values: Sequence[WorstScore]) -> Text:
+    """`tsq 0.000 in banking-010, 0.333 in banking-017`: the scenarios with the lowest main score. Empty if there are none."""
+    parts = [part for each in values for part in (", ", f"{each.score:.3f} in ", Code(each.id, "scenario"))]
+    return (f"{score} ", *parts[1:]) if parts else ""
+
+
+def means(values: Mapping[str, Mean | None]) -> str:
+    """`parameter_accuracy 0.307 [0.025, 0.736], repeated 0.100 [0.000, 0.200]`: means with their intervals. Empty without means."""
+    return ", ".join(f"{score} {phrases.mean(value)}" for score, value in values.items())
+
+
 def scenarios_left(shown: int, total: int) -> str:
     """`The worst 200; 40 more are in run.json.`: a note below a table of scenarios. Empty if all are shown."""
     return f"The worst {shown}; {total - shown} more are in run.json." if total > shown else ""

@@ -130,6 +130,11 @@ class Services:
         return self._parts.token
 
     @property
+    def in_flight(self) -> int:
+        """The number of rollouts with a running attempt."""
+        return len(self._parts.log.in_flight)
+
+    @property
     def interruptions(self) -> Json:
         """The number of deaths of each process, and of attempts that were repeated because of a death."""
         return {"deaths": dict(self._parts.deaths.counts), "attempts": self._parts.log.state.interruptions}

@@ -1,4 +1,4 @@
-"""The progress line below pytest's dots while rollouts run: finished and planned rollouts, mean score, tokens per second, time left.
+"""The progress line below pytest's dots while rollouts run: rollouts done and in flight, errors, mean score, tokens per second, time left.
 
 It is drawn only on a terminal, and only if pytest captures the output of tests. A log gets a line now and then instead. With -q no
 line is about rollouts.
@@ -121,7 +121,9 @@ class Progress:
                 self._line.draw(one_line(text)[: self._writer.fullwidth - 1])
 
     def _text(self) -> str:
-        return session_line(self._controller.opened, lambda recorder: status_line(recorder, time.monotonic()))
+        opened = self._controller.opened
+        in_flight = opened.services.in_flight if opened else 0
+        return session_line(opened, lambda recorder: status_line(recorder, in_flight, time.monotonic()))
 
 
 class ProgressLine:
@@ -219,14 +221,15 @@ def boot_line(services: Services) -> str:
     return f"agentbench boots {services.backend.name} · {time.monotonic() - services.boot_began:.0f} s · {services.boot_status}"
 
 
-def status_line(recorder: RunRecorder, now: float) -> str:
-    """Returns, for example, `agentbench 17/100 · tsq 0.612 · 840 tok/s · 12 s to go`."""
+def status_line(recorder: RunRecorder, in_flight: int, now: float) -> str:
+    """Returns, for example, `agentbench 17/100 · 8 in flight · 1 error · tsq 0.612 · 840 tok/s · 12 s to go`."""
     seconds = max(now - recorder.began, 1e-9)
-    parts = [f"agentbench {recorder.done}/{recorder.planned_keys}"]
+    parts = [f"agentbench {recorder.done}/{recorder.planned_keys}", f"{in_flight} in flight"]
+    parts += [f"{recorder.errors} error{'s' * (recorder.errors != 1)}"] if recorder.errors else []
     parts += [f"{name} {total / count:.3f}" for name, (total, count) in [*recorder.score_sums.items()][:1]]
     parts.append(f"{recorder.tokens / seconds:.0f} tok/s")
     if (left := expected_seconds_left(recorder, now)) is not None:
-        parts.append(f"{left:.0f} s to go")
+        parts.append(f"{duration_text(left)} to go")
     return " · ".join(parts)
 
 

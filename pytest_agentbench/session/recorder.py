@@ -22,6 +22,10 @@ from pytest_agentbench.runs.sessions import with_earlier
 DURATIONS = "durations.json"  # File beside the run directories with the last duration of each rollout; the longest ones run first
 
 
+#: Statuses that the progress line counts as errors.
+ERRORS = ("agent_error", "infra_error")
+
+
 class RunRecorder:
     """Writes the rollouts of a session to the journal, and has the counts that progress and the summary need.
 
@@ -45,6 +49,7 @@ class RunRecorder:
         self._ended: dict[RolloutKey, str] = {}  # rollouts of this session -> status
         self._digests: dict[RolloutKey, bytes] = {}  # Digests of records before redaction
         self.ran_again: set[RolloutKey] = set()  # Rollouts that an earlier session had recorded and that ran again
+        self.errors = 0  # Rollouts of this session that ended with an error
         self.tokens = 0
         self.score_sums: dict[str, tuple[float, int]] = {}  # score -> sum, count
         self.durations: dict[str, float] = {}  # rollout -> seconds
@@ -126,6 +131,7 @@ class RunRecorder:
 
     def _count(self, summary: RolloutFinished) -> None:
         self.done += 1
+        self.errors += summary.status in ERRORS
         self.tokens += summary.tokens
         for name, value in summary.scores.items():
             total, count = self.score_sums.get(name, (0.0, 0))

@@ -195,6 +195,19 @@ def trials_for(margin: float, n: int, width: float = 1.0) -> int:
     return math.ceil(LEAST * width / (n * margin) - 1e-9)
 
 
+def trials_that_narrow(factor: float, trials: int, base_trials: float = 0.0) -> int | None:
+    """Returns the fewest trials of each scenario with which an estimate has `factor` times the information that it has with `trials`.
+
+    The squared width of an interval is proportional to 1 / information. With a baseline of `base_trials` trials, which do not become
+    more, information is 1 / (1 / trials + 1 / base_trials). Returns None if then no number is enough, and at most MOST_TRIALS + 1.
+    """
+    information = factor * (1 / (1 / trials + 1 / base_trials) if base_trials else trials)
+    if base_trials and information >= base_trials:
+        return None
+    total = 1 / (1 / information - 1 / base_trials) if base_trials else information
+    return min(math.ceil(total - 1e-9), MOST_TRIALS + 1) if total < math.inf else MOST_TRIALS + 1
+
+
 def needed_scenarios(drop: float, design: Design, power: float = 0.8) -> int:
     """Returns the fewest scenarios, up to ten million, with which the smallest detectable drop of a design is at most `drop`."""
     low, high = 1, 10_000_000  # too few, enough

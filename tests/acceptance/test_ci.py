@@ -11,6 +11,7 @@ import pytest
 from pytest_agentbench.reports import markdown, phrases
 from pytest_agentbench.reports.comment import LIMIT as COMMENT_LIMIT
 from pytest_agentbench.reports.document import Level
+from pytest_agentbench.reports.headline import headline
 from pytest_agentbench.reports.summary import LIMIT as SUMMARY_LIMIT
 from pytest_agentbench.runs.run_file import read_run
 from tests.findings import report_of, said
@@ -79,7 +80,7 @@ def test_github(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[st
     written = summary.read_text()
     assert written.startswith("of another program\n")
     run = read_run(project.directory)
-    assert f"## agentbench: {markdown.prose(phrases.headline(run))}" in written
+    assert f"## agentbench: {markdown.prose(headline(run))}" in written
     assert "\n### Serving" in written
     comment = (project.directory / "comment.md").read_text()
     assert comment.startswith("<!-- agentbench: shop on embedded -->\n## agentbench: FAIL")

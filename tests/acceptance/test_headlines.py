@@ -10,7 +10,7 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.gate.exit_status import EXITS
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.headline import headline
 from pytest_agentbench.runs.run_file import read_run
 from tests.openmetrics import parsed
 from tests.project import FIND_THEN_ANSWER, TEST_FILE, TWO_WORKERS, Project, page
@@ -66,9 +66,9 @@ def assert_ends(project: Project, result: pytest.RunResult, status: int, verdict
     assert status == result.ret, result.stdout.str()
     assert status == project.run_json["exit_status"]
     for report, line in headlines(project, result).items():
-        assert re.match(rf"{verdict}($|[;,] )", line), f"{report}: {line}"
+        assert re.match(rf"{verdict}($|[:;,] )", line), f"{report}: {line}"
         if report in ("report.md", "comment.md", "summary.md", "annotation", "terminal"):
-            assert ([str(status)] if status else []) == re.findall(r"\d+", line.partition(";")[0]), f"{report}: {line}"
+            assert ([str(status)] if status else []) == re.findall(r"^[A-Z ]+, exit status (\d+)", line), f"{report}: {line}"
 
 
 #: Session -> files beside its suite, keys of the suite, the engine's script, options, exit status and verdict.
@@ -211,7 +211,7 @@ def test_every_headline_is_the_exit_status(project: Project, session: str) -> No
         return
     assert (status, verdict) == (result.ret, project.run_json["verdict"])
     said = headlines(project, result)
-    assert {verdict} == {re.split("[;,] ", said[report])[0] for report in said if report != "terminal"}
+    assert {verdict} == {re.split("[:;,] ", said[report])[0] for report in said if report != "terminal"}
 
 
 FAILING = "def test_it(rollout): assert rollout.score('tsq') > 1\n"
@@ -264,9 +264,8 @@ def test_the_gates_verdict_has_its_own_name(project: Project) -> None:
     result = project.run("--agentbench-gate=infra_error.rate <= 2%", "scenarios/shop")
 
     assert (1, "FAIL", "PASS") == (result.ret, project.run_json["verdict"], project.run_json["gate"]["verdict"])
-    first = {line.partition(" ")[0]: re.findall("FAIL|PASS", line)[:1] for line in page(result) if line.startswith(("verdict ", "gate "))}
-    assert {"verdict": ["FAIL"], "gate": ["PASS"]} == first
-    assert ["FAIL", "PASS"] == re.findall("FAIL|PASS", phrases.headline(read_run(project.directory)))
+    assert ["FAIL", "PASS"] == re.findall("FAIL|PASS", "".join(page(result)[:3]))[:2]
+    assert ["FAIL", "PASS"] == re.findall("FAIL|PASS", headline(read_run(project.directory)))
 
 
 @pytest.mark.slow
@@ -295,4 +294,4 @@ def test_the_headline_of_a_rescored_run(project: Project, monkeypatch: pytest.Mo
     run = read_run(file.parent)
     assert run.exit_status is not None
     assert EXITS[run.exit_status].verdict == run.verdict
-    assert f": {phrases.headline(run)}" in (file.parent / "report.md").read_text().splitlines()[0]
+    assert f": {headline(run)}" in (file.parent / "report.md").read_text().splitlines()[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.lib.process import child_environment
-from pytest_agentbench.session.progress import BEAT, duration_text, log_line, pause
+from pytest_agentbench.session.progress import BEAT, duration_text, log_line, pause, status_line
 from pytest_agentbench.session.recorder import RunRecorder
 from tests.project import FIND_THEN_ANSWER, PYTEST, TWO_WORKERS, Project
 from tests.terminal import Screen, run_on_terminal
@@ -48,14 +48,15 @@ def test_a_line_of_progress(project: Project, way: tuple[str, ...], verbosity: t
     status, written = run(project, *way, *verbosity, "scenarios/shop")
 
     assert pytest.ExitCode.TESTS_FAILED == status
-    assert "agentbench 1/3 · tsq 0.000 · " in written
+    assert "agentbench 1/3 · 2 in flight · tsq 0.000 · " in written
     assert " tok/s · " in written
     assert " s to go" in written
     assert "rollouts done" not in written
     shown = str(Screen(written))
     assert "1/3" not in shown
     assert "to go" not in shown
-    for line in ("test session starts", "agentbench: suites shop (3 scenarios)", "report      reports/", "1 failed, 2 passed in "):
+    place = "report      reports/" if verbosity else "open        reports/"
+    for line in ("test session starts", "agentbench: suites shop (3 scenarios)", place, "1 failed, 2 passed in "):
         assert 1 == shown.count(line)
     if verbosity:
         assert 3 == sum("%]" in line and "test_tools[shop-" in line for line in shown.splitlines())
@@ -144,6 +145,18 @@ def test_a_log_does_not_grow_without_end(age: float, seconds: float) -> None:
 def test_durations(seconds: float, text: str) -> None:
     """Durations are in seconds, then in minutes, then in hours and minutes."""
     assert text == duration_text(seconds)
+
+
+def test_a_progress_line(tmp_path: Path) -> None:
+    """The line has rollouts done and in flight, errors if there are any, the mean score, the speed and the time to go."""
+    recorder = RunRecorder(tmp_path, str, print)
+    recorder.planned(100, 0, {"shop": 100})
+    recorder.began, recorder.tokens = 1000.0, 600
+
+    assert "agentbench 0/100 · 8 in flight · 10 tok/s" == status_line(recorder, 8, 1060.0)
+    recorder.done, recorder.errors, recorder.score_sums["tsq"] = 20, 1, (9.5, 19)
+    assert "agentbench 20/100 · 8 in flight · 1 error · tsq 0.500 · 10 tok/s · 4 min to go" == status_line(recorder, 8, 1060.0)
+    recorder.close()
 
 
 def test_a_line_of_a_log(tmp_path: Path) -> None:

@@ -86,9 +86,9 @@ def test_the_gate_ignores_quarantined_scenarios(
     monkeypatch.chdir(held.root)
     capsys.readouterr()
     assert 0 == main(["gate", "latest", "--baseline", "before", "--gate", HALF])
-    told = read_run(held.directory).gate
-    assert told is not None
-    assert [line.text for line in terminal.lines(document_of(told, None), Level.FULL)] == capsys.readouterr().out.splitlines()
+    told = read_run(held.directory)
+    assert told.gate is not None
+    assert [line.text for line in terminal.lines(document_of(told), Level.FULL)] == capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.headline import headline
 from pytest_agentbench.runs.run_file import read_run
 from tests.project import Project, page
 
@@ -54,8 +55,8 @@ def test_run_until_it_is_green(lucky: Project, capsys: pytest.CaptureFixture[str
     assert 0 == third.ret
     run = read_run(lucky.directory)
     said = phrases.earlier_runs(run.earlier)
-    assert "3rd" in said and said in phrases.headline(run)
-    assert phrases.headline(run) in (lucky.directory / "report.md").read_text().splitlines()[0]
+    assert "3rd" in said and said in headline(run)
+    assert headline(run) in (lucky.directory / "report.md").read_text().splitlines()[0]
     assert "3rd" in " ".join(page(third)[:3])
     earlier = lucky.run_json["earlier"]
     assert (2, 2) == (earlier["runs"], len(earlier["not_passed"]))

@@ -212,9 +212,7 @@ def test_a_finished_run_is_judged_at_its_level(gated: Project, capsys: pytest.Ca
 
     run = read_run(gated.directory)
     assert run.gate is not None and run.rounds is not None
-    assert [
-        line.text for line in terminal.lines(gate.document_of(run.gate, run.rounds), Level.FULL)
-    ] == capsys.readouterr().out.splitlines()
+    assert [line.text for line in terminal.lines(gate.document_of(run), Level.FULL)] == capsys.readouterr().out.splitlines()
     assert ("99.39", True) == (f"{run.gate.rules[0].confidence * 100:.4g}", run.rounds.stands)
 
 

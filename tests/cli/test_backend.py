@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.cli import main
+from pytest_agentbench.cli.backend import follow
 from tests.engines import engine
 from tests.web import QuietHandler, serving
 
@@ -88,3 +89,42 @@ def test_faults(tmp_path: Path, capsys: Capture, settings: dict[str, Any], sente
     status = main(["backend", "check", "--agent", config(tmp_path, **settings)])
 
     assert (4, True) == (status, sentence in capsys.readouterr().err)
+
+
+def test_new_lines_of_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """`logs --follow` prints only complete new lines, redacted, under the name of their file, also those before the stack stopped."""
+    monkeypatch.setenv("SHOP_API_KEY", "zebra-42-quartz-lantern")
+    engine_log, router_log = tmp_path / "engine.log", tmp_path / "router.log"
+    engine_log.write_text("known\n")
+    router_log.write_text("known\n")
+    looks = iter([("one\ntw", "", True), ("o zebra-42-quartz-lantern\n", "three\n", False)])
+
+    def goes_on() -> bool:
+        of_engine, of_router, more = next(looks)
+        for log, text in ((engine_log, of_engine), (router_log, of_router)):
+            with log.open("a") as file:
+                file.write(text)
+        return more
+
+    follow({log: log.stat().st_size for log in (engine_log, router_log)}, goes_on)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [f"==> {engine_log}", "one", "two [redacted]", f"==> {router_log}", "three"] == lines
+
+
+def test_a_status_that_is_watched(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """`status --watch` prints the list once with the time, again only if it changes, and ends with Ctrl-C."""
+    looks = iter([None, None])
+
+    def interrupted(_seconds: float) -> None:
+        if next(looks, "interrupt"):
+            raise KeyboardInterrupt
+
+    assert 0 == main(["backend", "status"])
+    once = capsys.readouterr().out.splitlines()
+    monkeypatch.setattr("time.sleep", interrupted)
+
+    assert 130 == main(["backend", "status", "--watch"])
+    at, *lines = capsys.readouterr().out.splitlines()
+    assert 2 == at.count(":")
+    assert once == lines

@@ -16,6 +16,7 @@ from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.records import Scale
 from pytest_agentbench.reports import gate_phrases, openmetrics, phrases
 from pytest_agentbench.reports.ci import MOST, command, commands, cut, size, system
+from pytest_agentbench.reports.headline import headline
 from pytest_agentbench.runs.results import Means
 from pytest_agentbench.runs.run_file import Failure, OutcomeCounts, Plan, Run
 from pytest_agentbench.stats.decisions import Suspect
@@ -94,7 +95,7 @@ def test_the_most_important_first() -> None:
     more = f"title={phrases.more(last)}::{gate_phrases.annotations_left(last, run)}"
     assert MOST == len(found)
     assert [
-        f"::error title=agentbench%3A FAIL::{phrases.headline(run)}",
+        f"::error title=agentbench%3A FAIL::{headline(run)}",
         f"::error {suite},title=shop%3A tsq.mean >= -0.03 vs baseline::FAIL: -0.1 [-0.15, -0.05]",
         f"::warning {suite},title=shop%3A ttft.p95 <= 500ms::INCONCLUSIVE: nothing measured; the timings are of a saturated client",
         f"::warning title=shop tsq%3A shop-2::{gate_phrases.fall(FELL[1])}",

@@ -134,7 +134,7 @@ def test_the_example_is_not_an_earlier_run(run: Run, reports: Path, tmp_path: Pa
 def test_the_example_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """`agentbench show` prints the example if its folder is given, as in its README."""
     assert 0 == main(["show", "banking", "--reports", str(REPORTS / "example")])
-    assert re.search(r"^verdict     PASS; banking tsq 0\.\d{3} \[", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^verdict     PASS: banking tsq.mean 0\.\d{3} \[", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_git_tracks_the_example_and_no_runs(reports: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Document, Fact, Level, Note, Section, say
+from pytest_agentbench.reports.headline import headline
 from pytest_agentbench.reports.sections import arms, files, first_look, gate, origin, outcome, server, serving, setup, suites
 from pytest_agentbench.reports.view import RunView, tone
 
@@ -39,8 +40,8 @@ SECTIONS: tuple[SectionFunction, ...] = (
 def document(view: RunView) -> Document:
     """Returns the report of a run."""
     run = view.run
-    headline = Fact("verdict", say(phrases.headline, run), tone(run.verdict), level=Level.HEADLINE)
-    return Document.of(f"Run {run.id}", (each(view) for each in (*SECTIONS, *_of_plugins())), headline)
+    verdict = Fact("verdict", say(headline, run), tone(run.verdict), level=Level.HEADLINE)
+    return Document.of(f"Run {run.id}", (each(view) for each in (*SECTIONS, *_of_plugins())), verdict)
 
 
 def _of_plugins() -> Iterator[SectionFunction]:

@@ -19,8 +19,8 @@ def section(view: RunView) -> Section | None:
 def _blocks(view: RunView) -> Iterator[AnyBlock]:
     first, full = Level.FIRST_PAGE, Level.FULL
     yield Fact("resume", Code(view.run.resume or "", "command"), "open", level=Level.HEADLINE)
-    yield Fact("report", Code(f"{view.place}/report.md", "command"), level=Level.HEADLINE, until=first)
-    yield Fact("details", phrases.DETAILS, level=first, until=first)
+    yield Fact("open", Code(f"{view.place}/report.html", "command"), level=Level.HEADLINE, until=first)
+    yield Fact("", say(phrases.what_to_show, view.run, view.place), level=first, until=first)
     yield Fact("report", say(phrases.files, view.place), level=full, until=full)
     for title, file in drawn(view.directory):
         yield Figure(title, file.relative_to(view.directory).as_posix(), level=Level.VERBOSE)

@@ -9,6 +9,7 @@ from pytest_agentbench.metrics.stopwatch import OK
 from pytest_agentbench.reports import gate_phrases, phrases, serving_phrases, suite_phrases
 from pytest_agentbench.reports.document import Bullets, Finding, Level, Section, plain, say
 from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.headline import deciding_rules
 from pytest_agentbench.reports.view import RunView, worst_first
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.runs.run_file import Run
@@ -25,7 +26,9 @@ def section(view: RunView) -> Section | None:
 
 def _findings(run: Run) -> Iterator[Finding]:
     if run.gate:
-        yield from (say(gate_phrases.result, rule) for rule in worst_first(run.gate.rules) if rule.verdict != "PASS")
+        in_headline = deciding_rules(run)[:1]
+        others = (rule for rule in worst_first(run.gate.rules) if rule.verdict != "PASS" and rule not in in_headline)
+        yield from (say(gate_phrases.result, rule) for rule in others)
     for name, suite in run.suites.items():
         for each in _of_suite(suite):
             yield say(phrases.about_suite, name, each) if len(run.suites) > 1 and plain(each.words) else each

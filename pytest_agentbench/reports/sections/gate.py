@@ -5,45 +5,60 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from pytest_agentbench.gate.needed import needed
 from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.document import AnyBlock, Document, Fact, Level, Note, Section, say
 from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.headline import deciding_rules
 from pytest_agentbench.reports.view import RunView, ranking_of, suspects, tone, worst_first
 from pytest_agentbench.runs.results import GateResult, RoundsResult, RuleResult
+from pytest_agentbench.runs.run_file import Run
 
-RULES = 6  # rules on the first page, the worst first
+RULES = 3  # further rules on the first page, the worst first; the one that decided is in the headline
 WORST = 3  # scenarios on the first page
 SHOWN = 20  # scenarios that got worse, in the summary
 
 
 def section(view: RunView) -> Section | None:
     """Returns the verdict, the rules, the interim looks after added trial rounds, and the scenarios with lower scores."""
-    gate = view.run.gate
-    return None if gate is None else _section(gate, view.run.rounds)
+    return None if view.run.gate is None else _section(view.run, view.run.gate)
 
 
-def document_of(gate: GateResult, rounds: RoundsResult | None) -> Document:
+def document_of(run: Run) -> Document:
     """Returns a report that contains only the section of the gate."""
-    section = _section(gate, rounds)
+    section = _section(run, run.gate) if run.gate else None
     return Document("Gate", None, (replace(section, title=""),) if section else ())
 
 
-def _section(gate: GateResult, rounds: RoundsResult | None) -> Section | None:
-    verdict = Fact("gate", say(gate_phrases.gate, gate, rounds), tone(gate.verdict), level=Level.FIRST_PAGE)
-    return of("Gate", [verdict, *_rules(gate), *_claims(gate), *_ranking(gate), _interim_looks(rounds)])
+def _section(run: Run, gate: GateResult) -> Section | None:
+    verdict = Fact("gate", say(gate_phrases.gate, gate, run.rounds), tone(gate.verdict), level=Level.SUMMARY)
+    return of("Gate", [verdict, *_first_page(run, gate), *_rules(run, gate), *_claims(gate), *_ranking(gate), _interim_looks(run.rounds)])
 
 
-def _rules(gate: GateResult) -> Iterator[AnyBlock]:
-    for place, rule in enumerate(worst_first(gate.rules)):
-        level = Level.FIRST_PAGE if place < RULES else Level.SUMMARY
+def _first_page(run: Run, gate: GateResult) -> Iterator[AnyBlock]:
+    """Yields why the rule in the headline was not decided and what it needs, then other rules that did not pass."""
+    first, until = Level.FIRST_PAGE, Level.FIRST_PAGE
+    decisive = deciding_rules(run)[:1]
+    for rule in decisive:
+        yield Fact("why", say(gate_phrases.reason, rule), tone(rule.verdict), level=first, until=until)
+        yield Fact("needed", say(gate_phrases.needs, needed(rule, run)), tone(rule.verdict), level=first, until=until)
+    others = [rule for rule in worst_first(gate.rules) if rule not in decisive and (rule.verdict != "PASS" or not decisive)]
+    for rule in others[:RULES]:
+        yield Fact("rule", say(gate_phrases.result, rule), tone(rule.verdict), level=first, until=until)
+        if rule.reason not in {each.reason for each in decisive}:
+            yield Fact("", say(gate_phrases.reason, rule), level=first, until=until)
+    yield Fact("", say(phrases.more, len(others) - RULES), level=first, until=until)
+    yield Fact("gate", say(gate_phrases.circumstances, gate, run.rounds), level=first, until=until)
+
+
+def _rules(run: Run, gate: GateResult) -> Iterator[AnyBlock]:
+    for rule in worst_first(gate.rules):
         colour = tone(rule.verdict)
-        if rule.verdict != "PASS":
-            yield Fact("rule", say(gate_phrases.rule, rule), colour, level=Level.HEADLINE, until=Level.HEADLINE)
-        yield Fact("rule", say(gate_phrases.result, rule), colour, level=level, until=Level.SUMMARY)
+        yield Fact("rule", say(gate_phrases.result, rule), colour, level=Level.SUMMARY, until=Level.SUMMARY)
         yield Fact("rule", say(gate_phrases.rule, rule), colour)
-        yield Fact("", say(gate_phrases.reason, rule), level=level)
+        yield Fact("", say(gate_phrases.reason, rule), level=Level.SUMMARY)
+        yield Fact("", say(gate_phrases.needs, needed(rule, run)), level=Level.SUMMARY)
         yield from _details(rule)
-    yield Fact("", say(phrases.more, len(gate.rules) - RULES), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
 
 
 def _details(rule: RuleResult) -> Iterator[AnyBlock]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pytest_agentbench.reports import phrases, serving_phrases
 from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Listing, Note, Section, Table, heads, say
 from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.headline import COUNTED
 from pytest_agentbench.reports.view import RunView, failed_tests, unmeasured
 from pytest_agentbench.runs.journal import summarize_damage
 from pytest_agentbench.runs.run_file import Failure, Run
@@ -28,7 +29,7 @@ def _trouble(run: Run) -> Iterator[AnyBlock]:
             yield Listing(failure, level=Level.VERBOSE)
         elif log := failure.partition("\n")[2]:
             yield Listing(log, level=first)
-    yield Fact("tests", say(phrases.tests, run), "bad", level=first)
+    yield Fact("tests", say(phrases.tests, run), "bad", level=Level.SUMMARY if run.exit_status in COUNTED else first)
     yield Fact("resumed", say(phrases.sessions, run), level=first)
     yield from (Fact("damaged", each, "open", level=first) for each in summarize_damage(run.damaged))
     yield Fact("interrupted", say(phrases.interruptions, run), "open", level=first)
@@ -36,7 +37,7 @@ def _trouble(run: Run) -> Iterator[AnyBlock]:
     yield Fact("unmeasured", say(phrases.unknown_suites, run), "bad", level=first)
     if (window := performance.window) and not window.seconds:
         yield Fact("window", say(serving_phrases.chosen_window, window), "open", level=first)
-    yield Fact("not run", say(phrases.not_run, run), "open", level=first)
+    yield Fact("not run", say(phrases.not_run, run), "open", level=Level.SUMMARY)
     yield from (Fact("lost", each, "bad", level=Level.SUMMARY) for each in run.losses)
 
 

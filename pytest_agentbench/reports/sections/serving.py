@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
@@ -34,7 +33,7 @@ from pytest_agentbench.stats.quantiles import INFINITE, LatencySpread, Percentil
 COLUMNS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
 RATE_COLUMNS = ("mean", "max", "p50", "p10", "p5", "p1", "min")
 RATES = {"call_output_tokens_per_s": "output tok/s of a call", "rollout_calls_per_minute": "LLM calls/min of a rollout"}
-LATENCIES = ("ttft", "itl", "e2e")  # in summaries; the first page shows only the first
+LATENCIES = ("ttft", "itl", "e2e")  # in summaries; the first page shows only the TTFT
 
 
 def section(view: RunView) -> Section | None:
@@ -48,20 +47,17 @@ def section(view: RunView) -> Section | None:
 def _measures(run: Run) -> Iterator[AnyBlock]:
     """Yields the main latencies and rates. In a run with arms they are not on the first page, because they describe no single arm."""
     performance, first, summary = run.performance, Level.FIRST_PAGE, Level.SUMMARY
-    for place, name in enumerate(LATENCIES):
+    if not run.ab:
+        yield Fact("speed", say(serving_phrases.speed, performance), level=first, until=first)
+    for name in LATENCIES:
         if spread := performance.latency(name):
             low, high = spread.intervals.get("p50") or (None, None)
-            median = Measure(spread.p50, "ms", "median", low, high, digits=1)
-            if place == 0 and not run.ab:
-                yield Fact(registry.title_of(name), median, level=first, until=first)
-            with_p90 = replace(median, about=serving_phrases.high_latency(spread.p90))
-            yield Fact(registry.title_of(name), with_p90, level=summary, until=summary)
+            about = serving_phrases.high_latency(spread.p90)
+            median = Measure(spread.p50, "ms", "median", low, high, digits=1, about=about)
+            yield Fact(registry.title_of(name), median, level=summary, until=summary)
     if rate := performance.number("output_tokens_per_s"):
-        throughput = Measure(rate, "output tokens/s", digits=1)
-        if not run.ab:
-            yield Fact("throughput", throughput, level=first, until=first)
-        with_tokens = replace(throughput, about=serving_phrases.tokens_and_calls(performance))
-        yield Fact("throughput", with_tokens, level=summary, until=summary)
+        throughput = Measure(rate, "output tokens/s", digits=1, about=serving_phrases.tokens_and_calls(performance))
+        yield Fact("throughput", throughput, level=summary, until=summary)
     if per_hour := performance.number("rollouts_per_hour"):
         rollouts = Measure(per_hour, digits=0, about=serving_phrases.in_flight(performance))
         yield Fact(registry.title_of("rollouts_per_hour"), rollouts, level=summary, until=summary)

@@ -38,13 +38,18 @@ def _first_page(run: Run, name: str, suite: SuiteResult) -> Blocks:
     first, summary, several = Level.FIRST_PAGE, Level.SUMMARY, len(run.suites) > 1
     if not run.ab:
         yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary)
-    for place, score in enumerate(suite.scorers):
+    # The main score is in the headline. A further score that counts mistakes is on the first page if its mean is not perfect.
+    news = {score: mean for score in suite.scorers[1:] if _has_news(suite, score, mean := suite.scores[score].mean)}
+    if not run.ab and not several:
+        yield Fact("scores", say(suite_phrases.means, news), level=first, until=first)
+    for score in suite.scorers:
         mean, scale = suite.scores[score].mean, suite.scales[score]
-        has_news = mean is None or not scale.falling or mean.value != scale.best
-        # A further score that counts mistakes is on the first page if its mean is not perfect and there is only one suite.
-        if not run.ab and (place == 0 or (has_news and not several)):
-            yield Fact(score, _measure(mean), level=first, until=first)
         yield Fact(_in_summary(run, name, score), _measure(mean, scale.text), level=summary, until=summary)
+
+
+def _has_news(suite: SuiteResult, score: str, mean: Mean | None) -> bool:
+    scale = suite.scales[score]
+    return mean is None or not scale.falling or mean.value != scale.best
 
 
 def _in_summary(run: Run, name: str, label: str) -> str:
@@ -174,8 +179,8 @@ def _role_row(name: str, use: RoleUse) -> tuple[TableCell, ...]:
 
 def _worst(run: Run, _name: str, suite: SuiteResult) -> Blocks:
     if not run.ab:
-        for each in suite.worst[: WORST // len(run.suites)]:
-            yield Fact("worst", say(suite_phrases.worst, each), one_line=True, level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
+        worst = suite.worst[: WORST // len(run.suites)]
+        yield Fact("worst", say(suite_phrases.worst_scenarios, suite.main_score, worst), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
     for each in suite.worst:
         yield Fact("worst", say(suite_phrases.worst, each), until=Level.FULL)
         if suite.tasks is None:

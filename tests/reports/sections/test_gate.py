@@ -52,18 +52,18 @@ def test_the_worst_rule_first() -> None:
 
 
 def test_levels() -> None:
-    """-q shows rules that did not pass, the first page the worst ones, a summary all in short, and higher levels their details."""
-    rules = [rule_result("x", "PASS"), *(rule_result(f"y{number}", "FAIL") for number in range(RULES + 1))]
+    """The first page has the worst rules except for the one in the headline, a summary all in short, and higher levels their details."""
+    rules = [rule_result("x", "PASS"), *(rule_result(f"y{number}", "FAIL") for number in range(RULES + 2))]
 
-    headline, first, summary, full = (gate_of(*rules, level=level) for level in list(Level)[:4])
+    headline, first, summary, full = (report(run_of(gate=gate_result("FAIL", *rules), verdict="FAIL"), level) for level in list(Level)[:4])
 
-    assert [(gate_phrases.rule, each) for each in rules[1:]] == under(headline, "rule")
-    assert [(gate_phrases.result, each) for each in rules[1 : RULES + 1]] == under(first, "rule")
+    assert [] == under(headline, "rule")
+    assert [(gate_phrases.result, each) for each in rules[2 : RULES + 2]] == under(first, "rule")
     assert [(gate_phrases.result, each) for each in (*rules[1:], rules[0])] == under(summary, "rule")
     assert [(gate_phrases.rule, each) for each in (*rules[1:], rules[0])] == under(full, "rule")
-    assert ([(2,)], []) == (said(first, phrases.more), said(summary, phrases.more))
+    assert ([(1,)], []) == (said(first, phrases.more), said(summary, phrases.more))
     verdicts = [[phrase for phrase, _ in under(each, "gate")] for each in (headline, first, summary, full)]
-    assert [[], [gate_phrases.gate], [gate_phrases.gate], [gate_phrases.gate]] == verdicts
+    assert [[], [], [gate_phrases.gate], [gate_phrases.gate]] == verdicts
 
 
 def test_which_scenarios_got_worse() -> None:
@@ -92,7 +92,7 @@ def test_which_scenarios_got_worse() -> None:
 def test_many_scenarios_that_got_worse() -> None:
     """The most significant scenarios over all rules are shown, and the others are counted."""
     rules = [rule_result(name, "FAIL", suspects=suspects(SHOWN)) for name in ("a.mean >= 0", "b.mean >= 0")]
-    first, full = (gate_of(*rules, level=level) for level in (Level.FIRST_PAGE, Level.FULL))
+    first, full = (report(run_of(gate=gate_result("FAIL", *rules), verdict="FAIL"), level) for level in (Level.FIRST_PAGE, Level.FULL))
 
     assert [(WORST, [(2 * SHOWN - WORST,)]), (SHOWN, [(SHOWN, phrases.IN_RUN_JSON)])] == [
         (len(said(each, gate_phrases.claim)), said(each, phrases.more)) for each in (first, full)
@@ -128,7 +128,7 @@ def test_looks() -> None:
 def test_a_gate_alone() -> None:
     """A report of a gate alone has no headline, and its section no title."""
     asked = gate_result("FAIL", rule_result("x", "FAIL"))
-    alone = document_of(asked, None)
+    alone = document_of(run_of(gate=asked))
 
     assert (None, [""]) == (alone.headline, [each.title for each in alone.sections])
     assert [(asked, None)] == said(alone, gate_phrases.gate)

@@ -26,12 +26,12 @@ def run_with(*tests: Failure) -> Run:
 
 
 def test_progress() -> None:
-    """Progress and exit status are shown with -v, rollouts that were not run on the first page."""
+    """Progress and exit status are shown with -v; rollouts that were not run are in the headline, and in a summary."""
     full = report(QUIET, Level.FULL)
 
     assert ([(QUIET,)], [(QUIET,)]) == (said(full, phrases.progress), said(full, phrases.exit_status))
     assert (3, 2, 1, 0) == (QUIET.plan.rollouts, QUIET.plan.finished, QUIET.plan.not_run, QUIET.exit_status)
-    assert [(QUIET,)] == said(report(QUIET, Level.FIRST_PAGE), phrases.not_run)
+    assert [(QUIET,)] == said(report(QUIET, Level.SUMMARY), phrases.not_run)
 
 
 def test_a_backend_that_failed() -> None:

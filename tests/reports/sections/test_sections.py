@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import headline
 from pytest_agentbench.reports.document import Section, say
 from tests.findings import report
 from tests.made_runs import gate_result, rule_result, run_of
@@ -18,10 +18,10 @@ from tests.made_runs import gate_result, rule_result, run_of
 def test_the_headline(verdict: str, tone: str) -> None:
     """The headline has the tone of the verdict, or none without a gate."""
     run = run_of(verdict=verdict)
-    headline = report(run).headline
+    found = report(run).headline
 
-    assert headline is not None
-    assert (tone, say(phrases.headline, run)) == (headline.tone, headline.content)
+    assert found is not None
+    assert (tone, say(headline.headline, run)) == (found.tone, found.content)
 
 
 def test_the_order_of_sections() -> None:
