@@ -15,6 +15,7 @@ from pytest_agentbench.gate.run_pair import Changed
 from pytest_agentbench.gate.trend import ExcludedRun, Point, Regression, SetupChange, TrendRun, TrendSeries
 from pytest_agentbench.reports import gate_phrases, suite_phrases
 from pytest_agentbench.reports.document import Code, Text
+from pytest_agentbench.reports.phrases import general
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision
 
@@ -218,8 +219,8 @@ def point(value: Point, commit: str | None, changed: Sequence[str]) -> str:
 
 
 def _point(value: Point) -> str:
-    interval = "" if value.low is None or value.high is None else f" [{value.low:.4g}, {value.high:.4g}]"
-    return f"{value.value:.4g}{interval}"
+    interval = "" if value.low is None or value.high is None else f" [{general(value.low)}, {general(value.high)}]"
+    return f"{general(value.value)}{interval}"
 
 
 def peer_table(title: str, of: str) -> str:

@@ -8,7 +8,7 @@ from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, hit_ratio
 from pytest_agentbench.gate.rules import RULE_PATTERN
 from pytest_agentbench.records import EVALUABLE
 from pytest_agentbench.reports.document import Code, Text
-from pytest_agentbench.reports.phrases import count, number, percent, significant
+from pytest_agentbench.reports.phrases import count, general, number, percent, significant
 from pytest_agentbench.reports.view import complete_comparisons, score_of
 from pytest_agentbench.runs.results import ArmResult, ArmsCompared, GateResult, InterimLook, MetricCompared, RoundsResult, RuleResult
 from pytest_agentbench.runs.run_file import Failure, Run
@@ -194,8 +194,8 @@ def _reach(rule: RuleResult, reach: float) -> str:
 
 def outcome(rule: RuleResult) -> str:
     """`FAIL: 0.412 [0.371, 0.453]; too few scenarios`: the verdict, estimate and reason of a rule, without the text of the rule."""
-    ends = "" if rule.low is None or rule.high is None else f" [{rule.low:.4g}, {rule.high:.4g}]"
-    value = "nothing measured" if rule.estimate is None else f"{rule.estimate:.4g}{ends}"
+    ends = "" if rule.low is None or rule.high is None else f" [{general(rule.low)}, {general(rule.high)}]"
+    value = "nothing measured" if rule.estimate is None else f"{general(rule.estimate)}{ends}"
     return f"{rule.verdict}: {'; '.join(filter(None, (value, rule.reason)))}"
 
 

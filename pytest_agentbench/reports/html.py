@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.chart import svg
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
@@ -28,7 +29,6 @@ from pytest_agentbench.reports.document import (
     Text,
     plain,
     spans,
-    svg,
 )
 
 Titles = tuple[str, ...]  # the titles of a section and those around it, the outermost first

@@ -48,6 +48,8 @@ NO_LATENCIES = "No LLM call was measured, so there are no latencies."
 
 CACHED = "of the prompt tokens were cached"
 
+RECORDED = "not shown: the answers come from a recording, so they have the speed of its playback"
+
 NEVER = "never"
 
 ADJUSTED = "TTFT, failed calls count as never"
@@ -95,6 +97,11 @@ def timing_trouble(stopwatch: Stopwatch) -> str:
     """Returns a short warning about timing quality, and where to read more."""
     what = "unreliable: this machine was too busy to time the calls" if stopwatch.verdict == SATURATED else "not all of them are usable"
     return f'{what} ({stopwatch.verdict}); see "timing quality" in report.md'
+
+
+def not_usable(stopwatch: Stopwatch) -> str:
+    """`not usable: client-saturated`: the remark on a timing that cannot be trusted, instead of its interval."""
+    return f"not usable: {stopwatch.verdict if stopwatch.verdict == SATURATED else 'events were read too late'}"
 
 
 def timing_evidence(stopwatch: Stopwatch) -> str:

@@ -16,7 +16,7 @@ from pytest_agentbench.lib.foreign import USUAL
 from pytest_agentbench.lib.json_text import whole_characters
 from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
-from pytest_agentbench.reports.page.pictures import BINS, Distributions, server_series
+from pytest_agentbench.reports.page.pictures import BINS, LEAST_BIN, Distributions, server_series
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
 from pytest_agentbench.runs.builder import pass_threshold_of
 from pytest_agentbench.runs.journal import FILE, read_journal, with_cut_reasons
@@ -51,7 +51,8 @@ def run_data(run: Run, directory: Path, on_damage: Callable[[str], None]) -> Run
 def packed_data(run: Run, directory: Path, packing: PackedRollouts) -> RunData:
     """Returns the data of a run from its packed rollouts. Reads the samples of its server metrics from `directory`."""
     server = server_series(directory, packing.table.began)
-    return RunData({"name": run.id, "mains": mains_of(run), **packing.index(), "server": server}, packing.blocks())
+    facts = {"name": run.id, "recorded": run.backend.is_recorded, "mains": mains_of(run)}
+    return RunData({**facts, **packing.index(), "server": server}, packing.blocks())
 
 
 def keys_of(data: RunData) -> list[RolloutKey]:
@@ -118,7 +119,8 @@ class PackedRollouts:
 
     def index(self) -> Json:
         """Returns fields, rows and distributions in the format that the page's script reads."""
-        return {"fields": FIELDS, "block": BLOCK, "bins": BINS, "rows": self._rows, "distributions": self.distributions.plain()}
+        limits = {"fields": FIELDS, "block": BLOCK, "bins": BINS, "least": LEAST_BIN}
+        return {**limits, "rows": self._rows, "distributions": self.distributions.plain()}
 
     def blocks(self) -> tuple[str, ...]:
         return (*self._blocks, *([packed(self._open)] if self._open else []))

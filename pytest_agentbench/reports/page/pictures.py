@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BINS = 96  # bins in each power of ten, each 2.4 % wide; the picture merges them
 LEAST = 1e-2  # Smaller values are counted as this one.
+LEAST_BIN = round(math.log10(LEAST)) * BINS  # the bin of these values, which a picture does not draw
 
 
 class Distributions:

@@ -108,7 +108,7 @@ def test_arms_are_compared_like_runs(tmp_path: Path, opened: Opened) -> None:
 
     poll(page, ROWS + ".length === 2")
     names, scores = page.get_attribute(".sizer .row .parts", "title"), page.inner_text(".sizer .row .parts").strip()
-    assert {"old": "1", "new": "0"} == dict(zip(names.split(" \u2192 "), scores.split(" \u2192 "), strict=True))
+    assert {"old": "1.000", "new": "0.000"} == dict(zip(names.split(" \u2192 "), scores.split(" \u2192 "), strict=True))
     assert ["a"] == page.evaluate("[...document.querySelectorAll('#flips tbody th')].map(cell => cell.textContent)")
     page.check("#filter-flipped")
     assert ["a"] == page.evaluate(NAMES)
@@ -162,7 +162,7 @@ def test_bins_are_those_of_the_data(tmp_path: Path, opened: Opened) -> None:
     poll(page, ROWS + ".length")
     page.evaluate("buildSpeed()")
     assert ["Time to first token, 3 values", "Inter-token latency, 1,197 values"] == page.evaluate(FIGURES)[:2]
-    width = "counts => widthOf([{ counts, all: counts.reduce((sum, [, count]) => sum + count, 0) }])"
+    width = "counts => widthOf([{ counts, drawn: counts.reduce((sum, [, count]) => sum + count, 0) }])"
     wide = "Array.from({ length: 100 }, (_, bin) => [bin, COUNT])"
     few, plenty, one = (
         page.evaluate(f"({width})({counts})") for counts in (wide.replace("COUNT", "1"), wide.replace("COUNT", "1000"), "[[7, 9]]")

@@ -49,7 +49,7 @@ function flipTable() {
   const flipped = page.scenarios.filter(isFlipped).map(each => ({ each, found: sidesOf(each) }));
   const change = ({ found }) => { const scores = found.map(side => side.score).filter(score => score !== null); return Math.max(...scores) - Math.min(...scores); };
   flipped.sort((a, b) => change(b) - change(a));
-  const cell = side => el("td", {}, side.row ? el("a", { href: `#${linkOf(side.row)}` }, `${side.passed === null ? "" : side.passed >= 0.5 ? "\u2713 " : "\u2717 "}${figure(side.score)}`) : "\u2013");
+  const cell = side => el("td", {}, side.row ? el("a", { href: `#${linkOf(side.row)}` }, `${side.passed === null ? "" : side.passed >= 0.5 ? "\u2713 " : "\u2717 "}${scored(side.score)}`) : "\u2013");
   const note = flipped.length > MOST_FLIPS ? `, of which ${MOST_FLIPS} are shown; the table above has a filter for all` : "";
   return el("div", { class: "scroll" }, el("h3", {}, `${flipped.length} scenarios flipped${note}`),
     flipped.length ? el("table", { id: "flips" }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "scenario"), page.sides.map(side => el("th", { scope: "col" }, side.name)))),

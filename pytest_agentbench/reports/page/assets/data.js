@@ -27,8 +27,9 @@ function rowOf(run, place, values, number) {
   row.group = row.variant === "default" ? row.suite : `${row.suite}-${row.variant}`;
   const main = run.mains[row.group];
   row.score = main && Object.hasOwn(row.scores, main.score) ? row.scores[main.score] : null;
+  if (run.recorded) row.ttft = null; // The speed of a playback is not a measurement.
   row.falling = Boolean(main && main.falling);
-  row.ms = row.start === null || row.end === null ? null : (row.end - row.start) * 1000;
+  row.ms = row.start === null || row.end === null || run.recorded ? null : (row.end - row.start) * 1000;
   return row;
 }
 

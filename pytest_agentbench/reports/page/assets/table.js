@@ -178,10 +178,10 @@ function scenarioRow(each, place) {
 function scoreCell(each) {
   const mark = !page.decides || each.judged === 0 ? "" : each.passed === each.judged ? "good" : each.passed ? "open" : "bad";
   const word = !page.decides || each.judged === 0 ? "" : each.passed === each.judged ? "\u2713" : each.passed ? "\u223c" : "\u2717";
-  const mean = el("span", { class: mark }, `${word} ${figure(each.score)}`);
+  const mean = el("span", { class: mark }, `${word} ${scored(each.score)}`);
   if (each.rows.length === 1) return mean;
   const arrow = " \u2192 ", sides = page.sides.length > 1 ? sidesOf(each) : [];
-  const parts = sides.length ? sides.map(side => figure(side.score)).join(arrow) : `${each.passed} of ${each.judged} trials`;
+  const parts = sides.length ? sides.map(side => scored(side.score)).join(arrow) : `${each.passed} of ${each.judged} trials`;
   const names = sides.length ? page.sides.map(side => side.name).join(arrow) : null;
   return [mean, el("span", { class: "soft parts", title: names }, ` ${parts}`)];
 }
