@@ -68,12 +68,13 @@ def pass_thresholds_of(run: Run) -> dict[str, PassThreshold | None]:
 
 def mains_of(run: Run) -> Json:
     """Returns suite or `suite-variant` -> main score, for the page's script."""
-    return {name: main(suite.main_score, suite.scales[suite.main_score]) for name, suite in run.suites.items()}
+    return {name: main(suite.main_score, suite.scales[suite.main_score], suite.thresholds) for name, suite in run.suites.items()}
 
 
-def main(score: str, scale: Scale) -> Json:
-    """Returns a main score for the page's script: its name, and whether lower values are better."""
-    return {"score": score, "falling": scale.falling}
+def main(score: str, scale: Scale, thresholds: Mapping[str, float] | None = None) -> Json:
+    """Returns a main score for the page's script: its name and scale, and whether a score can miss its threshold (None if unknown)."""
+    decides = None if thresholds is None else score in thresholds and thresholds[score] != scale.worst
+    return {"score": score, "falling": scale.falling, "least": scale.least, "greatest": scale.greatest, "decides": decides}
 
 
 class PageTable:

@@ -126,7 +126,7 @@ def _card(each: AnyBlock) -> str:
 
 
 #: The files of the script in their order. While a file is loaded, it may only call functions of earlier files.
-SCRIPTS = ("dom", "data", "charts", "timeline", "rollout", "table", "speed", "compare", "main")
+SCRIPTS = ("dom", "data", "outcomes", "charts", "timeline", "rollout", "table", "speed", "compare", "main")
 LIVE = ("live",)  # further files for the page of a running session
 #: Parts of the page that the script fills, and their titles.
 SECTIONS: Mapping[str, str] = {"scenarios": "Scenarios", "compare": "Comparison", "speed": "Speed"}

@@ -1,13 +1,13 @@
 // Two or more runs, variants or arms: intervals as a picture, and the scenarios that flipped.
 
-/** Returns what is compared: each variant of each run. */
+/** Returns what is compared: each variant of each run, in the order of the suites in run.json, so that the arm that others are compared with comes first. */
 function sides() {
   const seen = new Map();
   for (const row of page.rows) {
     const key = JSON.stringify([row.run, row.variant]);
-    if (!seen.has(key)) seen.set(key, { run: row.run, variant: row.variant, name: sideName(row) });
+    if (!seen.has(key)) seen.set(key, { run: row.run, variant: row.variant, place: Object.keys(page.runs[row.run].mains).indexOf(row.group), name: sideName(row) });
   }
-  return [...seen.values()].sort((a, b) => a.run - b.run);
+  return [...seen.values()].sort((a, b) => a.run - b.run || a.place - b.place);
 }
 
 function sideName(row) {
@@ -19,7 +19,7 @@ function sidesOf(each) {
   return page.sides.map(side => {
     const rows = each.rows.filter(row => row.run === side.run && row.variant === side.variant);
     const judged = rows.filter(row => row.passed !== null);
-    return { row: rows[0] || null, score: mean(present(rows, "score")), passed: judged.length ? judged.filter(row => row.passed).length / judged.length : null };
+    return { row: rows.length ? worstOf(rows) : null, rows, ttft: mean(present(rows, "ttft")), ms: mean(present(rows, "ms")), tokens: mean(present(rows, "tokens")), score: mean(present(rows, "score")), passed: judged.length ? judged.filter(row => row.passed).length / judged.length : null };
   });
 }
 

@@ -17,7 +17,8 @@ function summarize() {
   page.scenarios = scenariosOf(page.rows);
   page.suitesOf = new Map(page.rows.map(row => [row.id, new Set()]));
   for (const row of page.rows) page.suitesOf.get(row.id).add(row.suite);
-  page.decides = page.rows.some(row => row.passed === false); // A threshold that all rollouts reach does not distinguish them.
+  page.ranges = rangesOf(page.rows);
+  page.judges = page.rows.some(row => row.passed !== null);
 }
 
 /** Returns a row of a run as an object. */
@@ -28,7 +29,9 @@ function rowOf(run, place, values, number) {
   const main = run.mains[row.group];
   row.score = main && Object.hasOwn(row.scores, main.score) ? row.scores[main.score] : null;
   if (run.recorded) row.ttft = null; // The speed of a playback is not a measurement.
+  row.main = main || { score: "", least: null, greatest: null };
   row.falling = Boolean(main && main.falling);
+  if (main && main.decides === false) row.passed = null; // A threshold that no rollout can miss does not judge.
   row.ms = row.start === null || row.end === null || run.recorded ? null : (row.end - row.start) * 1000;
   return row;
 }
@@ -49,12 +52,12 @@ function scenariosOf(rows) {
 /** Returns a line of the table: the summary of a scenario's rollouts. */
 function summary(rows) {
   rows.sort((a, b) => a.run - b.run || a.variant.localeCompare(b.variant) || a.trial - b.trial);
-  const worst = rows.reduce((a, b) => (RANK[b.status] < RANK[a.status] ? b : a));
+  const worst = worstOf(rows);
   const scores = rows.map(row => row.score).filter(score => score !== null);
-  const [missing, extra] = differences(rows[0]);
-  const text = [rows[0].suite, ...rows.flatMap(row => [row.id, row.question, row.reason])].join("\n").toLowerCase();
+  const [missing, extra] = differences(worst);
+  const text = [rows[0].suite, ...rows.flatMap(row => [row.id, row.question, row.reason, row.why])].join("\n").toLowerCase();
   return {
-    rows, suite: rows[0].suite, scenario: rows[0].scenario, question: rows[0].question, status: worst.status,
+    rows, worst, suite: rows[0].suite, scenario: rows[0].scenario, question: rows[0].question, status: worst.status,
     score: mean(scores), falling: rows[0].falling, passed: rows.filter(row => row.passed).length,
     judged: rows.filter(row => row.passed !== null).length, missing, extra,
     labelled: rows[0].expected !== null, tools: new Set(rows.flatMap(row => [...(row.expected ?? []), ...row.actual])), text,
