@@ -270,6 +270,15 @@ def comparison(ab: ArmsCompared, each: MetricCompared) -> str:
     return f"{each.metric:<12} {values}, {'x' if is_ratio else ''}{estimate} ({low} to {high}, n {each.n}): {shown}{why}"
 
 
+def difference_of_arms(each: MetricCompared) -> str:
+    """`-0.050 (-0.090 to -0.010): worse`: the difference from the first arm, or its ratio for a latency, with the interval and finding."""
+    if each.low is None:
+        return each.finding
+    ratio = "." in each.metric
+    estimate, low, high = (f"{value:.2f}" if ratio else f"{value:+.3f}" for value in (each.estimate, each.low, each.high))
+    return f"{'x' if ratio else ''}{estimate} ({low} to {high}): {each.finding}"
+
+
 def no_difference(left: int) -> str:
     """`no difference is shown for 11 other metrics`: the comparisons that a list leaves out. Empty if it leaves out none."""
     return f"no difference is shown for {count(left, 'other metric')}" if left else ""

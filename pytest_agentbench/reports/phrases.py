@@ -92,6 +92,10 @@ UNRECORDED = "The machine and the packages of this run are not recorded."
 
 COMPARISON = "The comparison"
 
+RUNS_COMPARED = "Runs side by side"
+
+ARMS = "Arms side by side"
+
 WHOLE_REPORT = "The whole report"
 
 IN_RUN_JSON = "in run.json"

@@ -69,13 +69,16 @@ METRICS = ("ttft", "itl", "e2e")
 def intervals(run: Run) -> list[Json]:
     """Returns the intervals of a run's gate rules, and of the comparisons of its arms, for the page's script."""
     rules = run.gate.rules if run.gate else ()
-    ruled = [_interval(f"{each.suite} {each.rule}", each, each.threshold, each.verdict) for each in rules]
+    ruled = [
+        {**_interval(f"{each.suite} {each.rule}", each, each.threshold, each.verdict), "rule": True, "least": ">" in each.rule}
+        for each in rules
+    ]
     arms = run.ab.comparisons if run.ab else ()
     compared = [
         _interval(f"{each.suite} {each.metric}: {each.new_arm} against {each.base_arm}", each, _even(each.metric), each.finding)
         for each in arms
     ]
-    return [each for each in (*ruled, *compared) if each]
+    return [each for each in (*ruled, *compared) if "title" in each]
 
 
 def compared_runs(directories: Sequence[Path]) -> RunComparison:

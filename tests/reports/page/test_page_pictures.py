@@ -97,6 +97,9 @@ def test_an_interval_is_a_picture(tmp_path: Path, opened: Opened) -> None:
     assert pytest.approx((places[2] - places[1]) / (places[3] - places[1])) == 1 / 3
     assert "shop tsq.mean >= 0.5: 0.7 [0.6, 0.9] at 95 %, against 0.5" == page.get_attribute(".interval", "aria-label")
     assert "PASS" == page.inner_text(".intervals .good").strip()
+    shaded = page.evaluate("['x', 'width'].map(name => Number(document.querySelector('#rules .failing').getAttribute(name)))")
+    assert pytest.approx(places[0]) == sum(shaded)  # A lower estimate would fail.
+    assert page.get_by_role("link", name="Gate").is_visible()
 
 
 def test_arms_are_compared_like_runs(tmp_path: Path, opened: Opened) -> None:
@@ -112,8 +115,8 @@ def test_arms_are_compared_like_runs(tmp_path: Path, opened: Opened) -> None:
 
     poll(page, ROWS + ".length === 2")
     heads = page.locator(".rows thead th").all_inner_texts()
-    assert ["scenario", "new", "old"] == heads[:3]
-    assert ["0.000", "1.000"] == [cell.locator("b").inner_text() for cell in page.locator(".sizer .row").first.locator(".side").all()]
+    assert ["scenario", "old", "new"] == heads[:3]
+    assert ["1.000", "0.000"] == [cell.locator("b").inner_text() for cell in page.locator(".sizer .row").first.locator(".side").all()]
     assert ["a"] == page.evaluate("[...document.querySelectorAll('#flips tbody th')].map(cell => cell.textContent)")
     page.check("#filter-flipped")
     assert ["a"] == page.evaluate(NAMES)

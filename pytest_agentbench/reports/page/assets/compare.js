@@ -39,7 +39,7 @@ function buildCompare() {
   const section = document.getElementById("compare");
   page.sides = sides();
   const several = page.sides.length > 1;
-  if (!several && !page.compared.some(hasInterval)) return false;
+  if (!several && !page.compared.some(each => hasInterval(each) && !each.rule)) return false;
   section.replaceChildren(section.firstElementChild, ...[intervalPictures(), several ? flipTable() : null].filter(Boolean));
   return true;
 }
@@ -63,22 +63,35 @@ function hasInterval(each) {
 
 /** Draws the intervals of rules and comparisons. Differences of scores and ratios of latencies are in separate lists. */
 function intervalPictures() {
-  const known = page.compared.filter(hasInterval);
+  const known = page.compared.filter(each => hasInterval(each) && !each.rule);
   if (!known.length) return null;
   return el("div", { class: "intervals" }, el("h3", {}, "Intervals"),
-    el("p", { class: "soft" }, "The bar is the interval, the dot is the estimate, and the dashed line is the threshold. For a comparison, the line marks no difference."),
+    el("p", { class: "soft" }, "The bar is the interval, the dot is the estimate, and the dashed line marks no difference."),
     el("ul", {}, known.map(intervalItem)));
 }
 
+/** Draws the section of the gate: the interval of each rule against its threshold. Returns false if there is no rule with a value. */
+function buildRules() {
+  const section = document.getElementById("rules"), rules = page.compared.filter(each => each.rule);
+  if (!rules.length) return false;
+  section.replaceChildren(section.firstElementChild, el("div", { class: "intervals" },
+    el("p", { class: "soft" }, "The bar is the interval, the dot is the estimate, and the dashed line is the threshold. A rule fails if its whole interval is in the shaded part, and passes if its whole interval is outside."),
+    el("ul", {}, rules.map(intervalItem))));
+  return true;
+}
+
 function intervalItem(each) {
-  const ends = [each.low, each.high, each.threshold, each.estimate];
+  const ends = [each.low, each.high, each.threshold, each.estimate].filter(value => value !== null);
   const room = (Math.max(...ends) - Math.min(...ends)) * 0.08 || 0.1;
   const low = Math.min(...ends) - room, high = Math.max(...ends) + room;
   const x = value => 8 + (value - low) / (high - low) * 384;
-  const words = `${figure(each.estimate)} [${figure(each.low)}, ${figure(each.high)}] at ${figure(each.confidence * 100, 4)} %, against ${figure(each.threshold)}`;
+  const interval = hasInterval(each) ? `[${figure(each.low)}, ${figure(each.high)}] at ${figure(each.confidence * 100, 4)} %` : "without an interval";
+  const words = `${figure(each.estimate)} ${interval}, against ${figure(each.threshold)}`;
+  const [from, to] = each.least ? [low, each.threshold] : [each.threshold, high];
   const picture = draw("svg", { viewBox: "0 0 400 44", role: "img", "aria-label": `${each.title}: ${words}`, class: "interval" },
+    each.rule ? draw("rect", { class: "failing", x: x(from), width: Math.max(0, x(to) - x(from)), y: 2, height: 22 }) : null,
     draw("line", { class: "threshold", x1: x(each.threshold), x2: x(each.threshold), y1: 2, y2: 24 }),
-    draw("line", { class: "span", x1: x(each.low), x2: x(each.high), y1: 13, y2: 13 }),
+    hasInterval(each) ? draw("line", { class: "span", x1: x(each.low), x2: x(each.high), y1: 13, y2: 13 }) : null,
     draw("circle", { class: "estimate", cx: x(each.estimate), cy: 13, r: 5 }),
     ticks(low, high).map(value => [draw("line", { class: "grid", x1: x(value), x2: x(value), y1: 24, y2: 28 }), draw("text", { x: x(value), y: 40, "text-anchor": "middle" }, figure(value))]));
   const mark = { PASS: "good", FAIL: "bad", better: "good", faster: "good", worse: "bad", slower: "bad" }[each.verdict] || "";

@@ -103,7 +103,7 @@ async function unpack(key) {
   return JSON.parse(await new Response(stream).text());
 }
 
-const SECTIONS = ["top", "first", "live", "scenarios", "speed", "compare", "rollout", "index"];
+const SECTIONS = ["top", "first", "live", "rules", "scenarios", "speed", "compare", "rollout", "index"];
 
 /** Returns the part of the address after # for a rollout: its id, with the suite before it if the id is ambiguous. */
 function linkOf(row) {
