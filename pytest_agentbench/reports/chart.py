@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
 from pytest_agentbench.lib.foreign import one_line
@@ -11,7 +11,7 @@ from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Chart, ChartPoint, Text, plain
 
 WIDTH, HEIGHT = 480, 200
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 14, 26  # margins around the area of the points
+LEFT, RIGHT, TOP, BOTTOM = 68, 12, 14, 26  # margins around the area of the points
 MOST = 5  # maximum number of grid lines
 MARGIN = 0.08  # space above and below the values, as a share of their range
 
@@ -46,10 +46,15 @@ def ticks(low: float, high: float) -> list[float]:
     return [round(number * step, 12) for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def svg(chart: Chart) -> Iterator[str]:
-    """Yields the lines of a chart as an SVG element."""
+def svg(chart: Chart, address: Callable[[str], str] = lambda _run: "") -> Iterator[str]:
+    """Yields the lines of a chart as an SVG element. `address` links the runs of its points; a chart with links is no single image."""
     axes, points = Axes(chart.points), chart.points
-    yield f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_text(chart.title)}: {_text(chart.content.words)}">'
+    links = [address(point.run) if point.run else "" for point in points]
+    role = "group" if any(links) else "img"
+    yield f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="{role}" aria-label="{_text(chart.title)}: {_text(chart.content.words)}">'
+    if chart.unit:
+        middle = (TOP + HEIGHT - BOTTOM) / 2
+        yield f'<text class="axis" x="12" y="{middle}" text-anchor="middle" transform="rotate(-90 12 {middle})">{_text(chart.unit)}</text>'
     for value in ticks(axes.low, axes.high):
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{axes.y(value)}" y2="{axes.y(value)}"/>'
         yield f'<text class="axis" x="{LEFT - 6}" y="{axes.y(value) + 4}" text-anchor="end">{phrases.general(value)}</text>'
@@ -64,10 +69,13 @@ def svg(chart: Chart) -> Iterator[str]:
     yield f'<polyline class="line" points="{places}"/>'
     for place, point in enumerate(points):
         at, about = f'cx="{axes.x(place)}" cy="{axes.y(point.value)}"', _text(point.about.words)
-        yield f'<circle class="{point.tone or "point"}" {at} r="{5 if point.tone else 3}"><title>{about}</title></circle>'
+        circle = f'<circle class="{point.tone or "point"}" {at} r="{5 if point.tone else 3}"><title>{about}</title></circle>'
+        yield f'<a href="{escape(links[place])}" aria-label="{about}">{circle}</a>' if links[place] else circle
     yield f'<text class="axis" x="{LEFT}" y="{HEIGHT - 6}">{_text(points[0].label)}</text>'
     if len(points) > 1:
         yield f'<text class="axis" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">{_text(points[-1].label)}</text>'
+    if chart.order:
+        yield f'<text class="axis" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{_text(chart.order)}</text>'
     yield "</svg>"
 
 

@@ -42,6 +42,10 @@ CHARTS = (
     "and a green ring a run that fixed it."
 )
 
+MEAN_SCORE = "mean score"
+
+IN_TIME_ORDER = "runs in time order"
+
 OF_RUN = "of this run"
 
 
@@ -190,7 +194,12 @@ def step(series: TrendSeries, each: Regression) -> str:
 
 def run_and_commit(run: str, commit: str | None) -> Text:
     """Returns a run and the commit that it measured."""
-    return f"{run} ", Code(commit_of(commit))
+    return Code(run, "run"), " ", commit_code(commit)
+
+
+def commit_code(commit: str | None) -> Code:
+    """Returns the first characters of a commit hash as a name that pages link, or `no commit`."""
+    return Code(commit_of(commit), "commit" if commit else "name")
 
 
 def commit_of(commit: str | None) -> str:

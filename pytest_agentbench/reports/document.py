@@ -35,7 +35,8 @@ class Code:
     """A name, a command, or a quoted text of a program or person. Renderers set it apart from the sentence around it."""
 
     text: str
-    kind: Literal["name", "scenario", "command"] = "name"  # Pages link scenarios. Commands are never truncated or folded.
+    # Pages link scenarios, runs and commits. Commands are never truncated or folded.
+    kind: Literal["name", "scenario", "run", "commit", "command"] = "name"
 
     @property
     def shown(self) -> str:
@@ -176,6 +177,7 @@ class ChartPoint:
     about: Finding  # the details of the point, shown as a tooltip
     tone: Tone = ""
     begins: bool = False  # whether the setup changed at this point, which a vertical line marks
+    run: str = ""  # run of the point, which an HTML page links
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,8 @@ class Chart(ReportBlock):
     title: str
     content: Finding
     points: tuple[ChartPoint, ...]
+    unit: str = ""  # title of the vertical axis
+    order: str = ""  # title of the horizontal axis
 
 
 AnyBlock = Fact | Table | Bullets | Note | Listing | Figure | Chart

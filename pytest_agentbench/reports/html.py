@@ -31,6 +31,8 @@ from pytest_agentbench.reports.document import (
     spans,
 )
 
+LINKED = ("scenario", "run", "commit")  # kinds of names that can have an address
+
 Titles = tuple[str, ...]  # the titles of a section and those around it, the outermost first
 
 #: (name of a rollout or scenario, titles of the section that contains it) -> address of a link to it, or an empty string.
@@ -109,7 +111,8 @@ class HtmlLayout(NamedTuple):
                 shown = f"<p>{escape(one_line(each.title))}: <code>{escape(one_line(each.path))}</code></p>"
             case Chart():
                 caption = f'{escape(one_line(each.title))} <span class="soft">{self.words(each.content)}</span>'
-                shown = f'<figure class="chart"><figcaption>{caption}</figcaption>{"".join(svg(each))}</figure>'
+                picture = "".join(svg(each, lambda run: self.address(run, self.titles)))
+                shown = f'<figure class="chart"><figcaption>{caption}</figcaption>{picture}</figure>'
         return shown
 
     def words(self, content: Content) -> str:
@@ -126,7 +129,7 @@ class HtmlLayout(NamedTuple):
 
     def _code(self, part: Code) -> str:
         shown = f"<code>{escape(one_line(part.shown))}</code>"
-        address = self.address(part.text, self.titles) if part.kind == "scenario" else ""
+        address = self.address(part.text, self.titles) if part.kind in LINKED else ""
         return f'<a href="{escape(address)}">{shown}</a>' if address else shown
 
 

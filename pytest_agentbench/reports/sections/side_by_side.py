@@ -13,7 +13,7 @@ from pytest_agentbench.reports.view import complete_comparisons
 from pytest_agentbench.runs.results import ArmsCompared, MetricCompared
 from pytest_agentbench.runs.run_file import Run
 
-Row = tuple[TableCell, ...]
+Cells = tuple[TableCell, ...]
 
 LATENCIES = ("ttft", "itl", "e2e")
 DIGITS = {"output_tokens_per_s": 1, "rollouts_per_hour": 0}  # rate of a session -> its decimal places
@@ -22,14 +22,14 @@ DIGITS = {"output_tokens_per_s": 1, "rollouts_per_hour": 0}  # rate of a session
 def of_arms(ab: ArmsCompared) -> Table:
     """Returns a table with a column for each arm: rollouts, scores, latencies with their differences from the first arm, and rates."""
     arms = ab.arms
-    rows: list[Row] = [("rollouts", *(say(suite_phrases.statuses, arm.rollouts) for arm in arms)), *_compared(ab)]
+    rows: list[Cells] = [("rollouts", *(say(suite_phrases.statuses, arm.rollouts) for arm in arms)), *_compared(ab)]
     rows += [(_title(name), *(say(phrases.number, arm.metrics.get(name), DIGITS[name]) for arm in arms)) for name in DIGITS]
     rows.append(("LLM calls", *(say(phrases.number, arm.calls, 0) for arm in arms)))
     rows.append(("prefix cache hits", *(say(phrases.percent, hit_ratio(arm)) for arm in arms)))
     return Table((*heads("arm"), *(Column(arm.name) for arm in arms)), tuple(rows))
 
 
-def _compared(ab: ArmsCompared) -> Iterator[Row]:
+def _compared(ab: ArmsCompared) -> Iterator[Cells]:
     """Yields for each metric the values of all arms, and the differences from the first arm."""
     base, names = ab.arms[0].name, [arm.name for arm in ab.arms]
     comparisons = complete_comparisons(ab)
@@ -59,7 +59,7 @@ def _title(metric: str) -> str:
 
 def of_runs(names: Sequence[str], runs: Sequence[Run]) -> Table:
     """Returns a table with a column for each run: verdict, rollouts, mean scores, latencies, rates, setup and time."""
-    rows: list[Row] = [
+    rows: list[Cells] = [
         ("verdict", *(run.verdict for run in runs)),
         ("gate", *(run.gate.verdict if run.gate else "" for run in runs)),
     ]
