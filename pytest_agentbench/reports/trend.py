@@ -45,6 +45,7 @@ svg { display: block; width: 100%; height: auto; } svg text { font: 12px system-
   stroke-dasharray: 4 3; }
 .interval { stroke: var(--line); stroke-width: 3; opacity: .3; } .line { fill: none; stroke: var(--line);
   stroke-width: 1.5; }
+summary h2, summary h3 { display: inline; } abbr[title] { text-decoration: underline dotted; cursor: help; }
 a { color: var(--line); } :focus-visible { outline: 2px solid var(--line); outline-offset: 2px; }
 svg a:focus-visible circle { stroke: var(--ink); stroke-width: 3; }
 @media print { .chart, tr { break-inside: avoid; } details:not([open]) { display: none; } }

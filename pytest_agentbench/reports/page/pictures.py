@@ -60,7 +60,7 @@ def _counted(bins: Counter[int]) -> list[tuple[int, int]]:
 
 def _values(part: Slice) -> dict[str, Floats]:
     gaps = part.frame.events("itl").of(part.successful_calls.mask) / 1e6
-    return {"ttft": part.known("ttft_ms"), "itl": gaps, "rate": part.known("call_output_tokens_per_s")}
+    return {"ttft": part.known("ttft_ms"), "itl": gaps, "call_output_tokens_per_s": part.known("call_output_tokens_per_s")}
 
 
 METRICS = ("ttft", "itl", "e2e")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.metrics.registry import definitions
 from pytest_agentbench.records import Chunk
 from pytest_agentbench.reports import page as report
 from pytest_agentbench.runs.run_file import read_run
@@ -57,6 +58,29 @@ def test_parts_of_the_time_are_never_more_than_all_of_it(tmp_path: Path, opened:
     *shares, after = page.evaluate(LEGEND)
     assert 99 <= sum(int(share.rpartition(", ")[2].removesuffix(" %")) for share in shares) <= 101
     assert after.startswith("calls of a judge 220 ms, after the rollout")
+
+
+def test_abbreviations_have_tooltips(tmp_path: Path, opened: Opened) -> None:
+    """Abbreviations of metrics in tiles, tables, texts and pictures have their definition from the registry as a tooltip."""
+    page = opened(written(tmp_path / "run", rollout("a")))
+
+    poll(page, ROWS + ".length")
+    page.evaluate("buildSpeed()")
+    tiles, texts, pictures = (
+        page.evaluate("name => Object.fromEntries([...document.querySelectorAll(name)].map(each => [each.textContent, each.title]))", name)
+        for name in ("#first .figure abbr", ".report abbr", "#speed abbr")
+    )
+    for title in ("TTFT", "ITL", "E2E"):
+        assert definitions()[title] == tiles[title] == texts[title]
+    assert "`" not in definitions()["TTFT"]
+    assert definitions()["ITL"] == pictures["Inter-token latency, 3 values"]
+    bare = """(() => { const walk = document.createTreeWalker(document.querySelector('#first'), NodeFilter.SHOW_TEXT), found = [];
+      while (walk.nextNode()) {
+        const bare = /\\b(TTFT|ITL|TPOT|E2E)\\b/.test(walk.currentNode.data);
+        if (bare && !walk.currentNode.parentElement.closest('abbr, code, svg')) found.push(walk.currentNode.data);
+      }
+      return found; })()"""
+    assert [] == page.evaluate(bare)
 
 
 def test_the_page_of_a_recording_shows_no_speed(tmp_path: Path, opened: Opened) -> None:

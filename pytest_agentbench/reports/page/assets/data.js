@@ -6,6 +6,7 @@ const blocks = new Map(); // "run-block" -> promise of its rollouts
 /** Reads the index from the page. */
 function takeIndex(index) {
   page.live = index.live;
+  page.terms = index.terms;
   page.compared = index.compared;
   page.runs = index.runs;
   page.rows = index.runs.flatMap((run, place) => run.rows.map((values, number) => rowOf(run, place, values, number)));

@@ -1,6 +1,6 @@
 // The section on speed: distributions, quality against speed, and server metrics below the rollouts in flight.
 
-const SPREADS = [["ttft", "Time to first token", "milliseconds"], ["itl", "Inter-token latency", "milliseconds"], ["rate", "Output speed of a call", "tokens per second"]];
+const SPREADS = [["ttft", "Time to first token", "milliseconds"], ["itl", "Inter-token latency", "milliseconds"], ["call_output_tokens_per_s", "Output speed of a call", "tokens per second"]];
 
 /** Draws the section. A focused point keeps the focus. */
 function buildSpeed() {
@@ -23,7 +23,7 @@ function spread(name, title, unit) {
   const series = page.runs.filter(run => !run.recorded).flatMap(run => Object.entries(run.distributions).filter(([, metrics]) => (metrics[name] || []).length)
     .map(([group, metrics]) => counted(seriesName(run, group), metrics[name])));
   if (!series.length) return null;
-  if (series.every(each => !each.counts.length)) return pictured(title, el("p", { class: "soft" }, "All values are below 0.01."));
+  if (series.every(each => !each.counts.length)) return pictured(title, page.terms[name], el("p", { class: "soft" }, "All values are below 0.01."));
   const left = Math.min(...series.filter(each => each.counts.length).map(each => quantile(each.counts, each.drawn, LOWEST)));
   for (const each of series) each.counts = each.counts.filter(([bin]) => bin >= Math.floor(left));
   const width = widthOf(series);
@@ -35,7 +35,7 @@ function spread(name, title, unit) {
   series.forEach((each, place) => picture.root.append(draw("path", { class: `line ${INK[place % INK.length]}`, d: path(outline(each), picture.atX, picture.atY, true) },
     draw("title", {}, each.name))));
   const counts = series.map(each => `${each.all.toLocaleString("en")} values`).join(", ");
-  return pictured(`${title}, ${counts}`, picture.root, legend(series.map(each => each.name)), leftOut(series));
+  return pictured(`${title}, ${counts}`, page.terms[name], picture.root, legend(series.map(each => each.name)), leftOut(series));
 }
 
 const LOWEST = 0.01; // share of the values below the axis, so that it starts where values are
@@ -118,7 +118,7 @@ function qualityPicture() {
     picture.root.append(point);
   }
   walkable([...picture.root.querySelectorAll("a")], rows.map(row => row.ms));
-  return pictured("Quality against speed, a point for each rollout", picture.root, legend(groups));
+  return pictured("Quality against speed, a point for each rollout", null, picture.root, legend(groups));
 }
 
 /** Makes one of many links reachable with the Tab key, and the others with arrow keys, in the order of their values. */

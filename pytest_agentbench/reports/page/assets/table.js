@@ -20,7 +20,7 @@ const WIDTHS = { scenario: 230, score: 130, outcome: 170, why: 230, ttft: 80, ti
 function columns() {
   const sides = page.sides.map((side, place) => [`side-${place}`, side.name, "side", "trials, mean score; time to first token, time, output tokens"]);
   const alone = [["score", "trials, score", "score", "a mark for each trial, and the mean of the main score"]];
-  const means = [["ttft", "first token", "ttft", "time to first token, median of the calls"], ["time", "time", "time", "duration of the rollout, mean over trials"], ["tokens", "tokens", "tokens", "output tokens of the rollout, mean over trials"]];
+  const means = [["ttft", "first token", "ttft", `median of the calls; ${page.terms.ttft}`], ["time", "time", "time", "duration of the rollout, mean over trials"], ["tokens", "tokens", "tokens", "output tokens of the rollout, mean over trials"]];
   return [["scenario", "scenario", "scenario"], ...(sides.length > 1 ? sides : alone), ["outcome", "outcome, judgement", "outcome"], ["why", "why; tools", "why", "the reason of the worst rollout: error, limit, first failed check, or tools that were not called or not expected"],
     ...(sides.length > 1 ? [] : means)];
 }
