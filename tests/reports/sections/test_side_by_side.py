@@ -19,7 +19,7 @@ ONE = Rollout("shop", "s", "default", 1, "ok", ended_ns=50_000_000, calls=(*[GOO
 
 def rows(table: Table) -> dict[str, list[object]]:
     shown = [[each.words if isinstance(each, Finding) else each for each in row] for row in table.rows]
-    return {str(first): others for first, *others in shown}
+    return {str(row[0]): [*row[1:]] for row in shown}
 
 
 def test_each_arm_has_a_column() -> None:
