@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -372,3 +373,8 @@ def gated() -> dict[str, Metric]:
 def title_of(name: str) -> str:
     """Returns the name of a metric in reports."""
     return next(each.title for each in METRICS if each.name == name)
+
+
+def definitions() -> dict[str, str]:
+    """Returns title of a metric -> its definition as plain text, for tooltips."""
+    return {each.title: re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", each.definition).replace("`", "") for each in METRICS}

@@ -14,6 +14,7 @@ from pytest_agentbench.gate.run_comparison import ScenarioResult
 from pytest_agentbench.gate.trend import ExcludedRun, Point, Regression, SetupChange, TrendRun, TrendSeries
 from pytest_agentbench.reports import gate_phrases, suite_phrases
 from pytest_agentbench.reports.document import Code, Text
+from pytest_agentbench.reports.phrases import general
 from pytest_agentbench.runs.results import Changed, SuiteResult
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision
 
@@ -39,6 +40,10 @@ CHARTS = (
     "Bars are 95 % intervals of single runs. A dashed line marks a change of setup, a red dot a run that got worse, "
     "and a green ring a run that fixed it."
 )
+
+MEAN_SCORE = "mean score"
+
+IN_TIME_ORDER = "runs in time order"
 
 OF_RUN = "of this run"
 
@@ -188,7 +193,12 @@ def step(series: TrendSeries, each: Regression) -> str:
 
 def run_and_commit(run: str, commit: str | None) -> Text:
     """Returns a run and the commit that it measured."""
-    return f"{run} ", Code(commit_of(commit))
+    return Code(run, "run"), " ", commit_code(commit)
+
+
+def commit_code(commit: str | None) -> Code:
+    """Returns the first characters of a commit hash as a name that pages link, or `no commit`."""
+    return Code(commit_of(commit), "commit" if commit else "name")
 
 
 def commit_of(commit: str | None) -> str:
@@ -217,8 +227,8 @@ def point(value: Point, commit: str | None, changed: Sequence[str]) -> str:
 
 
 def _point(value: Point) -> str:
-    interval = "" if value.low is None or value.high is None else f" [{value.low:.4g}, {value.high:.4g}]"
-    return f"{value.value:.4g}{interval}"
+    interval = "" if value.low is None or value.high is None else f" [{general(value.low)}, {general(value.high)}]"
+    return f"{general(value.value)}{interval}"
 
 
 def peer_table(title: str, of: str) -> str:

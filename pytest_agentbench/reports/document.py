@@ -3,19 +3,15 @@
 - A block contains findings: typed values, and a phrase that turns them into a sentence (see `phrases`). So renderers contain no
   sentences, sections contain no markup and no escapes, and tests compare values instead of words.
 - Each block has a range of levels at which it is shown. One document serves all readers, from the one line of `-q` to report.md.
-- HTML pages draw a chart with `svg`: a line, an interval for each point, and marks. Other renderers show only its text.
+- HTML pages draw a chart with `chart.svg`: a line, an interval for each point, and marks. Other renderers show only its text.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from html import escape
 from typing import Any, Literal, NewType, ParamSpec
-
-from pytest_agentbench.lib.foreign import one_line
 
 P = ParamSpec("P")
 
@@ -45,7 +41,8 @@ class Code:
     """A name, a command, or a quoted text of a program or person. Renderers set it apart from the sentence around it."""
 
     text: str
-    kind: Literal["name", "scenario", "command"] = "name"  # Pages link scenarios. Commands are never truncated or folded.
+    # Pages link scenarios, runs and commits. Commands are never truncated or folded.
+    kind: Literal["name", "scenario", "run", "commit", "command"] = "name"
     url: PageAddress = NOWHERE  # a page about it; Markdown links it, and other renderers ignore it
 
     @property
@@ -187,6 +184,7 @@ class ChartPoint:
     about: Finding  # the details of the point, shown as a tooltip
     tone: Tone = ""
     begins: bool = False  # whether the setup changed at this point, which a vertical line marks
+    run: str = ""  # run of the point, which an HTML page links
 
 
 @dataclass(frozen=True)
@@ -196,6 +194,8 @@ class Chart(ReportBlock):
     title: str
     content: Finding
     points: tuple[ChartPoint, ...]
+    unit: str = ""  # title of the vertical axis
+    order: str = ""  # title of the horizontal axis
 
 
 AnyBlock = Fact | Table | Bullets | Note | Listing | Figure | Chart
@@ -309,68 +309,3 @@ def _is_empty(block: AnyBlock | Section) -> bool:
     if isinstance(block, Bullets):
         return not block.items
     return False
-
-
-WIDTH, HEIGHT = 480, 200
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 14, 26  # margins around the area of the points
-MOST = 5  # maximum number of grid lines
-MARGIN = 0.08  # space above and below the values, as a share of their range
-
-
-class Axes:
-    """Maps the points of a chart to SVG coordinates. They are equally far apart, and the values of the axis include all intervals."""
-
-    def __init__(self, points: Sequence[ChartPoint]) -> None:
-        ends = [end for point in points for end in (point.value, point.low, point.high) if end is not None]
-        margin = (max(ends) - min(ends)) * MARGIN or abs(ends[0]) * MARGIN or 1.0
-        self.low, self.high = min(ends) - margin, max(ends) + margin
-        if min(ends) >= 0:  # An axis of values that are never negative does not go below zero.
-            self.low = max(0.0, self.low)
-        self.points = points
-
-    def x(self, place: int) -> float:
-        """Returns the x coordinate of a point, given its index."""
-        share = place / (len(self.points) - 1) if len(self.points) > 1 else 0.5
-        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
-
-    def y(self, value: float) -> float:
-        """Returns the y coordinate of a value, which grows downwards."""
-        return round(TOP + (self.high - value) / (self.high - self.low) * (HEIGHT - TOP - BOTTOM), 1)
-
-
-def ticks(low: float, high: float) -> list[float]:
-    """Returns two to five round numbers in a range: multiples of 1, 2 or 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(high - low))
-    # Rounding may put `high - low` just below a power of ten. Then only the last step is large enough.
-    steps = (power / 5, power / 2, power, 2 * power, 5 * power)
-    step = next(step for step in steps if math.floor(high / step) - math.ceil(low / step) < MOST)
-    return [round(number * step, 12) for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-def svg(chart: Chart) -> Iterator[str]:
-    """Yields the lines of a chart as an SVG element."""
-    axes, points = Axes(chart.points), chart.points
-    yield f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_text(chart.title)}: {_text(chart.content.words)}">'
-    for value in ticks(axes.low, axes.high):
-        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{axes.y(value)}" y2="{axes.y(value)}"/>'
-        yield f'<text class="axis" x="{LEFT - 6}" y="{axes.y(value) + 4}" text-anchor="end">{value:.4g}</text>'
-    for place, point in enumerate(points):
-        if point.begins:
-            yield f'<line class="begins" x1="{axes.x(place)}" x2="{axes.x(place)}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-    for place, point in enumerate(points):
-        if point.low is not None and point.high is not None:
-            x = axes.x(place)
-            yield f'<line class="interval" x1="{x}" x2="{x}" y1="{axes.y(point.low)}" y2="{axes.y(point.high)}"/>'
-    places = " ".join(f"{axes.x(place)},{axes.y(point.value)}" for place, point in enumerate(points))
-    yield f'<polyline class="line" points="{places}"/>'
-    for place, point in enumerate(points):
-        at, about = f'cx="{axes.x(place)}" cy="{axes.y(point.value)}"', _text(point.about.words)
-        yield f'<circle class="{point.tone or "point"}" {at} r="{5 if point.tone else 3}"><title>{about}</title></circle>'
-    yield f'<text class="axis" x="{LEFT}" y="{HEIGHT - 6}">{_text(points[0].label)}</text>'
-    if len(points) > 1:
-        yield f'<text class="axis" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">{_text(points[-1].label)}</text>'
-    yield "</svg>"
-
-
-def _text(text: Text) -> str:
-    return escape(one_line(plain(text)))

@@ -10,7 +10,7 @@ from pytest_agentbench.gate.needed import MOST_SCENARIOS, Needed
 from pytest_agentbench.gate.rules import RULE_PATTERN
 from pytest_agentbench.records import EVALUABLE, MOST_TRIALS
 from pytest_agentbench.reports.document import Code, Text
-from pytest_agentbench.reports.phrases import count, number, percent, significant
+from pytest_agentbench.reports.phrases import count, general, number, percent, significant
 from pytest_agentbench.reports.view import complete_comparisons, score_of
 from pytest_agentbench.runs.results import ArmResult, ArmsCompared, GateResult, InterimLook, MetricCompared, RoundsResult, RuleResult
 from pytest_agentbench.runs.run_file import Failure, Run
@@ -236,8 +236,8 @@ def _reach(rule: RuleResult, reach: float) -> str:
 
 def outcome(rule: RuleResult) -> str:
     """`FAIL: 0.412 [0.371, 0.453]; too few scenarios`: the verdict, estimate and reason of a rule, without the text of the rule."""
-    ends = "" if rule.low is None or rule.high is None else f" [{rule.low:.4g}, {rule.high:.4g}]"
-    value = "nothing measured" if rule.estimate is None else f"{rule.estimate:.4g}{ends}"
+    ends = "" if rule.low is None or rule.high is None else f" [{general(rule.low)}, {general(rule.high)}]"
+    value = "nothing measured" if rule.estimate is None else f"{general(rule.estimate)}{ends}"
     return f"{rule.verdict}: {'; '.join(filter(None, (value, rule.reason)))}"
 
 
@@ -310,6 +310,15 @@ def comparison(ab: ArmsCompared, each: MetricCompared) -> str:
     shown = f"{each.new_arm} is {each.finding}" if each.finding in (BETTER, FASTER, WORSE, SLOWER) else each.finding
     why = f", {each.reason}" if each.reason else ""
     return f"{each.metric:<12} {values}, {'x' if is_ratio else ''}{estimate} ({low} to {high}, n {each.n}): {shown}{why}"
+
+
+def difference_of_arms(each: MetricCompared) -> str:
+    """`-0.050 (-0.090 to -0.010): worse`: the difference from the first arm, or its ratio for a latency, with the interval and finding."""
+    if each.low is None:
+        return each.finding
+    ratio = "." in each.metric
+    estimate, low, high = (f"{value:.2f}" if ratio else f"{value:+.3f}" for value in (each.estimate, each.low, each.high))
+    return f"{'x' if ratio else ''}{estimate} ({low} to {high}): {each.finding}"
 
 
 def no_difference(left: int) -> str:

@@ -34,6 +34,15 @@ def significant(value: float | None) -> str:
     return number(value, max(1, 3 - math.floor(math.log10(abs(value)))) if value else 1)
 
 
+def general(value: float) -> str:
+    """Formats any number: four significant digits, whole numbers from 1,000 on, no exponent, and 0 for an error of rounding (2.8e-18)."""
+    if abs(value) < 1e-9:
+        return "0"
+    digits = max(0, 3 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits else text
+
+
 def percent(share: float | None) -> str:
     """Formats a share, for example `99.9 %`, or `-` for None. Rounding never turns a partial share into 100 % or 0 %."""
     if share is None:
@@ -72,6 +81,10 @@ DERIVED = "All numbers here can be derived from rollouts.jsonl in this directory
 UNRECORDED = "The machine and the packages of this run are not recorded."
 
 COMPARISON = "The comparison"
+
+RUNS_COMPARED = "Runs side by side"
+
+ARMS = "Arms side by side"
 
 WHOLE_REPORT = "The whole report"
 

@@ -8,7 +8,7 @@ from pytest_agentbench.backends.telemetry.engine_stats import Gauge, GpuUse, Ser
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import GoodputSummary, PartOfTime, PerformanceSummary, SteadyCalls, SteadyRollouts, WindowSummary
 from pytest_agentbench.metrics.slow_calls import SlowCall
-from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
+from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch, unusable_reason
 from pytest_agentbench.metrics.timeline import InFlight
 from pytest_agentbench.records import ERROR_KINDS
 from pytest_agentbench.reports.document import Code, Text
@@ -47,6 +47,8 @@ SLOW_CALLS: Text = (
 NO_LATENCIES = "No LLM call was measured, so there are no latencies."
 
 CACHED = "of the prompt tokens were cached"
+
+RECORDED = "not shown: the answers come from a recording, so they have the speed of its playback"
 
 NEVER = "never"
 
@@ -97,6 +99,11 @@ def timing_trouble(stopwatch: Stopwatch) -> str:
     return f'{what} ({stopwatch.verdict}); see "timing quality" in report.md'
 
 
+def not_usable(stopwatch: Stopwatch) -> str:
+    """`not usable: client-saturated`: the remark on a timing that cannot be trusted, instead of its interval."""
+    return f"not usable: {stopwatch.verdict if stopwatch.verdict == SATURATED else 'events were read too late'}"
+
+
 def timing_evidence(stopwatch: Stopwatch) -> str:
     """Returns the measurements behind the verdict on timing quality. Empty without output events."""
     if stopwatch.clean_share is None:
@@ -132,11 +139,15 @@ def failed_kind(kind: str, amount: int) -> str:
     return f"{amount} {kind}: {ERROR_KINDS.get(kind, 'unknown')}"
 
 
-def speed(performance: PerformanceSummary) -> str:
-    """`TTFT 45.7 ms (median) [39.8, 85.9], 293.9 output tokens/s`: the speed of a run in one line. Empty without calls."""
+def speed(performance: PerformanceSummary, stopwatch: Stopwatch) -> str:
+    """`TTFT 45.7 ms (median) [39.8, 85.9], 293.9 output tokens/s`: the speed of a run in one line. Empty without calls.
+
+    A TTFT that is not usable has a remark in place of its interval.
+    """
     parts = []
     if spread := performance.latency("ttft"):
-        interval = brackets(spread.intervals.get("p50"))
+        unusable = unusable_reason(stopwatch, "ttft.p50")
+        interval = f"({not_usable(stopwatch)})" if unusable else brackets(spread.intervals.get("p50"))
         parts.append(f"{registry.title_of('ttft')} {number(spread.p50)} ms (median) {interval}".rstrip())
     if rate := performance.number("output_tokens_per_s"):
         parts.append(f"{number(rate)} output tokens/s")

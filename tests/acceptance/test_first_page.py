@@ -38,7 +38,7 @@ def test_the_first_page_of_a_run(project: Project) -> None:
         f"shop        {suite_phrases.rollouts(suite)}",
         f"mistakes    {suite_phrases.mistakes(suite.triage)}",
         f"worst       {plain(suite_phrases.worst_scenarios('tsq', suite.worst[:3]))}",
-        f"speed       {serving_phrases.speed(run.performance)}",
+        f"speed       {serving_phrases.speed(run.performance, run.stopwatch)}",
         f"open        reports/{run.id}/report.html",
         f"            agentbench show {run.id} shop-0",
     ] == lines

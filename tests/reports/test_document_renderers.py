@@ -230,8 +230,8 @@ WHOLE: Mapping[str, Callable[[Document], str]] = {
 
 
 def in_points(document: Document) -> bool:
-    """Returns whether the text is about a point of a chart, which only a page draws."""
-    return any(isinstance(each, Chart) and "findme" in repr(each.points) for each in document.blocks())
+    """Returns whether the text is about a point or an axis of a chart, which only a page draws."""
+    return any(isinstance(each, Chart) and "findme" in repr((each.points, each.unit, each.order)) for each in document.blocks())
 
 
 def has_label(document: Document) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_agentbench.reports.phrases import brackets, count, number, percent, seconds_text, significant
+from pytest_agentbench.reports.phrases import brackets, count, general, number, percent, seconds_text, significant
 
 
 def test_shares() -> None:
@@ -21,6 +21,13 @@ def test_significant() -> None:
     assert ("0.0001235", "0.2500", "12.35", "12,345.7", "-12.35", "0.0", "-") == tuple(
         map(significant, (0.00012345678, 0.25, 12.3456, 12345.67, -12.3456, 0, None))
     )
+
+
+def test_any_number() -> None:
+    """A number of any kind has four significant digits and no exponent. An error of rounding is zero."""
+    values = (0.582, -0.05, 0.00012345678, 57880.2, 1234567.8, 12.3456, -2.78e-18, 0, 100.0)
+
+    assert ("0.582", "-0.05", "0.0001235", "57,880", "1,234,568", "12.35", "0", "0", "100") == tuple(map(general, values))
 
 
 def test_intervals() -> None:

@@ -20,7 +20,8 @@ from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.run_file import FILE, read_run
 
 #: Run -> report -> words with a digit, from reports of versions that wrote each report separately. A confidence of
-#: 38.3 % on the page is left out, because it is 0.383 in all reports now.
+#: 38.3 % on the page is left out, because it is 0.383 in all reports now, and so are the intervals and percentiles of timings that
+#: are not usable.
 FACTS: dict[str, dict[str, list[str]]] = json.loads(lzma.decompress(Path(__file__).with_name("facts.json.xz").read_bytes()))
 
 

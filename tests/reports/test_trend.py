@@ -14,7 +14,7 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.gate.baselines import write_baseline
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.reports.comparison_phrases import regression, regression_state
-from pytest_agentbench.reports.trend import html
+from pytest_agentbench.reports.trend import html, links_to_commits, links_to_runs, web_address
 from pytest_agentbench.schemas import schema
 from tests.gate.test_trend import history, night
 
@@ -66,9 +66,43 @@ def test_tables_have_heads() -> None:
     """Cells of the table of regressions have row and column headers. The state has the colour."""
     page = "\n".join(html(history(*nights())))
 
-    assert 6 == page.count('<th scope="col">')
+    assert 6 + 3 == page.count('<th scope="col">')
     assert 1 == page.count('<th scope="row" class="good">')
     assert {"circle.good", "circle.bad", "th.good", "th.bad"} <= {*re.findall(r"[\w.]+(?= {)", page)}
+
+
+def test_axes_and_links(tmp_path: Path) -> None:
+    """Each chart has titles of both axes. Points, regressions and the table of runs link the pages of runs, and commits."""
+    trend = history(*(night(day, share, run=f"n{day}", commit=f"c{day}") for day, share in enumerate((0.9, 0.3, 0.9))))
+    page = tmp_path / "runs" / trend.runs[1].source / "report.html"
+    page.parent.mkdir(parents=True)
+    page.touch()
+    links = {**links_to_runs(trend, tmp_path / "runs", tmp_path / "pages"), **links_to_commits(trend, "https://host/o/n")}
+    shown = "\n".join(html(trend, links))
+
+    assert f"../runs/{trend.runs[1].source}/report.html" == links["n1"]
+    assert "n0" not in links  # It has no page.
+    charts = shown.count("<figure")
+    assert charts == shown.count(">runs in time order<")
+    assert 1 <= shown.count(">mean score<") <= charts == shown.count(">mean score<") + shown.count(">ms<")
+    assert re.search(r'<a href="../runs/[^"]*/report.html" aria-label="n1, c1: [^"]*"><circle class="bad"', shown)
+    assert 'role="group"' in shown
+    assert shown.count('<a href="https://host/o/n/commit/c1"><code>c1</code></a>') == 2
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("git@host.org:owner/name.git\n", "https://host.org/owner/name"),
+        ("https://user:secret@host.org/owner/name.git", "https://host.org/owner/name"),
+        ("ssh://git@host.org/owner/name", "https://host.org/owner/name"),
+        ("/srv/git/name.git", ""),
+        ("javascript:alert(1)", ""),
+    ],
+)
+def test_the_address_of_a_remote(remote: str, address: str) -> None:
+    """Only a remote on a server has an address, and it never contains a password."""
+    assert address == web_address(remote)
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.page.data import MOST, PackedRollouts, RunData, keys_of, packed_data, run_data
-from pytest_agentbench.reports.page.layout import RolloutLinks, folded_html, page, run_html
+from pytest_agentbench.reports.page.layout import RolloutLinks, folded_html, page, run_html, several_html
 from pytest_agentbench.reports.page.pictures import compared_runs, intervals, intervals_against_reference
-from pytest_agentbench.reports.sections import document
+from pytest_agentbench.reports.sections import document, side_by_side
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import summarize_damage
@@ -65,6 +65,19 @@ def write_page(views: Sequence[RunView], data: Sequence[RunData], compared: Sequ
 
     `compared` has the intervals for the picture of differences. `texts` are more reports as HTML, shown below those of the runs.
     """
-    of_runs = (run_html(document(view), RolloutLinks(keys_of(each)).of) for view, each in zip(views, data, strict=True))
-    html = page(" and ".join(view.run.id for view in views), "\n".join([*of_runs, *texts]), data, compared)
+    html = page(" and ".join(view.run.id for view in views), "\n".join([_reports(views, data), *texts]), data, compared)
     return write_whole(path, html, errors="backslashreplace")
+
+
+def _reports(views: Sequence[RunView], data: Sequence[RunData]) -> str:
+    """Returns the report of a run. Several runs have one table, and their reports folded below it."""
+    heading = "h1" if len(views) == 1 else "h3"
+    reports = [
+        run_html(document(view), RolloutLinks(keys_of(each)).of, side_by_side.of_arms(view.run.ab) if view.run.ab else None, heading)
+        for view, each in zip(views, data, strict=True)
+    ]
+    if len(views) == 1:
+        return reports[0]
+    names = [each.index["name"] for each in data]
+    titles = [f"{name}: {view.run.verdict}" for name, view in zip(names, views, strict=True)]
+    return several_html(side_by_side.of_runs(names, [view.run for view in views]), titles, reports)

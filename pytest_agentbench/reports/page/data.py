@@ -14,7 +14,7 @@ from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.page.blocks import block_text, encoded, packed
 from pytest_agentbench.reports.page.conversations import NumberedRollouts
-from pytest_agentbench.reports.page.pictures import BINS, Distributions, server_series
+from pytest_agentbench.reports.page.pictures import BINS, LEAST_BIN, Distributions, server_series
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
 from pytest_agentbench.runs.builder import pass_threshold_of
 from pytest_agentbench.runs.journal import FILE, read_journal, with_cut_reasons
@@ -60,7 +60,10 @@ def packed_data(run: Run, directory: Path, packing: PackedRollouts, most: int = 
     server, mains = server_series(directory, packing.table.began), mains_of(run)
     blocks = packing.blocks(directory, mains, most)
     places = {"contents": blocks.contents, "starts": blocks.starts, "urls": urls_of(run)}
-    return RunData({"name": run.id, "mains": mains, **packing.index(), **places, "server": server}, tuple(blocks.texts))
+    return RunData(
+        {"name": run.id, "recorded": run.backend.is_recorded, "mains": mains, **packing.index(), **places, "server": server},
+        tuple(blocks.texts),
+    )
 
 
 def urls_of(run: Run) -> Json:
@@ -82,12 +85,13 @@ def pass_thresholds_of(run: Run) -> dict[str, PassThreshold | None]:
 
 def mains_of(run: Run) -> Json:
     """Returns suite or `suite-variant` -> main score, for the page's script."""
-    return {name: main(suite.main_score, suite.scales[suite.main_score]) for name, suite in run.suites.items()}
+    return {name: main(suite.main_score, suite.scales[suite.main_score], suite.thresholds) for name, suite in run.suites.items()}
 
 
-def main(score: str, scale: Scale) -> Json:
-    """Returns a main score for the page's script: its name, and whether lower values are better."""
-    return {"score": score, "falling": scale.falling}
+def main(score: str, scale: Scale, thresholds: Mapping[str, float] | None = None) -> Json:
+    """Returns a main score for the page's script: its name and scale, and whether a score can miss its threshold (None if unknown)."""
+    decides = None if thresholds is None else score in thresholds and thresholds[score] != scale.worst
+    return {"score": score, "falling": scale.falling, "least": scale.least, "greatest": scale.greatest, "decides": decides}
 
 
 class PageTable:
@@ -129,7 +133,8 @@ class PackedRollouts:
 
     def index(self) -> Json:
         """Returns fields, rows and distributions in the format that the page's script reads."""
-        return {"fields": FIELDS, "bins": BINS, "rows": self._rows, "distributions": self.distributions.plain()}
+        limits = {"fields": FIELDS, "bins": BINS, "least": LEAST_BIN}
+        return {**limits, "rows": self._rows, "distributions": self.distributions.plain()}
 
     def blocks(self, directory: Path, mains: Json, most: int) -> PageBlocks:
         """Returns the blocks of the page, of at most `most` characters: failed rollouts, the first trial of each scenario, the others.

@@ -14,10 +14,11 @@ from importlib.resources import files
 from urllib.parse import quote
 
 from pytest_agentbench.lib.foreign import one_line
+from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import AnyBlock, Bullets, Content, Document, Fact, Level, Measure, Note, Section, Table, plain
-from pytest_agentbench.reports.html import Address, HtmlLayout, PlacedBlock, blocks_html, no_address, text
+from pytest_agentbench.reports.html import DEFINITIONS, Address, HtmlLayout, PlacedBlock, blocks_html, no_address, text, with_tooltips
 from pytest_agentbench.reports.page.blocks import encoded
 from pytest_agentbench.reports.page.data import RunData
 
@@ -62,9 +63,13 @@ def _address(key: RolloutKey) -> str:
     return address if len(address) <= LONGEST else ""
 
 
-def run_html(document: Document, address: Address) -> str:
-    """Returns the report of a run: its first screen, and the whole report in an element that the user can open."""
-    lines = [f'<section class="run" aria-label="{escape(one_line(plain(document.title)))}">', *first_screen(document, address)]
+def run_html(document: Document, address: Address, arms: Table | None = None, heading: str = "h1") -> str:
+    """Returns the report of a run: its first screen, and the whole report in an element that the user can open.
+
+    `arms` has a column for each arm of the run, and `heading` is the tag of the verdict.
+    """
+    label = escape(one_line(plain(document.title)))
+    lines = [f'<section class="run" aria-label="{label}">', *first_screen(document, address, arms, heading)]
     if document.at(Level.VERBOSE).sections != document.at(Level.SUMMARY).sections:
         lines.append(folded_html(phrases.WHOLE_REPORT, document, address))
     return "\n".join([*lines, "</section>"])
@@ -76,18 +81,29 @@ def folded_html(title: str, document: Document, address: Address = no_address) -
     return "\n".join(parts)
 
 
-def first_screen(document: Document, address: Address = no_address) -> Iterator[str]:
-    """Yields the headline, the texts of the first page, the measures as cards, and then the rest of the summary."""
+def several_html(table: Table, titles: Sequence[str], reports: Iterable[str]) -> str:
+    """Returns one table of several runs, and below it the report of each run in an element that the user can open."""
+    lines = [f'<section aria-label="{phrases.RUNS_COMPARED}"><h1>{phrases.RUNS_COMPARED}</h1>']
+    lines += [*blocks_html([(HtmlLayout(no_address, (phrases.RUNS_COMPARED,)), table)]), "</section>"]
+    for title, report in zip(titles, reports, strict=True):
+        lines.append(f'<details class="report"><summary><h2>{escape(one_line(title))}</h2></summary>{report}</details>')
+    return "\n".join(lines)
+
+
+def first_screen(document: Document, address: Address = no_address, arms: Table | None = None, heading: str = "h1") -> Iterator[str]:
+    """Yields the headline, the texts of the first page, the measures as cards or a table of arms, and then the rest of the summary."""
     layout, shown, headline = HtmlLayout(address), document.at(Level.SUMMARY), document.headline
     yield f'<p class="soft">{layout.text(document.title)}</p>'
     if headline:
-        yield f'<h1 class="{f"verdict {headline.tone}".rstrip()}">{layout.words(headline.content)}</h1>'
+        yield f'<{heading} class="{f"verdict {headline.tone}".rstrip()}">{layout.words(headline.content)}</{heading}>'
     shown_elsewhere = [each.content for each in shown.blocks() if isinstance(each, Fact)]
     placed = [(section, *each) for section in shown.sections for each in _without_tables(section, layout, shown_elsewhere)]
     cards = [each for *_, each in placed if _is_measure(each)]
     texts = [(section, part, each) for section, part, each in placed if not _is_measure(each)]
     yield from blocks_html((part, each) for _, part, each in texts if each.level <= Level.FIRST_PAGE)
-    if cards:
+    if arms:
+        yield from blocks_html([(layout._replace(titles=(phrases.ARMS,)), arms)])
+    elif cards:
         yield f'<div class="figures">{"".join(map(_card, cards))}</div>'
     yield '<div class="rest">'
     for section in shown.sections:
@@ -122,15 +138,15 @@ def _card(each: AnyBlock) -> str:
     unit = ", ".join(filter(None, (phrases.unit_of(measure), measure.statistic)))
     shown = f' <span class="unit">{escape(one_line(unit))}</span>' if unit else ""
     about = escape(one_line("; ".join(filter(None, (phrases.interval(measure), measure.about)))))
-    title, value = escape(one_line(each.label)), escape(phrases.figure(measure))
+    title, value = with_tooltips(each.label), escape(phrases.figure(measure))
     return f'<div class="figure"><h2>{title}</h2><p class="value">{value}{shown}</p><p class="soft">{about}</p></div>'
 
 
 #: The files of the script in their order. While a file is loaded, it may only call functions of earlier files.
-SCRIPTS = ("dom", "data", "charts", "timeline", "messages", "calls", "rollout", "table", "speed", "compare", "main")
+SCRIPTS = ("dom", "data", "outcomes", "charts", "timeline", "messages", "calls", "rollout", "table", "speed", "compare", "main")
 LIVE = ("live",)  # further files for the page of a running session
 #: Parts of the page that the script fills, and their titles.
-SECTIONS: Mapping[str, str] = {"scenarios": "Scenarios", "compare": "Comparison", "speed": "Speed"}
+SECTIONS: Mapping[str, str] = {"rules": "Gate", "scenarios": "Scenarios", "compare": "Comparison", "speed": "Speed"}
 
 
 def asset(name: str) -> str:
@@ -149,7 +165,8 @@ def page(title: str, first: str, runs: Sequence[RunData], compared: Sequence[Jso
         live: Whether the page asks its server for updates.
     """
     script, style = "\n".join(asset(f"{name}.js") for name in (*SCRIPTS[:-1], *(LIVE if live else ()), SCRIPTS[-1])), asset("page.css")
-    index = {"live": live, "runs": [{**run.index, "blocks": len(run.blocks)} for run in runs], "compared": compared}
+    terms = {each.name: DEFINITIONS[each.title] for each in registry.METRICS}
+    index = {"live": live, "terms": terms, "runs": [{**run.index, "blocks": len(run.blocks)} for run in runs], "compared": compared}
     return "\n".join(_lines(title, policy(script, style, live=live), style, first, _data(index, runs), script)) + "\n"
 
 

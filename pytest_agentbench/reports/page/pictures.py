@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BINS = 96  # bins in each power of ten, each 2.4 % wide; the picture merges them
 LEAST = 1e-2  # Smaller values are counted as this one.
+LEAST_BIN = round(math.log10(LEAST)) * BINS  # the bin of these values, which a picture does not draw
 
 
 class Distributions:
@@ -59,7 +60,7 @@ def _counted(bins: Counter[int]) -> list[tuple[int, int]]:
 
 def _values(part: Slice) -> dict[str, Floats]:
     gaps = part.frame.events("itl").of(part.successful_calls.mask) / 1e6
-    return {"ttft": part.known("ttft_ms"), "itl": gaps, "rate": part.known("call_output_tokens_per_s")}
+    return {"ttft": part.known("ttft_ms"), "itl": gaps, "call_output_tokens_per_s": part.known("call_output_tokens_per_s")}
 
 
 METRICS = ("ttft", "itl", "e2e")
@@ -68,13 +69,16 @@ METRICS = ("ttft", "itl", "e2e")
 def intervals(run: Run) -> list[Json]:
     """Returns the intervals of a run's gate rules, and of the comparisons of its arms, for the page's script."""
     rules = run.gate.rules if run.gate else ()
-    ruled = [_interval(f"{each.suite} {each.rule}", each, each.threshold, each.verdict) for each in rules]
+    ruled = [
+        {**_interval(f"{each.suite} {each.rule}", each, each.threshold, each.verdict), "rule": True, "least": ">" in each.rule}
+        for each in rules
+    ]
     arms = run.ab.comparisons if run.ab else ()
     compared = [
         _interval(f"{each.suite} {each.metric}: {each.new_arm} against {each.base_arm}", each, _even(each.metric), each.finding)
         for each in arms
     ]
-    return [each for each in (*ruled, *compared) if each]
+    return [each for each in (*ruled, *compared) if "title" in each]
 
 
 def compared_runs(directories: Sequence[Path]) -> RunComparison:

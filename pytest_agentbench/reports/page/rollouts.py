@@ -17,7 +17,7 @@ from pytest_agentbench.stats.pass_rates import PassThreshold
 #: The fields of a row, in this order.
 FIELDS = (
     *("id", "suite", "scenario", "variant", "trial", "status", "reason", "scores", "passed", "question", "expected", "actual"),
-    *("turns", "failed", "attempts", "start", "end", "ttft", "itl", "rate", "tokens"),
+    *("turns", "failed", "attempts", "start", "end", "ttft", "itl", "rate", "tokens", "why"),
 )
 
 Statistic = Callable[[Sequence[float]], float]
@@ -53,6 +53,7 @@ def row(rollout: Rollout, pass_threshold: PassThreshold | None, calendar: Calend
         "itl": _milliseconds(fmean, [gap for call in calls for gap in timings.itl_ns(call)]),
         "rate": _rounded(fmean, [speed for call in calls if (speed := timings.tokens_per_s(call)) is not None]),
         "tokens": sum(map(timings.output_tokens, calls)),
+        "why": "" if _passed(rollout, pass_threshold) else _why(rollout, pass_threshold)[:SHORT],
     }
 
 
@@ -85,6 +86,21 @@ def _passed(rollout: Rollout, pass_threshold: PassThreshold | None) -> bool | No
     if rollout.status == "agent_error":
         return False
     return pass_threshold.reached(float(rollout.scores[pass_threshold.score])) if pass_threshold.score in rollout.scores else None
+
+
+def _why(rollout: Rollout, pass_threshold: PassThreshold | None) -> str:
+    """Returns why a rollout did not pass: the missing score, the first failed check, or the explanation of the main score.
+
+    Empty if the called tools differ from the expected ones, because the page shows how.
+    """
+    if rollout.score_errors:
+        return "; ".join(f"{name} is missing: {why}" for name, why in rollout.score_errors.items())
+    if rollout.verification and rollout.verification.first_failure:
+        return rollout.verification.first_failure
+    if has_labels(rollout) and sorted(rollout.expected_tools) != sorted(rollout.tools):
+        return ""
+    main = pass_threshold.score if pass_threshold else next(iter(rollout.scores), "")
+    return rollout.scores[main].explanation if main in rollout.scores else ""
 
 
 def _question(rollout: Rollout) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.slow_calls import SlowCall
-from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch
+from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch, unusable_reason
 from pytest_agentbench.reports import phrases, serving_phrases
 from pytest_agentbench.reports.document import (
     AnyBlock,
@@ -47,14 +48,14 @@ def section(view: RunView) -> Section | None:
 def _measures(run: Run) -> Iterator[AnyBlock]:
     """Yields the main latencies and rates. In a run with arms they are not on the first page, because they describe no single arm."""
     performance, first, summary = run.performance, Level.FIRST_PAGE, Level.SUMMARY
+    if run.backend.is_recorded:
+        yield Fact("timings", serving_phrases.RECORDED, level=first, until=summary)
+        return
     if not run.ab:
-        yield Fact("speed", say(serving_phrases.speed, performance), level=first, until=first)
+        yield Fact("speed", say(serving_phrases.speed, performance, run.stopwatch), level=first, until=first)
     for name in LATENCIES:
         if spread := performance.latency(name):
-            low, high = spread.intervals.get("p50") or (None, None)
-            about = serving_phrases.high_latency(spread.p90)
-            median = Measure(spread.p50, "ms", "median", low, high, digits=1, about=about)
-            yield Fact(registry.title_of(name), median, level=summary, until=summary)
+            yield Fact(registry.title_of(name), _median(run.stopwatch, name, spread), level=summary, until=summary)
     if rate := performance.number("output_tokens_per_s"):
         throughput = Measure(rate, "output tokens/s", digits=1, about=serving_phrases.tokens_and_calls(performance))
         yield Fact("throughput", throughput, level=summary, until=summary)
@@ -65,9 +66,19 @@ def _measures(run: Run) -> Iterator[AnyBlock]:
         yield Fact("prefix cache", Measure(hits, "%", about=serving_phrases.CACHED), level=summary, until=summary)
 
 
+def _median(stopwatch: Stopwatch, name: str, spread: LatencySpread) -> Measure:
+    """Returns the median of a latency, with its p90. A timing that is not usable has no interval, but a remark."""
+    low, high = spread.intervals.get("p50") or (None, None)
+    median = Measure(spread.p50, "ms", "median", low, high, digits=1)
+    if unusable_reason(stopwatch, f"{name}.p50"):
+        return replace(median, low=None, high=None, about=serving_phrases.not_usable(stopwatch))
+    p90 = None if unusable_reason(stopwatch, f"{name}.p90") else spread.p90
+    return replace(median, about=serving_phrases.high_latency(p90))
+
+
 def _trouble(run: Run) -> Iterator[AnyBlock]:
     performance, first = run.performance, Level.FIRST_PAGE
-    if performance.goodput:
+    if performance.goodput and not run.backend.is_recorded:
         yield Fact("goodput", say(serving_phrases.goodput, performance.goodput), level=Level.FULL if run.ab else first)
     yield Fact("failed", say(serving_phrases.failed_calls, performance), "open", level=first, until=first)
     if run.stopwatch.verdict not in (OK, None):

@@ -11,6 +11,7 @@ from pytest_agentbench.reports.document import (
     Bullets,
     Chart,
     ChartPoint,
+    Code,
     Document,
     Fact,
     Level,
@@ -34,8 +35,14 @@ def document(trend: Trend) -> Document:
     suites = (of(group, _suite(trend, suite)) for group, suite in trend.suites.items())
     left_out = of("Left out", [Bullets(tuple(say(comparison_phrases.excluded, each) for each in trend.left_out))])
     reading = Section("", (Note(comparison_phrases.CHARTS, level=Level.VERBOSE),))
-    parts = (period, of("Regressions", _regressions(trend)), *suites, left_out, reading)
+    parts = (period, of("Regressions", _regressions(trend)), *suites, of("Runs", [_runs(trend)]), left_out, reading)
     return Document.of(", ".join(trend.suites), parts)
+
+
+def _runs(trend: Trend) -> Table:
+    """Returns a table of all runs, the last one first, with links to their pages and commits."""
+    rows = tuple((Code(each.run, "run"), each.finished_at, comparison_phrases.commit_code(each.commit)) for each in reversed(trend.runs))
+    return Table(heads("run", "finished", "commit"), rows, level=Level.VERBOSE)
 
 
 def _regressions(trend: Trend) -> Iterator[AnyBlock]:
@@ -91,8 +98,10 @@ def _chart(trend: Trend, suite: SuiteTrend, series: TrendSeries) -> Chart:
             about=say(comparison_phrases.point, point, runs[point.run].commit, changed.get(point.run, ())),
             tone=tones.get(point.run, ""),
             begins=point.run in changed,
+            run=point.run,
         )
         for point in series.points
     )
     title = f"{series.metric}, {series.unit}" if series.unit else series.metric
-    return Chart(title, say(comparison_phrases.last_value, series.points[-1]), points, level=Level.VERBOSE)
+    unit, order = series.unit or comparison_phrases.MEAN_SCORE, comparison_phrases.IN_TIME_ORDER
+    return Chart(title, say(comparison_phrases.last_value, series.points[-1]), points, unit, order, level=Level.VERBOSE)

@@ -194,6 +194,11 @@ def test_two_runs_side_by_side(tmp_path: Path, opened: Opened) -> None:
     assert ["a"] == page.evaluate("[...document.querySelectorAll('#flips tbody th')].map(cell => cell.textContent)")
     rows = [row.all_text_contents() for row in (each.locator("th, td") for each in page.locator("details.report").last.locator("tr").all())]
     assert {("", "old", "new"), ("tsq", "1.000", "0.500"), ("a", "1.000 1/1", "0.000 0/1")} <= {tuple(row) for row in rows}
+    table = page.get_by_role("table", name="Runs side by side")
+    assert ["run", "old", "new"] == table.get_by_role("columnheader").all_inner_texts()
+    assert 0 == page.locator(".run:visible").count()
+    assert ["old: PASS", "new: PASS", "The comparison"] == page.locator("details.report > summary:visible").all_inner_texts()
+    assert ["scenario", "old", "new"] == page.locator(".rows thead th").all_inner_texts()[:3]
     page.evaluate("location.hash = 'a'")
     poll(page, "document.querySelectorAll('dialog .transcript').length === 2")
 
@@ -225,7 +230,7 @@ def test_links_of_several_runs(tmp_path: Path, opened: Opened) -> None:
     page = opened(write_several([tmp_path / "old", tmp_path / "new"], tmp_path / "two.html", pytest.fail))
 
     poll(page, ROWS + ".length === 3")
-    assert 3 == page.locator("details.report").count()  # one for each run, and one for the comparison
+    assert 5 == page.locator("details.report").count()  # two for each run, and one for the comparison
     found = {(run, name): target for name, target, run in page.evaluate(LINKED) if "[" not in name}
     assert found == {
         ("Run old", "a"): "old: shop[a]",
@@ -233,7 +238,7 @@ def test_links_of_several_runs(tmp_path: Path, opened: Opened) -> None:
         ("Run new", "a"): "old: shop[a]",
         ("Run new", "c"): "new: shop[c]",
     }
-    page.evaluate("document.querySelectorAll('.report')[1].open = true")
+    page.evaluate("document.querySelectorAll('.report').forEach(each => { each.open = true; })")
     page.click(":nth-match(.report, 2) a[href='#shop/a'] >> nth=0")
     poll(page, "document.querySelectorAll('dialog .transcript').length === 2")
 

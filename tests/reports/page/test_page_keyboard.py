@@ -96,7 +96,11 @@ def test_roles_for_screen_readers(tmp_path: Path, opened: Opened) -> None:
 
     poll(page, ROWS + ".length")
     page.evaluate("buildSpeed()")
-    assert 2 == page.get_by_role("table", name="Scenarios").get_by_role("link").count()
+    links = page.get_by_role("table", name="Scenarios").get_by_role("link")
+    assert ["b", "trial 1: 0.200, failed, finished", "a", "trial 1: 1.000, passed, finished"] == [
+        link.get_attribute("aria-label") or link.inner_text() for link in links.all()
+    ]
+    assert 2 == page.get_by_role("table", name="Scenarios").get_by_role("rowheader").count()
     assert 3 == page.get_by_role("table", name="Scenarios").get_by_role("row").count()
     assert 0 == page.evaluate("document.querySelectorAll('[role=img] a, [role=img] button, a[role]').length")
     levels = page.evaluate("[...document.querySelectorAll('main h1, main h2, main h3, main h4')].map(each => Number(each.tagName[1]))")

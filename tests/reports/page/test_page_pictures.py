@@ -62,19 +62,23 @@ def test_rollouts_without_duration_are_not_in_flight(tmp_path: Path, opened: Ope
 
 
 def test_scores_of_many_arms(tmp_path: Path, opened: Opened) -> None:
-    """The scores of five arms fit into their cell, on wide and narrow screens."""
+    """Each of five arms has a column with its trials, score, latency, time and tokens. On a narrow screen, a row has them all."""
     arms = [replace(rollout(scenario), variant=f"arm{number}") for scenario in "ab" for number in range(5)]
     file = written(tmp_path / "run", *arms)
     for width in (1200, 400):
         page = opened(file, viewport={"width": width, "height": 800})
         poll(page, ROWS + ".length")
         page.evaluate("page.rows.forEach((row, number) => { row.score = 1 / (number + 1.5); }); summarize(); arrange()")
-        cells = "[...document.querySelectorAll('.sizer .cell.score')]"
-        assert [4, 4] == page.evaluate(f"{cells}.map(cell => cell.textContent.split('\u2192').length - 1)")
-        assert page.evaluate(
-            f"{cells}.every(cell => cell.scrollWidth <= cell.clientWidth && cell.scrollHeight <= cell.parentElement.clientHeight)"
+        rows = page.locator(".sizer .row").all()
+        assert [["0.154", "0.133", "0.118", "0.105", "0.095"], ["0.667", "0.400", "0.286", "0.222", "0.182"]] == [
+            row.locator(".side b").all_inner_texts() for row in rows
+        ]
+        inside = (
+            "row => [...row.querySelectorAll('.side')].every(cell => row.scrollHeight <= row.clientHeight + 1 && cell.offsetHeight > 0)"
         )
+        assert all(row.evaluate(inside) for row in rows)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert "18 ms / 100 ms / 4" in opened(file).locator(".sizer .side").first.inner_text()
 
 
 def test_an_interval_is_a_picture(tmp_path: Path, opened: Opened) -> None:
@@ -93,6 +97,9 @@ def test_an_interval_is_a_picture(tmp_path: Path, opened: Opened) -> None:
     assert pytest.approx((places[2] - places[1]) / (places[3] - places[1])) == 1 / 3
     assert "shop tsq.mean >= 0.5: 0.7 [0.6, 0.9] at 95 %, against 0.5" == page.get_attribute(".interval", "aria-label")
     assert "PASS" == page.inner_text(".intervals .good").strip()
+    shaded = page.evaluate("['x', 'width'].map(name => Number(document.querySelector('#rules .failing').getAttribute(name)))")
+    assert pytest.approx(places[0]) == sum(shaded)  # A lower estimate would fail.
+    assert page.get_by_role("link", name="Gate").is_visible()
 
 
 def test_arms_are_compared_like_runs(tmp_path: Path, opened: Opened) -> None:
@@ -107,8 +114,9 @@ def test_arms_are_compared_like_runs(tmp_path: Path, opened: Opened) -> None:
     page = opened(report.write(read_run(directory), directory))
 
     poll(page, ROWS + ".length === 2")
-    names, scores = page.get_attribute(".sizer .row .parts", "title"), page.inner_text(".sizer .row .parts").strip()
-    assert {"old": "1", "new": "0"} == dict(zip(names.split(" \u2192 "), scores.split(" \u2192 "), strict=True))
+    heads = page.locator(".rows thead th").all_inner_texts()
+    assert ["scenario", "old", "new"] == heads[:3]
+    assert ["1.000", "0.000"] == [cell.locator("b").inner_text() for cell in page.locator(".sizer .row").first.locator(".side").all()]
     assert ["a"] == page.evaluate("[...document.querySelectorAll('#flips tbody th')].map(cell => cell.textContent)")
     page.check("#filter-flipped")
     assert ["a"] == page.evaluate(NAMES)
@@ -126,7 +134,7 @@ def test_print(tmp_path: Path, opened: Opened) -> None:
     assert page.evaluate(ROWS + ".length") < 60
     page.evaluate(
         "window.addEventListener('beforeprint', () => { const rows = [...document.querySelectorAll('.sizer .row')];"
-        " window.printed = [rows.length, new Set(rows.map(row => row.style.transform)).size]; })"
+        " window.printed = [rows.length, new Set(rows.map(row => Math.round(row.getBoundingClientRect().top))).size]; })"
     )
     page.pdf()
     assert [60, 60] == page.evaluate("window.printed")
@@ -162,7 +170,7 @@ def test_bins_are_those_of_the_data(tmp_path: Path, opened: Opened) -> None:
     poll(page, ROWS + ".length")
     page.evaluate("buildSpeed()")
     assert ["Time to first token, 3 values", "Inter-token latency, 1,197 values"] == page.evaluate(FIGURES)[:2]
-    width = "counts => widthOf([{ counts, all: counts.reduce((sum, [, count]) => sum + count, 0) }])"
+    width = "counts => widthOf([{ counts, drawn: counts.reduce((sum, [, count]) => sum + count, 0) }])"
     wide = "Array.from({ length: 100 }, (_, bin) => [bin, COUNT])"
     few, plenty, one = (
         page.evaluate(f"({width})({counts})") for counts in (wide.replace("COUNT", "1"), wide.replace("COUNT", "1000"), "[[7, 9]]")

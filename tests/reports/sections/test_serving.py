@@ -71,6 +71,26 @@ def test_measures_by_level() -> None:
     assert serving_phrases.tokens_and_calls(TIMED.performance) == throughput.about
 
 
+def test_unusable_timings_have_no_interval() -> None:
+    """A latency that is not usable has a remark instead of its interval. A p90 that is not usable is left out."""
+    saturated = replace(TIMED, stopwatch=Stopwatch(verdict=SATURATED))
+    for timing in (measure(report(saturated, level), "TTFT") for level in (Level.FIRST_PAGE, Level.SUMMARY)):
+        assert (10.0, None, None, "not usable: client-saturated") == (timing.value, timing.low, timing.high, timing.about)
+    late = report(replace(TIMED, stopwatch=Stopwatch(verdict="warn", unusable=("itl.p50", "ttft.p90"))), Level.SUMMARY)
+    itl, ttft, e2e = (measure(late, title) for title in ("ITL", "TTFT", "E2E"))
+    assert (None, "not usable: events were read too late") == (itl.low, itl.about)
+    assert (10.0, "", 40.0) == (ttft.low, ttft.about, e2e.low)
+
+
+def test_a_recording_has_no_speed() -> None:
+    """For answers from a recording, the summary says that it shows no timings, and has neither latencies, rates nor cache hits."""
+    recorded = replace(TIMED, backend=replace(TIMED.backend, kind="recorded"))
+    for level in (Level.FIRST_PAGE, Level.SUMMARY):
+        shown = report(recorded, level)
+        assert serving_phrases.RECORDED in texts(shown)
+        assert [] == [title for title in ("TTFT", "ITL", "E2E", "throughput", "rollouts/h", "prefix cache") if facts(shown, title)]
+
+
 def test_the_split_of_the_time() -> None:
     """Each part has its share, its mean and its median."""
     assert [*rows(TIMED, "part")["decoding"]] == pytest.approx([0.6, 30.0, 30.0])

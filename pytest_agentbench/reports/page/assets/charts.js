@@ -61,7 +61,7 @@ function legend(names) {
     draw("svg", { width: 28, height: 10, "aria-hidden": "true" }, draw("path", { d: "M0 5H28", class: `line ${INK[place % INK.length]}` })), name)));
 }
 
-/** Returns a figure with a title. */
-function pictured(title, ...content) {
-  return el("figure", {}, el("figcaption", {}, title), content);
+/** Returns a figure with a title, and with the definition of its metric as a tooltip. */
+function pictured(title, about, ...content) {
+  return el("figure", {}, el("figcaption", {}, about ? el("abbr", { title: about }, title) : title), content);
 }

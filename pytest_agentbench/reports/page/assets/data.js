@@ -6,6 +6,7 @@ const blocks = new Map(); // "run-block" -> promise of the block
 /** Reads the index from the page. */
 function takeIndex(index) {
   page.live = index.live;
+  page.terms = index.terms;
   page.compared = index.compared;
   page.runs = index.runs;
   page.rows = index.runs.flatMap((run, place) => run.rows.map((values, number) => rowOf(run, place, values, number)));
@@ -17,7 +18,8 @@ function summarize() {
   page.scenarios = scenariosOf(page.rows);
   page.suitesOf = new Map(page.rows.map(row => [row.id, new Set()]));
   for (const row of page.rows) page.suitesOf.get(row.id).add(row.suite);
-  page.decides = page.rows.some(row => row.passed === false); // A threshold that all rollouts reach does not distinguish them.
+  page.ranges = rangesOf(page.rows);
+  page.judges = page.rows.some(row => row.passed !== null);
 }
 
 /** Returns a row of a run as an object. */
@@ -27,8 +29,11 @@ function rowOf(run, place, values, number) {
   row.group = row.variant === "default" ? row.suite : `${row.suite}-${row.variant}`;
   const main = run.mains[row.group];
   row.score = main && Object.hasOwn(row.scores, main.score) ? row.scores[main.score] : null;
+  if (run.recorded) row.ttft = null; // The speed of a playback is not a measurement.
+  row.main = main || { score: "", least: null, greatest: null };
   row.falling = Boolean(main && main.falling);
-  row.ms = row.start === null || row.end === null ? null : (row.end - row.start) * 1000;
+  if (main && main.decides === false) row.passed = null; // A threshold that no rollout can miss does not judge.
+  row.ms = row.start === null || row.end === null || run.recorded ? null : (row.end - row.start) * 1000;
   return row;
 }
 
@@ -48,12 +53,12 @@ function scenariosOf(rows) {
 /** Returns a line of the table: the summary of a scenario's rollouts. */
 function summary(rows) {
   rows.sort((a, b) => a.run - b.run || a.variant.localeCompare(b.variant) || a.trial - b.trial);
-  const worst = rows.reduce((a, b) => (RANK[b.status] < RANK[a.status] ? b : a));
+  const worst = worstOf(rows);
   const scores = rows.map(row => row.score).filter(score => score !== null);
-  const [missing, extra] = differences(rows[0]);
-  const text = [rows[0].suite, ...rows.flatMap(row => [row.id, row.question, row.reason])].join("\n").toLowerCase();
+  const [missing, extra] = differences(worst);
+  const text = [rows[0].suite, ...rows.flatMap(row => [row.id, row.question, row.reason, row.why])].join("\n").toLowerCase();
   return {
-    rows, suite: rows[0].suite, scenario: rows[0].scenario, question: rows[0].question, status: worst.status,
+    rows, worst, suite: rows[0].suite, scenario: rows[0].scenario, question: rows[0].question, status: worst.status,
     score: mean(scores), falling: rows[0].falling, passed: rows.filter(row => row.passed).length,
     judged: rows.filter(row => row.passed !== null).length, missing, extra,
     labelled: rows[0].expected !== null, tools: new Set(rows.flatMap(row => [...(row.expected ?? []), ...row.actual])), text,
@@ -130,7 +135,7 @@ function containedNote() {
     "the failed and the worst ones, then the first trial of each scenario, then others. ", commands);
 }
 
-const SECTIONS = ["top", "first", "live", "scenarios", "speed", "compare", "rollout", "index", "contained"];
+const SECTIONS = ["top", "first", "live", "rules", "scenarios", "speed", "compare", "rollout", "index", "contained"];
 
 /** Returns the part of the address after # for a rollout: its id, with the suite before it if the id is ambiguous. */
 function linkOf(row) {

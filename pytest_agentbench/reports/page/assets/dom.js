@@ -37,11 +37,19 @@ function draw(tag, attributes, ...children) {
   return furnish(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Formats a number: three significant digits with thousands separators, or a dash for null. */
+const NOISE = 1e-9; // A smaller number is an error of rounding.
+
+/** Formats a number: three significant digits, whole numbers from 100 on, thousands separators, never an exponent; a dash for null. */
 function figure(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "\u2013";
-  const size = Math.abs(value);
-  return size >= 100 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
+  if (Math.abs(value) < NOISE) return "0";
+  const decimals = Math.max(0, digits - 1 - Math.floor(Math.log10(Math.abs(value))));
+  return value.toLocaleString("en", { maximumFractionDigits: Math.min(decimals, 20) });
+}
+
+/** Formats a score like the reports: with three decimal places. */
+function scored(value) {
+  return value === null || value === undefined ? "\u2013" : value.toLocaleString("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 }).replace(/^-(0\.000)$/, "$1");
 }
 
 /** Formats a duration with its unit. */

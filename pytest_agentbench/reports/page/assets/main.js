@@ -34,6 +34,9 @@ function whenSeen(id, build) {
 
 /** Draws the comparison, or hides it if there is none. */
 function showCompare() {
+  const rules = buildRules();
+  document.getElementById("rules").hidden = !rules;
+  document.querySelector('nav a[href="#rules"]').hidden = !rules;
   const compares = buildCompare();
   document.getElementById("compare").hidden = !compares;
   document.querySelector('nav a[href="#compare"]').hidden = !compares;

@@ -60,7 +60,7 @@ function besideChoice(row) {
 
 /** Opens the previous or next rollout in the order of the table. */
 function walk(by) {
-  const order = table.shown.map(each => each.rows[0]);
+  const order = table.shown.map(each => each.worst);
   const place = table.shown.findIndex(each => each.rows.includes(open.row));
   const next = order[Math.min(Math.max(place + by, 0), order.length - 1)];
   if (next) location.hash = linkOf(next);
@@ -93,8 +93,7 @@ function elsewhere(row) {
 }
 
 function statusLine(row, detail) {
-  const passed = row.passed === null || !page.decides ? "" : row.passed ? ", passes" : ", does not pass";
-  return el("p", {}, el("span", { class: `badge ${row.status}` }, row.status.replace("_", " ")), `${passed}; ${duration(row.ms)}`,
+  return el("p", {}, outcomeLabel([row]), " ", judgementLabel([row]), ` ${duration(row.ms)}`,
     row.attempts > 1 ? `, ${row.attempts} attempts` : "", detail.reason ? el("span", { class: "bad" }, ` ${detail.reason}`) : null);
 }
 

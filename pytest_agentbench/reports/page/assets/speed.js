@@ -1,13 +1,14 @@
 // The section on speed: distributions, quality against speed, and server metrics below the rollouts in flight.
 
-const SPREADS = [["ttft", "Time to first token", "milliseconds"], ["itl", "Inter-token latency", "milliseconds"], ["rate", "Output speed of a call", "tokens per second"]];
+const SPREADS = [["ttft", "Time to first token", "milliseconds"], ["itl", "Inter-token latency", "milliseconds"], ["call_output_tokens_per_s", "Output speed of a call", "tokens per second"]];
 
 /** Draws the section. A focused point keeps the focus. */
 function buildSpeed() {
   const section = document.getElementById("speed");
   const held = section.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const spreads = SPREADS.map(([name, title, unit]) => spread(name, title, unit));
-  const content = [...spreads, qualityPicture(), ...page.runs.map(overTime)].filter(Boolean);
+  const recorded = page.runs.filter(run => run.recorded).map(run => el("p", { class: "soft" }, `The answers of ${run.name} come from a recording, so they have the speed of its playback, which is not shown.`));
+  const content = [...recorded, ...spreads, qualityPicture(), ...page.runs.map(overTime)].filter(Boolean);
   section.replaceChildren(section.firstElementChild, el("div", { class: "pictures" }, content.length ? content : el("p", { class: "soft" }, "Nothing was measured.")));
   if (held) [...section.querySelectorAll("a")].find(link => link.getAttribute("href") === held)?.focus({ preventScroll: true });
 }
@@ -19,9 +20,12 @@ function seriesName(run, group) {
 
 /** Draws the distribution of a metric: the share of values in each bin, for each group of calls. All groups have the same bins, so that they can be compared. */
 function spread(name, title, unit) {
-  const series = page.runs.flatMap(run => Object.entries(run.distributions).filter(([, metrics]) => (metrics[name] || []).length)
-    .map(([group, metrics]) => ({ name: seriesName(run, group), counts: metrics[name], all: metrics[name].reduce((sum, [, count]) => sum + count, 0) })));
+  const series = page.runs.filter(run => !run.recorded).flatMap(run => Object.entries(run.distributions).filter(([, metrics]) => (metrics[name] || []).length)
+    .map(([group, metrics]) => counted(seriesName(run, group), metrics[name])));
   if (!series.length) return null;
+  if (series.every(each => !each.counts.length)) return pictured(title, page.terms[name], el("p", { class: "soft" }, "All values are below 0.01."));
+  const left = Math.min(...series.filter(each => each.counts.length).map(each => quantile(each.counts, each.drawn, LOWEST)));
+  for (const each of series) each.counts = each.counts.filter(([bin]) => bin >= Math.floor(left));
   const width = widthOf(series);
   for (const each of series) each.bins = joined(each.counts, width);
   const bins = series.flatMap(each => each.bins);
@@ -31,7 +35,23 @@ function spread(name, title, unit) {
   series.forEach((each, place) => picture.root.append(draw("path", { class: `line ${INK[place % INK.length]}`, d: path(outline(each), picture.atX, picture.atY, true) },
     draw("title", {}, each.name))));
   const counts = series.map(each => `${each.all.toLocaleString("en")} values`).join(", ");
-  return pictured(`${title}, ${counts}`, picture.root, legend(series.map(each => each.name)));
+  return pictured(`${title}, ${counts}`, page.terms[name], picture.root, legend(series.map(each => each.name)), leftOut(series));
+}
+
+const LOWEST = 0.01; // share of the values below the axis, so that it starts where values are
+
+/** Returns a group of values. Those below the least bin (several events with one timestamp have gaps of 0) are counted, but not drawn. */
+function counted(name, counts) {
+  const sum = bins => bins.reduce((total, [, count]) => total + count, 0);
+  const drawn = counts.filter(([bin]) => bin > page.runs[0].least);
+  return { name, counts: drawn, all: sum(counts), drawn: sum(drawn) };
+}
+
+/** Returns a note on the share of values that are left of the axis, or nothing. */
+function leftOut(series) {
+  const all = series.reduce((total, each) => total + each.all, 0);
+  const shown = series.reduce((total, each) => total + each.counts.reduce((sum, [, count]) => sum + count, 0), 0);
+  return all === shown ? null : el("p", { class: "soft" }, `${figure((all - shown) / all * 100)} % of the values are lower than this axis: 0, or among the lowest hundredth.`);
 }
 
 const LEAST_SPAN = 1.5; // minimum ratio between the limits of an axis, so that its numbers differ
@@ -46,8 +66,9 @@ const MOST_BINS = 120, LEAST_BINS = 8; // limits of the number of bins in a char
 
 /** Returns how many of the finest bins are merged, by the rule of Freedman and Diaconis: from the interquartile range and the number of values. */
 function widthOf(series) {
-  const widths = series.map(({ counts, all }) => 2 * (quantile(counts, all, 0.75) - quantile(counts, all, 0.25)) / Math.cbrt(all));
-  const ends = series.flatMap(({ counts }) => [counts[0][0], counts.at(-1)[0] + 1]);
+  const known = series.filter(each => each.counts.length);
+  const widths = known.map(({ counts, drawn }) => 2 * (quantile(counts, drawn, 0.75) - quantile(counts, drawn, 0.25)) / Math.cbrt(drawn));
+  const ends = known.flatMap(({ counts }) => [counts[0][0], counts.at(-1)[0] + 1]);
   const range = Math.max(...ends) - Math.min(...ends);
   return Math.max(1, Math.round(Math.min(Math.max(...widths, range / MOST_BINS), range / LEAST_BINS)));
 }
@@ -79,12 +100,12 @@ function outline({ bins, all }) {
     points.push([low, count / all * 100]);
     end = high;
   }
-  return [...points, [end, 0]];
+  return end === null ? [] : [...points, [end, 0]];
 }
 
 /** Draws the score of each rollout against its duration. */
 function qualityPicture() {
-  const rows = page.rows.filter(row => row.score !== null && row.ms !== null);
+  const rows = page.rows.filter(row => row.score !== null && row.ms !== null && !page.runs[row.run].recorded);
   if (!rows.length) return null;
   const scores = rows.map(row => row.score), times = rows.map(row => row.ms / 1000);
   const low = Math.min(0, ...scores), high = Math.max(1, ...scores);
@@ -93,11 +114,11 @@ function qualityPicture() {
   for (const row of rows) {
     const place = groups.indexOf(seriesName(page.runs[row.run], row.group));
     const point = draw("a", { href: `#${linkOf(row)}`, tabindex: "-1" }, draw("circle", { class: `point ${INK[place % INK.length]}`, cx: picture.atX(row.ms / 1000), cy: picture.atY(row.score), r: 3.5 },
-      draw("title", {}, `${row.id}: ${figure(row.score)} in ${duration(row.ms)}`)));
+      draw("title", {}, `${row.id}: ${scored(row.score)} in ${duration(row.ms)}`)));
     picture.root.append(point);
   }
   walkable([...picture.root.querySelectorAll("a")], rows.map(row => row.ms));
-  return pictured("Quality against speed, a point for each rollout", picture.root, legend(groups));
+  return pictured("Quality against speed, a point for each rollout", null, picture.root, legend(groups));
 }
 
 /** Makes one of many links reachable with the Tab key, and the others with arrow keys, in the order of their values. */
@@ -122,7 +143,7 @@ function largest(values) {
 
 /** Draws the rollouts in flight and the server metrics on the same time axis. */
 function overTime(run, place) {
-  const rows = page.rows.filter(row => row.run === place && row.start !== null && row.end !== null);
+  const rows = page.rows.filter(row => !run.recorded && row.run === place && row.start !== null && row.end !== null);
   if (!rows.length) return null;
   const began = rows.reduce((least, row) => Math.min(least, row.start), Infinity);
   const end = largest(rows.map(row => row.end - began));

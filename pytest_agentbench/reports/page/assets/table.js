@@ -6,16 +6,30 @@ const table = { shown: [], sort: "worst", down: false, height: 48, stop: 0, filt
 const ORDERS = {
   worst: each => [RANK[each.status] < 3 ? RANK[each.status] : 3, badness(each)],
   scenario: each => [each.scenario],
-  status: each => [RANK[each.status]],
+  outcome: each => [RANK[each.status], each.passed / (each.judged || 1)],
   score: each => [each.score ?? Infinity],
-  tools: each => [-each.missing.length - each.extra.length],
+  why: each => [-each.missing.length - each.extra.length],
   ttft: each => [each.ttft ?? Infinity],
   time: each => [each.ms ?? Infinity],
   tokens: each => [each.tokens ?? Infinity],
 };
 
-const COLUMNS = [["scenario", "scenario"], ["status", "status"], ["score", "score"], ["tools", "tools: missing, unexpected"],
-  ["ttft", "first token"], ["time", "time"], ["tokens", "tokens"]];
+const WIDTHS = { scenario: 230, score: 130, outcome: 170, why: 230, ttft: 80, time: 80, tokens: 70, side: 150 }; // minimum pixels; the rest is shared
+
+/** Returns the columns: order, title, width and tooltip. Several runs, variants or arms have a column each, in place of the columns of all rollouts. */
+function columns() {
+  const sides = page.sides.map((side, place) => [`side-${place}`, side.name, "side", "trials, mean score; time to first token, time, output tokens"]);
+  const alone = [["score", "trials, score", "score", "a mark for each trial, and the mean of the main score"]];
+  const means = [["ttft", "first token", "ttft", `median of the calls; ${page.terms.ttft}`], ["time", "time", "time", "duration of the rollout, mean over trials"], ["tokens", "tokens", "tokens", "output tokens of the rollout, mean over trials"]];
+  return [["scenario", "scenario", "scenario"], ...(sides.length > 1 ? sides : alone), ["outcome", "outcome, judgement", "outcome"], ["why", "why; tools", "why", "the reason of the worst rollout: error, limit, first failed check, or tools that were not called or not expected"],
+    ...(sides.length > 1 ? [] : means)];
+}
+
+/** Returns the function that orders scenarios by a column. */
+function orderOf(name) {
+  const side = /^side-(\d+)$/.exec(name);
+  return side ? each => [sidesOf(each)[Number(side[1])]?.score ?? Infinity] : ORDERS[name];
+}
 
 /** Returns a number that is smaller for worse scenarios. */
 function badness(each) {
@@ -27,9 +41,10 @@ function badness(each) {
 function buildTable() {
   const section = document.getElementById("scenarios");
   table.count = el("p", { class: "soft", role: "status" });
-  table.sizer = el("div", { class: "sizer", role: "rowgroup" });
-  table.head = el("div", { class: "row head", role: "row" }, COLUMNS.map(headCell));
-  table.scroller = el("div", { class: "scroller", role: "table", "aria-label": "Scenarios", tabindex: "0" }, el("div", { role: "rowgroup", class: "top" }, table.head), table.sizer);
+  table.sizer = el("tbody", { class: "sizer", role: "rowgroup" });
+  table.head = el("tr", { class: "row head", role: "row" });
+  table.element = el("table", { class: "rows", role: "table", "aria-label": "Scenarios" }, el("thead", { role: "rowgroup", class: "top" }, table.head), table.sizer);
+  table.scroller = el("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Scenarios" }, table.element);
   table.scroller.addEventListener("scroll", () => drawRows(), { passive: true });
   table.scroller.addEventListener("keydown", tableKeys);
   table.sizer.addEventListener("focusin", () => { table.stop = Number(focusedPlace()); placeStop(table.stop); });
@@ -41,13 +56,24 @@ function buildTable() {
   arrange();
 }
 
-function headCell([order, title]) {
+/** Draws the titles of the columns, again if there are others. */
+function drawHead() {
+  const shown = columns(), key = JSON.stringify(shown);
+  if (table.columns === key) return;
+  table.columns = key;
+  table.head.replaceChildren(...shown.map(headCell));
+  table.element.style.setProperty("--least", `${shown.reduce((sum, [, , width]) => sum + WIDTHS[width], 0)}px`);
+}
+
+function headCell([order, title, width, about]) {
   const sorted = () => {
     table.down = table.sort === order && !table.down;
     table.sort = order;
     arrange();
   };
-  return el("div", { role: "columnheader", class: `cell ${order}`, "data-order": order }, el("button", { type: "button", onclick: sorted }, title));
+  const cell = el("th", { role: "columnheader", scope: "col", class: `cell ${width}`, "data-order": order, title: about }, el("button", { type: "button", onclick: sorted }, title));
+  cell.style.width = `${WIDTHS[width]}px`;
+  return cell;
 }
 
 /** Returns the fields of the filter. */
@@ -64,7 +90,7 @@ function filterBar() {
   table.flipped = field("flipped only", el("input", { type: "checkbox", id: "filter-flipped", onchange: on("flipped") }));
   return el("div", { class: "filters", role: "search", "aria-label": "Filter the scenarios" },
     field("text", el("input", { type: "search", id: "filter-text", oninput: on("text"), placeholder: "id, question, reason" })),
-    field("status", el("select", { id: "filter-status", onchange: on("status") }, el("option", { value: "" }, "all"), statuses.map(status => el("option", { value: status }, status.replace("_", " "))))),
+    field("outcome", el("select", { id: "filter-status", onchange: on("status") }, el("option", { value: "" }, "all"), statuses.map(status => el("option", { value: status }, OUTCOMES[status] || status)))),
     field("tool", table.tools),
     field("score at most", el("input", { type: "number", id: "filter-score", step: "0.1", oninput: on("most") })),
     table.flipped);
@@ -95,11 +121,10 @@ function hasStatus(each, status) {
   return each.rows.some(row => row.status === status);
 }
 
-const SCORE_WIDTH = 150, SIDE_WIDTH = 50, MOST_SCORE_WIDTH = 400; // pixels: minimum width of a score's cell, width of each compared run, and maximum width
-
 /** Sorts, filters and draws the table. A focused scenario keeps the focus; if it is filtered out, the table gets it. */
 function arrange() {
-  const order = ORDERS[table.sort], held = table.shown[focusedPlace()];
+  drawHead();
+  const order = orderOf(table.sort) || ORDERS.worst, held = table.shown[focusedPlace()];
   const keyed = page.scenarios.filter(isWanted).map(each => [order(each), each]);
   keyed.sort(([a, x], [b, y]) => comparison(a, b) * (table.down ? -1 : 1) || comparison([x.scenario], [y.scenario]));
   table.shown = keyed.map(([, each]) => each);
@@ -109,49 +134,69 @@ function arrange() {
     const sorted = cell.dataset.order === table.sort;
     cell.setAttribute("aria-sort", sorted ? (table.down ? "descending" : "ascending") : "none");
   }
-  table.scroller.setAttribute("aria-rowcount", table.shown.length + 1);
-  table.scroller.style.setProperty("--score", `${Math.min(Math.max(SCORE_WIDTH, page.sides.length * SIDE_WIDTH), MOST_SCORE_WIDTH)}px`);
+  table.element.setAttribute("aria-rowcount", table.shown.length + 1);
   const place = held ? table.shown.findIndex(each => each.suite === held.suite && each.scenario === held.scenario) : -1;
   drawRows(true, place);
   if (place >= 0) focusRow(place);
   else if (held) table.scroller.focus({ preventScroll: true });
 }
 
-function comparison(a, b) {
-  for (let place = 0; place < a.length; place += 1) {
-    if (a[place] < b[place]) return -1;
-    if (a[place] > b[place]) return 1;
-  }
-  return 0;
+const MARGIN = 8; // rows drawn above and below the visible ones
+const HIGHEST = 720; // pixels: the greatest height of the table, as in page.css. It is as high as its rows, so it is low before they are drawn.
+
+/** Returns the height of a row in pixels, which page.css also has. On a narrow screen, two sides are in a line. */
+function rowHeight() {
+  const lines = Math.ceil(page.sides.length / 2);
+  table.element.style.setProperty("--lines", lines);
+  return window.matchMedia(NARROW).matches ? 92 + 22 * Math.max(1, lines) : 48;
 }
 
-const MARGIN = 8; // rows drawn above and below the visible ones
-
-/** Draws the visible rows and the focused row at their positions, in an element with the height of all rows. */
+/** Draws the visible rows and the focused row, with empty rows of the right height in place of those that are not drawn. */
 function drawRows(anew = false, focused = Number(focusedPlace() ?? -1)) {
-  table.height = window.matchMedia(NARROW).matches ? 84 : 48;
-  table.sizer.style.height = `${table.shown.length * table.height}px`;
-  const seen = table.printing ? table.shown.length : Math.ceil(table.scroller.clientHeight / table.height);
+  table.height = rowHeight();
+  const room = Math.max(table.scroller.clientHeight, Math.min(window.innerHeight, HIGHEST));
+  const seen = table.printing ? table.shown.length : Math.ceil(room / table.height);
   const above = table.printing ? 0 : Math.floor(table.scroller.scrollTop / table.height);
-  const first = Math.max(0, above - MARGIN), last = Math.min(table.shown.length, above + seen + MARGIN);
-  const old = new Map(anew ? [] : [...table.sizer.children].map(row => [Number(row.dataset.place), row]));
+  const first = Math.max(0, Math.min(above, table.shown.length - seen) - MARGIN), last = Math.min(table.shown.length, above + seen + MARGIN);
+  const old = new Map(anew ? [] : drawnRows().map(row => [Number(row.dataset.place), row]));
   const places = Array.from({ length: Math.max(last - first, 0) }, (_, n) => first + n);
   if (table.shown[focused] && !places.includes(focused)) places.push(focused);
-  const rows = places.map(place => old.get(place) || scenarioRow(table.shown[place], place));
-  const kept = new Set(rows);
-  for (const row of [...table.sizer.children]) if (!kept.has(row)) row.remove();
-  for (const row of rows) {
-    row.style.transform = `translateY(${row.dataset.place * table.height}px)`;
-    if (!row.isConnected) table.sizer.append(row);
-  }
+  places.sort((a, b) => a - b);
+  const kept = places.map(place => old.get(place) || scenarioRow(table.shown[place], place));
+  for (const row of [...table.sizer.children]) if (!kept.includes(row)) row.remove();
+  let next = 0, before = null;
+  kept.forEach((row, number) => {
+    if (places[number] > next) before = insertAfter(before, gap(places[number] - next));
+    before = insertAfter(before, row);
+    next = places[number] + 1;
+  });
+  if (table.shown.length > next) insertAfter(before, gap(table.shown.length - next));
   placeStop(above);
+}
+
+/** Puts a row into the table, without moving one that is at its place already, because that would take its focus. */
+function insertAfter(before, row) {
+  const place = before ? before.nextSibling : table.sizer.firstChild;
+  if (place !== row) table.sizer.insertBefore(row, place);
+  return row;
+}
+
+/** Returns an empty row in place of some rows. */
+function gap(rows) {
+  const cell = el("td", { role: "presentation" });
+  cell.style.height = `${rows * table.height}px`;
+  return el("tr", { class: "gap", role: "presentation", "aria-hidden": "true" }, cell);
+}
+
+function drawnRows() {
+  return [...table.sizer.querySelectorAll(".row")];
 }
 
 /** Makes only one row reachable with the Tab key: the last focused one, or the first visible one. Arrow keys reach the others. */
 function placeStop(seen) {
-  const drawn = [...table.sizer.children].map(row => Number(row.dataset.place));
+  const drawn = drawnRows().map(row => Number(row.dataset.place));
   const stop = drawn.includes(table.stop) ? table.stop : Math.min(seen, table.shown.length - 1);
-  for (const row of table.sizer.children) linkIn(row).tabIndex = Number(row.dataset.place) === stop ? 0 : -1;
+  for (const row of drawnRows()) linkIn(row).tabIndex = Number(row.dataset.place) === stop ? 0 : -1;
 }
 
 function linkIn(row) {
@@ -163,36 +208,46 @@ function focusedPlace() {
   return document.activeElement?.closest(".sizer .row")?.dataset.place;
 }
 
-/** Returns a row. Its link opens the first rollout of the scenario. */
+/** Returns a row. Its link opens the worst rollout of the scenario. */
 function scenarioRow(each, place) {
-  const cell = (name, ...content) => el("div", { role: "cell", class: `cell ${name}` }, ...content);
-  return el("div", { class: "row", role: "row", "data-place": place, "aria-rowindex": place + 2 },
-    cell("scenario", el("a", { href: `#${linkOf(each.rows[0])}`, tabindex: "-1" }, el("b", {}, each.scenario)), el("span", { class: "soft" }, each.question)),
-    cell("status", el("span", { class: `badge ${each.status}` }, each.status.replace("_", " ")), each.failed ? el("span", { class: "soft" }, ` ${each.failed} error${each.failed > 1 ? "s" : ""}`) : null),
-    cell("score", scoreCell(each)),
-    cell("tools", toolsCell(each)),
-    cell("ttft", duration(each.ttft)), cell("time", duration(each.ms)), cell("tokens", figure(each.tokens)));
+  const cell = (name, ...content) => el("td", { role: "cell", class: `cell ${name}` }, ...content);
+  const sides = page.sides.length > 1 ? sidesOf(each).map(sideCell) : [cell("score", el("div", { class: "trials" }, strip(each.rows), el("b", {}, scored(each.score))))];
+  const means = page.sides.length > 1 ? [] : [cell("ttft", duration(each.ttft)), cell("time", duration(each.ms)), cell("tokens", figure(each.tokens))];
+  return el("tr", { class: "row", role: "row", "data-place": place, "aria-rowindex": place + 2 },
+    el("th", { role: "rowheader", scope: "row", class: "cell scenario" }, el("a", { href: `#${linkOf(each.worst)}`, tabindex: "-1" }, el("b", {}, each.scenario)), el("span", { class: "soft" }, each.question)),
+    sides,
+    cell("outcome", outcomeLabel(each.rows), " ", judgementLabel(each.rows)),
+    cell("why", el("div", {}, whyCell(each))), means);
 }
 
-/** Returns the mean and the number of passed trials, also for each run or variant if there are several. */
-function scoreCell(each) {
-  const mark = !page.decides || each.judged === 0 ? "" : each.passed === each.judged ? "good" : each.passed ? "open" : "bad";
-  const word = !page.decides || each.judged === 0 ? "" : each.passed === each.judged ? "\u2713" : each.passed ? "\u223c" : "\u2717";
-  const mean = el("span", { class: mark }, `${word} ${figure(each.score)}`);
-  if (each.rows.length === 1) return mean;
-  const arrow = " \u2192 ", sides = page.sides.length > 1 ? sidesOf(each) : [];
-  const parts = sides.length ? sides.map(side => figure(side.score)).join(arrow) : `${each.passed} of ${each.judged} trials`;
-  const names = sides.length ? page.sides.map(side => side.name).join(arrow) : null;
-  return [mean, el("span", { class: "soft parts", title: names }, ` ${parts}`)];
+/** Returns the cell of a run, variant or arm: its trials, score, latency, time and tokens. */
+function sideCell(side, place) {
+  const facts = side.rows.length ? [duration(side.ttft), duration(side.ms), figure(side.tokens)].join(" / ") : "did not run";
+  return el("td", { role: "cell", class: "cell side", "data-name": page.sides[place].name },
+    el("div", { class: "trials" }, strip(side.rows), el("b", {}, scored(side.score))), el("span", { class: "soft" }, facts));
 }
 
-function toolsCell(each) {
-  const list = (sign, names) => names.map(name => el("code", {}, `${sign}${name}`));
-  return each.missing.length || each.extra.length ? [list("\u2212", each.missing), list("+", each.extra)] : el("span", { class: "soft" }, !each.tools.size ? "\u2013" : each.labelled ? "as expected" : [...each.tools].join(" "));
+/** Returns why the worst rollout failed, with its name if there are others, and how many calls failed. */
+function whyCell(each) {
+  const why = whyOf(each.worst), failed = each.failed ? el("span", { class: "soft" }, ` ${each.failed} error${each.failed > 1 ? "s" : ""}`) : null;
+  if (!why.length) return [el("span", { class: "soft" }, !each.tools.size ? "\u2013" : each.labelled ? "tools as expected" : [...each.tools].join(" ")), failed];
+  return [each.rows.length > 1 ? el("span", { class: "soft" }, `${shortName(each.worst, each.rows)}: `) : null, why, failed];
 }
 
-/** Moves the focus between rows with arrow keys, also to rows that are not drawn yet. */
+/** Returns the side and the trial of a rollout, each if there are several. */
+function shortName(row, rows) {
+  const several = rows.some(other => other !== row && other.run === row.run && other.variant === row.variant);
+  return [page.sides.length > 1 ? sideName(row) : "", several ? `trial ${row.trial}` : ""].filter(Boolean).join(", ");
+}
+
+/** Moves the focus between rows with the vertical arrow keys, also to rows that are not drawn yet, and between the links of a row with the others. */
 function tableKeys(event) {
+  if (["ArrowLeft", "ArrowRight"].includes(event.key) && event.target.closest(".sizer .row")) {
+    const links = [...event.target.closest(".row").querySelectorAll("a")];
+    links[links.indexOf(event.target) + (event.key === "ArrowRight" ? 1 : -1)]?.focus({ preventScroll: true });
+    event.preventDefault();
+    return;
+  }
   const step = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1 }[event.key];
   if (!step || event.target.closest("button")) return;
   event.preventDefault();

@@ -1,7 +1,8 @@
 // The timeline of a rollout: a line for each call and tool. It can be zoomed until each token is visible.
 
 const PARTS = { queue: "client queue", wait: "waiting for the first token", decode: "decoding", tool: "tool", program: "program", agent: "agent",
-  verifier: "verifier" };
+  after: "calls of a judge", verifier: "verifier" };
+const AFTER = ["after", "verifier"]; // parts that run after the rollout
 const ROW = 20, TOP = 6, AXIS = 34, LEFT = 30;
 const WIDTH = window.matchMedia(NARROW).matches ? 360 : 620;
 const APART = 2; // minimum pixels between tokens for drawing each of them
@@ -25,20 +26,28 @@ function tokensOf(call) {
   return [at, ...call.stamps.map(step => { at += step / 10; return at; })];
 }
 
-/** Returns the milliseconds of each part. The agent has the time that no other part covers. The verifier runs after that time. */
+const FIRST = ["decode", "wait", "tool", "program", "queue"]; // Of simultaneous parts, the first one of these gets the time.
+
+/** Returns the milliseconds of each part. Each moment of the rollout belongs to one part, and to the agent if no other part covers it. What runs after the rollout, such as the verifier and a judge's calls, is counted apart. */
 function sharesOf(spans, whole) {
-  const shares = { queue: 0, wait: 0, decode: 0, tool: 0, program: 0, verifier: 0 };
-  for (const span of spans) for (const [part, from, to] of span.parts) shares[part] += to - from;
-  return { ...shares, agent: Math.max(0, whole - covered(spans.filter(span => span.parts[0][0] !== "verifier"))) };
+  const parts = spans.flatMap(span => span.parts.filter(([part]) => part !== "verifier"));
+  const shares = {};
+  let taken = [];
+  for (const name of FIRST) {
+    const before = covered(taken);
+    taken = [...taken, ...parts.filter(([part]) => part === name).map(([, from, to]) => [Math.min(from, whole), Math.min(to, whole)])];
+    shares[name] = covered(taken) - before;
+  }
+  const after = covered(parts.map(([, from, to]) => [Math.max(from, whole), Math.max(to, whole)]));
+  return { ...shares, agent: Math.max(0, whole - covered(taken)), after, verifier: covered(spans.flatMap(span => span.parts).filter(([part]) => part === "verifier").map(([, from, to]) => [from, to])) };
 }
 
-/** Returns the milliseconds that are covered by any span. */
+/** Returns the milliseconds that are covered by any of the spans from one time to another. */
 function covered(spans) {
   let end = -Infinity, sum = 0;
-  for (const span of spans) {
-    const last = span.parts.at(-1)[2];
-    sum += Math.max(0, last - Math.max(end, span.begin));
-    end = Math.max(end, last);
+  for (const [from, to] of [...spans].sort((a, b) => a[0] - b[0])) {
+    sum += Math.max(0, to - Math.max(end, from));
+    end = Math.max(end, to);
   }
   return sum;
 }
@@ -130,7 +139,7 @@ function partsLegend(shares, whole) {
   const shown = Object.entries(PARTS).filter(([part]) => shares[part] > 0);
   return el("ul", { class: "legend" }, shown.map(([part, name]) => el("li", {},
     draw("svg", { width: 14, height: 12, "aria-hidden": "true" }, draw("rect", { class: `part ${part}`, width: 14, height: 12 })),
-    `${name} ${duration(shares[part])}, ${part === "verifier" ? "after the rollout" : `${Math.round(shares[part] / whole * 100)} %`}`)));
+    `${name} ${duration(shares[part])}, ${AFTER.includes(part) ? "after the rollout" : `${Math.round(shares[part] / whole * 100)} %`}`)));
 }
 
 const CALL_HEADS = ["call", "prompt tokens", "of them cached", "output tokens", "to first token", "whole call", "ended"];
