@@ -90,8 +90,8 @@ function requestParts(at, call, prompt, names) {
   const dropped = before < 0 ? 0 : promptOf(at.attempt, before).length - call.asked.same;
   const show = (each, place) => message(each, names, before >= 0 && isNew(place) ? "new" : "");
   return [el("h4", { class: "turn" }, "request"),
-    known ? fold(`${counted(known, "message")} that call ${before + 1} had or answered`, () => el("ol", { class: "transcript" }, prompt.slice(0, known).map(show)), { class: "earlier" }) : null,
-    dropped > 0 ? el("p", { class: "soft aside" }, `The last ${dropped === 1 ? "message" : counted(dropped, "message")} of call ${before + 1} ${dropped === 1 ? "is" : "are"} not in this request.`) : null,
+    known ? fold(`${amountOf(known, "message")} that call ${before + 1} had or answered`, () => el("ol", { class: "transcript" }, prompt.slice(0, known).map(show)), { class: "earlier" }) : null,
+    dropped > 0 ? el("p", { class: "soft aside" }, `The last ${dropped === 1 ? "message" : amountOf(dropped, "message")} of call ${before + 1} ${dropped === 1 ? "is" : "are"} not in this request.`) : null,
     known < prompt.length ? el("ol", { class: "transcript" }, prompt.slice(known).map((each, place) => show(each, place + known)))
       : el("p", { class: "soft aside" }, prompt.length ? "No new message." : "The request has no messages.")];
 }
@@ -157,6 +157,6 @@ function curlOf(at) {
   return `${note}${lines} \\\n  --data-binary @- <<'AGENTBENCH'\n${text}\nAGENTBENCH`;
 }
 
-function counted(number, noun) {
+function amountOf(number, noun) {
   return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 }
