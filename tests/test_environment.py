@@ -21,16 +21,18 @@ ROOT = PACKAGE.parent
 #: Variables of the system, of Python, of a CI, of our own processes, and an old name of HF_HUB_CACHE. Users do not set them for us.
 OTHERS = frozenset(
     [
-        *("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "HUGGINGFACE_HUB_CACHE"),
+        *("PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONBREAKPOINT", "VIRTUAL_ENV", "HUGGINGFACE_HUB_CACHE"),
         *("GITHUB_ACTIONS", "GITHUB_WORKSPACE", "GITHUB_STEP_SUMMARY", *DETECTED),
+        *("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID", "GITHUB_SHA"),
+        *("CI_PROJECT_URL", "CI_PROJECT_DIR", "CI_JOB_URL", "CI_COMMIT_SHA"),
     ]
 )
 
 #: Variables on pages that we do not read: names in examples, settings of other programs, and variables that programs and CI get.
 ELSEWHERE = frozenset(
     [
-        *("NAME", "MY_API_KEY", "EXPERTS_KEY", "JUDGE_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"),
-        *("AGENTBENCH_SCENARIO", "AGENTBENCH_ANSWER", "AGENTBENCH_MODEL", "AGENTBENCH_ROLLOUT", "AGENTBENCH_SESSION"),
+        *("NAME", "MY_API_KEY", "EXPERTS_KEY", "JUDGE_KEY", "API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"),
+        *("COMMENT_TOKEN", "AGENTBENCH_SCENARIO", "AGENTBENCH_ANSWER", "AGENTBENCH_MODEL", "AGENTBENCH_ROLLOUT", "AGENTBENCH_SESSION"),
         *(
             "HF_ENDPOINT",
             "HF_HUB_OFFLINE",

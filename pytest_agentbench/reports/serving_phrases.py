@@ -142,13 +142,13 @@ def failed_kind(kind: str, amount: int) -> str:
 def speed(performance: PerformanceSummary, stopwatch: Stopwatch) -> str:
     """`TTFT 45.7 ms (median) [39.8, 85.9], 293.9 output tokens/s`: the speed of a run in one line. Empty without calls.
 
-    A TTFT that is not usable has a remark in place of its interval.
+    A TTFT that is not usable says so, and has no interval.
     """
     parts = []
     if spread := performance.latency("ttft"):
         unusable = unusable_reason(stopwatch, "ttft.p50")
-        interval = f"({not_usable(stopwatch)})" if unusable else brackets(spread.intervals.get("p50"))
-        parts.append(f"{registry.title_of('ttft')} {number(spread.p50)} ms (median) {interval}".rstrip())
+        value = "(median, not usable)" if unusable else f"(median) {brackets(spread.intervals.get('p50'))}"
+        parts.append(f"{registry.title_of('ttft')} {number(spread.p50)} ms {value}".rstrip())
     if rate := performance.number("output_tokens_per_s"):
         parts.append(f"{number(rate)} output tokens/s")
     return ", ".join(parts)

@@ -67,7 +67,7 @@ def test_github(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[st
     failed = r"::error file=scenarios/shop/test_shop\.py,line=\d+,title=test_tools\[shop-[12]\]::assert 0\.000 >= 0\.5.*"
     for pattern, line in zip(
         (
-            r"::error title=agentbench%3A FAIL::FAIL, .*; shop tsq 0\.333 \[.*",
+            r"::error title=agentbench%3A FAIL::FAIL, exit status 1: shop tsq\.mean 0\.333 \[.*\], required >= 0\.9 .*",
             r"::error file=scenarios/shop/suite\.yaml,line=1,title=shop%3A tsq\.mean >= 0\.9 of run::FAIL: 0\.3333; 2 of 5 rollouts .*",
             r"::error title=infra_error%3A 2 tests .*::2 tests .* shop\[shop-[34]\]: infra_error: .*out of memory.*",
             failed,

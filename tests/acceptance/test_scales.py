@@ -75,9 +75,8 @@ def test_a_scorer_that_counts_mistakes(project: Project) -> None:
     assert pytest.approx(4 / 3) == suite["scores"]["mistakes"]["mean"]["value"]
     worst = next(table for table in tables(report, "scenario") if table.columns[-1].title not in ("mistakes", "tsq"))
     assert [3.0, 1.0] == [row[[column.title for column in worst.columns].index("mistakes")] for row in worst.rows]
-    properties = [
-        {each.get("name"): each.get("value") for each in case.iter("property")} for case in ET.parse("junit.xml").iter("testcase")
-    ]
+    cases = ET.parse("junit.xml").iterfind("testsuite[@name='pytest']/testcase")
+    properties = [{each.get("name"): each.get("value") for each in case.iter("property")} for case in cases]
     assert {"lower is better, 0 or more, mistakes"} == {each["mistakes_scale"] for each in properties}
     labels = 'better="lower",score="mistakes",suite="shop",unit="mistakes"'
     assert f"agentbench_score_mean{{{labels}}} 1.33" in text(read_run(project.directory)).decode()
@@ -131,7 +130,7 @@ def test_exports(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: Capt
     monkeypatch.chdir(project.root)
     assert 1 == project.run_json["suites"]["shop"]["score_errors"]["mistakes"]
     (failed,) = [each for each in project.rollouts if each.score_errors]
-    assert "ValueError: the score 11 is outside the range that its scorer declares (between 0 and 10)" == failed.score_errors["mistakes"]
+    assert "ValueError: the score 11 is outside the range that its scorer declares (between 0 and 10) (scorers.py:6)" == failed.score_errors["mistakes"]
 
     for format in ("csv", "nat"):
         assert 0 == main(["export", "latest", "--as", format, "--output", format])
