@@ -129,7 +129,7 @@ def test_other_assertions_and_means_count_it(project: Project) -> None:
 
     result.assert_outcomes(passed=1, failed=1)
     assert 1 == result.ret
-    assert [("shop", "tsq.mean >= 0.6 of run", "FAIL", 0.5)] == rules(report_of(project.directory, Level.FIRST_PAGE))
+    assert [("shop", "tsq.mean >= 0.6 of run", "FAIL", 0.5)] == rules(report_of(project.directory, Level.SUMMARY))
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def test_a_time_limit(project: Project, way: tuple[str, ...]) -> None:
     assert passed == len(project.rollouts)
     assert {"rollouts": 6, "finished": passed, "not_run": 6 - passed} == project.run_json["plan"]
     result.stdout.fnmatch_lines(["*shop[[]shop-?[]]: cancelled: the session's time limit of 2 s is over"])
-    report = report_of(project.directory, Level.FIRST_PAGE)
+    report = report_of(project.directory, Level.SUMMARY)
     assert ([] if passed else [("shop",)]) == [run.unknown_suites for (run,) in said(report, phrases.unknown_suites)]
     assert [(6, 6 - passed)] == [(run.plan.rollouts, run.plan.not_run) for (run,) in said(report, phrases.not_run)]
 
