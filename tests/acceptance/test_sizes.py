@@ -69,7 +69,7 @@ def test_large_texts(project: Project, isolation: str, options: tuple[str, ...],
         "fine": ("ok", ""),
     } == ends
     assert f"[{cut} bytes left out]" in ended["answers"].answer
-    assert ("agent_error", True) == (ended["raises"].status, "e\n[29,934,720 bytes left out]\ne" in ended["raises"].reason)
+    assert ("agent_error", True) == (ended["raises"].status, "\n[29,934,720 bytes left out]\ne" in ended["raises"].reason)
     assert "w\n[29,934,720 bytes left out]\nw" in ended["fine"].scores["wordy"].explanation
     assert "k (code.py:31)\n[29,934,722 bytes left out]\nk" in ended["fine"].score_errors["broken"]
     assert (project.directory / FILE).stat().st_size < 6_000_000
