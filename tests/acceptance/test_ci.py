@@ -135,9 +135,9 @@ def test_ci_chosen_by_option(project: Project) -> None:
     project.suite(scenarios=2)
 
     result = project.run("--agentbench-ci=github", "scenarios/shop")
-    assert [re.fullmatch(r"::notice title=agentbench%3A PASS::PASS: .*; shop tsq 1\.000.*", line) is not None for line in commands(result)] == [
-        True
-    ]
+    assert [
+        re.fullmatch(r"::notice title=agentbench%3A PASS::PASS: .*; shop tsq 1\.000.*", line) is not None for line in commands(result)
+    ] == [True]
     assert {file.name for file in project.directory.iterdir()} >= CI_FILES
 
     project.run("-o", "agentbench_ci=gitlab", "scenarios/shop")

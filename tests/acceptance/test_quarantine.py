@@ -42,7 +42,7 @@ def test_a_quarantined_scenario(held: Project, way: tuple[str, ...]) -> None:
 
     assert 0 == result.ret
     result.stdout.fnmatch_lines(["*== 19 passed, 1 quarantined in *"])
-    first = report_of(held.directory, Level.FIRST_PAGE)
+    first = report_of(held.directory, Level.SUMMARY)
     assert pytest.approx(0.95) == measure(first, "tsq").value
     assert [(1, 20)] == [(len(suite.quarantined), suite.dataset.size) for (suite,) in said(first, suite_phrases.quarantined_count)]
     if not way:

@@ -89,7 +89,7 @@ def test_a_verdict_that_takes_longer(gated: Project) -> None:
             "agentbench: round 3 of 5: PASS, the verdict stands",
         ]
     )
-    assert ("PASS", (5, 3, True, 40)) == told(report_of(gated.directory, Level.FIRST_PAGE))
+    assert ("PASS", (5, 3, True, 40)) == told(report_of(gated.directory, Level.SUMMARY))
     assert ["INCONCLUSIVE", "PASS"] == [look["verdict"] for look in gated.run_json["rounds"]["looks"]]
 
 
@@ -105,7 +105,7 @@ def test_a_verdict_that_never_stands(gated: Project) -> None:
             "agentbench: round 3 of 3: INCONCLUSIVE, this was the last round",
         ]
     )
-    assert ("INCONCLUSIVE", (3, 3, False, 0)) == told(report_of(gated.directory, Level.FIRST_PAGE))
+    assert ("INCONCLUSIVE", (3, 3, False, 0)) == told(report_of(gated.directory, Level.SUMMARY))
 
 
 def test_a_failure(gated: Project) -> None:
@@ -116,7 +116,7 @@ def test_a_failure(gated: Project) -> None:
 
     assert 1 == result.ret
     assert {1: 20, 2: 20} == trials_of(gated)
-    assert ("FAIL", (5, 2, True, 60)) == told(report_of(gated.directory, Level.FIRST_PAGE))
+    assert ("FAIL", (5, 2, True, 60)) == told(report_of(gated.directory, Level.SUMMARY))
 
 
 def test_other_rules_are_judged_once(gated: Project) -> None:
@@ -145,7 +145,7 @@ def test_a_rule_that_no_trial_can_decide(gated: Project) -> None:
 
     assert 0 == result.ret
     assert {1: 20, 2: 20} == trials_of(gated)
-    report = report_of(gated.directory, Level.FIRST_PAGE)
+    report = report_of(gated.directory, Level.SUMMARY)
     assert ("INCONCLUSIVE", (5, 2, True, 60)) == told(report)
     assert any("there is no baseline; " in reason for reason in reasons(report))
 
@@ -224,7 +224,7 @@ def test_the_first_failed_test_ends_the_rounds(gated: Project) -> None:
 
     assert 1 == result.ret
     assert 0 == gated.run_json["rounds"]["ran"]
-    assert ("INCONCLUSIVE", (5, 0, False, 0)) == told(report_of(gated.directory, Level.FIRST_PAGE))
+    assert ("INCONCLUSIVE", (5, 0, False, 0)) == told(report_of(gated.directory, Level.SUMMARY))
 
 
 def test_a_time_limit(gated: Project) -> None:

@@ -130,7 +130,10 @@ def test_exports(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: Capt
     monkeypatch.chdir(project.root)
     assert 1 == project.run_json["suites"]["shop"]["score_errors"]["mistakes"]
     (failed,) = [each for each in project.rollouts if each.score_errors]
-    assert "ValueError: the score 11 is outside the range that its scorer declares (between 0 and 10) (scorers.py:6)" == failed.score_errors["mistakes"]
+    assert (
+        "ValueError: the score 11 is outside the range that its scorer declares (between 0 and 10) (scorers.py:6)"
+        == failed.score_errors["mistakes"]
+    )
 
     for format in ("csv", "nat"):
         assert 0 == main(["export", "latest", "--as", format, "--output", format])

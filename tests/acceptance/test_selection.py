@@ -65,7 +65,7 @@ def test_keywords_ids_and_deselection(project: Project, way: tuple[str, ...]) ->
 
     result.assert_outcomes(passed=2, deselected=0 if way else 2)
     assert ["shop[shop-2]", "shop[shop-3]"] == ran(project)
-    report = report_of(project.directory, Level.FIRST_PAGE)
+    report = report_of(project.directory, Level.SUMMARY)
     assert [("shop", "tsq.mean >= 0.9 of run", "INCONCLUSIVE", 1.0)] == rules(report)
     [reason] = reasons(report)
     assert reason.startswith("only 2 of 5 scenarios were measured, and a verdict needs 80 %; to judge only this part, ")
@@ -87,9 +87,9 @@ def test_several_suites_in_one_run(project: Project, way: tuple[str, ...]) -> No
     assert {"shop": 0.6, "bank": 0.2} == {name: suite["thresholds"]["tsq.mean"] for name, suite in suites.items()}
     assert [("shop", "PASS"), ("bank", "PASS")] == [(rule["suite"], rule["verdict"]) for rule in project.run_json["gate"]["rules"]]
     result.stdout.fnmatch_lines(["agentbench: suites shop (2 scenarios), bank (1 scenarios)"])
-    report = report_of(project.directory, Level.FIRST_PAGE)
+    report = report_of(project.directory, Level.SUMMARY)
     assert [[2], [1]] == [[suite.rollouts["ok"] for (suite,) in under(report, name)] for name in ("shop", "bank")]
-    means = [fact.content for fact in facts(report, "tsq")]
+    means = [fact.content for name in ("shop", "bank") for fact in facts(report, f"{name} tsq")]
     assert ["1.000", "0.667"] == [f"{mean.value:.3f}" for mean in means if isinstance(mean, Measure)]
 
 
@@ -274,7 +274,7 @@ def test_from_another_directory(project: Project, monkeypatch: pytest.MonkeyPatc
 
     result.assert_outcomes(passed=1)
     shown = f"../reports/{project.directory.name}"
-    result.stdout.fnmatch_lines([f"agentbench: 8 rollouts in flight, run directory {shown}", f"report      {shown}/report.md"])
+    result.stdout.fnmatch_lines([f"agentbench: 8 rollouts in flight, run directory {shown}", f"open        {shown}/report.html"])
 
 
 @pytest.mark.slow

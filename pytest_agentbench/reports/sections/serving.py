@@ -81,7 +81,7 @@ def _trouble(run: Run) -> Iterator[AnyBlock]:
     if performance.goodput and not run.backend.is_recorded:
         yield Fact("goodput", say(serving_phrases.goodput, performance.goodput), level=Level.FULL if run.ab else first)
     yield Fact("failed", say(serving_phrases.failed_calls, performance), "open", level=first, until=first)
-    if run.stopwatch.verdict not in (OK, None):
+    if run.stopwatch.verdict not in (OK, None) and not run.backend.is_recorded:
         yield Fact("timings", say(serving_phrases.timing_trouble, run.stopwatch), _tone(run.stopwatch), level=first, until=first)
 
 
