@@ -275,7 +275,7 @@ def test_quiet(gated: Project) -> None:
     result = gated.run("-q", "scenarios/shop", "--agentbench-baseline=before")
 
     line = next(line for line in result.outlines if line.startswith("agentbench: "))
-    assert line.startswith("agentbench: INCONCLUSIVE: shop tsq.mean 0.000 ")
+    assert line.startswith("agentbench: INCONCLUSIVE: shop tsq.mean +0.000 ")
     assert ", required >= -0.05 vs baseline" in line
     assert ["INCONCLUSIVE"] == re.findall("INCONCLUSIVE", line)
     assert ["agentbench: open"] == [line[:16] for line in result.outlines if line.startswith("agentbench: ")][1:]
