@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -245,6 +245,23 @@ def of_mooncake(out: Path) -> Figures:
     return {arm: {"good_calls": len(rows), "output_tokens": sum(row["output_length"] for row in rows)} for arm, rows in found.items()}
 
 
+def of_aiperf(out: Path) -> Figures:
+    """Returns the numbers of requests that AIPerf would send again."""
+    sessions = [json.loads(line)["session_id"] for line in (out / "run-chat.jsonl").read_text(encoding="utf-8").splitlines()]
+    return {arm: {"good_calls": count} for arm, count in Counter(_arm(id.rpartition("-")[0]) for id in sessions).items()}
+
+
+def of_otel(out: Path) -> Figures:
+    """Returns the numbers in the spans of all sessions."""
+    found: defaultdict[str, list[Json]] = defaultdict(list)
+    for session in map(_json, (out / "run").glob("*.json")):
+        found[_arm(session["session_id"].rpartition("-")[0])] += session["spans"]
+    tokens = "gen_ai.usage.output_tokens"
+    return {
+        arm: {"good_calls": len(spans), "output_tokens": sum(span["attributes"][tokens] for span in spans)} for arm, spans in found.items()
+    }
+
+
 def of_openmetrics(directory: Path) -> Figures:
     found: defaultdict[str, dict[str, object]] = defaultdict(dict)
     for family in parsed(openmetrics.text(read_run(directory)).decode()):
@@ -288,6 +305,8 @@ READERS: Mapping[str, Callable[[Path], Figures]] = {
     "atif": of_atif,
     "toolorchestra": of_toolorchestra,
     "mooncake": of_mooncake,
+    "aiperf": of_aiperf,
+    "otel": of_otel,
 }
 
 
