@@ -164,7 +164,7 @@ async def test_an_answer_that_is_not_a_text(tmp_path: Path) -> None:
     async with template_of(suite) as template:
         setup = isolated(suite, "default", template)
         with capture() as log, current_attempt(RolloutKey("shop", "wrong", "default", 1), log):
-            with pytest.raises(AgentError, match=r"^the agent returned an Answer whose text is '5' \(int\), not a str$"):
+            with pytest.raises(AgentError, match=r"^the agent returned an Answer whose text is '5' \(int\), not a str \(own\.py:14\)$"):
                 await work(setup.agent, wrong, LLM("", ""), Toolbox(()))
             refused = (
                 r"^the scorer's process could not read the scenario and rollout of its job: rollout\.answer is a whole number, not a text$"
