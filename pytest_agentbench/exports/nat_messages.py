@@ -13,10 +13,7 @@ from typing import Any, NamedTuple
 
 from pytest_agentbench.lib.kept_values import FILE
 from pytest_agentbench.records import Json, LLMCall, Rollout, ToolCall
-from pytest_agentbench.runs.conversations import Conversations, NotKept
-
-#: Fields of a request with the system prompt, in the APIs Messages and Responses.
-SYSTEM = {"system", "instructions"}
+from pytest_agentbench.runs.conversations import INSTRUCTIONS, Conversations, NotKept
 
 #: Role of a message -> LangChain's type of it.
 TYPES = {"user": "human", "assistant": "ai", "developer": "system"}
@@ -75,7 +72,7 @@ class KeptMessages:
         except NotKept:
             return None, ()
         tools = form["parts"].get("tools") or form.get("body", {}).get("tools") or ()
-        return None if SYSTEM & {*form["left_out"]} else messages, tuple(tool for tool in tools if isinstance(tool, dict))
+        return None if INSTRUCTIONS & {*form["left_out"]} else messages, tuple(tool for tool in tools if isinstance(tool, dict))
 
     @staticmethod
     def _reply(conversations: Conversations, call: LLMCall) -> Json | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -143,3 +144,25 @@ class ModelAddresses:
 
 def _in_order(calls: Iterable[LLMCall]) -> tuple[LLMCall, ...]:
     return tuple(sorted(calls, key=lambda call: call.received_ns))
+
+
+def is_backend(role: Json, url: str, *, plays_roles: bool) -> bool:
+    """Returns whether a role (a model such as a judge) is played by the backend under test, so that the backend's own key applies.
+
+    Args:
+        role: Settings of the role's endpoint, with its `url`.
+        url: URL of the backend.
+        plays_roles: Whether the backend answers for all roles, as a recording does.
+    """
+    return plays_roles or str(role.get("url", "")).rstrip("/") == url.rstrip("/")
+
+
+def missing_key(endpoint: Json) -> str:
+    """Returns a sentence if the API key of a role's endpoint is not in the environment, else an empty text.
+
+    `endpoint` has the settings of the endpoint: its `url`, and in `api_key` the name of an environment variable.
+    """
+    name = endpoint.get("api_key")
+    if not name or os.environ.get(name):
+        return ""
+    return f"{endpoint['url']} needs an API key: the environment variable {name} is not set"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,28 +29,6 @@ from pytest_agentbench.tap.http_messages import REFUSALS, TAP_ERROR_TYPE, holds_
 if TYPE_CHECKING:
     import aiohttp
     from openai import AsyncOpenAI, OpenAI
-
-
-def is_backend(role: Json, url: str, *, plays_roles: bool) -> bool:
-    """Returns whether a role (a model such as a judge) is played by the backend under test, so that the backend's own key applies.
-
-    Args:
-        role: Settings of the role's endpoint, with its `url`.
-        url: URL of the backend.
-        plays_roles: Whether the backend answers for all roles, as a recording does.
-    """
-    return plays_roles or str(role.get("url", "")).rstrip("/") == url.rstrip("/")
-
-
-def missing_key(endpoint: Json) -> str:
-    """Returns a sentence if the API key of a role's endpoint is not in the environment, else an empty text.
-
-    `endpoint` has the settings of the endpoint: its `url`, and in `api_key` the name of an environment variable.
-    """
-    name = endpoint.get("api_key")
-    if not name or os.environ.get(name):
-        return ""
-    return f"{endpoint['url']} needs an API key: the environment variable {name} is not set"
 
 
 #: Characters per token in an ordinary text. It is an estimate, because the model's own tokenizer is not available.

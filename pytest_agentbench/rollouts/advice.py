@@ -6,11 +6,23 @@ import re
 
 import pytest_agentbench
 from pytest_agentbench.errors import did_you_mean
+from pytest_agentbench.lib.foreign import cut
 from pytest_agentbench.llm.client import Reply
 
 LISTED = 16  # attributes that a message lists at most
 
 _NO_DICT = re.compile(r"'(\w+)' object is not subscriptable")
+
+
+def error_text(error: BaseException, most: int, kind: str = "") -> str:
+    """Returns kind, text and advice for an exception of the suite's code, without the line that raised it.
+
+    Args:
+        error: The exception.
+        most: Largest number of bytes of its own text.
+        kind: What stands before the text, instead of the name of the exception's type.
+    """
+    return f"{kind or type(error).__name__}: {cut(str(error), most)}{advice_on(error)}"
 
 
 def advice_on(error: BaseException) -> str:

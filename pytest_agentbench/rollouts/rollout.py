@@ -24,7 +24,7 @@ from pytest_agentbench.llm.access import ModelAddresses, Tap
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import final_status
 from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, RolloutKey, split_calls
-from pytest_agentbench.rollouts.advice import advice_on
+from pytest_agentbench.rollouts.advice import error_text
 from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, current_attempt
 from pytest_agentbench.rollouts.checks import uncalled_tools
 from pytest_agentbench.rollouts.scores import scored, scorer_of
@@ -172,15 +172,25 @@ async def _run(
             )
             mark.begin(VERIFIER, None)
             rollout = await verified(rollout, scenario.task, tools.sandbox)
-            own, seen = rollout.messages, await _seen_conversation(setup.agent, rollout, lines)
-            rollout = dataclasses.replace(rollout, messages=seen or own)
-            rollout = await scored(rollout, scenario, setup.scorers, lambda: lines.role(JUDGE), budget, setup.sizes)
-            rollout = dataclasses.replace(rollout, messages=() if seen else own)  # The record gets what was seen from its calls.
+            rollout = await _scored_as_seen(rollout, scenario, setup, lines, budget)
             with suppress(InfraError):  # The scores are complete, so losing the judges' calls is acceptable.
                 rollout = dataclasses.replace(rollout, other_calls=(*rollout.other_calls, *await lines.close_judges()))
         finally:
             await lines.close_all()
     return dataclasses.replace(rollout, log=log.text)
+
+
+async def _scored_as_seen(
+    rollout: Rollout, scenario: Scenario, setup: RolloutSetup, lines: ModelAddresses, budget: float | None
+) -> Rollout:
+    """Returns a rollout with its scores. Scorers read the conversation that the tap saw, if that is better than the agent's transcript.
+
+    Then the rollout has no messages, because its record gets them from its calls.
+    """
+    own, seen = rollout.messages, await _seen_conversation(setup.agent, rollout, lines)
+    read = dataclasses.replace(rollout, messages=seen or own)
+    read = await scored(read, scenario, setup.scorers, lambda: lines.role(JUDGE), budget, setup.sizes)
+    return dataclasses.replace(read, messages=() if seen else own)
 
 
 async def _seen_conversation(agent: Agent, rollout: Rollout, lines: ModelAddresses) -> tuple[Json, ...]:
@@ -249,7 +259,7 @@ async def _worked(
 
 def _agents_fault(error: BaseException, sizes: Sizes) -> tuple[str, str, str]:
     print_exception(error)  # This goes to the rollout's log.
-    text = f"{type(error).__name__}: {cut(str(error), sizes.reason)}{advice_on(error)}"
+    text = error_text(error, sizes.reason)
     if (placed := with_place(text, error)) != text:
         return "agent_error", placed, ""
     frame = traceback.extract_tb(error.__traceback__)[-1]  # Only code of packages is in the stack.

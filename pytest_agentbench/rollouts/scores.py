@@ -18,7 +18,7 @@ from pytest_agentbench.lib.foreign import USUAL, Sizes, cut
 from pytest_agentbench.lib.threads import is_async, off_the_loop
 from pytest_agentbench.lib.user_code import is_import_path
 from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Score
-from pytest_agentbench.rollouts.advice import advice_on
+from pytest_agentbench.rollouts.advice import error_text
 from pytest_agentbench.rollouts.attempt_context import current
 from pytest_agentbench.rollouts.user_errors import keep
 from pytest_agentbench.scorers import Scorer, load_scorer
@@ -105,9 +105,7 @@ async def _score_all(
         elif end.error is not None:  # A scorer may be user code and raise anything.
             keep(name, end.error)
             print_exception(end.error)
-            errors[name] = with_place(
-                f"{_error_kind(end.error, scorer)}: {cut(str(end.error), sizes.reason)}{advice_on(end.error)}", end.error
-            )
+            errors[name] = with_place(error_text(end.error, sizes.reason, _error_kind(end.error, scorer)), end.error)
         else:
             scores[name] = end.result()
 

@@ -19,6 +19,9 @@ from pytest_agentbench.records import Json, KeptCall, LLMCall, Rollout
 from pytest_agentbench.runs.message_file import LARGEST_FILE, MessageIndex
 from pytest_agentbench.tap.dialects import DIALECTS, Dialect
 
+#: Fields of a request with a system prompt that is not a message, in the APIs Messages and Responses.
+INSTRUCTIONS = frozenset({"system", "instructions"})
+
 RECENT = 1000  # values that are kept in memory, because many conversations begin alike
 
 

@@ -29,10 +29,10 @@ from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.run_file import Environment
 from pytest_agentbench.runs.sessions import Session, append_session, find_resumable, folder_of, prompt_hashes, read_sessions, resume_journal
 from pytest_agentbench.sandbox.factory import default_count
-from pytest_agentbench.session.gate import Rounds, refuse_endless
 from pytest_agentbench.session.images_and_arms import ArmSwitcher, TaskImages
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.recorder import RunRecorder, known_durations
+from pytest_agentbench.session.rounds import Rounds, refuse_endless
 from pytest_agentbench.session.settings import Settings
 from pytest_agentbench.session.setup import Setup
 from pytest_agentbench.suites.arms import VariantOrigin, concurrencies

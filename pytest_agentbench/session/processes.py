@@ -31,9 +31,9 @@ from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess
 from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, PrepareBlock, RolloutsPlanned, RolloutTally
-from pytest_agentbench.session.gate import Rounds
 from pytest_agentbench.session.images_and_arms import ArmSwitcher, TaskImages
 from pytest_agentbench.session.recorder import RunRecorder
+from pytest_agentbench.session.rounds import Rounds
 from pytest_agentbench.tap.protocol import Budgets
 
 DRAIN = 10.0  # Seconds that running rollouts get to finish when the session ends

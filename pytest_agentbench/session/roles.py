@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.agents.factory import needs_context, needs_roles, too_long
 from pytest_agentbench.backends.spec import context_length_of
-from pytest_agentbench.llm.client import is_backend, missing_key
+from pytest_agentbench.llm.access import is_backend, missing_key
 from pytest_agentbench.records import Json
 from pytest_agentbench.session.discovery import DiscoveredSuites, unavailable_suite
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pytest_agentbench.lib.kept_values import FILE
 from pytest_agentbench.records import Attempt, LLMCall, Rollout
-from pytest_agentbench.runs.conversations import Conversations, NotKept
+from pytest_agentbench.runs.conversations import INSTRUCTIONS, Conversations, NotKept
 
 
 class Prompts(NamedTuple):
@@ -33,7 +33,7 @@ def prompts(rollout: Rollout, attempt: Attempt) -> Prompts:
     return Prompts(text, calls, tuple(ends))
 
 
-BEFORE_MESSAGES = ("tools", "system", "instructions")  # fields of a request that chat templates put before its messages
+BEFORE_MESSAGES = ("tools", *sorted(INSTRUCTIONS))  # fields of a request that chat templates put before its messages
 
 
 class PromptTexts:

@@ -20,10 +20,10 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.capture import LOG_LIMIT, Log, print_exception
 from pytest_agentbench.lib.error_texts import with_place
-from pytest_agentbench.lib.foreign import Sizes, cut
+from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Draft, Json, ToolCall
-from pytest_agentbench.rollouts.advice import advice_on
+from pytest_agentbench.rollouts.advice import error_text
 from pytest_agentbench.rollouts.isolation.protocol import (
     JOBS,
     TO_AGENT,
@@ -148,7 +148,7 @@ async def _score(setup: RolloutSetup, job: ScoreJob, session: aiohttp.ClientSess
         return Scored(await score(setup.scorers[job.scorer], job.scenario, job.rollout, judge, setup.sizes))
     except (Exception, SystemExit) as error:  # The scorer is user code.
         print_exception(error)  # The pool gets only the last of its frames.
-        return ScoreFailed(with_place(f"{type(error).__name__}: {cut(str(error), setup.sizes.reason)}{advice_on(error)}", error))
+        return ScoreFailed(with_place(error_text(error, setup.sizes.reason), error))
 
 
 class PoolLine:

@@ -15,8 +15,8 @@ import aiohttp
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.kept_values import ALL, CALLS, NONE
-from pytest_agentbench.llm.access import ModelAddress
-from pytest_agentbench.llm.client import ModelFacts, is_backend, missing_key
+from pytest_agentbench.llm.access import ModelAddress, is_backend, missing_key
+from pytest_agentbench.llm.client import ModelFacts
 from pytest_agentbench.metrics.terms import TokenPrices
 from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, KeptCall, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool.announcements import Announcer, total
