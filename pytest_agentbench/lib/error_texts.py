@@ -15,6 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
+from pytest_agentbench.lib.cut_marks import cuts
+
 STACK = 8 << 20  # bytes of address space for a thread's stack, if the system sets no limit
 PIDS = Path("/sys/fs/cgroup/pids.max")
 
@@ -148,12 +150,20 @@ def with_place(text: str, error: BaseException) -> str:
     """Returns the text of an exception with its place at the end of the first line: `KeyError: 'x' (scorers.py:12)`.
 
     The place is the last frame in a file of the user. The text is unchanged if no frame is in such a file, or if it has a place already.
+    If the first line was truncated, the place is at the end of the text, because the redaction looks for a truncated key directly before
+    the truncation mark.
     """
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users_file(frame.filename)]
-    first, newline, rest = text.partition("\n")
-    if not own or _PLACE.search(first):
+    if not own or _place_in(text):
         return text
+    first, newline, rest = text.partition("\n")
+    if any(cut.start() <= len(first) for cut in cuts(text)):
+        first, newline, rest = text, "", ""
     return f"{first} ({Path(own[-1].filename).name}:{own[-1].lineno}){newline}{rest}"
+
+
+def _place_in(text: str) -> re.Match[str] | None:
+    return _PLACE.search(text.partition("\n")[0]) or _PLACE.search(text)
 
 
 def cause_of(text: str) -> str:
@@ -161,7 +171,6 @@ def cause_of(text: str) -> str:
 
     The rest may differ, for example if the exception names its scenario. Returns the whole text if it contains no place.
     """
-    first = text.partition("\n")[0]
-    if (place := _PLACE.search(first)) is None:
+    if (place := _place_in(text)) is None:
         return text
-    return f"{first.partition(': ')[0]} ({place[1]})"
+    return f"{text.partition(': ')[0]} ({place[1]})"

@@ -377,4 +377,4 @@ def title_of(name: str) -> str:
 
 def definitions() -> dict[str, str]:
     """Returns title of a metric -> its definition as plain text, for tooltips."""
-    return {each.title: re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", each.definition).replace("`", "") for each in METRICS}
+    return {each.title: re.sub(r"\[([^][]*)\]\([^()]*\)", r"\1", each.definition).replace("`", "") for each in METRICS}

@@ -198,7 +198,7 @@ def test_an_absurd_score(project: Project) -> None:
     result = project.run("scenarios/shop")
 
     assert 6 == result.ret
-    error = "ValueError: 1e+200 is not a score, which is a number between -1e+15 and 1e+15"
+    error = "ValueError: 1e+200 is not a score, which is a number between -1e+15 and 1e+15 (scorer.py:1)"
     assert [{"absurd": error}] * 2 == [rollout.score_errors for rollout in project.rollouts]
     assert {"absurd": 2} == project.run_json["suites"]["shop"]["score_errors"]
     assert Path(project.directory / "report.md").is_file()

@@ -71,7 +71,7 @@ def test_ctrl_c_in_a_later_round(project: Project, waiting: Start, way: tuple[st
     assert (2, False, 0) == (run["rounds"]["ran"], run["rounds"]["stands"], run["rounds"]["saved"])
     assert {"rollouts": 12, "finished": 8, "not_run": 4} == run["plan"]
     assert [(5, 2, False)] == [
-        (rounds.most, rounds.ran, rounds.stands) for _, rounds in said(report_of(background.directory, Level.FIRST_PAGE), gate_phrases.gate)
+        (rounds.most, rounds.ran, rounds.stands) for _, rounds in said(report_of(background.directory, Level.SUMMARY), gate_phrases.gate)
     ]
 
     assert 0 == project.run("--agentbench-resume", *way, *WANTED).ret
