@@ -3,8 +3,8 @@
 A node worker connects to the socket for nodes, and sends `Hello` with the role `node` and the token for nodes, and then `Join`. The pool
 answers with `Welcome` or `NotAdmitted`. The node worker starts its processes and sends `Joined`. The pool sends `PointNode`; the answer
 `NodePointed` says that the node can call the backend. Then the pool gives it leases, at most `slots` of them at a time. A lease is the
-permission to make one attempt of one rollout. Its number is never used again, and the pool ignores an `AttemptEnded` whose lease is not open
-on the connection that it comes from.
+permission to make one attempt of one rollout. Its number is never used again. The pool ignores an `AttemptEnded` whose lease is not open on
+the connection that it comes from.
 
     node worker                         pool
       |-- Hello, Join ------------------->|
