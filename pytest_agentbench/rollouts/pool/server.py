@@ -250,7 +250,7 @@ class Pool:
         try:
             if taps is not None:
                 await self.addresses.connect(taps)
-            await self.addresses.point_at(endpoint, anew=True)
+            await self.runner.point_at(endpoint, anew=True)
         except ConfigError as error:
             self.scheduler.stop(str(error), "infra_error")
         except (OSError, InfraError) as error:
