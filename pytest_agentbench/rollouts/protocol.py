@@ -372,10 +372,10 @@ class PoolConfig:
     listener: int  # file descriptor of the listening socket, inherited from the controller on this host
     pipe: int  # file descriptor of the pipe for `FromPipe`, inherited from the controller on this host
     settings: PoolSettings
-    nodes: NodeTerms | None  # None: the pool itself makes the attempts
     number: int  # number of the pool within its session, counted from 1
     directory: Path  # run directory on this host, with the journal and attempts.jsonl
     attempts_size: int  # bytes of attempts.jsonl on this host that the pool reads; later entries that concern it are sent to it
+    nodes: NodeTerms | None = None  # None: the pool itself makes the attempts
 
 
 @dataclass(frozen=True)

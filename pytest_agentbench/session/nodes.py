@@ -1,0 +1,95 @@
+"""The node workers of a session, as the controller sees them: the socket that they join at, and those that it starts itself."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.lib.process import child_environment, ended_within
+from pytest_agentbench.rollouts.protocol import NodeTerms
+from pytest_agentbench.runs.node_options import LOCAL
+from pytest_agentbench.session.settings import Settings
+from pytest_agentbench.tap.protocol import Budgets
+
+BACKLOG = 256
+TOKEN_FILE = "nodes.token"  # in the run directory, while the session runs
+GRACE = 5.0  # seconds that node workers of this machine get to end
+
+
+class SessionNodes:
+    """The socket for node workers, its token, and the node workers that the session itself starts on this machine (`local:N`)."""
+
+    def __init__(self, settings: Settings, directory: Path, concurrency: int, budgets: Budgets) -> None:
+        """Opens the socket and writes the token's file. Raises pytest.UsageError if the address cannot be used."""
+        host, port = settings.node_socket["listen"] or ("127.0.0.1", 0)
+        try:
+            self._listener = socket.create_server((host, port), backlog=BACKLOG, family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except OSError as error:
+            raise pytest.UsageError(f"--agentbench-nodes-listen {host}:{port}: {error.strerror or error}") from error
+        self._token, self._file = secrets.token_urlsafe(24), directory / TOKEN_FILE
+        with os.fdopen(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(f"{self._token}\n")
+        place = settings.nodes
+        self._count = 0 if place is None else place.count
+        self._slots = -(-concurrency // self._count) if self._count else 0
+        self._logs = directory / "nodes"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        bound: tuple[str, int] = self._listener.getsockname()[:2]
+        advertised, advertised_port = settings.node_socket["advertise"] or (bound[0], None)
+        self._join = f"{advertised}:{advertised_port or bound[1]}"
+        self.terms = NodeTerms(
+            token=self._token,
+            listener=self._listener.fileno(),
+            certificate=settings.node_socket["tls"],
+            wait_s=settings.node_socket["wait"],
+            budgets=budgets,
+            taps=settings.taps,
+            sandboxes=settings.sandboxes,
+        )
+
+    @property
+    def command(self) -> str:
+        """The command that starts a node worker for this session on another machine."""
+        tls = " --tls-ca CERTIFICATE" if self.terms.certificate else ""
+        return f"agentbench worker --join {self._join} --token-file {self._file}{tls}"
+
+    def start(self) -> None:
+        """Starts the node workers of this machine."""
+        for number in range(1, self._count + 1):
+            logs = self._logs / f"{LOCAL}-{number}"
+            logs.mkdir(parents=True, exist_ok=True)
+            command = [sys.executable, "-m", "pytest_agentbench.cli", "worker", *self._options(number, logs)]
+            with (logs / "worker.log").open("ab") as log:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=child_environment(), start_new_session=True
+                )
+            self._processes.append(process)
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.write(f"{self._token}\n".encode())
+                process.stdin.flush()
+
+    def _options(self, number: int, logs: Path) -> Iterator[str]:
+        yield from ("--join", f"127.0.0.1:{self._listener.getsockname()[1]}", "--token-file", "-", "--with-stdin")
+        yield from ("--slots", str(self._slots), "--node", f"{LOCAL}-{number}", "--logs", str(logs))
+
+    def stop(self) -> None:
+        """Ends the node workers of this machine, closes the socket, and removes the token's file."""
+        self._listener.close()
+        for process in self._processes:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+        for process in self._processes:
+            if not ended_within(process, GRACE):
+                process.kill()
+                process.wait()
+        self._file.unlink(missing_ok=True)
