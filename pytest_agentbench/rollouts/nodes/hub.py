@@ -80,8 +80,12 @@ class Hub:
     Not thread-safe: all methods run on the pool's event loop.
     """
 
-    def __init__(self, terms: NodeTerms, settings: PoolSettings, link: ControllerLink, addresses: Addresses, host: HubHost) -> None:
+    def __init__(
+        self, terms: NodeTerms, settings: PoolSettings, link: ControllerLink, addresses: Addresses, host: HubHost, pool: int
+    ) -> None:
+        """Takes objects of the pool, and its number within the session."""
         self._terms, self._settings, self._link, self._addresses, self._host = terms, settings, link, addresses, host
+        self._suffix = "" if pool == 1 else f"-{pool}"  # No two node workers of a session have the same name.
         self._introductions = Introductions(terms.token)
         self._nodes: dict[str, JoinedNode] = {}
         self._files = b""  # files of the suites, packed when the first node worker joins
@@ -169,7 +173,7 @@ class Hub:
         for other in [*self._nodes.values()]:
             if other.join.instance == join.instance:
                 await self._lose(other, "it has connected again")
-        node = JoinedNode(f"w{next(self._names)}", join, writer, Silence(SILENCE))
+        node = JoinedNode(f"w{next(self._names)}{self._suffix}", join, writer, Silence(SILENCE))
         self._files = self._files or await asyncio.to_thread(suite_files.pack, self._settings.suites)
         terms = self._terms
         node.send(Welcome(node.name, self._settings, terms.budgets, terms.taps, terms.sandboxes, SILENCE), self._files)
@@ -239,7 +243,7 @@ class Hub:
         line, *lines = body.split(b"\n")
         rollout = node.clock.place(rollout_of(line))
         self._addresses.add_lines(lease.key, lines)
-        node.failures = node.failures + 1 if rollout.status == "infra_error" and not message.interrupted else 0
+        node.failures = node.failures + 1 if rollout.status == "infra_error" else 0
         if message.interrupted:
             lease.ended.set_exception(self._interruption(lease, rollout))
         else:

@@ -146,6 +146,8 @@ class NodeRunner:
         finally:
             self._leases.pop(key, None)
             self._attempts.pop(number, None)
+        if rollout.status == "infra_error" and not self._addresses.has_taps:
+            is_interrupted = True  # The tap has died, and this process will be ended.
         if not is_interrupted:
             self._deaths.ended(key)
         _, line = limit_size(rollout, self._sizes)

@@ -52,6 +52,8 @@ OVER, LOST, REFUSED = 0, 3, 4  # exit statuses: the session is over; it is gone,
 AGAIN = 0.5  # seconds between two attempts to join
 GRACE = 0.5  # seconds that processes get to end by themselves, before they are killed
 
+RUNNER = "runner"
+
 Say = Callable[[str], None]
 
 
@@ -129,6 +131,7 @@ class Membership:
         self._runner: Child | None = None
         self._line: socket.socket | None = None  # socket to the runner
         self._starting: threading.Thread | None = None
+        self._forwarding: threading.Thread | None = None
 
     def run(self) -> None:
         """Joins, and forwards messages until the connection ends or a process has died. Then ends all processes."""
@@ -154,7 +157,6 @@ class Membership:
         """Gives the leases back, because the node worker ends or one of its processes has died."""
         if not self._over.is_set():
             self._over.set()
-            self._say(reason)
             with suppress(OSError):
                 self._connection.send(Leaving(reason))
             self._connection.close()
@@ -234,8 +236,8 @@ class Membership:
         except Exception as error:
             self.end(f"its processes could not be started: {error if isinstance(error, AgentbenchError) else cause(error)}")
             return
-        daemon(self._forward, self._line, name="forward")
-        children = {"runner": self._runner, **self._taps.children}
+        self._forwarding = daemon(self._forward, self._line, name="forward")
+        children = {RUNNER: self._runner, **self._taps.children}
         for name, child in children.items():
             daemon(self._watch, name, child, name=f"watch-{name}")
         self._cpu.start(children)
@@ -245,9 +247,13 @@ class Membership:
 
     def _watch(self, name: str, child: Child) -> None:
         child.process.wait()
-        if not self._over.is_set():
-            time.sleep(GRACE / 5)  # The last messages of the runner come first.
-            self.end(child.exit_message(f"its {name} died"))
+        if self._over.is_set():
+            return
+        message = child.exit_message("died")
+        self._say(message)
+        if name == RUNNER and self._forwarding is not None:
+            self._forwarding.join(GRACE)  # Its last messages come first.
+        self.end(message.partition("\n")[0])
 
     def _watch_silence(self) -> None:
         while not self._over.wait(PERIOD):

@@ -86,7 +86,7 @@ class Pool:
         )
         self.addresses.keep = settings.keep
         self.runner = Runner(settings, self.addresses, self.outages, self.link, self, self.state)
-        self.nodes = None if config.nodes is None else Hub(config.nodes, settings, self.link, self.addresses, self)
+        self.nodes = None if config.nodes is None else Hub(config.nodes, settings, self.link, self.addresses, self, config.number)
         self.runner.nodes = self.nodes
         self.retries = RetryPolicy(settings.scheduling.retries, self.state.failed, self.link.tell)
         self.scheduler = Scheduler(self.runner.run, self.record, settings.scheduling, self.retries)
