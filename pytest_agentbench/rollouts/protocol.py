@@ -51,8 +51,13 @@ from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.runs.attempts import EndRollout, PoolEntry, PrepareBlock, RolloutTally, RunAlone
 from pytest_agentbench.suites.arms import VariantOrigin
+<<<<<<< HEAD
 from pytest_agentbench.suites.suite import PoolSuite
 from pytest_agentbench.tap.protocol import Budgets, TapPorts
+=======
+from pytest_agentbench.suites.suite import PoolSuite, Task
+from pytest_agentbench.tap.protocol import TapPorts
+>>>>>>> h-files
 
 Answered = TypeVar("Answered")
 
@@ -401,6 +406,7 @@ HOST_BOUND: tuple[tuple[type, str], ...] = (
     (PoolSettings, "sys_path"),
     (PoolSettings, "sandboxes"),
     (PoolSuite, "folder"),
+    (Task, "folder"),
     (Start, "taps"),
     (TapsRestarted, "taps"),
     (Endpoint, "ca_file"),

@@ -88,7 +88,7 @@ def _find(name: str, path: Sequence[str]) -> Path | None:
     """Returns the folder of a package or the file of a module. None if there is none, or if it has no file."""
     search, place = [*path], None
     for number, part in enumerate(name.split(".")):
-        # A spec of a module that is not imported needs no full name, and a namespace package in another one would be imported with it.
+        # The last part of the name is enough to find a module. With the full name, Python would look for packages that are not imported.
         spec = PathFinder.find_spec(part, search) or (None if number else _find_otherwise(part))
         if spec is None:
             return None
