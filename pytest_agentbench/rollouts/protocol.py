@@ -51,13 +51,8 @@ from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.runs.attempts import EndRollout, PoolEntry, PrepareBlock, RolloutTally, RunAlone
 from pytest_agentbench.suites.arms import VariantOrigin
-<<<<<<< HEAD
 from pytest_agentbench.suites.suite import PoolSuite
 from pytest_agentbench.tap.protocol import Budgets, TapPorts
-=======
-from pytest_agentbench.suites.suite import PoolSuite, Task
-from pytest_agentbench.tap.protocol import TapPorts
->>>>>>> h-files
 
 Answered = TypeVar("Answered")
 
