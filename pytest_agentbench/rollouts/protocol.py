@@ -51,7 +51,7 @@ from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.runs.attempts import EndRollout, PoolEntry, PrepareBlock, RolloutTally, RunAlone
 from pytest_agentbench.suites.arms import VariantOrigin
-from pytest_agentbench.suites.suite import PoolSuite
+from pytest_agentbench.suites.suite import PoolSuite, Task
 from pytest_agentbench.tap.protocol import Budgets, TapPorts
 
 Answered = TypeVar("Answered")
