@@ -59,6 +59,7 @@ def run_worker(options: argparse.Namespace) -> int:
     """Runs a node worker until its session is over. Returns the exit status."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.lib.threads import daemon
+    from pytest_agentbench.lib.tls import Trust
     from pytest_agentbench.rollouts.nodes.supervisor import JoinTerms, Supervisor
 
     try:
@@ -68,8 +69,9 @@ def run_worker(options: argparse.Namespace) -> int:
     if not token.strip():
         raise ConfigError(f"--token-file {options.token_file}: it is empty; the session says where its file is")
     host, port = options.join
+    trust = None if options.tls_ca is None else Trust.read(options.tls_ca)
     folder = options.logs or Path(tempfile.mkdtemp(prefix="agentbench-worker-"))
-    terms = JoinTerms(host, port, token.strip(), options.node, options.slots, options.patience, folder, options.tls_ca)
+    terms = JoinTerms(host, port, token.strip(), options.node, options.slots, options.patience, folder, trust)
     supervisor = Supervisor(terms, _say)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: supervisor.leave(f"{signal.Signals(number).name} came"))

@@ -357,7 +357,7 @@ class NodeTerms:
 
     token: str = field(repr=False)  # token that node workers present; it is valid on their socket only
     listener: int  # file descriptor of the listening socket for node workers, inherited from the controller on this host
-    certificate: tuple[str, str] | None  # files on this host with the certificate and the key of the socket; None: no TLS
+    certificate: tuple[Path, Path] | None  # files on this host with the certificate and the key of the socket; None: no TLS
     wait_s: float  # seconds that the session waits for a node worker while there is none
     budgets: Budgets  # time limits for parts of an LLM call
     taps: int  # number of tap processes of each node

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_agentbench.errors import did_you_mean
+from pytest_agentbench.errors import ConfigError, did_you_mean
+from pytest_agentbench.lib.tls import cert_and_key, server_context
 
 LOCAL = "local"
 MOST_NODES = 1024  # larger numbers are taken for typing errors
@@ -44,10 +45,11 @@ def listening_address(text: str) -> tuple[str, int]:
     return host, port or 0
 
 
-def certificate(text: str) -> tuple[str, str]:
-    """Parses CERT:KEY, the paths of two files in PEM format."""
-    cert, _, key = text.partition(":")
-    for path in (cert, key):
-        if not path or not Path(path).is_file():
-            raise ValueError(f"CERT:KEY, two files in PEM format ({path or 'one of them'} is not a file)")
+def certificate(text: str) -> tuple[Path, Path]:
+    """Parses CERT:KEY, two files in PEM format. Raises ValueError with what is wrong with them."""
+    try:
+        cert, key = cert_and_key(text)
+        server_context(cert, key)
+    except ConfigError as error:
+        raise ValueError(f"two usable PEM files, CERT:KEY ({error})") from error
     return cert, key

@@ -65,6 +65,8 @@ def _header_lines(setup: Setup, opened: OpenSession | None, workers: Workers) ->
         yield from suite.notes
     if opened is not None:
         yield f"{setup.concurrency} rollouts in flight, run directory {setup.shown(opened.directory)}"
+        if opened.services.nodes is not None:
+            yield from opened.services.nodes.sentences
         if settings.keep in KEEPS:
             yield KEEPS[settings.keep]
         yield from opened.redactor.advice

@@ -127,7 +127,9 @@ def open_session(setup: Setup) -> OpenSession:
     log = AttemptLog(run.directory, number, hooks.redacted, notices.put)
     pool_settings = _pool_settings(setup, run.directory, number)
     budgets = _budgets(setup.settings)
-    nodes = SessionNodes(setup.settings, run.directory, setup.concurrency, budgets) if setup.settings.uses_nodes else None
+    nodes = (
+        SessionNodes(setup.settings, pool_settings.suites, run.directory, setup.concurrency, budgets) if setup.settings.uses_nodes else None
+    )
     services = Services(
         setup.backend,
         folder_of(run.directory, number),

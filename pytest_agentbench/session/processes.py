@@ -119,7 +119,7 @@ class Services:
         self._drained = threading.Event()
         self._switching = threading.Lock()
         self._finishing = False
-        self._nodes = nodes
+        self.nodes = nodes
         self._parts = SessionParts(directory / "backend", pool_settings, taps, budgets, log, self, nodes.terms if nodes else None)
         self._boot = daemon(self._start, name="boot")
 
@@ -223,8 +223,8 @@ class Services:
         stopping = [daemon(child.stop, name="stop") for child in self._parts.stop()]
         self.backend.stop()
         self.images.end()
-        if self._nodes is not None:
-            self._nodes.stop()
+        if self.nodes is not None:
+            self.nodes.stop()
         for thread in stopping:
             thread.join()
         self._boot.join(SETTLE)
@@ -241,8 +241,8 @@ class Services:
         try:
             booting = daemon(self._start_backend, name="backend")
             self._parts.start()
-            if self._nodes is not None:
-                self._nodes.start()
+            if self.nodes is not None:
+                self.nodes.start()
             self.cpu.start(self._parts.children)
             self._connected.set()
             self._make_images()
@@ -254,6 +254,8 @@ class Services:
         if self.endpoint is None:
             self.fail(self.failure)
             return
+        if self.nodes is not None and (problem := self.nodes.problem(self.endpoint)):
+            self.notices.put(self._redactor.plain(problem))
         self.recorder.rollouts_begin()
         self.backend.follow(self._on_arm_lost)
         self._parts.begin(self.endpoint, self.images.unbuilt)

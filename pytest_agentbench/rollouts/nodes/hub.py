@@ -9,13 +9,16 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Protocol
 
+from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.introductions import Introductions
+from pytest_agentbench.lib.introductions import HELLO, Introductions
+from pytest_agentbench.lib.tls import server_context
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts.nodes import suite_files
-from pytest_agentbench.rollouts.nodes.connection import server_context
+from pytest_agentbench.rollouts.nodes.endpoints import for_nodes, is_local_address
 from pytest_agentbench.rollouts.nodes.joined_node import JoinedNode, Lease
 from pytest_agentbench.rollouts.nodes.protocol import (
     FROM_NODE,
@@ -73,7 +76,7 @@ class Hub:
     """The node workers of a session: who has joined, which leases they have, and what they report.
 
     `attempt` has a node worker make one attempt. If that node worker is lost before the record has come, it raises Interrupted, and the
-    scheduler puts the rollout back into its queue. `point_at` directs all node workers to a backend; those that join later get the last one.
+    scheduler puts the rollout back into its queue. `point_at` directs all node workers to a backend, also those that join later.
 
     A scenario and trial runs on the same node in all arms of an A/B session, as long as a node worker of that node is there.
 
@@ -149,7 +152,7 @@ class Hub:
             hello = await self._introductions.hello(reader, writer)
             if hello is None or hello.role != ROLE:
                 return
-            join = FROM_NODE.read((await wire.read(reader))[0])
+            join = FROM_NODE.read((await wire.read(reader, HELLO))[0])
             if isinstance(join, Join) and (node := await self._admit(join, writer)) is not None:
                 while True:
                     header, body = await wire.read(reader)
@@ -173,7 +176,7 @@ class Hub:
         for other in [*self._nodes.values()]:
             if other.join.instance == join.instance:
                 await self._lose(other, "it has connected again")
-        node = JoinedNode(f"w{next(self._names)}{self._suffix}", join, writer, Silence(SILENCE))
+        node = JoinedNode(f"w{next(self._names)}{self._suffix}", join, writer, Silence(SILENCE), in_clear=_is_readable(writer))
         self._files = self._files or await asyncio.to_thread(suite_files.pack, self._settings.suites)
         terms = self._terms
         node.send(Welcome(node.name, self._settings, terms.budgets, terms.taps, terms.sandboxes, SILENCE), self._files)
@@ -190,7 +193,7 @@ class Hub:
             "install the same version of pytest-agentbench on both"
         )
 
-    async def _handle(self, node: JoinedNode, message: FromNode, body: bytes) -> None:
+    async def _handle(self, node: JoinedNode, message: FromNode, body: bytes) -> None:  # noqa: C901 - one branch for each message
         now = time.monotonic_ns()
         match message:
             case Tock(pool_ns, node_ns):
@@ -198,7 +201,7 @@ class Hub:
                 node.clock.after(node_ns, now)
             case Joined():
                 node.has_joined = True
-                self._send_point(node)
+                await self._send_point(node)
             case NodePointed():
                 await self._pointed(node, message)
             case AttemptStarted(number, node_ns):
@@ -220,9 +223,24 @@ class Hub:
             case NodeSample() | Join():
                 pass
 
-    def _send_point(self, node: JoinedNode) -> None:
-        if self._endpoint is not None:
-            node.send(PointNode(self._point, self._endpoint, self._salt))
+    async def _send_point(self, node: JoinedNode) -> None:
+        """Tells a node worker where its calls go, with its share of the rate limit. Does nothing before the backend is known."""
+        if self._endpoint is None:
+            return
+        sharing = sum(each.has_joined for each in self._nodes.values())
+        try:
+            endpoint = for_nodes(self._endpoint, sharing, in_clear=node.in_clear)
+        except ConfigError as error:
+            node.send(NotAdmitted(str(error), again=False))
+            await self._lose(node, str(error))
+            return
+        node.send(PointNode(self._point, endpoint, self._salt))
+
+    async def _share_anew(self) -> None:
+        """Tells all node workers their share of the rate limit, because one has come or gone."""
+        if self._endpoint is not None and self._endpoint.requests_per_minute is not None:
+            for node in [*self._ready]:
+                await self._send_point(node)
 
     async def _pointed(self, node: JoinedNode, answer: NodePointed) -> None:
         if answer.problem:
@@ -233,6 +251,7 @@ class Hub:
         node.pointed, node.connect_ms = answer.number, answer.connect_ms
         if is_new:
             self._show(f"node worker {node.shown} has joined, {node.join.slots} slots")
+            await self._share_anew()
         await self._update()
 
     async def _attempt_ended(self, node: JoinedNode, message: AttemptEnded, body: bytes, now: int) -> None:
@@ -241,7 +260,7 @@ class Hub:
         if lease is None or lease.ended.done():  # It was revoked.
             return
         line, *lines = body.split(b"\n")
-        rollout = node.clock.place(rollout_of(line))
+        rollout = dataclasses.replace(node.clock.place(rollout_of(line)), node=node.name)
         self._addresses.add_lines(lease.key, lines)
         node.failures = node.failures + 1 if rollout.status == "infra_error" else 0
         if message.interrupted:
@@ -269,6 +288,7 @@ class Hub:
                 *lease.key,
                 status="infra_error",
                 reason=reason,
+                node=node.name,
                 started_at=lease.given_at,
                 started_ns=lease.given_ns,
                 ended_ns=time.monotonic_ns(),
@@ -278,6 +298,7 @@ class Hub:
             again = f"; {len(open_leases)} rollout{'s run' if len(open_leases) > 1 else ' runs'} again" if open_leases else ""
             self._show(f"{reason}{again}")
         self._addresses.release(node.unreleased)
+        await self._share_anew()
         await self._update()
 
     def _show(self, sentence: str) -> None:
@@ -333,9 +354,9 @@ class Hub:
         """Has all node workers send later calls to this endpoint, and waits until they do."""
         self._endpoint, self._salt = endpoint, salt
         self._point += 1
-        for node in self._nodes.values():
+        for node in [*self._nodes.values()]:
             if node.has_joined:
-                self._send_point(node)
+                await self._send_point(node)
         async with self._changed:
             await self._changed.wait_for(lambda: all(node.pointed == self._point for node in self._ready))
 
@@ -345,7 +366,11 @@ class Hub:
         for node in self._nodes.values():
             node.send(Bye("the session is over"))
         async with self._changed:
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait_for(lambda: not self._nodes), GOODBYE)
-            except TimeoutError:
-                pass
+
+
+def _is_readable(writer: asyncio.StreamWriter) -> bool:
+    """Returns whether others can read a connection: it is not encrypted, and it leads to another machine."""
+    peer = writer.get_extra_info("peername")
+    return writer.get_extra_info("ssl_object") is None and not (peer and is_local_address(peer[0]))

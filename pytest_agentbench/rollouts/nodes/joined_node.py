@@ -33,6 +33,7 @@ class JoinedNode:
     join: Join
     writer: asyncio.StreamWriter
     silence: Silence
+    in_clear: bool  # whether others can read its connection
     clock: NodeClock = field(default_factory=NodeClock)
     leases: dict[int, Lease] = field(default_factory=dict)
     has_joined: bool = False  # whether its processes serve

@@ -27,6 +27,7 @@ from pytest_agentbench.lib.no_terminal import IN_A_ROLLOUT, refuse_input
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
+from pytest_agentbench.rollouts.nodes.endpoints import on_node
 from pytest_agentbench.rollouts.nodes.protocol import (
     TO_RUNNER,
     AttemptEnded,
@@ -69,7 +70,7 @@ class NodeRunner:
 
     def __init__(self, config: RunnerConfig) -> None:
         self._sizes = config.settings.sizes
-        self._taps = config.taps
+        self._taps, self._node, self._folder = config.taps, config.node, config.folder
         self._writer: asyncio.StreamWriter | None = None
         self._leases: dict[RolloutKey, int] = {}
         self._attempts: dict[int, asyncio.Task[None]] = {}
@@ -123,8 +124,9 @@ class NodeRunner:
     async def _point(self, point: PointNode) -> None:
         """Points the tap at the backend, and reports whether this machine reaches it."""
         try:
-            connect_ms = await _connect_ms(point.endpoint)
-            await self._addresses.point_at(point.endpoint, anew=True)
+            endpoint = on_node(point.endpoint, self._folder, self._node)
+            connect_ms = await _connect_ms(endpoint)
+            await self._addresses.point_at(endpoint, anew=True)
         except (ConfigError, InfraError, OSError) as error:
             reason = str(error) or f"no connection within {CONNECT_TIME:g} s"
             self._send(NodePointed(point.number, None, f"the backend at {point.endpoint.url} cannot be called from there: {reason}"))

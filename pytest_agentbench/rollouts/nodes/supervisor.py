@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_agentbench.backends.machine.cpu import CpuWatch
-from pytest_agentbench.errors import AgentbenchError
+from pytest_agentbench.errors import AgentbenchError, ConfigError
 from pytest_agentbench.lib import json_text, wire
 from pytest_agentbench.lib.error_texts import cause
-from pytest_agentbench.lib.messages import Hello, OtherVersion
+from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.lib.process import SESSION, Child, end_marked
 from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.lib.tls import Trust
 from pytest_agentbench.rollouts.nodes import suite_files
 from pytest_agentbench.rollouts.nodes.connection import NodeConnection
 from pytest_agentbench.rollouts.nodes.protocol import (
     FROM_NODE,
-    ROLE,
     TO_NODE,
     AttemptEnded,
     Bye,
@@ -68,7 +68,7 @@ class JoinTerms:
     slots: int  # maximum number of attempts at the same time
     patience_s: float  # seconds in which a session has to answer, at the start and after the connection was lost
     folder: Path  # gets a folder for each time that this node worker joins, with logs and the files of the suites
-    authority: Path | None = None  # file with the certificate that signed the session's one; None: no TLS
+    trust: Trust | None = None  # how the session's certificate is checked; None: no TLS
 
 
 class Supervisor:
@@ -86,7 +86,10 @@ class Supervisor:
         was_member = False
         while not self._left:
             try:
-                connection = NodeConnection.connect(self._terms.host, self._terms.port, authority=self._terms.authority)
+                connection = NodeConnection.connect(self._terms.host, self._terms.port, self._terms.token, self._terms.trust)
+            except ConfigError as error:
+                self._say(str(error))
+                return REFUSED
             except OSError as error:
                 is_gone = was_member and isinstance(error, ConnectionRefusedError)
                 if is_gone or time.monotonic() > until:
@@ -136,7 +139,6 @@ class Membership:
     def run(self) -> None:
         """Joins, and forwards messages until the connection ends or a process has died. Then ends all processes."""
         try:
-            self._connection.send(Hello(self._terms.token, ROLE))
             self._connection.send(self._join())
             daemon(self._watch_silence, name="silence")
             while True:
@@ -212,6 +214,10 @@ class Membership:
             folder.mkdir(parents=True)
             suite_files.unpack(body, folder)
             settings = suite_files.at_node(welcome.settings, folder, welcome.sandboxes)
+            if problem := suite_files.code_problem(settings, folder, self._terms.node):
+                self.status = REFUSED
+                self.end(problem)
+                return
             self._taps = TapProcesses(welcome.taps, welcome.budgets, logs)
             self._line, theirs = socket.socketpair()
             pipe, their_pipe = os.pipe()
@@ -219,7 +225,7 @@ class Membership:
             with theirs:
                 try:
                     config = RunnerConfig(
-                        theirs.fileno(), their_pipe, welcome.name, settings, self._taps.facts, secret=secrets.token_urlsafe(16)
+                        theirs.fileno(), their_pipe, self._terms.node, logs, settings, self._taps.facts, secret=secrets.token_urlsafe(16)
                     )
                     inherited = (theirs.fileno(), their_pipe)
                     self._runner = Child(
