@@ -29,6 +29,12 @@ def node_place(text: str) -> NodePlace:
     raise ValueError(f"{LOCAL}:N, which starts N node workers on this machine, with N from 1 to {MOST_NODES}{hint}")
 
 
+def checked_place(text: str) -> str:
+    """Returns the text if `node_place` accepts it. Raises ValueError as it does."""
+    node_place(text)
+    return text
+
+
 def address(text: str) -> tuple[str, int | None]:
     """Parses HOST:PORT, or HOST alone. An IPv6 address with a port needs brackets: [::1]:7100."""
     host, colon, port = text.rpartition(":")

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_agentbench.lib.foreign import USUAL
 from pytest_agentbench.lib.kept_values import ALL, CALLS, NONE
 from pytest_agentbench.lib.options import LoginUrl, one_of, seconds
-from pytest_agentbench.runs.node_options import NodePlace, address, certificate, listening_address, node_place
+from pytest_agentbench.runs.node_options import address, certificate, checked_place, listening_address
 from pytest_agentbench.runs.option import (
     READ,
     Option,
@@ -193,8 +193,10 @@ class RunOptions:
         "size",
         **{name: Option(words, "SIZE", size_text(getattr(USUAL, name)), read=size) for name, words in SIZES.items()},
     )
-    nodes: NodePlace | None = option(  # where node workers are started; null if the session starts none
-        "run the rollouts on node workers, which the session starts: `local:N` starts N of them on this machine", "WHERE", read=node_place
+    nodes: str | None = option(  # where node workers are started; null if the session starts none
+        "run the rollouts on node workers, which the session starts: `local:N` starts N of them on this machine",
+        "WHERE",
+        read=checked_place,
     )
     # the socket for node workers: `listen` and `advertise` are host and port, `wait` seconds, `tls` files of certificate and key
     node_socket: Mapping[str, Any] = option_group(

@@ -18,7 +18,7 @@ from pytest_agentbench.lib.tls import fingerprint_of
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.nodes.endpoints import is_local_address, loopback_problem
 from pytest_agentbench.rollouts.protocol import NodeTerms
-from pytest_agentbench.runs.node_options import LOCAL
+from pytest_agentbench.runs.node_options import LOCAL, node_place
 from pytest_agentbench.session.settings import Settings
 from pytest_agentbench.suites.suite import PoolSuite
 from pytest_agentbench.tap.protocol import Budgets
@@ -43,8 +43,7 @@ class SessionNodes:
         self._token, self._file = secrets.token_urlsafe(24), directory / TOKEN_FILE
         with os.fdopen(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(f"{self._token}\n")
-        place = settings.nodes
-        self._count = 0 if place is None else place.count
+        self._count = 0 if settings.nodes is None else node_place(settings.nodes).count
         self._slots = -(-concurrency // self._count) if self._count else 0
         self._logs = directory / "nodes"
         self._processes: list[subprocess.Popen[bytes]] = []
