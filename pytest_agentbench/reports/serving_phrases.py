@@ -219,7 +219,7 @@ def goodput(value: GoodputSummary) -> str:
     of = value.good_calls + value.bad_calls
     missed = each_count(value.missed)
     return (
-        f"{value.good_calls} of {of} calls good ({percent(value.attainment)}), "
+        f"{value.good_calls:,} of {of:,} calls good ({percent(value.attainment)}), "
         f"{number(value.goodput_per_s, 2)} good calls/s under {objectives}"
         f"{f'; missed: {missed}' if missed else ''}"
         f"{f'; {unknown} could not be judged' if (unknown := value.unknown_calls) else ''}"

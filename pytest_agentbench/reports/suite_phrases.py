@@ -83,7 +83,7 @@ def rollouts(suite: SuiteResult) -> str:
     how = "all ok" if total and total == suite.rollouts["ok"] else statuses(suite.rollouts)
     source = suite.dataset.label_source
     labels = "" if source == BY_HAND else f"; labels: {source}"
-    return f"{total} rollout{'s' * (total != 1)}{',' if how == 'all ok' else ':'} {how}{labels}"
+    return f"{count(total, 'rollout')}{',' if how == 'all ok' else ':'} {how}{labels}"
 
 
 def retried(suite: SuiteResult) -> str:
@@ -232,12 +232,12 @@ def faulty(triage: Triage) -> str:
 
 def mistakes(triage: Triage) -> str:
     """`missing call 40, bad argument 31, wrong tool 12`: the number of rollouts with each kind of mistake."""
-    return ", ".join(f"{each.kind} {each.rollouts}" for each in triage.kinds)
+    return ", ".join(f"{each.kind} {each.rollouts:,}" for each in triage.kinds)
 
 
 def mistake_share(amount: int, total: int) -> str:
     """`9, 90.0 %`: the number and share of rollouts with a mistake."""
-    return f"{amount}, {percent(amount / total)}"
+    return f"{amount:,}, {percent(amount / total)}"
 
 
 def examples(ids: Sequence[str], detail: str) -> Text:

@@ -44,7 +44,7 @@ def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
         yield Fact(each.suite, say(gate_phrases.comparison, ab, short), TONES.get(each.finding, ""), level=first, until=summary)
     yield Fact("", say(gate_phrases.no_difference, len(comparisons) - len(shown)), level=first, until=summary)
     for name, suite in run.suites.items():
-        yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary)
+        yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary, spare=2)
     for arm in ab.arms:
         yield Fact(arm.name, say(gate_phrases.arm, arm))
         yield Fact("", say(gate_phrases.arm_failure, arm), "bad", level=Level.VERBOSE)

@@ -52,7 +52,7 @@ def _measures(run: Run) -> Iterator[AnyBlock]:
         yield Fact("timings", serving_phrases.RECORDED, level=first, until=summary)
         return
     if not run.ab:
-        yield Fact("speed", say(serving_phrases.speed, performance, run.stopwatch), level=first, until=first)
+        yield Fact("speed", say(serving_phrases.speed, performance, run.stopwatch), level=first, until=first, spare=1)
     for name in LATENCIES:
         if spread := performance.latency(name):
             yield Fact(registry.title_of(name), _median(run.stopwatch, name, spread), level=summary, until=summary)
@@ -79,7 +79,7 @@ def _median(stopwatch: Stopwatch, name: str, spread: LatencySpread) -> Measure:
 def _trouble(run: Run) -> Iterator[AnyBlock]:
     performance, first = run.performance, Level.FIRST_PAGE
     if performance.goodput and not run.backend.is_recorded:
-        yield Fact("goodput", say(serving_phrases.goodput, performance.goodput), level=Level.FULL if run.ab else first)
+        yield Fact("goodput", say(serving_phrases.goodput, performance.goodput), level=Level.FULL if run.ab else first, spare=1)
     yield Fact("failed", say(serving_phrases.failed_calls, performance), "open", level=first, until=first)
     if run.stopwatch.verdict not in (OK, None) and not run.backend.is_recorded:
         yield Fact("timings", say(serving_phrases.timing_trouble, run.stopwatch), _tone(run.stopwatch), level=first, until=first)
