@@ -121,7 +121,7 @@ def _baseline(place: Workplace) -> None:
     place.init("banking")
     data = place.root / "scenarios/banking/banking.json"
     data.write_text(json.dumps(json.loads(data.read_text(encoding="utf-8"))[:10]), encoding="utf-8")
-    place.write("backends/careless.yaml", CARELESS.replace("0.4", "0.8"))
+    place.write("backends/careless.yaml", CARELESS.replace("0.4", "0.9"))
     place.run(*BANKING, "--agentbench-trials=3", ends=ENDS)
     place.run("pytest_agentbench.cli", "baseline", "promote", "latest")
 
