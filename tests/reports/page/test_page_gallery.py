@@ -107,7 +107,9 @@ def test_the_terminal(gallery: Gallery, kind: str, width: int) -> None:
     assert len(lines) <= MOST == 12
     assert re.match(rf"verdict +{run.verdict}\b", lines[0])
     assert [f"reports/{run.id}/report.html", "agentbench show"] == [lines[-2].split()[-1], " ".join(lines[-1].split()[:2])]
-    assert [] == [line for line in lines if columns(line) > width and not re.match(r"(resume|open)? +(pytest|reports/|agentbench show) ", line)]
+    assert [] == [
+        line for line in lines if columns(line) > width and not re.match(r"(resume|open)? +(pytest|reports/|agentbench show) ", line)
+    ]
 
 
 @every_kind
