@@ -93,3 +93,34 @@ def test_the_first_page_of_an_ab_session(project: Project) -> None:
     assert [12, 12] == [suite.rollouts["ok"] for (suite,) in said(report, suite_phrases.rollouts)]
     assert {"shop-good", "shop-bad"} <= {line.split()[0] for line in lines}
     assert [] == [line for line in lines if line.startswith(("scores ", "worst ", "speed "))]
+
+
+#: A plugin that replaces pytest's terminal reporter by one of its own, as pytest-rich does.
+REPLACED = """
+import pytest
+
+class Reporter:
+    def pytest_sessionfinish(self):
+        print("the summary of another reporter")
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    config.pluginmanager.unregister(config.pluginmanager.get_plugin("terminalreporter"))
+    config.pluginmanager.register(Reporter(), "another-reporter")
+"""
+
+
+@pytest.mark.slow
+def test_another_reporter(project: Project) -> None:
+    """If another plugin has replaced pytest's terminal reporter, the section is printed after its output. Without a reporter it is not."""
+    project.suite()
+    project.write("conftest.py", REPLACED)
+
+    replaced = project.run("scenarios/shop").outlines
+    title = next(number for number, line in enumerate(replaced) if line.strip("=") == " agentbench ")
+    place = f"open        reports/{project.directory.name}/report.html"
+    project.write("conftest.py", "")
+    without = project.run("scenarios/shop", "-p", "no:terminal").outlines
+
+    assert ("the summary of another reporter", True) == (replaced[0], place in replaced[title:])
+    assert [] == without
