@@ -36,15 +36,6 @@ MAKE_ROOM = "\x1bD\x1b[A"  # Scrolls if the cursor is on the last row, and moves
 BELOW, BACK, CLEAR_BELOW = "\x1b7\x1b[B\r\x1b[2K", "\x1b8", "\x1b[J"
 
 
-def is_reporter_replaced(config: pytest.Config) -> bool:
-    """Returns whether another plugin, such as pytest-rich, has replaced pytest's terminal reporter. Then no summaries are requested.
-
-    With `-p no:terminal` there is no reporter because the user wants none.
-    """
-    plugins = config.pluginmanager
-    return plugins.get_plugin("terminalreporter") is None and not any(map(plugins.is_blocked, ("terminal", "terminalreporter")))
-
-
 def add_progress(config: pytest.Config, controller: Controller) -> None:
     """Registers the plugins that show progress: on a terminal the progress line (unless a debugger may need it), else lines in the log."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
