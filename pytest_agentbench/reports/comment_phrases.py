@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Sequence
 from datetime import datetime
 
+from pytest_agentbench.gate.needed import Needed
+from pytest_agentbench.records import RolloutKey, suite_of
 from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.comparison_phrases import change
 from pytest_agentbench.reports.document import Code, PageAddress, Text, spans
@@ -20,8 +22,8 @@ NO_RULE = "add a rule or a threshold to suite.yaml, so that the gate can judge"
 
 NOTHING = "nothing"
 
-#: Characters that pytest's -k accepts in a word.
-_WORD = re.compile(r"[\w:+\-.\[\]\\/]+")
+#: Characters that pytest's -k accepts in a word. Others than those of ASCII have another form in the id of a test.
+_WORD = re.compile(r"[\w:+\-.\[\]/]+", re.ASCII)
 
 
 def rules_passed(amount: int) -> str:
@@ -99,11 +101,20 @@ def differences(changes: Sequence[Changed] | None, most: int) -> Text:
     return ("differs from the baseline: ", *texts, f"; {more}" if more else "")
 
 
-def repeat(command: Sequence[str], scenarios: Sequence[str]) -> Text:
-    """Returns the command that runs only some scenarios, or all tests if pytest's -k cannot name one of them."""
-    if scenarios and all(map(_WORD.fullmatch, scenarios)):
-        return ("repeat these scenarios: ", Code(shlex.join([*command, "-k", " or ".join(scenarios)]), "command"))
-    return ("repeat the tests: ", Code(shlex.join(command), "command"))
+def repeat(run: Run, tests: Sequence[RolloutKey]) -> Text:
+    """Returns the command that runs only these tests of a run, or all tests if pytest's -k cannot name one of them.
+
+    The brackets of a test's id are in the expression, because -k also matches parts of names: `banking-1` is a part of `banking-10`.
+    """
+    names: dict[str, list[str]] = {}
+    for key in tests:
+        names.setdefault(key.suite, []).append(f"[{key.id}]")
+    if not names or not all(map(_WORD.fullmatch, (name for each in names.values() for name in each))):
+        return ("repeat the tests: ", Code(shlex.join(run.command), "command"))
+    chosen = {suite: " or ".join(each) for suite, each in names.items()}
+    if len({suite_of(group, suite.variant) for group, suite in run.suites.items()}) > 1:  # Another suite may have the same ids.
+        chosen = {suite: f"{suite} and ({each})" for suite, each in chosen.items()}
+    return ("repeat these scenarios: ", Code(shlex.join([*run.command, "-k", " or ".join(chosen.values())]), "command"))
 
 
 def promote(run: Run) -> Text:
@@ -111,10 +122,12 @@ def promote(run: Run) -> Text:
     return ("if the change is intended: ", Code(f"agentbench baseline promote {run.id} --reason TEXT", "command"))
 
 
-def more_trials(command: Sequence[str]) -> Text:
-    """Returns the command with which an undecided gate gets more trials, until its verdict stands."""
+def more_trials(command: Sequence[str], need: Needed | None) -> Text:
+    """Returns the command that runs the trials which an undecided rule needs. Empty if it needs something else."""
+    if need is None or not need.total:
+        return ""
     words = [word for word in command if not word.startswith("--agentbench-trials=")]
-    return ("run more trials: ", Code(shlex.join([*words, "--agentbench-trials=auto"]), "command"))
+    return ("run that many trials: ", Code(shlex.join([*words, f"--agentbench-trials={need.total}"]), "command"))
 
 
 def resume(command: str) -> Text:

@@ -258,8 +258,8 @@ def what_to_show(run: Run, place: str) -> Text:
 
 
 def files(directory: str) -> Text:
-    """Returns the paths of the report and the data of a run."""
-    return (Code(f"{directory}/report.md", "command"), " (and run.json, rollouts.jsonl)")
+    """`reports/latest/report.html (and report.md, run.json, rollouts.jsonl)`: the page of a run, and the other files beside it."""
+    return (Code(f"{directory}/report.html", "command"), " (and report.md, run.json, rollouts.jsonl)")
 
 
 def imported(run: Run) -> str:

@@ -9,11 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, EXITS, IMPORTED, INTERRUPTED, NO_GATE, SKIPPED
-from pytest_agentbench.gate.rules import QUESTION_KINDS, scenario_thresholds
+from pytest_agentbench.gate.needed import needed
+from pytest_agentbench.gate.rules import scenario_thresholds
+from pytest_agentbench.records import RolloutKey, suite_of
 from pytest_agentbench.reports import comment_phrases, gate_phrases, phrases
 from pytest_agentbench.reports.ci_pages import Pages
 from pytest_agentbench.reports.document import NOWHERE, Fact, Finding, PageAddress, Section, plain, say
 from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.headline import deciding_rules
 from pytest_agentbench.reports.view import failed_tests, ranking_of, suspects, tone, worst_first
 from pytest_agentbench.runs.results import BaselineRun, Changed, RuleResult
 from pytest_agentbench.runs.run_file import Run
@@ -145,7 +148,7 @@ def _to_do(run: Run, fallen: Sequence[Fallen], pages: Pages) -> Iterator[Fact]:
     if run.resume and run.verdict in (EXITS[CANNOT_MEASURE].verdict, EXITS[INTERRUPTED].verdict):
         yield Fact("", say(comment_phrases.resume, run.resume))
     elif run.verdict == FAIL:
-        yield Fact("", say(comment_phrases.repeat, run.command, [each.scenario for each in fallen[:REPEATED]]))
+        yield Fact("", say(comment_phrases.repeat, run, [*_tests_of(run, fallen[:REPEATED])]))
         if run.gate and any(rule.vs_baseline and rule.verdict == FAIL for rule in run.gate.rules):
             yield Fact("", say(comment_phrases.promote, run))
     elif run.verdict == INCONCLUSIVE:
@@ -159,9 +162,18 @@ def _to_do(run: Run, fallen: Sequence[Fallen], pages: Pages) -> Iterator[Fact]:
     yield Fact("", say(comment_phrases.report, run, pages.report))
 
 
+def _tests_of(run: Run, fallen: Sequence[Fallen]) -> Iterator[RolloutKey]:
+    """Yields what the tests of scenarios that fell are about: each of their trials."""
+    for each in fallen:
+        suite = run.suites[each.group]
+        name = suite_of(each.group, suite.variant)
+        yield from (RolloutKey(name, each.scenario, suite.variant, trial) for trial in range(1, max(1, suite.trials) + 1))
+
+
 def _undecided(run: Run) -> Iterator[Fact]:
     rules = [rule for rule in run.gate.rules if rule.verdict == INCONCLUSIVE] if run.gate else []
-    reasons = dict.fromkeys(rule.reason for rule in rules if rule.reason)
+    reasons = dict.fromkeys(map(gate_phrases.reason, rules))
     yield from (Fact("", reason) for reason in [*reasons][:MOST])
-    if any(not rule.reason and rule.kind in QUESTION_KINDS for rule in rules):
-        yield Fact("", say(comment_phrases.more_trials, run.command))
+    for need in (needed(rule, run) for rule in deciding_rules(run)[:1]):
+        yield Fact("", say(gate_phrases.needs, need))
+        yield Fact("", say(comment_phrases.more_trials, run.command, need))
