@@ -129,11 +129,8 @@ def more_trials(command: Sequence[str], need: Needed | None) -> Text:
     """
     if need is None or not need.total:
         return ""
-    words = [word for word in command if not word.startswith("--agentbench-trials=")]
-    return (
-        f"a new run with all {need.total} trials of each scenario: ",
-        Code(shlex.join([*words, f"--agentbench-trials={need.total}"]), "command"),
-    )
+    words = [*(word for word in command if not word.startswith("--agentbench-trials=")), f"--agentbench-trials={need.total}"]
+    return (f"a new run with all {need.total} trials of each scenario: ", Code(shlex.join(words), "command"))
 
 
 def resume(command: str) -> Text:
