@@ -26,7 +26,7 @@ from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.run_file import FILE, Run, read_run, write_run
 from pytest_agentbench.runs.sessions import find_resumable
 from pytest_agentbench.tap.dialects import DIALECTS
-from tests.example import EXAMPLE, PICTURES, REPORTS, main, write_pages
+from tests.example import EXAMPLE, PICTURES, REPORTS, run_command, write_pages
 from tests.made_runs import run_directory
 from tests.project import PLACE, ROOT
 from tests.report_page import data_of
@@ -157,6 +157,6 @@ def test_words_of_the_command(word: str, status: int) -> None:
     before = (EXAMPLE / "run.json").stat().st_mtime_ns
 
     with pytest.raises(SystemExit) as ending:
-        main([word])
+        run_command([word])
 
     assert (status, before) == (ending.value.code, (EXAMPLE / "run.json").stat().st_mtime_ns)
