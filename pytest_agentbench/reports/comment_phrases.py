@@ -137,11 +137,14 @@ def promote(run: Run) -> Text:
 
 
 def more_trials(command: Sequence[str], need: Needed | None) -> Text:
-    """Returns the command that runs the trials which an undecided rule needs. Empty if it needs something else."""
+    """Returns the command of a new run with all trials that an undecided rule needs. Empty if it needs something else.
+
+    Adding trials to the same run would be another look at the same data, for which the error rate of the verdict does not allow.
+    """
     if need is None or not need.total:
         return ""
-    words = [word for word in command if not word.startswith("--agentbench-trials=")]
-    return ("run that many trials: ", Code(shlex.join([*words, f"--agentbench-trials={need.total}"]), "command"))
+    words = [*(word for word in command if not word.startswith("--agentbench-trials=")), f"--agentbench-trials={need.total}"]
+    return (f"a new run with all {need.total} trials of each scenario: ", Code(shlex.join(words), "command"))
 
 
 def resume(command: str) -> Text:
