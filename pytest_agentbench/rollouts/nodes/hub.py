@@ -49,9 +49,11 @@ from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
 from pytest_agentbench.rollouts.protocol import NodeTerms, PoolSettings, ShowUser
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptBegun, LabelReleased
 from pytest_agentbench.runs.journal import rollout_of
+from pytest_agentbench.runs.nodes import NodeCpu
 
 MOST_FAILURES = 3  # infra_errors in a row at one node worker, while others have none, after which it gets no more rollouts
 MOST_LOSSES = 3  # node workers that may be lost while the same rollout runs, after which it ends as infra_error
+NOTES = 10  # calls of `Silence.is_too_long` between two notes of the state of a node worker
 GOODBYE = 5.0  # seconds that node workers get to end when the session ends
 
 
@@ -126,6 +128,7 @@ class Hub:
 
     async def _watch(self) -> None:
         """Sends `Tick` to all node workers once a second, and gives up those that are silent. Runs until it is cancelled."""
+        ticks = itertools.count(1)
         while True:
             await asyncio.sleep(PERIOD)
             for node in [*self._nodes.values()]:
@@ -133,6 +136,9 @@ class Hub:
                     await self._lose(node, f"nothing has come from it for {node.silence.seconds:.0f} s")
                 else:
                     node.send(Tick(time.monotonic_ns()))
+            if next(ticks) % NOTES == 0:
+                for node in self._ready:
+                    self._link.tell(node.record(self._settings.session))
             self._stop_without_nodes()
 
     def _stop_without_nodes(self) -> None:
@@ -193,7 +199,7 @@ class Hub:
             "install the same version of pytest-agentbench on both"
         )
 
-    async def _handle(self, node: JoinedNode, message: FromNode, body: bytes) -> None:  # noqa: C901 - one branch for each message
+    async def _handle(self, node: JoinedNode, message: FromNode, body: bytes) -> None:  # noqa: C901, PLR0912 - one branch for each message
         now = time.monotonic_ns()
         match message:
             case Tock(pool_ns, node_ns):
@@ -220,7 +226,11 @@ class Hub:
                 self._show(f"node worker {node.shown}: {sentence}")
             case Leaving(reason):
                 await self._lose(node, reason)
-            case NodeSample() | Join():
+            case NodeSample(lag_ms, cpu):
+                node.lag_ms = max(node.lag_ms or 0.0, lag_ms)
+                if any(cpu.values()):
+                    self._link.tell(NodeCpu(self._settings.session, node.name, node.clock.place_cpu(cpu)))
+            case Join():
                 pass
 
     async def _send_point(self, node: JoinedNode) -> None:
@@ -251,6 +261,7 @@ class Hub:
         node.pointed, node.connect_ms = answer.number, answer.connect_ms
         if is_new:
             self._show(f"node worker {node.shown} has joined, {node.join.slots} slots")
+            self._link.tell(node.record(self._settings.session))
             await self._share_anew()
         await self._update()
 
@@ -262,6 +273,7 @@ class Hub:
         line, *lines = body.split(b"\n")
         rollout = dataclasses.replace(node.clock.place(rollout_of(line)), node=node.name)
         self._addresses.add_lines(lease.key, lines)
+        node.attempts += 1
         node.failures = node.failures + 1 if rollout.status == "infra_error" else 0
         if message.interrupted:
             lease.ended.set_exception(self._interruption(lease, rollout))
@@ -283,6 +295,9 @@ class Hub:
         node.writer.transport.abort()
         open_leases = [lease for lease in node.leases.values() if not lease.ended.done()]
         reason = f"the node worker {node.shown} was lost: {why}"
+        node.lost = len(open_leases)
+        if node.pointed:
+            self._link.tell(node.record(self._settings.session, None if self._ending else why))
         for lease in open_leases:
             rollout = Rollout(
                 *lease.key,
