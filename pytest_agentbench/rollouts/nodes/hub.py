@@ -19,7 +19,7 @@ from pytest_agentbench.lib.tls import server_context
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts.nodes import suite_files
 from pytest_agentbench.rollouts.nodes.endpoints import for_nodes, is_local_address
-from pytest_agentbench.rollouts.nodes.joined_node import JoinedNode, Lease
+from pytest_agentbench.rollouts.nodes.joined_node import AttemptLease, JoinedNode
 from pytest_agentbench.rollouts.nodes.protocol import (
     FROM_NODE,
     ROLE,
@@ -283,7 +283,7 @@ class Hub:
             node.send(NotAdmitted(f"{node.failures} rollouts in a row have failed there alone", again=False))
             await self._lose(node, f"{node.failures} rollouts in a row have failed there alone: {rollout.reason}")
 
-    def _interruption(self, lease: Lease, rollout: Rollout) -> Exception:
+    def _interruption(self, lease: AttemptLease, rollout: Rollout) -> Exception:
         """Returns the exception that makes the scheduler repeat an attempt. Counts it, and ends the rollout if that happens too often."""
         self._losses[lease.key] += 1
         return Interrupted(rollout)

@@ -16,7 +16,7 @@ from pytest_agentbench.runs.nodes import NodeRecord, local_time
 
 
 @dataclass
-class Lease:
+class AttemptLease:
     """The permission of a node worker to make one attempt of one rollout."""
 
     number: int
@@ -36,7 +36,7 @@ class JoinedNode:
     silence: Silence
     in_clear: bool  # whether others can read its connection
     clock: NodeClock = field(default_factory=NodeClock)
-    leases: dict[int, Lease] = field(default_factory=dict)
+    leases: dict[int, AttemptLease] = field(default_factory=dict)
     has_joined: bool = False  # whether its processes serve
     pointed: int = 0  # number of the last `PointNode` that it has confirmed
     failures: int = 0  # infra_errors since the last attempt that was not one
@@ -87,9 +87,11 @@ class JoinedNode:
     def send(self, message: ToNode, body: bytes = b"") -> None:
         self.writer.write(wire.pack(message, body))
 
-    def give(self, number: int, key: RolloutKey) -> Lease:
+    def give(self, number: int, key: RolloutKey) -> AttemptLease:
         """Returns a new lease, which the caller has to send."""
-        self.leases[number] = lease = Lease(number, key, time.time(), time.monotonic_ns(), asyncio.get_running_loop().create_future())
+        self.leases[number] = lease = AttemptLease(
+            number, key, time.time(), time.monotonic_ns(), asyncio.get_running_loop().create_future()
+        )
         return lease
 
     def note_label(self, message: AddressOpened | AddressClosed | LabelReleased) -> None:
