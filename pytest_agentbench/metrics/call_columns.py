@@ -96,6 +96,9 @@ def columns() -> tuple[FrameColumn[Any], ...]:
 _BEFORE_METRICS: tuple[FrameColumn[Any], ...] = (
     *PLACE,
     FrameColumn("session", "count", "number of the session, counted from 1", lambda row: row.attempt.session),
+    FrameColumn(
+        "node", "text", "node worker that made the attempt; empty for the machine of the session", lambda row: row.attempt.node or None
+    ),
     FrameColumn("attempt", "count", "number of the attempt at the rollout, counted from 1", lambda row: row.attempt.attempt),
     FrameColumn(
         "role", "text", "role that made the call: empty for the agent itself, `judge`, or a role of the suite", lambda row: row.call.role

@@ -121,6 +121,9 @@ def columns() -> tuple[FrameColumn[Any], ...]:
 _BEFORE_METRICS: tuple[FrameColumn[Any], ...] = (
     *PLACE,
     FrameColumn("session", "count", "number of the session, counted from 1", lambda row: row.rollout.session),
+    FrameColumn(
+        "node", "text", "node worker that made the last attempt; empty for the machine of the session", lambda row: row.rollout.node or None
+    ),
     FrameColumn("cluster", "text", "cluster of the scenario", lambda row: row.rollout.cluster),
     FrameColumn("status", "text", "status of the rollout", lambda row: row.rollout.status),
     FrameColumn("reason", "text", "reason for a status other than `ok`", lambda row: row.rollout.reason or None),

@@ -1,6 +1,7 @@
 """Frozen records of rollouts: their calls, times, answers and scores. All other packages use them.
 
-Fields that end in `_ns` are values of `time.monotonic_ns()` on this machine, so only differences between them have a meaning.
+Fields that end in `_ns` are stamps, which are values of `time.monotonic_ns()` on one machine, or lengths of time (`Stamp`, `Nanoseconds`).
+Only differences between stamps have a meaning. All stamps of a run's session are on the clock of the machine on which pytest runs.
 """
 
 from pytest_agentbench.records.call import (
@@ -18,6 +19,8 @@ from pytest_agentbench.records.call import (
     Json,
     KeptCall,
     LLMCall,
+    Nanoseconds,
+    Stamp,
     ToolCall,
     kept_calls,
     split_calls,
@@ -66,11 +69,13 @@ __all__ = [
     "Json",
     "KeptCall",
     "LLMCall",
+    "Nanoseconds",
     "Program",
     "Rollout",
     "RolloutKey",
     "Scale",
     "Score",
+    "Stamp",
     "ToolCall",
     "Verification",
     "arm_of",

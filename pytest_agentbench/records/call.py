@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 Json = dict[str, Any]
 
@@ -14,6 +14,13 @@ OPEN = {"open": True}
 
 #: Metadata of a field whose value is often equal in many records; `codec` writes each value only once.
 SHARED = {"shared": True}
+
+#: A point in time: `time.monotonic_ns()` of the machine that took it, or 0 if it was not measured.
+#: Records of node workers (processes on other machines) are moved to the clock of the session by adding a number to all their stamps.
+Stamp: TypeAlias = Annotated[int, "stamp"]
+
+#: A length of time in nanoseconds. It is the same on all clocks. Every field whose name ends in `_ns` is a Stamp or a Nanoseconds.
+Nanoseconds: TypeAlias = Annotated[int, "nanoseconds"]
 
 #: The greatest number of trials per scenario that a session accepts. A larger number is taken for a typing error.
 MOST_TRIALS = 1000
@@ -100,10 +107,10 @@ ERROR_KINDS = {
 class Chunk(NamedTuple):
     """One event of a streamed answer, with the time at which it arrived at the tap (the recording proxy)."""
 
-    at_ns: int  # arrival, monotonic nanoseconds
+    at_ns: Stamp  # arrival, monotonic nanoseconds
     kind: str  # content of the event: role | content | reasoning | tool_call | finish | usage | other
     own_stamp: bool = True  # whether the timestamp is its own; False if a later event of the same read has it too
-    lag_ns: int | None = None  # nanoseconds it waited in the kernel until the tap read it; None for user-space timestamps
+    lag_ns: Nanoseconds | None = None  # nanoseconds it waited in the kernel until the tap read it; None for user-space timestamps
     tokens: int | None = None  # completion tokens up to this event; None if the server does not count them in each event
 
 
@@ -121,8 +128,8 @@ class ToolCall:
     refusal: str = ""  # message to the model with which the tool refused a valid call; empty if it did not
     injected: bool = False  # whether the refusal was caused by [`error_rate`](tools.md#canned-answers) in suite.yaml
     user_turn: int = 1  # number of the user message that it answers, counted from 1
-    started_ns: int | None = None  # start, monotonic nanoseconds; None if it was not measured
-    ended_ns: int | None = None  # end, monotonic nanoseconds; None if it was not measured, or if the call did not end
+    started_ns: Stamp | None = None  # start, monotonic nanoseconds; None if it was not measured
+    ended_ns: Stamp | None = None  # end, monotonic nanoseconds; None if it was not measured, or if the call did not end
 
     @property
     def ran(self) -> bool:
@@ -147,11 +154,11 @@ class LLMCall:
     Metrics such as TTFT and ITL are not stored. `metrics/timings` computes them from the timestamps.
     """
 
-    received_ns: int  # when the tap had the whole request, monotonic nanoseconds
-    sent_ns: int | None  # when the last byte of the request was sent to the backend, monotonic nanoseconds; None if it was not sent
-    ended_ns: int  # when the answer was complete or the call failed, monotonic nanoseconds
+    received_ns: Stamp  # when the tap had the whole request, monotonic nanoseconds
+    sent_ns: Stamp | None  # when the last byte of the request was sent to the backend, monotonic nanoseconds; None if it was not sent
+    ended_ns: Stamp  # when the answer was complete or the call failed, monotonic nanoseconds
     chunks: tuple[Chunk, ...] = ()  # events of the answer, in the order of arrival
-    called_ns: int | None = None  # when the agent made the call, monotonic nanoseconds; None if its client did not report it
+    called_ns: Stamp | None = None  # when the agent made the call, monotonic nanoseconds; None if its client did not report it
     dialect: str = ""  # API: chat | completions | responses | messages; empty for any other request
     streamed: bool = False  # whether the agent requested a stream
     upgraded: bool = False  # whether the tap requested a stream and assembled one answer from it
@@ -171,7 +178,7 @@ class LLMCall:
     error: str = ""  # one sentence on the failure; empty if the call succeeded
     retry_after_s: float | None = None  # seconds to wait, from the header of a 429 or 5xx; None without that header
     stamp: str = "user"  # source of the chunk timestamps: user | kernel
-    held_ns: int = 0  # nanoseconds that a rate limit delayed the request, between `received_ns` and `sent_ns`
+    held_ns: Nanoseconds = 0  # nanoseconds that a rate limit delayed the request, between `received_ns` and `sent_ns`
     repeats: int = 0  # idle connections that the backend had closed when the request was to be sent; it was sent once
     response_id: str | None = None  # id of the answer, which is also in the logs of the server; None if it contains none
     server: Json | None = None  # data of the server: `worker_id` and `timing` of Dynamo, or `timing` of ThunderAgent; None if it sends none

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from pytest_agentbench.errors import NoScore, ScorerFailed
-from pytest_agentbench.records.call import Json, LLMCall, ToolCall
+from pytest_agentbench.records.call import Json, LLMCall, Stamp, ToolCall
 
 BETTER = ("higher", "lower")
 
@@ -175,8 +175,8 @@ class Verification:
     exit_code: int | None = None  # exit code of the verifier, for information; None if it was killed
     output: str = ""  # output of the verifier, shortened in the middle
     first_failure: str = ""  # name of the first check that failed; empty if the verifier reports none
-    started_ns: int = 0  # start, monotonic nanoseconds
-    ended_ns: int = 0  # end, monotonic nanoseconds
+    started_ns: Stamp = 0  # start, monotonic nanoseconds
+    ended_ns: Stamp = 0  # end, monotonic nanoseconds
     sandbox: str = ""  # kind of sandbox, with limits that it could not enforce: `docker`, or `docker, where ...`
     skipped: str = ""  # name of the first skipped check, or the number of skipped checks; empty if the verifier reports none
     mode: str = "shared"  # `separate` if the verifier had its own sandbox, `shared` if it ran in the sandbox of the agent
@@ -212,8 +212,8 @@ class Draft:
     accepted: bool = False  # whether the judge accepted the draft
     chosen: bool = False  # whether this draft is the result of the rollout
     scores: Mapping[str, Score] = field(default_factory=dict)  # name -> score
-    started_ns: int = 0  # start, monotonic nanoseconds
-    ended_ns: int = 0  # end, monotonic nanoseconds
+    started_ns: Stamp = 0  # start, monotonic nanoseconds
+    ended_ns: Stamp = 0  # end, monotonic nanoseconds
 
 
 @dataclass(frozen=True)
@@ -221,8 +221,8 @@ class Program:
     """One run of the program of a command agent."""
 
     exit_code: int  # exit code; below 0 the number of the signal that ended the program
-    started_ns: int  # start, monotonic nanoseconds
-    ended_ns: int  # end, monotonic nanoseconds
+    started_ns: Stamp  # start, monotonic nanoseconds
+    ended_ns: Stamp  # end, monotonic nanoseconds
     cpu_s: float  # CPU seconds of all its processes
     peak_mib: float  # peak memory of its largest process, MiB
 
@@ -235,10 +235,11 @@ class Attempt:
     status: str  # [status](metrics.md#status) of the attempt
     reason: str = ""  # reason for a status other than `ok`
     session: int = 1  # number of the session, counted from 1; times of different sessions cannot be compared
-    started_ns: int = 0  # start, monotonic nanoseconds
-    ended_ns: int = 0  # end, monotonic nanoseconds
+    started_ns: Stamp = 0  # start, monotonic nanoseconds
+    ended_ns: Stamp = 0  # end, monotonic nanoseconds
     calls: tuple[LLMCall, ...] = ()  # calls that the timings include: to the backend under test, except those of judges
     other_calls: tuple[LLMCall, ...] = ()  # calls of judges, and calls to other endpoints
+    node: str = ""  # [node worker](nodes.md) that made the attempt, such as `w3`; empty for the machine of the session
 
 
 @dataclass(frozen=True)
@@ -262,9 +263,10 @@ class Rollout:
     cluster: str | None = None  # cluster of the scenario, whose scenarios are not independent; None if the data have no clusters
     attempt: int = 1  # number of the last attempt, counted from 1
     earlier_attempts: tuple[Attempt, ...] = ()  # the attempts before the last one, also of earlier sessions
+    node: str = ""  # [node worker](nodes.md) that made the last attempt, such as `w3`; empty for the machine of the session
     started_at: float = 0.0  # start of the last attempt in seconds since 1970, for display only
-    started_ns: int = 0  # start of the last attempt, monotonic nanoseconds
-    ended_ns: int = 0  # end of the last attempt, monotonic nanoseconds
+    started_ns: Stamp = 0  # start of the last attempt, monotonic nanoseconds
+    ended_ns: Stamp = 0  # end of the last attempt, monotonic nanoseconds
     calls: tuple[LLMCall, ...] = ()  # calls of the last attempt that the timings include: to the backend under test, except those of judges
     # other calls of the last attempt, which no timing includes: calls to other endpoints, and calls of judges (of the agent and of scorers)
     other_calls: tuple[LLMCall, ...] = ()
@@ -301,7 +303,7 @@ class Rollout:
     def attempts(self) -> tuple[Attempt, ...]:
         """All attempts, the last one included."""
         times = (self.session, self.started_ns, self.ended_ns)
-        return (*self.earlier_attempts, Attempt(self.attempt, self.status, self.reason, *times, self.calls, self.other_calls))
+        return (*self.earlier_attempts, Attempt(self.attempt, self.status, self.reason, *times, self.calls, self.other_calls, self.node))
 
     @property
     def all_calls(self) -> tuple[LLMCall, ...]:

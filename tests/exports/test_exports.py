@@ -60,6 +60,7 @@ FULL = replace(
     trial=2,
     content={"scenario": "0" * 16, "agent": "1" * 16, "prompts": "2" * 16, "backend": "3" * 16, "scorers": {}},
     cluster="lamps",
+    node="w3",
     attempt=2,
     earlier_attempts=(Attempt(1, "infra_error", "no connection", 1, START - 10, START - 5),),
     calls=(CALL, *BOUGHT.calls[1:]),
