@@ -82,8 +82,6 @@ class Door:
             if task := asyncio.current_task():
                 self._handshakes.pop(task, None)
         try:
-            if writer.is_closing():  # The connection was lost during the handshake, and the reader would never learn of it.
-                return
             with suppress(EOFError, ConnectionError):
                 hello = await self._introductions.hello(reader, writer)
                 if hello is not None and hello.role == self._role:
