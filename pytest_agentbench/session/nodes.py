@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.lib.process import child_environment, ended_within
-from pytest_agentbench.lib.tls import fingerprint_of
+from pytest_agentbench.lib.tls import fingerprint_of, server_context
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.nodes.endpoints import is_local_address, loopback_problem
 from pytest_agentbench.rollouts.protocol import NodeTerms
@@ -35,7 +35,9 @@ class SessionNodes:
     def __init__(
         self, settings: Settings, suites: Mapping[str, PoolSuite], directory: Path, concurrency: int, budgets: Budgets, log: NodeLog
     ) -> None:
-        """Opens the socket and writes the token's file. Raises pytest.UsageError if the address cannot be used."""
+        """Opens the socket and writes the token's file. Raises pytest.UsageError if address or certificate cannot be used."""
+        if settings.node_socket["tls"] is not None:
+            server_context(*settings.node_socket["tls"])  # Raises an error here instead of in the pool.
         host, port = settings.node_socket["listen"] or ("127.0.0.1", 0)
         try:
             self._listener = socket.create_server((host, port), backlog=BACKLOG, family=socket.AF_INET6 if ":" in host else socket.AF_INET)

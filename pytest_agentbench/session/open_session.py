@@ -131,7 +131,10 @@ def open_session(setup: Setup) -> OpenSession:
     nodes = None
     if setup.settings.uses_nodes:
         node_log = NodeLog(run.directory, number, hooks.redacted, notices.put)
-        nodes = SessionNodes(setup.settings, pool_settings.suites, run.directory, setup.concurrency, budgets, node_log)
+        try:
+            nodes = SessionNodes(setup.settings, pool_settings.suites, run.directory, setup.concurrency, budgets, node_log)
+        except ConfigError as error:
+            raise pytest.UsageError(str(error)) from error
     services = Services(
         setup.backend,
         folder_of(run.directory, number),
