@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
 import pytest
 import yaml  # noqa: F401  # the same
-from hypothesis import HealthCheck, settings
 
 from pytest_agentbench.reports.ci import DETECTED
 from tests import certificates as certificate_files
@@ -22,9 +21,19 @@ from tests.project import Project
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-#: The duration of an example on a busy machine does not depend on the code.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+# pytest also loads this file to report a path that does not exist, which has to work after `make bench` alone.
+try:
+    from hypothesis import HealthCheck, settings
+except ModuleNotFoundError:
+
+    def pytest_pycollect_makemodule() -> None:
+        """Makes tests of this folder a collection error of one sentence."""
+        raise pytest.Collector.CollectError("the packages that the project's own tests need are not installed; run `make test`")
+
+else:
+    # The duration of an example on a busy machine does not depend on the code.
+    settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("untimed")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_agentbench.lib.process import child_environment
@@ -67,6 +69,15 @@ def _keep(run: Path, project: Path, directory: Path) -> None:
         shutil.copy(run / FOLDER / picture, directory / FOLDER)
 
 
-if __name__ == "__main__":
-    (write_pages if sys.argv[1:] == ["pages"] else make)(EXAMPLE)
+def run_command(words: Sequence[str]) -> None:
+    """Makes the run again, or only its pages."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="python -m tests.example", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("run", "pages"), default="run", help="run: the run with its pages (default)")
+    what = parser.parse_args(words).what
+    (write_pages if what == "pages" else make)(EXAMPLE)
     sys.stdout.write(f"wrote {os.path.relpath(EXAMPLE)}\n")
+
+
+if __name__ == "__main__":
+    run_command(sys.argv[1:])

@@ -10,6 +10,7 @@ from pathlib import Path
 from pytest_agentbench.backends.telemetry.engine_stats import Looks
 from pytest_agentbench.cli.gate import Options, suites_of
 from pytest_agentbench.gate.ab import SuiteInArms
+from pytest_agentbench.gate.baselines import FOLDER as BASELINES
 from pytest_agentbench.lib.codec import plain, read
 from pytest_agentbench.metrics.performance import CpuShares, objectives_of, stopwatch_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
@@ -100,7 +101,8 @@ def rebuild(directory: Path) -> Run:
     if inputs.arms:
         run = replace(run, ab=compare_arms(run, journal, _in_arms(suites), inputs.arms))
     settings = run.settings
-    asking = Options(settings.gate, settings.baseline, directory.parent, settings.verdict, settings.thresholds, settings.ab)
+    reports = directory if (directory / BASELINES).is_dir() else directory.parent  # an archive has the baselines in the run's directory
+    asking = Options(settings.gate, settings.baseline, reports, settings.verdict, settings.thresholds, settings.ab)
     gate = make_gate([*suites_of(run)], asking)
     return replace(run, gate=gate.judge(run, journal.trials, inputs.tests_below)) if gate else run
 

@@ -112,6 +112,62 @@ def black_box(place: Workplace) -> Path:
     return place.latest
 
 
+CARELESS = "kind: embedded\npolicy: careless\nerror_rate: 0.4\n"
+AGAINST_BASELINE = (*BANKING, "--agentbench-trials=3", "--agentbench-concurrency=2", "--agentbench-gate=tsq.mean >= -0.15 vs baseline")
+
+
+def _baseline(place: Workplace) -> None:
+    """Writes a suite of ten scenarios and an engine that gets tool calls wrong, and makes a run of the usual engine the baseline."""
+    place.init("banking")
+    data = place.root / "scenarios/banking/banking.json"
+    data.write_text(json.dumps(json.loads(data.read_text(encoding="utf-8"))[:10]), encoding="utf-8")
+    place.write("backends/careless.yaml", CARELESS.replace("0.4", "0.9"))
+    place.run(*BANKING, "--agentbench-trials=3", ends=ENDS)
+    place.run("pytest_agentbench.cli", "baseline", "promote", "latest")
+
+
+def passing(place: Workplace) -> Path:
+    """A run that is as good as its baseline, so that the gate passes."""
+    _baseline(place)
+    place.run(*AGAINST_BASELINE)
+    return place.latest
+
+
+def failing(place: Workplace) -> Path:
+    """A run with an engine that gets tool calls wrong, so that the gate fails against the baseline of another engine."""
+    _baseline(place)
+    place.run(*AGAINST_BASELINE, "--agentbench-backend=careless", ends=(1,))
+    return place.latest
+
+
+def all_errors(place: Workplace) -> Path:
+    """A run in which each request fails with the status 500, so that no rollout is measured."""
+    place.init("banking")
+    place.write("backends/answers.yaml", json.dumps([{"status": 500}]))
+    place.write("backends/scripted.yaml", "kind: embedded\npolicy: script\nscript: answers.yaml\n")
+    place.run(*BANKING, "--agentbench-limit=4", "--agentbench-backend=scripted", "--agentbench-retries=0", ends=(6,))
+    return place.latest
+
+
+def limits(place: Workplace) -> Path:
+    """A run in which two of six rollouts end at a limit, the number of calls of a rollout."""
+    place.init("banking")
+    endless: list[Json] = [
+        {"match": {"contains": asks(place, number)}, "tool_calls": [{"name": "get_account_balance", "arguments": {}}]} for number in (1, 4)
+    ]
+    _scripted(place, *endless)
+    place.run(*BANKING, "--agentbench-limit=6", "--agentbench-backend=scripted", "--agentbench-set=limits.calls=3", ends=ENDS)
+    return place.latest
+
+
+def five_trials(place: Workplace) -> Path:
+    """A run with five trials of each of four scenarios, whose scores differ between trials."""
+    place.init("banking")
+    place.write("backends/careless.yaml", CARELESS)
+    place.run(*BANKING, "--agentbench-limit=4", "--agentbench-trials=5", "--agentbench-backend=careless", ends=ENDS)
+    return place.latest
+
+
 DOCUMENTS = {
     "lamp": "Brass lamps were made in the workshops of the old town, where smiths hammered sheets of brass into shades and stands for oil.",
     "whale": "Blue whales feed on krill, tiny crustaceans of cold oceans, and swallow several tonnes of them on each day of summer.",
@@ -220,6 +276,11 @@ MADE: Mapping[str, Callable[[Workplace], Path | Files]] = {
     "black_box": black_box,
     "retries": retries,
     "dead_engine": dead_engine,
+    "passing": passing,
+    "failing": failing,
+    "all_errors": all_errors,
+    "limits": limits,
+    "five_trials": five_trials,
     "hle": hle,
     "terminal": terminal,
     "imported": imported,

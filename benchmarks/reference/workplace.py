@@ -12,7 +12,9 @@ from pathlib import Path
 from benchmarks.reference.rebuild import inputs_of, write_inputs
 from benchmarks.reference.views import rounded
 from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
+from pytest_agentbench.gate.baselines import FOLDER as BASELINES
 from pytest_agentbench.lib.checked_lines import opened, sealed
+from pytest_agentbench.lib.kept_values import FILE as MESSAGES
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.records import suite_of
 from pytest_agentbench.runs.journal import FILE as JOURNAL
@@ -74,10 +76,17 @@ class Workplace:
         run = read_run(directory)
         write_inputs(inputs_of(run, questions_of(run)), directory)
         kept = [directory / "facts.json", *sorted(directory.rglob(SAMPLES))]
-        files = {str(file.relative_to(directory)): self.without_places(file.read_text(encoding="utf-8")).encode() for file in kept}
+        kept += sorted((directory.parent / BASELINES).glob("*.jsonl")) if run.gate and run.gate.baselines else []
+        files = {self._stored_name(file, directory): self.without_places(file.read_text(encoding="utf-8")).encode() for file in kept}
         lines = (opened(line).decode() for line in (directory / JOURNAL).read_bytes().splitlines())
         journal = b"".join(sealed(self.without_places(line).encode()) + b"\n" for line in lines)
-        return {**files, JOURNAL: journal}
+        messages = directory / MESSAGES  # as it is: the ids of its lines are hashes of their texts
+        return {**files, JOURNAL: journal, **({MESSAGES: messages.read_bytes()} if messages.is_file() else {})}
+
+    @staticmethod
+    def _stored_name(file: Path, directory: Path) -> str:
+        """Returns the path of an input in its archive. Baselines, which are beside the run directory, are in it there."""
+        return str(file.relative_to(directory if file.is_relative_to(directory) else directory.parent))
 
     def run_json(self, directory: Path) -> bytes:
         """Returns run.json as the session wrote it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,22 @@ def make_agent(settings: Json, folder: Path) -> Agent:
         raise ConfigError(f"agent: {kind!r} needs a method `run(self, scenario, llm, tools)`; it is of type {type(agent).__name__}")
     check_takes(f"agent: {kind!r}: its method `run`", agent.run, RUN_PARAMETERS)
     return agent
+
+
+def paths_of(settings: Any, folder: Path) -> Iterator[str]:
+    """Yields the paths relative to the suite's folder that a built-in agent, and those that it wraps, have as options.
+
+    `settings` is the agent's kind or its settings.
+    """
+    settings = {"kind": settings} if isinstance(settings, str) else settings
+    kind = settings.get("kind") if isinstance(settings, dict) else None
+    if not isinstance(kind, str) or is_import_path(kind):
+        return
+    for name, metadata in _options(load_agent(kind, folder)).items():
+        if metadata.get("path") and name in settings:
+            yield str(settings[name])
+        elif metadata.get("agent") and name in settings:
+            yield from paths_of(settings[name], folder)
 
 
 def _is_function(agent_type: object) -> bool:

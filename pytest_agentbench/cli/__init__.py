@@ -51,6 +51,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "weights": "pytest_agentbench.cli.weights:add",
         "cassette": "pytest_agentbench.cli.cassette:add",
         "retriever": "pytest_agentbench.cli.retriever:add",
+        "worker": "pytest_agentbench.cli.worker:add",
     },
     "tools": {
         "import": "pytest_agentbench.cli.imports:add",

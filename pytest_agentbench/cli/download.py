@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from pytest_agentbench.cli.sessions import run_session
 from pytest_agentbench.errors import ConfigError
 
 SUITE = "openthoughts"
-BACKENDS = ("--agentbench-backend", "--agentbench-ab")  # options that choose the measured server
 
 
 def add(commands: Any) -> None:
@@ -117,7 +117,25 @@ def agent_words(options: argparse.Namespace) -> list[str]:
         return []
     config = read_agent_config(options.agent)
     words = ["--agentbench-set", f"agent.config={options.agent.absolute()}"]
-    if any(word.startswith(BACKENDS) for word in options.rest) or not config.api_base:
+    if not config.api_base or _choose_server(options.rest):
         return words  # the session that starts a backend checks it
     run_check(argparse.Namespace(name=None, agent=options.agent))
     return [*words, f"--agentbench-backend={config.api_base}"]
+
+
+def _choose_server(rest: Sequence[str]) -> bool:
+    """Returns whether arguments for pytest choose the measured server: a backend, or arms that are backends.
+
+    The answer is also True for arguments that pytest will refuse.
+    """
+    from pytest_agentbench.suites.arms import BACKEND, parse_arms
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--agentbench-backend")
+    parser.add_argument("--agentbench-ab", default="")
+    try:
+        chosen, _ = parser.parse_known_args(rest)
+        arms = parse_arms(chosen.agentbench_ab)
+    except (argparse.ArgumentError, ValueError):
+        return True
+    return chosen.agentbench_backend is not None or any(arm.kind == BACKEND for arm in arms)

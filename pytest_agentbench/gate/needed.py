@@ -20,6 +20,7 @@ class Needed:
     """What a rule needs for a verdict, if the value that was measured does not change. At least one of the numbers is not 0."""
 
     trials: int = 0  # further trials of each scenario
+    total: int = 0  # trials of each scenario with these; 0 if no further ones are needed, or if no number is enough
     scenarios: int = 0  # further scenarios
     rollouts: int = 0  # further rollouts: all of these together; 0: no number is enough
     minutes: float | None = None  # duration of these rollouts at the speed of the run; None if the speed is unknown
@@ -32,7 +33,7 @@ def needed(rule: RuleResult, run: Run) -> Needed | None:
     scenarios = len(suite.scenarios) if suite else 0
     if rule.verdict != INCONCLUSIVE or suite is None or not scenarios or run.backend.is_recorded:
         return None
-    trials = max(1, round(sum(suite.rollouts.values()) / scenarios))
+    trials = max(1, suite.trials)
     if missing := _unmeasured_scenarios(rule, scenarios, suite.dataset.size):
         return _with_time(run, Needed(scenarios=missing, rollouts=missing * trials))
     factor = _factor(rule)
@@ -45,7 +46,8 @@ def needed(rule: RuleResult, run: Run) -> Needed | None:
     total = trials_that_narrow(factor, trials, base)
     if total is None:
         return Needed(trials=MOST_TRIALS, baseline=True)
-    return _with_time(run, Needed(trials=total - trials, rollouts=(total - trials) * scenarios if total <= MOST_TRIALS else 0))
+    more, enough = total - trials, total <= MOST_TRIALS
+    return _with_time(run, Needed(trials=more, total=total * enough, rollouts=more * scenarios * enough))
 
 
 def _unmeasured_scenarios(rule: RuleResult, measured: int, size: int) -> int:

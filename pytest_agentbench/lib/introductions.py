@@ -36,6 +36,7 @@ class Introductions:
         try:
             header, _ = await wire.read(reader, HELLO)
         except (ConnectionError, ValueError):  # The frame is too long, or is not JSON.
+            writer.transport.abort()
             return None
         finally:
             timer.cancel()
@@ -44,6 +45,7 @@ class Introductions:
             case ["Hello", {"token": str(token), "protocol": protocol}] if self._is_valid_token(token):
                 pass
             case _:
+                writer.transport.abort()  # Otherwise a TLS connection would stay until the client has closed it, too.
                 return None
         if reason := refusal(protocol):
             writer.write(wire.pack(Refused(reason)))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PREFIX = struct.Struct("!II")  # bytes of the header, bytes of the body
+PREFIX = _PREFIX.size  # bytes before the header
 MAX_FRAME = 1 << 30  # bytes of a frame at most; larger lengths come from other protocols
 
 Packet = tuple[Any, bytes]  # (JSON of a message, for `Messages.read`; body)

@@ -97,6 +97,7 @@ class ReportBlock:
 
     level: Level = Level.FULL  # the lowest level
     until: Level = Level.VERBOSE  # the highest level; above it, another block has the same content in full
+    spare: int = 0  # on a first page that would be too long, blocks with the highest number are left out first
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pytest_agentbench.records import EVALUABLE, MOST_TRIALS
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.phrases import count, general, number, percent, significant
 from pytest_agentbench.reports.view import complete_comparisons, score_of
-from pytest_agentbench.runs.results import ArmResult, ArmsCompared, GateResult, InterimLook, MetricCompared, RoundsResult, RuleResult
+from pytest_agentbench.runs.results import ArmResult, ArmsCompared, GateResult, InterimLook, Mean, MetricCompared, RoundsResult, RuleResult
 from pytest_agentbench.runs.run_file import Failure, Run
 from pytest_agentbench.stats.decisions import FEWEST, RUN, Suspect
 from pytest_agentbench.suites.arms import CARRY, PRIMED
@@ -30,6 +30,8 @@ NARROWER = {"suite": "trials", "population": "scenarios"}
 
 #: A caveat of comparisons of latencies between two runs. Arms of one session do not have it, because their blocks alternate.
 LOAD = "the load may differ"
+
+BY_VALUE = "judged by the measured value"
 
 NO_CLAIM = f"lower scores, not significant: a claim needs {FEWEST} trials of a scenario in both runs"
 
@@ -102,26 +104,31 @@ def rule(value: RuleResult) -> str:
     return f"{_decided(value)}{ground}{_unseen(value)}"
 
 
-def _decided(rule: RuleResult, level: str = "") -> str:
-    metric, required = _parts(rule)
+def _decided(rule: RuleResult, level: str = "", how: str = "") -> str:
+    metric, required = _parts(rule, how)
     if rule.estimate is None:
         return f"{rule.verdict}: {rule.suite} {metric}, required {required}"
     ends = "" if rule.low is None or rule.high is None else f" [{_amount(rule, rule.low)}, {_amount(rule, rule.high)}]{level}"
     return f"{rule.verdict}: {rule.suite} {metric} {_amount(rule, rule.estimate)}{ends}, required {required}"
 
 
-def measured_and_required(rule: RuleResult) -> str:
-    """`banking tsq.mean 0.571 [0.412, 0.700], required >= 0.6 (this run)`: the measured value of a rule, and its requirement."""
-    return _decided(rule).removeprefix(f"{rule.verdict}: ")
+def measured_and_required(rule: RuleResult, mean: Mean | None = None) -> str:
+    """`banking tsq.mean 0.571 [0.412, 0.700], required >= 0.6 (suite)`: the measured value of a rule, and its requirement.
+
+    A rule that judges the value alone has no interval. If `mean` is given, its interval is in the text, and so is that it is not judged:
+    `required >= 0.6 (this run, judged by the measured value)`.
+    """
+    shown = rule if mean is None else replace(rule, low=mean.low, high=mean.high)
+    return _decided(shown, how=BY_VALUE if mean and mean.low is not None else "").removeprefix(f"{rule.verdict}: ")
 
 
-def _parts(rule: RuleResult) -> tuple[str, str]:
-    """Splits the text of a rule into its metric and its requirement: `tsq.mean` and `>= 0.6 (this run)`."""
+def _parts(rule: RuleResult, how: str = "") -> tuple[str, str]:
+    """Splits the text of a rule into its metric and its requirement: `tsq.mean` and `>= 0.6 (this run)`. `how` ends the brackets."""
     match = RULE_PATTERN.fullmatch(rule.rule)
     metric = match["metric"] if match else rule.rule.split()[0]
     required, _, of = rule.rule.removeprefix(metric).strip().partition(" of ")
-    question = "this run" if RUN in (of, rule.of) else of or rule.of
-    return metric, f"{required} ({question})" if question else required
+    remark = ", ".join(filter(None, ["this run" if RUN in (of, rule.of) else of or rule.of, how]))
+    return metric, f"{required} ({remark})" if remark else required
 
 
 def _unseen(rule: RuleResult) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, EXITS, FAILED, NO_GATE, deciding
 from pytest_agentbench.gate.rules import scenario_thresholds
 from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.phrases import NAMED, count, percent
-from pytest_agentbench.runs.results import RuleResult, SuiteResult
+from pytest_agentbench.runs.results import Mean, RuleResult, SuiteResult
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
 
@@ -28,7 +27,7 @@ DECIDED_BY = {PASS: PASS, FAIL: FAIL, INCONCLUSIVE: INCONCLUSIVE}
 
 
 def headline(run: Run) -> str:
-    """`FAIL, exit status 1: banking tsq.mean 0.412 [0.371, 0.453], required >= 0.8 (this run)`: the result of a run in one line.
+    """`FAIL, exit status 1: banking tsq.mean 0.412 [0.371, 0.453], required >= 0.8 (suite)`: the result of a run in one line.
 
     The mean of each suite follows, unless a rule about it is already in the line, and the shares of rollouts that did not end as `ok`.
     """
@@ -50,7 +49,7 @@ def _deciders(run: Run) -> Iterator[str]:
     """Yields what decided the verdict: the first of the rules, and the tests that did not pass."""
     tests, rules = run.tests, deciding_rules(run)
     if rules:
-        yield gate_phrases.measured_and_required(_with_interval(run, rules[0])) + (f", {_others(rules)}" if len(rules) > 1 else "")
+        yield gate_phrases.measured_and_required(rules[0], _mean_of(run, rules[0])) + (f", {_others(rules)}" if len(rules) > 1 else "")
     total = tests.failed + tests.errors + tests.passed
     if run.exit_status in COUNTED and tests.failed:
         yield f"{tests.failed:,} of {count(total, 'test')} failed"
@@ -65,11 +64,10 @@ def _others(rules: list[RuleResult]) -> str:
     return f"and {count(len(rules) - 1, 'more rule')}"
 
 
-def _with_interval(run: Run, rule: RuleResult) -> RuleResult:
-    """Returns a rule with the interval of the mean that it judges. A rule of the run itself has none, but readers need it."""
+def _mean_of(run: Run, rule: RuleResult) -> Mean | None:
+    """Returns the mean that a rule judges without its interval, which readers need nevertheless. None for other rules."""
     suite = run.suites.get(rule.suite)
-    mean = suite.main_mean if suite and rule.low is None and _is_about_mean(rule, suite) else None
-    return rule if mean is None or rule.estimate is None else replace(rule, low=mean.low, high=mean.high)
+    return suite.main_mean if suite and rule.estimate is not None and rule.low is None and _is_about_mean(rule, suite) else None
 
 
 def _is_about_mean(rule: RuleResult, suite: SuiteResult) -> bool:

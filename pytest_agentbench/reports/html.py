@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from itertools import groupby
 from typing import NamedTuple
 
 from pytest_agentbench.lib.foreign import block, one_line
-from pytest_agentbench.metrics import registry
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.chart import svg
 from pytest_agentbench.reports.document import (
@@ -32,6 +30,7 @@ from pytest_agentbench.reports.document import (
     plain,
     spans,
 )
+from pytest_agentbench.reports.tooltips import with_tooltips
 
 LINKED = ("scenario", "run", "commit")  # kinds of names that can have an address
 
@@ -39,24 +38,6 @@ Titles = tuple[str, ...]  # the titles of a section and those around it, the out
 
 #: (name of a rollout or scenario, titles of the section that contains it) -> address of a link to it, or an empty string.
 Address = Callable[[str, Titles], str]
-
-
-DEFINITIONS = registry.definitions()
-ABBREVIATION = re.compile(rf"\b(?:{'|'.join(title for title in DEFINITIONS if title.isupper())})\b")
-
-
-def with_tooltips(text: str) -> str:
-    """Escapes a text. Abbreviations, or the whole text if it is the title of a metric, have their definition as a tooltip."""
-    shown = one_line(text)
-    if shown in DEFINITIONS:
-        return _tooltip(shown)
-    parts = ABBREVIATION.split(shown)
-    found = [*map(_tooltip, ABBREVIATION.findall(shown)), ""]
-    return "".join(escape(part) + each for part, each in zip(parts, found, strict=True))
-
-
-def _tooltip(title: str) -> str:
-    return f'<abbr title="{escape(DEFINITIONS[title])}">{escape(title)}</abbr>'
 
 
 def no_address(_name: str, _titles: Titles) -> str:
@@ -112,10 +93,12 @@ class HtmlLayout(NamedTuple):
     def block(self, each: AnyBlock) -> str:
         match each:
             case Fact():
-                term = f"<dt>{with_tooltips(each.label)}</dt>" if each.label else ""
+                term = f"<dt>{with_tooltips(each.label, label=True)}</dt>" if each.label else ""
                 shown = f"{term}<dd{_class(each.tone)}>{self.words(each.content)}</dd>"
             case Table():
-                head = "".join(f'<th scope="col"{_class_of(column)}>{with_tooltips(column.title)}</th>' for column in each.columns)
+                head = "".join(
+                    f'<th scope="col"{_class_of(column)}>{with_tooltips(column.title, label=True)}</th>' for column in each.columns
+                )
                 tones = each.tones or [""] * len(each.rows)
                 rows = "".join(self._row(row, each.columns, tone) for row, tone in zip(each.rows, tones, strict=True))
                 table = f'<table aria-label="{escape(self.titles[-1])}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
@@ -130,7 +113,7 @@ class HtmlLayout(NamedTuple):
                 # No image, because the page may be moved away from the file.
                 shown = f"<p>{escape(one_line(each.title))}: <code>{escape(one_line(each.path))}</code></p>"
             case Chart():
-                caption = f'{with_tooltips(each.title)} <span class="soft">{self.words(each.content)}</span>'
+                caption = f'{with_tooltips(each.title, label=True)} <span class="soft">{self.words(each.content)}</span>'
                 picture = "".join(svg(each, lambda run: self.address(run, self.titles)))
                 shown = f'<figure class="chart"><figcaption>{caption}</figcaption>{picture}</figure>'
         return shown
@@ -145,7 +128,9 @@ class HtmlLayout(NamedTuple):
     def _row(self, row: tuple[TableCell, ...], columns: tuple[Column, ...], tone: str) -> str:
         first, *others = zip(row, columns, strict=True)
         cells = "".join(f"<td{_class_of(column)}>{self.text(phrases.cell(cell, column))}</td>" for cell, column in others)
-        return f'<tr><th scope="row"{_class_of(columns[0], tone)}>{self.text(phrases.cell(*first))}</th>{cells}</tr>'
+        name = phrases.cell(*first)
+        title = with_tooltips(name, label=True) if isinstance(name, str) else self.text(name)
+        return f'<tr><th scope="row"{_class_of(columns[0], tone)}>{title}</th>{cells}</tr>'
 
     def _code(self, part: Code) -> str:
         shown = f"<code>{escape(one_line(part.shown))}</code>"

@@ -29,6 +29,12 @@ def number(value: Any, digits: int = 1) -> str:
     return f"{value:,.{digits}f}"
 
 
+def short(value: float) -> str:
+    """Formats a number with one decimal place, or a small one (`0.012`) with two significant digits, so that it does not become 0.0."""
+    small = 1e-9 < abs(value) < 0.05
+    return number(value, 1 - math.floor(math.log10(abs(value))) if small else 1)
+
+
 def significant(value: float | None) -> str:
     """Formats a number with four significant digits and at least one decimal place, or `-` for None."""
     return number(value, max(1, 3 - math.floor(math.log10(abs(value)))) if value else 1)
@@ -64,7 +70,7 @@ def seconds_text(seconds: float) -> str:
 
 def each_count(amounts: Mapping[str, int]) -> str:
     """Formats counts, for example `97 ok, 3 limit`. Zeros are left out."""
-    return ", ".join(f"{amount} {name}" for name, amount in amounts.items() if amount)
+    return ", ".join(f"{amount:,} {name}" for name, amount in amounts.items() if amount)
 
 
 def count(amount: int, noun: str) -> str:
@@ -116,7 +122,7 @@ def figure(value: Measure) -> str:
     """Returns the number of a measure without its unit: `11.3`, or `95.9 %` for a share."""
     if value.value is None:
         return "not measured"
-    return percent(value.value) if value.unit == "%" else number(value.value, value.digits)
+    return percent(value.value) if value.unit == "%" else _digits(value.value, value)
 
 
 def unit_of(value: Measure) -> str:
@@ -128,7 +134,11 @@ def interval(value: Measure) -> str:
     """`95 % interval 9.6 to 10.9`: the interval of a measure. Empty if it has none."""
     if value.low is None or value.high is None:
         return ""
-    return f"95 % interval {number(value.low, value.digits)} to {number(value.high, value.digits)}"
+    return f"95 % interval {_digits(value.low, value)} to {_digits(value.high, value)}"
+
+
+def _digits(number_: float, of: Measure) -> str:
+    return short(number_) if of.digits == 1 else number(number_, of.digits)
 
 
 def mean(value: Mean | None) -> str:
@@ -248,8 +258,8 @@ def what_to_show(run: Run, place: str) -> Text:
 
 
 def files(directory: str) -> Text:
-    """Returns the paths of the report and the data of a run."""
-    return (Code(f"{directory}/report.md", "command"), " (and run.json, rollouts.jsonl)")
+    """`reports/latest/report.html (and report.md, run.json, rollouts.jsonl)`: the page of a run, and the other files beside it."""
+    return (Code(f"{directory}/report.html", "command"), " (and report.md, run.json, rollouts.jsonl)")
 
 
 def imported(run: Run) -> str:

@@ -12,7 +12,7 @@ from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch, unusable_r
 from pytest_agentbench.metrics.timeline import InFlight
 from pytest_agentbench.records import ERROR_KINDS
 from pytest_agentbench.reports.document import Code, Text
-from pytest_agentbench.reports.phrases import brackets, count, each_count, number, percent, seconds_text
+from pytest_agentbench.reports.phrases import brackets, count, each_count, number, percent, seconds_text, short
 from pytest_agentbench.runs.nodes import NodeRecord
 from pytest_agentbench.stats.quantiles import HIGH, needed
 
@@ -97,7 +97,7 @@ def uncertain_rates(parts: Sequence[str]) -> str:
 def timing_verdict(stopwatch: Stopwatch) -> str:
     """Returns the verdict on timing quality, and whether gates on timings are INCONCLUSIVE because of it."""
     if stopwatch.verdict is None:
-        return "no verdict: no call was measured"
+        return "no verdict: no call with a stream was measured"
     return str(stopwatch.verdict) + (", timing gates are INCONCLUSIVE" if stopwatch.verdict == SATURATED else "")
 
 
@@ -142,7 +142,7 @@ def timing_evidence(stopwatch: Stopwatch) -> str:
 def calls(performance: PerformanceSummary) -> str:
     """Returns the number of calls, and where their token counts and timestamps come from."""
     failed = each_count(performance.failed_calls)
-    all_calls = f"{performance.calls} LLM calls{f' ({failed})' if failed else ''} in {performance.span_s:.1f} s"
+    all_calls = f"{performance.calls:,} LLM calls{f' ({failed})' if failed else ''} in {short(performance.span_s)} s"
     sources, timestamps = (", ".join(names) or "none" for names in (performance.token_sources, performance.stamps))
     return f"{all_calls}, token counts from {sources}, timestamps: {timestamps}"
 
@@ -179,7 +179,7 @@ def high_latency(p90: float | None) -> str:
 
 def tokens_and_calls(performance: PerformanceSummary) -> str:
     """`12,345 tokens of 62 calls in 1.1 s`: the counts behind the throughput."""
-    return f"{performance.output_tokens:,} tokens of {performance.calls:,} calls in {performance.span_s:.1f} s"
+    return f"{performance.output_tokens:,} tokens of {performance.calls:,} calls in {short(performance.span_s)} s"
 
 
 def in_flight(performance: PerformanceSummary) -> str:
@@ -237,10 +237,10 @@ def goodput(value: GoodputSummary) -> str:
     of = value.good_calls + value.bad_calls
     missed = each_count(value.missed)
     return (
-        f"{value.good_calls} of {of} calls good ({percent(value.attainment)}), "
+        f"{value.good_calls:,} of {of:,} calls good ({percent(value.attainment)}), "
         f"{number(value.goodput_per_s, 2)} good calls/s under {objectives}"
         f"{f'; missed: {missed}' if missed else ''}"
-        f"{f'; {unknown} could not be judged' if (unknown := value.unknown_calls) else ''}"
+        f"{f'; {unknown:,} could not be judged' if (unknown := value.unknown_calls) else ''}"
     )
 
 

@@ -83,7 +83,7 @@ def rollouts(suite: SuiteResult) -> str:
     how = "all ok" if total and total == suite.rollouts["ok"] else statuses(suite.rollouts)
     source = suite.dataset.label_source
     labels = "" if source == BY_HAND else f"; labels: {source}"
-    return f"{total} rollout{'s' * (total != 1)}{',' if how == 'all ok' else ':'} {how}{labels}"
+    return f"{count(total, 'rollout')}{',' if how == 'all ok' else ':'} {how}{labels}"
 
 
 def retried(suite: SuiteResult) -> str:
@@ -227,17 +227,17 @@ def unsupported(suite: SuiteResult) -> str:
 def faulty(triage: Triage) -> str:
     """`63 of 100 rollouts have a mistake, some of them several: missing call 40, bad argument 31`: the rollouts by kind of mistake."""
     some = ", some of them several" if sum(each.rollouts for each in triage.kinds) > triage.faulty else ""
-    return f"{triage.faulty} of {triage.rollouts} rollouts ha{'s' if triage.faulty == 1 else 've'} a mistake{some}: {mistakes(triage)}"
+    return f"{triage.faulty:,} of {triage.rollouts:,} rollouts ha{'s' if triage.faulty == 1 else 've'} a mistake{some}: {mistakes(triage)}"
 
 
 def mistakes(triage: Triage) -> str:
     """`missing call 40, bad argument 31, wrong tool 12`: the number of rollouts with each kind of mistake."""
-    return ", ".join(f"{each.kind} {each.rollouts}" for each in triage.kinds)
+    return ", ".join(f"{each.kind} {each.rollouts:,}" for each in triage.kinds)
 
 
 def mistake_share(amount: int, total: int) -> str:
     """`9, 90.0 %`: the number and share of rollouts with a mistake."""
-    return f"{amount}, {percent(amount / total)}"
+    return f"{amount:,}, {percent(amount / total)}"
 
 
 def examples(ids: Sequence[str], detail: str) -> Text:
@@ -254,7 +254,7 @@ def confusion(value: Confusion) -> tuple[str | Code, ...]:
 
 def tool(value: ToolMistakes) -> tuple[str | Code, ...]:
     """`get_balance (not called in 31 of 40 rollouts that should, wrong arguments in 5 rollouts)`: the mistakes with a tool."""
-    parts = [f"not called in {value.missing} of {count(value.expected, 'rollout')} that should"] * bool(value.missing)
+    parts = [f"not called in {value.missing:,} of {count(value.expected, 'rollout')} that should"] * bool(value.missing)
     parts += [f"called unexpectedly in {count(value.unexpected, 'rollout')}"] * bool(value.unexpected)
     parts += [f"wrong arguments in {count(value.bad_arguments, 'rollout')}"] * bool(value.bad_arguments)
     return Code(value.tool), f" ({', '.join(parts)})"
@@ -316,7 +316,8 @@ def tasks(value: TasksSummary) -> str:
 def task_failure(value: TaskFailure) -> tuple[str | Code, ...]:
     """`limit: iterations, first failed: test_port: 4 rollouts, for example fix-permissions`: how rollouts failed their tasks."""
     check = f", first failed: {value.check}" if value.check else ""
-    return f"{value.end}{check}: {count(value.rollouts, 'rollout')}, for example ", Code(value.examples[0], "scenario")
+    end = "the agent finished" if value.end == "ok" else value.end
+    return f"{end}{check}: {count(value.rollouts, 'rollout')}, for example ", Code(value.examples[0], "scenario")
 
 
 def tasks_left(left: int) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from pytest_agentbench.lib.foreign import one_line
@@ -31,6 +32,7 @@ from pytest_agentbench.reports.document import (
 )
 
 WIDTH = 80  # columns, if the width of the terminal is unknown
+MOST = 12  # lines of the first page, without the rule above it
 LABEL = 11  # minimum width of the column of labels
 INDENT = "    "  # before a line of a log, so that it cannot look like a line of a report
 
@@ -90,13 +92,46 @@ def lines(document: Document, level: Level, width: int = sys.maxsize) -> Iterato
     """Yields the lines of a document at a level. The first page has no section titles, and all its labels are in one column."""
     shown = document.at(level)
     headline = [document.headline] if document.headline else []
-    labels = [columns(one_line(fact.label)) for fact in (*headline, *shown.blocks()) if isinstance(fact, Fact)]
-    column = min(max([LABEL, *labels]), width // 3) if level == Level.FIRST_PAGE else LABEL
-    layout = _TerminalLayout(column, width, titles=level != Level.FIRST_PAGE)
+    if level == Level.FIRST_PAGE:
+        yield from _first_page(document.headline, [*headline, *shown.blocks()], width)
+        return
+    layout = _TerminalLayout(LABEL, width)
     for fact in headline:
         yield from (line._replace(bold=True) for line in layout.fact(fact))
     for section in shown.sections:
         yield from layout.section(section)
+
+
+def _first_page(headline: Fact | None, blocks: Sequence[AnyBlock], width: int) -> list[Line]:
+    """Returns the lines of the first page, at most MOST of them. The headline and commands are always among them.
+
+    Other blocks are on it if they fit: those with the lowest `spare` first, and of equal ones the first. A fact without a label goes with
+    the block before it. A log that is too long loses its first lines.
+    """
+    groups: list[list[AnyBlock]] = []
+    for block in blocks:
+        if groups and isinstance(block, Fact) and not block.label:
+            groups[-1].append(block)
+        else:
+            groups.append([block])
+
+    def page(places: Iterable[int]) -> list[Line]:
+        chosen = [block for place in sorted(places) for block in groups[place]]
+        labels = [columns(one_line(fact.label)) for fact in chosen if isinstance(fact, Fact)]
+        layout = _TerminalLayout(min(max([LABEL, *labels]), width // 3), width)
+        return [line._replace(bold=block is headline) for block in chosen for line in layout.block(block)]
+
+    shown = {place for place, group in enumerate(groups) if any(each is headline or _has_a_command(each) for each in group)}
+    for place in sorted({*range(len(groups))} - shown, key=lambda place: (groups[place][0].spare, place)):
+        if isinstance(log := groups[place][0], Listing):
+            groups[place] = [replace(log, text="\n".join(log.text.split("\n")[-max(1, MOST - len(page(shown))) :]))]
+        if len(page({*shown, place})) <= MOST:
+            shown.add(place)
+    return page(shown)
+
+
+def _has_a_command(block: AnyBlock) -> bool:
+    return isinstance(block, Fact) and _has_command(phrases.words(block.content))
 
 
 class _TerminalLayout(NamedTuple):
@@ -104,10 +139,9 @@ class _TerminalLayout(NamedTuple):
 
     column: int  # width of the column of labels
     width: int  # width of the terminal, in columns
-    titles: bool  # whether sections have titles
 
     def section(self, section: Section) -> Iterator[Line]:
-        if self.titles and plain(section.title):
+        if plain(section.title):
             yield from (Line(text, bold=True) for text in fold(one_line(plain(section.title)), self.width))
         for block in section.blocks:
             if isinstance(block, Section):

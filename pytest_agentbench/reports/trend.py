@@ -19,6 +19,7 @@ from pytest_agentbench.reports.comparison_phrases import commit_of
 from pytest_agentbench.reports.document import plain as words
 from pytest_agentbench.reports.html import text
 from pytest_agentbench.reports.sections.trend import document
+from pytest_agentbench.reports.tooltips import FOCUSED_TOOLTIP
 
 PAGE, DATA = "trend.html", "trend.json"
 RUN_PAGE = "report.html"  # page of a run in its directory
@@ -98,7 +99,7 @@ def html(trend: Trend, links: Mapping[str, str] = MappingProxyType({})) -> Itera
     yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-    yield f"<title>agentbench: {title}</title>\n<style>{STYLE}</style>\n</head>\n<body>"
+    yield f"<title>agentbench: {title}</title>\n<style>{STYLE}{FOCUSED_TOOLTIP}</style>\n</head>\n<body>"
     yield f"<h1>{title}</h1>"
     yield from text(report, 2, lambda name, _titles: links.get(name, ""))
     yield "</body>\n</html>"

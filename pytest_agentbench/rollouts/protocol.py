@@ -50,9 +50,10 @@ from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.runs.attempts import EndRollout, PoolEntry, PrepareBlock, RolloutTally, RunAlone
+from pytest_agentbench.runs.nodes import NodeEntry
 from pytest_agentbench.suites.arms import VariantOrigin
-from pytest_agentbench.suites.suite import PoolSuite
-from pytest_agentbench.tap.protocol import TapPorts
+from pytest_agentbench.suites.suite import PoolSuite, Task
+from pytest_agentbench.tap.protocol import Budgets, TapPorts
 
 Answered = TypeVar("Answered")
 
@@ -303,7 +304,7 @@ class Drained:
 
 
 #: `session/processes` handles these messages, `rollouts/parts` all others.
-SessionNote = StartBackend | PrepareBlock | PlanSettled | ShowUser | Drained
+SessionNote = StartBackend | PrepareBlock | PlanSettled | ShowUser | Drained | NodeEntry
 SessionQuestion = PlanMade | RolloutFinished | GetRecord | BlockBegun | BlockEnded
 
 PoolNote = PoolEntry | SessionNote | CheckProcesses | CaughtUp | TemplateServes
@@ -352,6 +353,19 @@ class PoolSettings:
 
 
 @dataclass(frozen=True)
+class NodeTerms:
+    """The terms on which node workers take part in a session (see rollouts/nodes/protocol)."""
+
+    token: str = field(repr=False)  # token that node workers present; it is valid on their socket only
+    listener: int  # file descriptor of the listening socket for node workers, inherited from the controller on this host
+    certificate: tuple[Path, Path] | None  # files on this host with the certificate and the key of the socket; None: no TLS
+    wait_s: float  # seconds that the session waits for a node worker while there is none
+    budgets: Budgets  # time limits for parts of an LLM call
+    taps: int  # number of tap processes of each node
+    sandboxes: int | None  # maximum number of open sandboxes of each node; None: by its cores
+
+
+@dataclass(frozen=True)
 class PoolConfig:
     """The first line that the controller writes to the stdin of a pool. The pool writes `Listening` and waits for a connection."""
 
@@ -362,6 +376,7 @@ class PoolConfig:
     number: int  # number of the pool within its session, counted from 1
     directory: Path  # run directory on this host, with the journal and attempts.jsonl
     attempts_size: int  # bytes of attempts.jsonl on this host that the pool reads; later entries that concern it are sent to it
+    nodes: NodeTerms | None = None  # None: the pool itself makes the attempts
 
 
 @dataclass(frozen=True)
@@ -382,9 +397,12 @@ HOST_BOUND: tuple[tuple[type, str], ...] = (
     (PoolConfig, "pipe"),
     (PoolConfig, "directory"),
     (PoolConfig, "attempts_size"),
+    (NodeTerms, "listener"),
+    (NodeTerms, "certificate"),
     (PoolSettings, "sys_path"),
     (PoolSettings, "sandboxes"),
     (PoolSuite, "folder"),
+    (Task, "folder"),
     (Start, "taps"),
     (TapsRestarted, "taps"),
     (Endpoint, "ca_file"),

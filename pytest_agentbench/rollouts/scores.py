@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 MakeJudge = Callable[[], Awaitable["LLM"]]
 
 
+class FailedElsewhere(Exception):
+    """A scorer failed in a process of its own, or that process died. The text is the complete reason of the missing score."""
+
+
 def scorer_of(name: str, folder: Path, options: Json | None) -> Scorer:
     """Loads a scorer of the suite in `folder` and returns it. A suite's own scorer runs in a thread if it is not async, as it may block."""
     scorer = load_scorer(name, folder, options)
@@ -104,14 +108,19 @@ async def _score_all(
             errors[name] = f"the scorer took longer than {seconds:g} s{end.left}"
         elif end.error is not None:  # A scorer may be user code and raise anything.
             keep(name, end.error)
-            print_exception(end.error)
-            errors[name] = with_place(error_text(end.error, sizes.reason, _error_kind(end.error, scorer)), end.error)
+            if not isinstance(end.error, FailedElsewhere):  # The other process has printed it.
+                print_exception(end.error)
+            errors[name] = score_error(end.error, scorer, sizes)
         else:
             scores[name] = end.result()
 
 
-def _error_kind(error: BaseException, scorer: Scorer) -> str:
-    return "judge_error" if isinstance(error, RolloutError) and wants_judge(scorer) else type(error).__name__
+def score_error(error: BaseException, scorer: Scorer, sizes: Sizes) -> str:
+    """Returns why a score is missing: `KeyError: 'lamp' (scorers.py:12)`, or the text of a FailedElsewhere."""
+    if isinstance(error, FailedElsewhere):
+        return str(error)
+    kind = "judge_error" if isinstance(error, RolloutError) and wants_judge(scorer) else ""
+    return with_place(error_text(error, sizes.reason, kind), error)
 
 
 async def score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: MakeJudge, sizes: Sizes = USUAL) -> Score:

@@ -9,6 +9,7 @@ from typing import Any
 from pytest_agentbench.lib.foreign import USUAL
 from pytest_agentbench.lib.kept_values import ALL, CALLS, NONE
 from pytest_agentbench.lib.options import LoginUrl, one_of, seconds
+from pytest_agentbench.runs.node_options import address, certificate, checked_place, listening_address
 from pytest_agentbench.runs.option import (
     READ,
     Option,
@@ -191,6 +192,23 @@ class RunOptions:
     sizes: Mapping[str, int] = option_group(
         "size",
         **{name: Option(words, "SIZE", size_text(getattr(USUAL, name)), read=size) for name, words in SIZES.items()},
+    )
+    nodes: str | None = option(  # where node workers are started; null if the session starts none
+        "run the rollouts on node workers, which the session starts: `local:N` starts N of them on this machine",
+        "WHERE",
+        read=checked_place,
+    )
+    # the socket for node workers: `listen` and `advertise` are host and port, `wait` seconds, `tls` files of certificate and key
+    node_socket: Mapping[str, Any] = option_group(
+        "nodes",
+        listen=Option(
+            "address at which the session listens for `agentbench worker --join`, on machines that it does not start (default: none)",
+            "HOST:PORT",
+            read=listening_address,
+        ),
+        advertise=Option("address that node workers use, if it is not the one of --agentbench-nodes-listen", "HOST[:PORT]", read=address),
+        wait=Option("how long rollouts wait while no node worker is there", "TIME", "60s", read=positive_time),
+        tls=Option("certificate and key, with which connections of node workers are encrypted", "CERT:KEY", read=certificate),
     )
     retries: int = option(  # maximum number of retries of a rollout
         "how often a rollout that ended as infra_error is retried",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -198,6 +199,11 @@ class SuiteResult(SuiteFacts):
     triage: Triage | None  # mistakes of the agent; null if no rollout was measured
     tasks: TasksSummary | None  # results of tasks; null if no task was verified
     sandboxes: tuple[str, ...]  # [kinds of sandboxes](sandboxes.md#without-docker) that ran programs of models, tasks excluded
+
+    @property
+    def trials(self) -> int:
+        """The trials of each scenario, rounded up if their number differs. 0 if no scenario ran."""
+        return math.ceil(sum(self.rollouts.values()) / len(self.scenarios)) if self.scenarios else 0
 
     @property
     def main_mean(self) -> Mean | None:

@@ -28,7 +28,16 @@ from pytest_agentbench.lib.kept_values import FILE as MESSAGES
 from pytest_agentbench.rollouts.worker_protocol import PoolAddress, WorkerInput
 from pytest_agentbench.runs.journal import summarize_damage
 from pytest_agentbench.session.discovery import worker_suite
-from pytest_agentbench.session.pytest_reports import BELOW, QUARANTINED, Causes, Outcomes, WorkflowCommands, escape_report, mark_crash
+from pytest_agentbench.session.pytest_reports import (
+    BELOW,
+    QUARANTINED,
+    Causes,
+    Outcomes,
+    WorkflowCommands,
+    escape_report,
+    is_reporter_replaced,
+    mark_crash,
+)
 from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, RERUNS_ADVICE, Settings, advise, reruns_requested
 from pytest_agentbench.session.setup import (
     Setup,
@@ -65,6 +74,8 @@ def _header_lines(setup: Setup, opened: OpenSession | None, workers: Workers) ->
         yield from suite.notes
     if opened is not None:
         yield f"{setup.concurrency} rollouts in flight, run directory {setup.shown(opened.directory)}"
+        if opened.services.nodes is not None:
+            yield from opened.services.nodes.sentences
         if settings.keep in KEEPS:
             yield KEEPS[settings.keep]
         yield from opened.redactor.advice
@@ -280,6 +291,8 @@ class Controller:
                 return (yield)
             finally:
                 self.finish.end(gathered)
+                if is_reporter_replaced(self.config):
+                    self.pytest_terminal_summary(pytest.TerminalReporter(self.config, sys.stdout))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.opened is None or self.finish is None:

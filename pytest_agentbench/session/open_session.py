@@ -26,10 +26,12 @@ from pytest_agentbench.runs.attempts import AttemptLog
 from pytest_agentbench.runs.directory import name_of, new_directory
 from pytest_agentbench.runs.identity import environment
 from pytest_agentbench.runs.journal import rollout_of
+from pytest_agentbench.runs.nodes import NodeLog
 from pytest_agentbench.runs.run_file import Environment
 from pytest_agentbench.runs.sessions import Session, append_session, find_resumable, folder_of, prompt_hashes, read_sessions, resume_journal
 from pytest_agentbench.sandbox.factory import default_count
 from pytest_agentbench.session.images_and_arms import ArmSwitcher, TaskImages
+from pytest_agentbench.session.nodes import SessionNodes
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.recorder import RunRecorder, known_durations
 from pytest_agentbench.session.rounds import Rounds, refuse_endless
@@ -125,18 +127,27 @@ def open_session(setup: Setup) -> OpenSession:
     number = run.sessions[-1].number
     log = AttemptLog(run.directory, number, hooks.redacted, notices.put)
     pool_settings = _pool_settings(setup, run.directory, number)
+    budgets = _budgets(setup.settings)
+    nodes = None
+    if setup.settings.uses_nodes:
+        node_log = NodeLog(run.directory, number, hooks.redacted, notices.put)
+        try:
+            nodes = SessionNodes(setup.settings, pool_settings.suites, run.directory, setup.concurrency, budgets, node_log)
+        except ConfigError as error:
+            raise pytest.UsageError(str(error)) from error
     services = Services(
         setup.backend,
         folder_of(run.directory, number),
         pool_settings,
         setup.settings.taps,
-        _budgets(setup.settings),
+        budgets,
         run.recorder,
         log,
         redactor,
         notices,
         ArmSwitcher(setup.backend, setup.settings.cache) if setup.in_blocks else None,
         rounds,
+        nodes,
         images=TaskImages(_tasks(setup), pool_settings.run, notices.put),
         insists=setup.insists,
         sample_interval=setup.settings.sample_interval,

@@ -31,7 +31,9 @@ from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess
 from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, PrepareBlock, RolloutsPlanned, RolloutTally
+from pytest_agentbench.runs.nodes import NodeCpu, NodeRecord
 from pytest_agentbench.session.images_and_arms import ArmSwitcher, TaskImages
+from pytest_agentbench.session.nodes import SessionNodes
 from pytest_agentbench.session.recorder import RunRecorder
 from pytest_agentbench.session.rounds import Rounds
 from pytest_agentbench.tap.protocol import Budgets
@@ -89,6 +91,7 @@ class Services:
         notices: queue.SimpleQueue[str],
         arm_switcher: ArmSwitcher | None = None,
         rounds: Rounds | None = None,
+        nodes: SessionNodes | None = None,
         *,
         images: TaskImages,
         insists: bool,
@@ -117,7 +120,8 @@ class Services:
         self._drained = threading.Event()
         self._switching = threading.Lock()
         self._finishing = False
-        self._parts = SessionParts(directory / "backend", pool_settings, taps, budgets, log, self)
+        self.nodes = nodes
+        self._parts = SessionParts(directory / "backend", pool_settings, taps, budgets, log, self, nodes.terms if nodes else None)
         self._boot = daemon(self._start, name="boot")
 
     @property
@@ -220,6 +224,8 @@ class Services:
         stopping = [daemon(child.stop, name="stop") for child in self._parts.stop()]
         self.backend.stop()
         self.images.end()
+        if self.nodes is not None:
+            self.nodes.stop()
         for thread in stopping:
             thread.join()
         self._boot.join(SETTLE)
@@ -236,6 +242,8 @@ class Services:
         try:
             booting = daemon(self._start_backend, name="backend")
             self._parts.start()
+            if self.nodes is not None:
+                self.nodes.start()
             self.cpu.start(self._parts.children)
             self._connected.set()
             self._make_images()
@@ -247,6 +255,8 @@ class Services:
         if self.endpoint is None:
             self.fail(self.failure)
             return
+        if self.nodes is not None and (problem := self.nodes.problem(self.endpoint)):
+            self.notices.put(self._redactor.plain(problem))
         self.recorder.rollouts_begin()
         self.backend.follow(self._on_arm_lost)
         self._parts.begin(self.endpoint, self.images.unbuilt)
@@ -342,6 +352,9 @@ class Services:
                 daemon(self._on_round_finished, whole, name="look")
             case protocol.ShowUser(sentence):
                 self.notices.put(self._redactor.plain(sentence))
+            case NodeRecord() | NodeCpu():
+                assert self.nodes is not None
+                self.nodes.log.append(message)
             case protocol.StartBackend():
                 self.recorder.backend_needed.set()
             case protocol.Drained(tally):

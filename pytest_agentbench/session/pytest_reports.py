@@ -187,3 +187,12 @@ class WorkflowCommands:
             terminal.ensure_newline()
             terminal.write_line(f"::{self._token}::")
             self._token = ""
+
+
+def is_reporter_replaced(config: pytest.Config) -> bool:
+    """Returns whether another plugin, such as pytest-rich, has replaced pytest's terminal reporter. Then no summaries are requested.
+
+    With `-p no:terminal` there is no reporter because the user wants none.
+    """
+    plugins = config.pluginmanager
+    return plugins.get_plugin("terminalreporter") is None and not any(map(plugins.is_blocked, ("terminal", "terminalreporter")))

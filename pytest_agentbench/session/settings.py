@@ -45,6 +45,11 @@ class Settings(RunOptions):
         return bool(self.thresholds or self.gate or self.baseline)
 
     @property
+    def uses_nodes(self) -> bool:
+        """Whether node workers make the attempts."""
+        return self.nodes is not None or self.node_socket["listen"] is not None
+
+    @property
     def suite_changes(self) -> list[tuple[str, Any]]:
         """The parts of --agentbench-set that change suite.yaml. `model` means `agent.model`."""
         return [
@@ -107,6 +112,7 @@ def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequenc
     if settings.rounds and (settings.ab or settings.inline):
         other = "--agentbench-ab" if settings.ab else "--agentbench-inline"
         raise pytest.UsageError(f"--{PREFIX}-trials=auto cannot be used with {other}; set a number of trials, such as --{PREFIX}-trials=5")
+    _refuse_node_options(config, settings)
     if config.getoption("agentbench_workers", None) is not None and config.getoption("numprocesses", None) is None:
         raise pytest.UsageError(f"--{PREFIX}-workers sets how many xdist workers start with -n; add -n N, or leave it out")
     if settings.ab_pairs and not settings.ab:
@@ -115,6 +121,20 @@ def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequenc
         _refuse_arm_options(config, settings, arm)
     if config.getoption("agentbench_resume_rerun", None) is not None and settings.resume is None:
         raise pytest.UsageError(f"--{PREFIX}-resume-rerun sets what a resumed run runs again; add --{PREFIX}-resume, or leave it out")
+
+
+def _refuse_node_options(config: pytest.Config, settings: Settings) -> None:
+    """Raises pytest.UsageError for options about node workers that have no effect, or contradict others."""
+    if settings.inline and settings.uses_nodes:
+        raise pytest.UsageError(
+            f"--{PREFIX}-inline runs rollouts in this process, and --{PREFIX}-nodes on node workers; leave out one of them"
+        )
+    if not settings.uses_nodes:
+        for name in ("advertise", "wait", "tls"):
+            if config.getoption(f"agentbench_nodes_{name}", None) is not None:
+                raise pytest.UsageError(
+                    f"--{PREFIX}-nodes-{name} needs node workers; add --{PREFIX}-nodes=local:N or --{PREFIX}-nodes-listen"
+                )
 
 
 def _refuse_arm_options(config: pytest.Config, settings: Settings, arm: Arm) -> None:

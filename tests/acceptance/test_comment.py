@@ -93,7 +93,9 @@ def test_five_answers(project: Project, fallen: str, monkeypatch: pytest.MonkeyP
     }
     assert f"[`{run['id']}`]({pages[system]})" in answers["to do"][2]
     repeated = shlex.split(re.findall("`(.*)`", answers["to do"][0])[0])
-    assert "12 below" in project.run(*repeated[repeated.index("scenarios/shop") :], "--agentbench-ci=off").stdout.str()
+    fell = {each["scenario"] for rule in run["gate"]["rules"] for each in rule["suspects"]}
+    project.run(*repeated[repeated.index("scenarios/shop") :], "--agentbench-ci=off")
+    assert ({"shop-1", "shop-10"} < fell, fell) == (True, {rollout.scenario for rollout in project.rollouts})
 
 
 def line_of(lines: list[str], number: int) -> int:

@@ -77,7 +77,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "breakpoint() needs a terminal",
         "agent.py:30",
     ),
+    "scorer_alone": (
+        {"scorers": ["./agent.py:score"], "thresholds": {"score": 0.5}, "test": TEST_FILE.replace("tsq", "score"), "isolation": "process"},
+        "breakpoint() needs a terminal",
+        "agent.py:30",
+    ),
 }
+
+SCORERS = ("scorer", "scorer_alone")
 
 
 def reason_of(rollout: Rollout) -> str:
@@ -95,11 +102,11 @@ def test_a_debugger_is_refused_in_the_pool(project: Project) -> None:
 
     result = project.run("scenarios", "--agentbench-budget-rollout=60")
 
-    result.assert_outcomes(failed=len(REFUSED) - 1, errors=1)
+    result.assert_outcomes(failed=len(REFUSED) - len(SCORERS), errors=len(SCORERS))
     rollouts = {rollout.suite: rollout for rollout in project.rollouts}
     for name, (_, what, place) in REFUSED.items():
-        assert f"{what}, and this process has none; {ADVICE} ({place})" in reason_of(rollouts[name])
-        assert ("ok" if name == "scorer" else "agent_error", 1) == (rollouts[name].status, rollouts[name].attempt)
+        assert f"{'NoTerminal: ' * (name in SCORERS)}{what}, and this process has none; {ADVICE} ({place})" == reason_of(rollouts[name])
+        assert ("ok" if name in SCORERS else "agent_error", 1) == (rollouts[name].status, rollouts[name].attempt)
     assert ADVICE in result.stdout.str()
 
 

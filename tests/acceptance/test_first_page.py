@@ -32,9 +32,10 @@ def test_the_first_page_of_a_run(project: Project) -> None:
     suite, gate = run.suites["shop"], run.gate
     mean = suite.scores["tsq"].mean
     assert gate is not None and mean is not None and suite.triage is not None
-    assert f"verdict     PASS: shop tsq.mean 0.667 [{mean.low:.3f}, {mean.high:.3f}], required >= 0.5 (this run)" == lines[0]
+    verdict = f"verdict     PASS: shop tsq.mean 0.667 [{mean.low:.3f}, {mean.high:.3f}], required >= 0.5 (this run,"
     assert [
-        f"verdict     {headline(run)}",
+        verdict,
+        "            judged by the measured value)",
         f"shop        {suite_phrases.rollouts(suite)}",
         f"mistakes    {suite_phrases.mistakes(suite.triage)}",
         f"worst       {plain(suite_phrases.worst_scenarios('tsq', suite.worst[:3]))}",
@@ -47,6 +48,7 @@ def test_the_first_page_of_a_run(project: Project) -> None:
         *(gate.verdict, gate.rules[0].verdict),
         {each.kind: each.rollouts for each in suite.triage.kinds},
     )
+    assert headline(run) == " ".join(" ".join(lines[:2]).split()[1:])
     assert len(lines) <= 12
     assert [] == [word for word in JARGON if word in "\n".join(lines)]
 
@@ -91,3 +93,34 @@ def test_the_first_page_of_an_ab_session(project: Project) -> None:
     assert [12, 12] == [suite.rollouts["ok"] for (suite,) in said(report, suite_phrases.rollouts)]
     assert {"shop-good", "shop-bad"} <= {line.split()[0] for line in lines}
     assert [] == [line for line in lines if line.startswith(("scores ", "worst ", "speed "))]
+
+
+#: A plugin that replaces pytest's terminal reporter by one of its own, as pytest-rich does.
+REPLACED = """
+import pytest
+
+class Reporter:
+    def pytest_sessionfinish(self):
+        print("the summary of another reporter")
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    config.pluginmanager.unregister(config.pluginmanager.get_plugin("terminalreporter"))
+    config.pluginmanager.register(Reporter(), "another-reporter")
+"""
+
+
+@pytest.mark.slow
+def test_another_reporter(project: Project) -> None:
+    """If another plugin has replaced pytest's terminal reporter, the section is printed after its output. Without a reporter it is not."""
+    project.suite()
+    project.write("conftest.py", REPLACED)
+
+    replaced = project.run("scenarios/shop").outlines
+    title = next(number for number, line in enumerate(replaced) if line.strip("=") == " agentbench ")
+    place = f"open        reports/{project.directory.name}/report.html"
+    project.write("conftest.py", "")
+    without = project.run("scenarios/shop", "-p", "no:terminal").outlines
+
+    assert ("the summary of another reporter", True) == (replaced[0], place in replaced[title:])
+    assert [] == without

@@ -55,7 +55,7 @@ def test_a_line_of_progress(project: Project, way: tuple[str, ...], verbosity: t
     shown = str(Screen(written))
     assert "1/3" not in shown
     assert "to go" not in shown
-    place = "report      reports/" if verbosity else "open        reports/"
+    place = "open        reports/"
     for line in ("test session starts", "agentbench: suites shop (3 scenarios)", place, "1 failed, 2 passed in "):
         assert 1 == shown.count(line)
     if verbosity:

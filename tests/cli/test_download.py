@@ -55,14 +55,31 @@ def test_from_the_hub_to_a_session(tmp_path: Path) -> None:
     assert (6, True, False) == (done.returncode, places[0] >= 0, "now run" in done.stdout)
 
 
-def test_an_unreachable_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """If the agent's server is unreachable, nothing is downloaded or run."""
+@pytest.mark.parametrize(
+    ("rest", "is_checked"),
+    [
+        ((), True),
+        (("--", "--agentbench-ab=set:concurrency=2|4", "--agentbench-ab-pairs"), True),
+        (("--", "--agentbench-ab", "native=agent:terminal,text=agent:react"), True),
+        (("--", "--agentbench-ab", "embedded,slower"), False),
+        (("--", "--agentbench-ab=old=embedded,new=http://127.0.0.1:8000"), False),
+        (("--", "-n", "8", "--agentbench-backend", "embedded"), False),
+        (("--", "--agentbench-ab=one"), False),  # pytest refuses it
+        (("--", "--agentbench-backend"), False),  # the same
+    ],
+)
+def test_an_unreachable_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, rest: tuple[str, ...], is_checked: bool
+) -> None:
+    """If the agent's server is unreachable, nothing is downloaded or run. It is not used if arguments for pytest choose other servers."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "agent_config.json").write_text(json.dumps({"api_base": "http://nowhere.invalid:8000/v1"}))
 
-    status = main(["download", "openthoughts", "--run", "--agent", "agent_config.json"])
+    status = main(["download", "openthoughts", "--run", "--skip-download", "--agent", "agent_config.json", *rest])
+    error = capsys.readouterr().err
 
-    assert (1, True) == (status, "nowhere.invalid" in capsys.readouterr().err)
+    expected = (1, True, False) if is_checked else (4, False, True)
+    assert expected == (status, "nowhere.invalid" in error, "the folder does not exist" in error)
     assert ["agent_config.json"] == [each.name for each in tmp_path.iterdir()]
 
 

@@ -38,8 +38,8 @@ def open_rule(text: str = "tsq.mean >= 0.4", **changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, Needed(trials=6, rollouts=18, minutes=18.0)),
-        ({"threshold": 0.6}, Needed(trials=6, rollouts=18, minutes=18.0)),
+        ({}, Needed(trials=6, total=8, rollouts=18, minutes=18.0)),
+        ({"threshold": 0.6}, Needed(trials=6, total=8, rollouts=18, minutes=18.0)),
         ({"of": "population"}, Needed(scenarios=9, rollouts=18, minutes=18.0)),
         ({"threshold": 0.5}, Needed(trials=MOST_TRIALS - 1)),
         ({"low": None, "high": None}, None),
@@ -58,7 +58,7 @@ def test_a_baseline() -> None:
     rule = open_rule("tsq.mean >= -0.1 vs baseline", threshold=0.4)
 
     # Information is 1 / (1/2 + 1/18) = 1.8, and 7.2 = 1 / (1/12 + 1/18) is needed.
-    assert Needed(trials=10, rollouts=30, minutes=30.0) == needed(replace(rule, trials=(6, 54)), run())
+    assert Needed(trials=10, total=12, rollouts=30, minutes=30.0) == needed(replace(rule, trials=(6, 54)), run())
     assert Needed(trials=MOST_TRIALS, baseline=True) == needed(replace(rule, trials=(6, 6)), run())
 
 

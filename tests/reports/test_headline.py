@@ -93,7 +93,9 @@ def test_earlier_runs(runs: int, failed: int, place: str) -> None:
 
 
 def test_the_number_that_decided() -> None:
-    """A headline has the value of the rule that decided, with the interval of the mean if the rule has none, and this mean only once."""
+    """A headline has the value of the rule that decided, and this mean only once. If the rule judges the value alone, it says so beside
+    the interval of the mean.
+    """
     rollouts = [Rollout("shop", f"s{number}", "default", 1, "ok", scores={"tsq": Score(number / 2)}) for number in range(3)]
     low = rule_result("tsq.mean >= 0.8 of run", "FAIL", 0.5, of="run")
     slow = rule_result("ttft.p50 <= 5ms", "FAIL", 9.0, low=8.0, high=10.0, kind="latency")
@@ -102,7 +104,8 @@ def test_the_number_that_decided() -> None:
     assert mean is not None
 
     text = headline(run)
-    assert f"FAIL, exit status 1: shop tsq.mean 0.500 [{mean.low:.3f}, {mean.high:.3f}], required >= 0.8 (this run)" == text
+    required = "required >= 0.8 (this run, judged by the measured value)"
+    assert f"FAIL, exit status 1: shop tsq.mean 0.500 [{mean.low:.3f}, {mean.high:.3f}], {required}" == text
     text = headline(replace(run, gate=gate_result("FAIL", slow, low)))
     assert text.startswith(
         "FAIL, exit status 1: shop ttft.p50 9.0 ms [8.0 ms, 10.0 ms], required <= 5ms, and 1 more rule; shop tsq 0.500 ["

@@ -33,6 +33,7 @@ AGENT = """
 import asyncio, ctypes, os, subprocess, sys, time
 from pathlib import Path
 from pytest_agentbench import Score
+from pytest_agentbench.errors import JudgeError
 
 HOME = Path(__file__).parent
 
@@ -86,6 +87,8 @@ def score(scenario, rollout):
     return Score(0.5, {"calls": len(rollout.tool_calls)}, "as always")
 
 async def asks(scenario, rollout, judge):
+    if "spoils" in scenario.id:
+        raise JudgeError("its answer has no number")
     return Score(1.0, {}, (await judge.chat([{"role": "user", "content": "Was it good?"}])).text)
 """
 
@@ -167,8 +170,11 @@ def test_scores_of_other_processes(project: Project) -> None:
         assert ({"calls": 1.0}, "as always") == (rollout.score("score").parts, rollout.score("score").explanation)
         assert "scored True" in rollout.log
         assert "It was." == rollout.score("asks").explanation
-    assert {"score": "ChildProcessError: the scorer's process was ended by SIGKILL"} == rollouts["spoils"].score_errors
-    assert re.fullmatch(r"ChildProcessError: KeyError: 'lamp' \(\w+\.py:\d+\)", rollouts["judged"].score_errors["score"])
+    # The reasons begin as those of scorers in the pool do.
+    spoilt = rollouts["spoils"].score_errors
+    assert ("the scorer's process was ended by SIGKILL", {"score", "asks"}) == (spoilt["score"], set(spoilt))
+    assert re.fullmatch(r"judge_error: its answer has no number \(\w+\.py:\d+\)", spoilt["asks"])
+    assert re.fullmatch(r"KeyError: 'lamp' \(\w+\.py:\d+\)", rollouts["judged"].score_errors["score"])
     judged = rollouts["judged"]
     assert ("It was.", "It was.", 1, 2) == (judged.answer, judged.score("asks").explanation, len(judged.calls), len(judged.other_calls))
 

@@ -18,9 +18,10 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import AnyBlock, Bullets, Content, Document, Fact, Level, Measure, Note, Section, Table, plain
-from pytest_agentbench.reports.html import DEFINITIONS, Address, HtmlLayout, PlacedBlock, blocks_html, no_address, text, with_tooltips
+from pytest_agentbench.reports.html import Address, HtmlLayout, PlacedBlock, blocks_html, no_address, text
 from pytest_agentbench.reports.page.blocks import encoded
 from pytest_agentbench.reports.page.data import RunData
+from pytest_agentbench.reports.tooltips import DEFINITIONS, FOCUSED_TOOLTIP, with_tooltips
 
 LONGEST = 300  # maximum characters of an address; rollouts with longer names have no links
 
@@ -138,7 +139,7 @@ def _card(each: AnyBlock) -> str:
     unit = ", ".join(filter(None, (phrases.unit_of(measure), measure.statistic)))
     shown = f' <span class="unit">{escape(one_line(unit))}</span>' if unit else ""
     about = escape(one_line("; ".join(filter(None, (phrases.interval(measure), measure.about)))))
-    title, value = with_tooltips(each.label), escape(phrases.figure(measure))
+    title, value = with_tooltips(each.label, label=True), escape(phrases.figure(measure))
     return f'<div class="figure"><h2>{title}</h2><p class="value">{value}{shown}</p><p class="soft">{about}</p></div>'
 
 
@@ -164,7 +165,8 @@ def page(title: str, first: str, runs: Sequence[RunData], compared: Sequence[Jso
         compared: The intervals of gate rules and comparisons, for a picture.
         live: Whether the page asks its server for updates.
     """
-    script, style = "\n".join(asset(f"{name}.js") for name in (*SCRIPTS[:-1], *(LIVE if live else ()), SCRIPTS[-1])), asset("page.css")
+    script = "\n".join(asset(f"{name}.js") for name in (*SCRIPTS[:-1], *(LIVE if live else ()), SCRIPTS[-1]))
+    style = asset("page.css") + FOCUSED_TOOLTIP
     terms = {each.name: DEFINITIONS[each.title] for each in registry.METRICS}
     index = {"live": live, "terms": terms, "runs": [{**run.index, "blocks": len(run.blocks)} for run in runs], "compared": compared}
     return "\n".join(_lines(title, policy(script, style, live=live), style, first, _data(index, runs), script)) + "\n"

@@ -100,7 +100,9 @@ def _why(rollout: Rollout, pass_threshold: PassThreshold | None) -> str:
     if has_labels(rollout) and sorted(rollout.expected_tools) != sorted(rollout.tools):
         return ""
     main = pass_threshold.score if pass_threshold else next(iter(rollout.scores), "")
-    return rollout.scores[main].explanation if main in rollout.scores else ""
+    if main not in rollout.scores:
+        return ""
+    return rollout.scores[main].explanation or (f"{main} {float(rollout.scores[main]):.3f}" if pass_threshold else "")
 
 
 def _question(rollout: Rollout) -> str:

@@ -9,6 +9,7 @@ from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE
 from pytest_agentbench.reports import gate_phrases, suite_phrases
 from pytest_agentbench.reports.document import AnyBlock, Fact, Level, Note, Section, Table, Tone, heads, say
 from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.sections import side_by_side
 from pytest_agentbench.reports.view import RunView, complete_comparisons
 from pytest_agentbench.runs.results import ArmsCompared, MetricCompared
 from pytest_agentbench.runs.run_file import Run
@@ -44,7 +45,7 @@ def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
         yield Fact(each.suite, say(gate_phrases.comparison, ab, short), TONES.get(each.finding, ""), level=first, until=summary)
     yield Fact("", say(gate_phrases.no_difference, len(comparisons) - len(shown)), level=first, until=summary)
     for name, suite in run.suites.items():
-        yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary)
+        yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary, spare=2)
     for arm in ab.arms:
         yield Fact(arm.name, say(gate_phrases.arm, arm))
         yield Fact("", say(gate_phrases.arm_failure, arm), "bad", level=Level.VERBOSE)
@@ -57,6 +58,7 @@ def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
         yield Note(gate_phrases.DIFFERENCES, level=Level.VERBOSE)
         if len(ab.arms) > 2:
             yield Note(gate_phrases.FAMILY_OF_ARMS, level=Level.VERBOSE)
+    yield side_by_side.of_arms(ab)
     yield _rates(ab)
 
 

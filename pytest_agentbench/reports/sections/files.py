@@ -21,6 +21,6 @@ def _blocks(view: RunView) -> Iterator[AnyBlock]:
     yield Fact("resume", Code(view.run.resume or "", "command"), "open", level=Level.HEADLINE)
     yield Fact("open", Code(f"{view.place}/report.html", "command"), level=Level.HEADLINE, until=first)
     yield Fact("", say(phrases.what_to_show, view.run, view.place), level=first, until=first)
-    yield Fact("report", say(phrases.files, view.place), level=full, until=full)
+    yield Fact("open", say(phrases.files, view.place), level=full, until=full)
     for title, file in drawn(view.directory):
         yield Figure(title, file.relative_to(view.directory).as_posix(), level=Level.VERBOSE)

@@ -38,17 +38,18 @@ def _section(run: Run, gate: GateResult) -> Section | None:
 def _first_page(run: Run, gate: GateResult) -> Iterator[AnyBlock]:
     """Yields why the rule in the headline was not decided and what it needs, then other rules that did not pass."""
     first, until = Level.FIRST_PAGE, Level.FIRST_PAGE
+    spare = 2 if run.ab else 0  # The comparison of arms is what such a run is for.
     decisive = deciding_rules(run)[:1]
     for rule in decisive if not run.backend.is_recorded else ():  # The headline says that answers come from a recording.
-        yield Fact("why", say(gate_phrases.reason, rule), tone(rule.verdict), level=first, until=until)
-        yield Fact("needed", say(gate_phrases.needs, needed(rule, run)), tone(rule.verdict), level=first, until=until)
+        yield Fact("why", say(gate_phrases.reason, rule), tone(rule.verdict), level=first, until=until, spare=spare)
+        yield Fact("needed", say(gate_phrases.needs, needed(rule, run)), tone(rule.verdict), level=first, until=until, spare=spare)
     others = [rule for rule in worst_first(gate.rules) if rule not in decisive and (rule.verdict != "PASS" or not decisive)]
     for rule in others[:RULES]:
-        yield Fact("rule", say(gate_phrases.result, rule), tone(rule.verdict), level=first, until=until)
+        yield Fact("rule", say(gate_phrases.result, rule), tone(rule.verdict), level=first, until=until, spare=1)
         if rule.reason not in {each.reason for each in decisive}:
             yield Fact("", say(gate_phrases.reason, rule), level=first, until=until)
     yield Fact("", say(phrases.more, len(others) - RULES), level=first, until=until)
-    yield Fact("gate", say(gate_phrases.circumstances, gate, run.rounds), level=first, until=until)
+    yield Fact("gate", say(gate_phrases.circumstances, gate, run.rounds), level=first, until=until, spare=1)
 
 
 def _rules(run: Run, gate: GateResult) -> Iterator[AnyBlock]:

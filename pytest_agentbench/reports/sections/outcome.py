@@ -28,7 +28,7 @@ def _trouble(run: Run) -> Iterator[AnyBlock]:
         if run.tests.errors:
             yield Listing(failure, level=Level.VERBOSE)
         elif log := failure.partition("\n")[2]:
-            yield Listing(log, level=first)
+            yield Listing(log, level=first, spare=1)
     yield Fact("tests", say(phrases.tests, run), "bad", level=Level.SUMMARY if run.exit_status in COUNTED else first)
     yield Fact("resumed", say(phrases.sessions, run), level=first)
     yield from (Fact("damaged", each, "open", level=first) for each in summarize_damage(run.damaged))

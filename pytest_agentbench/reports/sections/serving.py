@@ -38,21 +38,25 @@ LATENCIES = ("ttft", "itl", "e2e")  # in summaries; the first page shows only th
 
 
 def section(view: RunView) -> Section | None:
-    """Returns latencies, throughput, goodput, the time of rollouts, and the verdict on the timings."""
+    """Returns latencies, throughput, goodput, the time of rollouts, and the verdict on the timings.
+
+    In a run with arms, the section about these has the latencies and rates of each, so this one has only what concerns all of them.
+    """
     run = view.run
+    if run.ab:
+        slowest = of("Slowest LLM calls", _slow_calls(run.performance.slowest_calls))
+        return of("Serving", [*_timing(run), *_trouble(run), *_calls(run.performance), slowest])
     parts = (_measures, _timing, _trouble, _totals)
-    title = "Serving, all arms together" if run.ab else "Serving"
-    return of(title, [*(block for part in parts for block in part(run)), *_tables(run.performance)])
+    return of("Serving", [*(block for part in parts for block in part(run)), *_tables(run.performance)])
 
 
 def _measures(run: Run) -> Iterator[AnyBlock]:
-    """Yields the main latencies and rates. In a run with arms they are not on the first page, because they describe no single arm."""
+    """Yields the main latencies and rates."""
     performance, first, summary = run.performance, Level.FIRST_PAGE, Level.SUMMARY
     if run.backend.is_recorded:
         yield Fact("timings", serving_phrases.RECORDED, level=first, until=summary)
         return
-    if not run.ab:
-        yield Fact("speed", say(serving_phrases.speed, performance, run.stopwatch), level=first, until=first)
+    yield Fact("speed", say(serving_phrases.speed, performance, run.stopwatch), level=first, until=first, spare=1)
     for name in LATENCIES:
         if spread := performance.latency(name):
             yield Fact(registry.title_of(name), _median(run.stopwatch, name, spread), level=summary, until=summary)
@@ -78,8 +82,8 @@ def _median(stopwatch: Stopwatch, name: str, spread: LatencySpread) -> Measure:
 
 def _trouble(run: Run) -> Iterator[AnyBlock]:
     performance, first = run.performance, Level.FIRST_PAGE
-    if performance.goodput and not run.backend.is_recorded:
-        yield Fact("goodput", say(serving_phrases.goodput, performance.goodput), level=Level.FULL if run.ab else first)
+    if performance.goodput and not run.backend.is_recorded and not run.ab:
+        yield Fact("goodput", say(serving_phrases.goodput, performance.goodput), level=first, spare=1)
     yield Fact("failed", say(serving_phrases.failed_calls, performance), "open", level=first, until=first)
     if run.stopwatch.verdict not in (OK, None) and not run.backend.is_recorded:
         yield Fact("timings", say(serving_phrases.timing_trouble, run.stopwatch), _tone(run.stopwatch), level=first, until=first)
@@ -100,11 +104,15 @@ def _tone(stopwatch: Stopwatch) -> Tone:
     return "bad" if stopwatch.verdict == SATURATED else "" if stopwatch.verdict == OK else "open"
 
 
-def _totals(run: Run) -> Iterator[AnyBlock]:
-    performance = run.performance
+def _calls(performance: PerformanceSummary) -> Iterator[AnyBlock]:
     yield Fact("calls", say(serving_phrases.calls, performance))
     for kind, amount in performance.failed_calls.items():
         yield Fact("failed", say(serving_phrases.failed_kind, kind, amount), "open")
+
+
+def _totals(run: Run) -> Iterator[AnyBlock]:
+    performance = run.performance
+    yield from _calls(performance)
     if performance.calls:
         yield Fact("throughput", say(serving_phrases.throughput, performance))
     if performance.window:

@@ -8,7 +8,7 @@ from pytest_agentbench.gate.ab import hit_ratio
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.stopwatch import unusable_reason
 from pytest_agentbench.reports import comparison_phrases, gate_phrases, phrases, suite_phrases
-from pytest_agentbench.reports.document import Column, Table, TableCell, heads, say
+from pytest_agentbench.reports.document import Column, Level, Table, TableCell, heads, say
 from pytest_agentbench.reports.view import complete_comparisons
 from pytest_agentbench.runs.results import ArmsCompared, MetricCompared
 from pytest_agentbench.runs.run_file import Run
@@ -26,7 +26,7 @@ def of_arms(ab: ArmsCompared) -> Table:
     rows += [(_title(name), *(say(phrases.number, arm.metrics.get(name), DIGITS[name]) for arm in arms)) for name in DIGITS]
     rows.append(("LLM calls", *(say(phrases.number, arm.calls, 0) for arm in arms)))
     rows.append(("prefix cache hits", *(say(phrases.percent, hit_ratio(arm)) for arm in arms)))
-    return Table((*heads("arm"), *(Column(arm.name) for arm in arms)), tuple(rows))
+    return Table((*heads("arm"), *(Column(arm.name) for arm in arms)), tuple(rows), level=Level.SUMMARY)
 
 
 def _compared(ab: ArmsCompared) -> Iterator[Cells]:

@@ -37,11 +37,11 @@ def _first_page(run: Run, name: str, suite: SuiteResult) -> Blocks:
     """Yields the numbers of rollouts and the means. In a run with arms they are not on the first page, which compares the arms instead."""
     first, summary, several = Level.FIRST_PAGE, Level.SUMMARY, len(run.suites) > 1
     if not run.ab:
-        yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary)
+        yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary, spare=2)
     # The main score is in the headline. A further score that counts mistakes is on the first page if its mean is not perfect.
     news = {score: mean for score in suite.scorers[1:] if _has_news(suite, score, mean := suite.scores[score].mean)}
     if not run.ab and not several:
-        yield Fact("scores", say(suite_phrases.means, news), level=first, until=first)
+        yield Fact("scores", say(suite_phrases.means, news), level=first, until=first, spare=4)
     for score in suite.scorers:
         mean, scale = suite.scores[score].mean, suite.scales[score]
         yield Fact(_in_summary(run, name, score), _measure(mean, scale.text), level=summary, until=summary)
@@ -114,7 +114,7 @@ def _tasks(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
 def _mistakes(run: Run, _name: str, suite: SuiteResult) -> Blocks:
     if (triage := suite.triage) and triage.faulty:
         if not run.ab:
-            yield Fact("mistakes", say(suite_phrases.mistakes, triage), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
+            yield Fact("mistakes", say(suite_phrases.mistakes, triage), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE, spare=4)
         yield Fact("mistakes", say(suite_phrases.faulty, triage))
         yield from (Fact("", say(suite_phrases.confusion, each), until=Level.FULL) for each in triage.confused[:CONFUSED])
 
@@ -146,7 +146,7 @@ def _measured(run: Run, name: str, label: str, measure: Measure) -> Blocks:
     """
     summary = Level.SUMMARY
     if not run.ab:
-        yield Fact(label, measure, level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
+        yield Fact(label, measure, level=Level.FIRST_PAGE, until=Level.FIRST_PAGE, spare=1)
     yield Fact(_in_summary(run, name, label), measure, level=summary, until=summary)
     yield Fact(label, measure)
 
@@ -179,8 +179,8 @@ def _role_row(name: str, use: RoleUse) -> tuple[TableCell, ...]:
 
 def _worst(run: Run, _name: str, suite: SuiteResult) -> Blocks:
     if not run.ab:
-        worst = suite.worst[: WORST // len(run.suites)]
-        yield Fact("worst", say(suite_phrases.worst_scenarios, suite.main_score, worst), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
+        worst = say(suite_phrases.worst_scenarios, suite.main_score, suite.worst[: WORST // len(run.suites)])
+        yield Fact("worst", worst, level=Level.FIRST_PAGE, until=Level.FIRST_PAGE, spare=3)
     for each in suite.worst:
         yield Fact("worst", say(suite_phrases.worst, each), until=Level.FULL)
         if suite.tasks is None:

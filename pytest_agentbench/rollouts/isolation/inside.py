@@ -19,11 +19,9 @@ import aiohttp
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.capture import LOG_LIMIT, Log, print_exception
-from pytest_agentbench.lib.error_texts import with_place
 from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Draft, Json, ToolCall
-from pytest_agentbench.rollouts.advice import error_text
 from pytest_agentbench.rollouts.isolation.protocol import (
     JOBS,
     TO_AGENT,
@@ -44,7 +42,7 @@ from pytest_agentbench.rollouts.isolation.protocol import (
     TriesSettled,
 )
 from pytest_agentbench.rollouts.rollout import RolloutSetup, outcome
-from pytest_agentbench.rollouts.scores import no_judge, score
+from pytest_agentbench.rollouts.scores import no_judge, score, score_error
 from pytest_agentbench.suites.suite import Tool
 from pytest_agentbench.tools.factory import with_canned_answers
 from pytest_agentbench.tools.source import ToolSource
@@ -144,11 +142,12 @@ async def _score(setup: RolloutSetup, job: ScoreJob, session: aiohttp.ClientSess
             return await no_judge()
         return LLM(job.judge.base_url, job.judge.model, session=session, facts=job.judge.facts)
 
+    scorer = setup.scorers[job.scorer]
     try:
-        return Scored(await score(setup.scorers[job.scorer], job.scenario, job.rollout, judge, setup.sizes))
+        return Scored(await score(scorer, job.scenario, job.rollout, judge, setup.sizes))
     except (Exception, SystemExit) as error:  # The scorer is user code.
         print_exception(error)  # The pool gets only the last of its frames.
-        return ScoreFailed(with_place(error_text(error, setup.sizes.reason), error))
+        return ScoreFailed(score_error(error, scorer, setup.sizes))
 
 
 class PoolLine:

@@ -55,6 +55,7 @@ from pytest_agentbench.rollouts.isolation.protocol import (
     packed_command,
 )
 from pytest_agentbench.rollouts.rollout import RolloutSetup
+from pytest_agentbench.rollouts.scores import FailedElsewhere
 from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.suites.suite import SUITE_FILE, PoolSuite, Scenario, score_name
 from pytest_agentbench.tools import factory as tool_factory
@@ -329,14 +330,14 @@ async def _scored_elsewhere(template: Forking, name: str, scenario: Scenario, ro
         try:
             done = await process.read(FROM_SCORER)
         except ChildProcessError as error:
-            raise ChildProcessError(f"the scorer's process {error}") from None
+            raise FailedElsewhere(f"the scorer's process {error}") from None
     match done:
         case Scored(score):
             return score
         case ScoreFailed(reason):
-            raise ChildProcessError(reason)
+            raise FailedElsewhere(reason)
         case JobRefused(reason):
-            raise ChildProcessError(f"the scorer's process could not read the scenario and rollout of its job: {reason}")
+            raise FailedElsewhere(f"the scorer's process could not read the scenario and rollout of its job: {reason}")
 
 
 def _access(llm: LLM) -> ModelAccess:

@@ -207,7 +207,7 @@ class Scored:
 class ScoreFailed:
     """A scorer has raised an exception, so there is no score. It is the last message of the process."""
 
-    reason: str  # the exception, with its line in the suite's code
+    reason: str  # the complete reason of the missing score: the exception, with its line in the suite's code
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Endpoint, RolloutKey
@@ -189,7 +190,8 @@ class RunnerConfig:
 
     connection: int  # file descriptor of the socket to the supervisor, inherited from it
     pipe: int  # file descriptor of the pipe for `FromPipe` of rollouts/protocol, inherited from the supervisor
-    name: str  # name of the node worker in this session
+    node: str  # name of the machine
+    folder: Path  # gets files of the runner
     settings: PoolSettings  # with the paths and the number of sandboxes of this host
     taps: TapPorts
     secret: str = field(repr=False)  # for the tokens of addresses at the taps

@@ -31,7 +31,9 @@ HELD_OPEN = 1.0  # seconds to wait for the end of a pipe that a process left beh
 class PoolProcess:
     """The controller's handle of a pool process. The constructor starts the process; `begin` starts threads that read its messages."""
 
-    def __init__(self, config: Callable[[int], PoolConfig], listener: socket.socket, log: Path, mark: str) -> None:
+    def __init__(
+        self, config: Callable[[int], PoolConfig], listener: socket.socket, log: Path, mark: str, inherited: tuple[int, ...] = ()
+    ) -> None:
         """Starts the process.
 
         Args:
@@ -40,11 +42,12 @@ class PoolProcess:
             listener: The socket on which the pool serves. It stays open here for the next pool.
             log: Log file of the process.
             mark: Value of an environment variable that identifies all processes that agents start.
+            inherited: Further file descriptors that the pool gets.
         """
         self._pipe, theirs = os.pipe()
         try:
-            settings, inherited = config(theirs), (listener.fileno(), theirs)
-            self.child = Child("pytest_agentbench.rollouts.pool", settings, log, pass_fds=inherited, variables={SESSION: mark})
+            settings, passed = config(theirs), (listener.fileno(), theirs, *inherited)
+            self.child = Child("pytest_agentbench.rollouts.pool", settings, log, pass_fds=passed, variables={SESSION: mark})
         except BaseException:
             os.close(self._pipe)
             raise

@@ -17,7 +17,7 @@ from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess, RestartDecision, RestartPolicy, TapProcesses
-from pytest_agentbench.rollouts.protocol import PoolConfig, PoolSettings
+from pytest_agentbench.rollouts.protocol import NodeTerms, PoolConfig, PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, EndRollout, PoolDied, PoolEntry, PrepareBlock, RoundAdded, RunAlone
 from pytest_agentbench.tap.protocol import Budgets
 
@@ -76,8 +76,20 @@ class SessionParts:
     called from any thread. Methods of the owner that may wait for other threads are called without that lock (see `Owner`).
     """
 
-    def __init__(self, logs: Path, pool_settings: PoolSettings, taps: int, budgets: Budgets, log: AttemptLog, owner: Owner) -> None:
-        """Opens the listening socket, but starts no process. `logs` is the folder for the logs of the processes."""
+    def __init__(
+        self,
+        logs: Path,
+        pool_settings: PoolSettings,
+        taps: int,
+        budgets: Budgets,
+        log: AttemptLog,
+        owner: Owner,
+        nodes: NodeTerms | None = None,
+    ) -> None:
+        """Opens the listening socket, but starts no process.
+
+        `logs` is the folder for the logs of the processes. If `nodes` is set, node workers make the attempts.
+        """
         self.token = secrets.token_urlsafe(16)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self.listener.getsockname()[1]
@@ -85,7 +97,7 @@ class SessionParts:
         self.children: dict[str, Child] = {}  # name of the log -> process, of pool and taps
         self.deaths, self.log = RestartPolicy(), log
         self._logs, self._pool_settings, self._owner = logs, pool_settings, owner
-        self._tap_count, self._budgets = taps, budgets
+        self._tap_count, self._budgets, self._nodes = taps, budgets, nodes
         self._pool: PoolProcess | None = None
         self._taps: TapProcesses | None = None
         self._endpoint: Endpoint | None = None
@@ -262,9 +274,10 @@ class SessionParts:
 
         def config(pipe: int) -> PoolConfig:
             directory, size = self.log.path.parent, self.log.size
-            return PoolConfig(self.token, self.listener.fileno(), pipe, self._pool_settings, number, directory, size)
+            return PoolConfig(self.token, self.listener.fileno(), pipe, self._pool_settings, number, directory, size, self._nodes)
 
-        self._pool = PoolProcess(config, self.listener, self._logs / "pool.log", self.mark)
+        inherited = () if self._nodes is None else (self._nodes.listener,)
+        self._pool = PoolProcess(config, self.listener, self._logs / "pool.log", self.mark, inherited)
         self.children["pool"] = self._pool.child
         self._pool.begin(self._on_message, self._pool_died)
         self._changed.notify_all()
@@ -294,7 +307,8 @@ class SessionParts:
         blocked = pool.blocked_rollout
         for name in self._templates:  # The template processes ended with the pool.
             self._unavailable.pop(name, None)
-        decision = self.deaths.add("pool", self.log.in_flight, responsible=blocked.key if blocked else None)
+        in_flight = self.log.in_flight if self._nodes is None else ()  # On nodes, no rollout runs in the pool.
+        decision = self.deaths.add("pool", in_flight, responsible=blocked.key if blocked else None)
         why = f"the pool died ({pool.fault or f'exit code {pool.child.process.returncode}'})"
         self.log.append(PoolDied(f"the pool was blocked by {blocked.key}" if blocked else why))
         if decision.alone:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -86,6 +86,7 @@ class Addresses:
         self.salt = ""  # text before the system prompts of agents
         self.keep = ALL  # what is kept of the calls: `all`, `calls` or `none`, as in --agentbench-keep
         self.left_calls: Mapping[RolloutKey, Sequence[LLMCall]] = {}  # calls of attempts that were in flight when an earlier pool died
+        self.nodes: dict[str, RolloutTally] = {}  # name of a node worker -> its counts
         self._url = ""
         self._count = 0
         self._announcers: dict[str, Announcer] = {}  # URL of an endpoint -> its announcer
@@ -200,6 +201,11 @@ class Addresses:
         """Returns the conversation that ends with the last of some calls of a rollout, whose addresses are closed. See `llm.access.Tap`."""
         return last_conversation(calls, self._lines.get(key, ())) if calls else []
 
+    def add_lines(self, key: RolloutKey, lines: Sequence[bytes]) -> None:
+        """Keeps lines for messages.jsonl to which the calls of a rollout refer, which another process has made."""
+        if lines:
+            self._lines[key] += lines
+
     def take_lines(self, key: RolloutKey) -> list[bytes]:
         """Returns the lines for messages.jsonl to which the calls of a rollout refer, and keeps them no longer."""
         return self._lines.pop(key, [])
@@ -235,11 +241,15 @@ class Addresses:
             if not address.lent:
                 with suppress(InfraError):  # The tap has died, too, so these calls are lost.
                     calls[address.key] += await self.close(token)
-        for label in left.labels.values():
+        self.release(left.labels.values())
+        self.left_calls = calls
+
+    def release(self, labels: Iterable[OpenLabel]) -> None:
+        """Begins to tell the stacks that these rollouts have ended, whose labels another process has given."""
+        for label in labels:
             if (announcer := self._announcers.get(label.url)) is not None:
                 announcer.adopt(label.id, label.id)
                 announcer.end(label.id)
-        self.left_calls = calls
 
     async def release_all(self) -> None:
         """Tells the stacks the end of all rollouts whose end they do not know yet."""
@@ -248,7 +258,7 @@ class Addresses:
     @property
     def tally(self) -> RolloutTally:
         """Counts of the rollouts that this pool and the earlier ones have labelled, and whose end they have told the stack."""
-        return total([self._before, *(each.tally for each in self._announcers.values())])
+        return total([self._before, *self.nodes.values(), *(each.tally for each in self._announcers.values())])
 
 
 def token_of(number: str, secret: str) -> str:

@@ -10,7 +10,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.access import ModelAddress, Tap
 from pytest_agentbench.records import Access, Json, KeptCall, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import Block, arrange
-from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
+from pytest_agentbench.rollouts.pool.controller_link import Link
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.scheduler import WriteRecord
@@ -25,9 +25,7 @@ class BlockTransition:
     made before the block begins.
     """
 
-    def __init__(
-        self, runner: Runner, link: ControllerLink, record: WriteRecord, settings: BlockSettings, concurrency: int, blocks: int
-    ) -> None:
+    def __init__(self, runner: Runner, link: Link, record: WriteRecord, settings: BlockSettings, concurrency: int, blocks: int) -> None:
         """Takes the pool's objects that a switch needs, and the number of `blocks` that earlier pools of the session have begun."""
         self._runner, self._link, self._record = runner, link, record
         self._settings, self._concurrency, self._number = settings, concurrency, blocks
@@ -64,8 +62,7 @@ class BlockTransition:
         answer = await self._pending_reply
         if isinstance(answer, NoTurn):
             return answer.reason
-        await self._runner.addresses.point_at(answer.endpoint)
-        self._runner.addresses.salt = answer.salt
+        await self._runner.point_at(answer.endpoint, salt=answer.salt)
         self._number += 1
         primed = await self._prime(block) if self._settings.policy == "primed" else None
         await self._link.ask(BlockBegun(primed))

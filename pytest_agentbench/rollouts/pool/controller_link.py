@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import json_text, messages, wire
@@ -14,6 +14,16 @@ from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.protocol import BlockedBy, FromPipe, ShowUser
 
 CLOSED = "the connection to the controller is closed"
+
+
+class Link(Protocol):
+    """The methods with which the parts of a pool send messages to the controller."""
+
+    def tell(self, message: protocol.PoolNote) -> None:
+        """Sends a note, which is not answered."""
+
+    async def ask(self, question: protocol.ControllerQuestion[protocol.Answered]) -> tuple[protocol.Answered, bytes]:
+        """Sends a question and returns the answer with its body. Raises InfraError if it fails or never comes."""
 
 
 class ControllerLink:

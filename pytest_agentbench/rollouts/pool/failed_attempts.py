@@ -73,6 +73,13 @@ class Outages:
             await asyncio.shield(self._check)
         return self.count(key) > before
 
+    async def checked(self, rollout: Rollout, before: int) -> Rollout:
+        """Returns the record of an attempt. Raises Interrupted if the attempt failed because of an outage. `before` as for `explain`."""
+        has_failed, calls = rollout.status == "infra_error" or rollout.score_errors, (*rollout.calls, *rollout.other_calls)
+        if has_failed and await self.explain(rollout.key, calls, before):
+            raise Interrupted(rollout)
+        return rollout
+
     async def _ask(self) -> None:
         await asyncio.sleep(GRACE)
         if self._is_over:

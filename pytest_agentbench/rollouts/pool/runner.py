@@ -5,20 +5,30 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.access import Tap
-from pytest_agentbench.records import Rollout, RolloutKey, split_calls
+from pytest_agentbench.records import Endpoint, Rollout, RolloutKey, split_calls
 from pytest_agentbench.rollouts.pool.addresses import Addresses
-from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
-from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted, Outages
+from pytest_agentbench.rollouts.pool.controller_link import Link
+from pytest_agentbench.rollouts.pool.failed_attempts import Outages
 from pytest_agentbench.rollouts.pool.templates import RunnerHost, Setups
 from pytest_agentbench.rollouts.protocol import PoolSettings, ShowUser
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
 from pytest_agentbench.runs.attempts import AttemptBegun, AttemptState
 from pytest_agentbench.sandbox.factory import Sandboxes
 from pytest_agentbench.suites.suite import Scenario
+
+
+class Nodes(Protocol):
+    """The node workers of a session, which make attempts on other machines."""
+
+    async def attempt(self, key: RolloutKey) -> Rollout:
+        """Has a node worker make one attempt, and returns its record. Raises Interrupted if the node worker is lost."""
+
+    async def point_at(self, endpoint: Endpoint, salt: str) -> None:
+        """Has all node workers send later calls to this endpoint, with this text before the system prompts of agents."""
 
 
 class Runner:
@@ -29,15 +39,16 @@ class Runner:
 
     `addresses.connect` and `addresses.point_at` must be called before the first attempt. `left` is the state that earlier pools left:
     `addresses.take_over` closes their addresses. `ends` has the final records of rollouts that do not run again. `run` completes
-    and returns them.
+    and returns them. If `nodes` is set, node workers make the attempts.
 
     Not thread-safe: all methods run on the pool's event loop.
     """
 
     def __init__(
-        self, settings: PoolSettings, addresses: Addresses, outages: Outages, link: ControllerLink, host: RunnerHost, left: AttemptState
+        self, settings: PoolSettings, addresses: Addresses, outages: Outages, link: Link, host: RunnerHost, left: AttemptState
     ) -> None:
         self.addresses, self.outages = addresses, outages
+        self.nodes: Nodes | None = None
         self.ends = dict(left.ends)  # rollout that does not run again -> its record
         self._left = left
         self._session, self._budget = settings.session, settings.budget
@@ -49,6 +60,16 @@ class Runner:
     def set_unbuilt(self, unbuilt: Mapping[str, str]) -> None:
         """Sets the images of tasks that could not be built: image -> reason. Rollouts of these tasks fail with the reason."""
         self._sandboxes.unbuilt = unbuilt
+
+    async def point_at(self, endpoint: Endpoint, *, salt: str | None = None, anew: bool = False) -> None:
+        """Has taps and node workers send later calls to this endpoint. `salt` replaces the text before the system prompts of agents.
+
+        Raises ConfigError or InfraError as `Addresses.point_at` does.
+        """
+        await self.addresses.point_at(endpoint, anew=anew)
+        self.addresses.salt = self.addresses.salt if salt is None else salt
+        if self.nodes is not None:
+            await self.nodes.point_at(endpoint, self.addresses.salt)
 
     def scenario(self, key: RolloutKey) -> Scenario:
         """Returns the scenario of a rollout."""
@@ -63,18 +84,19 @@ class Runner:
         """Makes one attempt and returns its record. Raises Interrupted if it failed because a part of the session died."""
         if key in self.ends:
             return self._ended(key)
-        before, started_at, started = self.outages.count(key), time.time(), time.monotonic_ns()
+        before = self.outages.count(key)
+        rollout = await (self._here(key) if self.nodes is None else self.nodes.attempt(key))
+        return await self.outages.checked(dataclasses.replace(rollout, session=self._session), before)
+
+    async def _here(self, key: RolloutKey) -> Rollout:
+        """Makes one attempt on this machine."""
+        started_at, started = time.time(), time.monotonic_ns()
         try:
             setup = await self._setup_of(key)
-            rollout = await self._with(setup, key, self.addresses, lambda: self._link.tell(AttemptBegun(key, time.monotonic_ns())))
+            return await self._with(setup, key, self.addresses, lambda: self._link.tell(AttemptBegun(key, time.monotonic_ns())))
         except InfraError as error:  # Setup, sandbox or address failed, so nothing was measured.
             times: dict[str, Any] = {"started_at": started_at, "started_ns": started, "ended_ns": time.monotonic_ns()}
-            rollout = Rollout(*key, status="infra_error", reason=str(error), **times)
-        rollout = dataclasses.replace(rollout, session=self._session)
-        has_failed, calls = rollout.status == "infra_error" or rollout.score_errors, (*rollout.calls, *rollout.other_calls)
-        if has_failed and await self.outages.explain(key, calls, before):
-            raise Interrupted(rollout)
-        return rollout
+            return Rollout(*key, status="infra_error", reason=str(error), **times)
 
     async def first_call(self, key: RolloutKey, tap: Tap) -> Rollout | None:
         """Runs a rollout without scorers, at addresses that `tap` opens for one call each. Returns its record.

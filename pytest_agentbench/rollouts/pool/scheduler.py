@@ -208,6 +208,11 @@ class Scheduler:
             await asyncio.wait(waiting)
         return not self.broken and not self._given_up and all(outcome.result().recorded for outcome in self._outcomes.values())
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether rollouts can run, and some of them have not ended."""
+        return self.started and not self.broken and bool(self._waiting or self._running or self._blocks)
+
     def body(self, key: RolloutKey) -> bytes | None:
         """Returns the journal line of a finished rollout, or None if it is not in memory."""
         return self._bodies.get(key)

@@ -22,6 +22,7 @@ from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Access, Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import inline_protocol as inline
 from pytest_agentbench.rollouts import protocol
+from pytest_agentbench.rollouts.nodes.hub import Hub
 from pytest_agentbench.rollouts.pool.addresses import Addresses, number_of
 from pytest_agentbench.rollouts.pool.block_switch import BlockTransition
 from pytest_agentbench.rollouts.pool.controller_link import CLOSED, ControllerLink
@@ -85,6 +86,8 @@ class Pool:
         )
         self.addresses.keep = settings.keep
         self.runner = Runner(settings, self.addresses, self.outages, self.link, self, self.state)
+        self.nodes = None if config.nodes is None else Hub(config.nodes, settings, self.link, self.addresses, self, config.number)
+        self.runner.nodes = self.nodes
         self.retries = RetryPolicy(settings.scheduling.retries, self.state.failed, self.link.tell)
         self.scheduler = Scheduler(self.runner.run, self.record, settings.scheduling, self.retries)
         self.scheduler.stored = {key: Outcome(status, recorded=True) for key, status in earlier.kept.items()}
@@ -116,8 +119,12 @@ class Pool:
             self.scheduler.plan([*self.unread.elements()])
             self._add_round(self.state.round)
             server = await asyncio.start_server(self._connected, sock=listener)
+            if self.nodes is not None:
+                await self.nodes.serve()
             await self.finished.wait()
             server.close()
+            if self.nodes is not None:
+                self.nodes.abort()
             await self.runner.close()
             if self.draining is None:  # The controller has died, and the taps end with it.
                 self.scheduler.cancel(CLOSED)  # Sandboxes and programs of agents end with their rollouts.
@@ -219,6 +226,8 @@ class Pool:
 
     async def _drain(self) -> None:
         await self.scheduler.drained()
+        if self.nodes is not None:
+            await self.nodes.close()
         await self.addresses.release_all()
         self.link.tell(protocol.Drained(self.addresses.tally))
 
@@ -250,7 +259,7 @@ class Pool:
         try:
             if taps is not None:
                 await self.addresses.connect(taps)
-            await self.addresses.point_at(endpoint, anew=True)
+            await self.runner.point_at(endpoint, anew=True)
         except ConfigError as error:
             self.scheduler.stop(str(error), "infra_error")
         except (OSError, InfraError) as error:
@@ -272,6 +281,19 @@ class Pool:
     def give_up(self, group: str, reason: str) -> None:
         """Starts no more rollouts of a group (suite and variant)."""
         self.scheduler.give_up(group, reason)
+
+    def resize(self, slots: int) -> None:
+        """Runs at most as many rollouts as the node workers have slots."""
+        self.scheduler.resize(min(slots, self.scheduler.settings.concurrency))
+
+    def stop(self, reason: str) -> None:
+        """Starts no more rollouts."""
+        self.scheduler.stop(reason, "infra_error")
+
+    @property
+    def waits(self) -> bool:
+        """Whether rollouts wait for a node worker: the backend answers, and not all planned rollouts are finished."""
+        return self.scheduler.is_waiting
 
     async def record(self, rollout: Rollout) -> bytes:
         """Sends a record to the controller, which redacts it and writes it to the journal. Returns the line in the journal."""

@@ -13,7 +13,7 @@ from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.isolation.outside import ForkedProcess, Template, TemplateDied, isolated, wants_isolation
 from pytest_agentbench.rollouts.isolation.protocol import Job
-from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
+from pytest_agentbench.rollouts.pool.controller_link import Link
 from pytest_agentbench.rollouts.protocol import TemplateLost, TemplateServes
 from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare
 from pytest_agentbench.suites.suite import PoolSuite
@@ -35,7 +35,7 @@ class Setups:
     The code of a suite with `isolation: process` runs in a template process, which this class keeps running until `close`.
     """
 
-    def __init__(self, link: ControllerLink, host: RunnerHost, sizes: Sizes) -> None:
+    def __init__(self, link: Link, host: RunnerHost, sizes: Sizes) -> None:
         self._link, self._host, self._sizes = link, host, sizes
         self._prepared: dict[tuple[str, str], asyncio.Task[RolloutSetup]] = {}
         self._keepers: list[TemplateKeeper] = []
@@ -71,7 +71,7 @@ class TemplateKeeper:
     are given up. Other suites continue.
     """
 
-    def __init__(self, suite: PoolSuite, variant: str, link: ControllerLink, host: RunnerHost, sizes: Sizes) -> None:
+    def __init__(self, suite: PoolSuite, variant: str, link: Link, host: RunnerHost, sizes: Sizes) -> None:
         self._suite, self._variant, self._link, self._host, self._sizes = suite, variant, link, host, sizes
         self._group = suite.name if variant == "default" else f"{suite.name}-{variant}"
         self._name = f"template of {self._group}"

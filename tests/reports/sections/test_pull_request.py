@@ -10,10 +10,11 @@ import pytest
 from pytest_agentbench.gate.exit_status import VERDICTS
 from pytest_agentbench.reports import comment_phrases, gate_phrases, phrases
 from pytest_agentbench.reports.ci_pages import Pages
-from pytest_agentbench.reports.document import Fact, Finding, plain
+from pytest_agentbench.reports.document import Fact, Finding, Level, plain
 from pytest_agentbench.reports.sections.pull_request import section
 from pytest_agentbench.runs.results import BaselineRun, Changed, QuarantineResult, ScenarioScores
 from pytest_agentbench.runs.run_file import Run
+from tests.findings import facts, report
 from tests.made_runs import gate_result, rule_result
 from tests.reports.test_ci import GATE, failure, outcomes_of, run_with
 
@@ -54,7 +55,7 @@ def test_a_regression() -> None:
     (changes,) = [each.values[0] for each in found["setup"] if each.phrase == comment_phrases.differences]
     assert ["model", "packages"] == [each.part for each in changes]
     assert [comment_phrases.repeat, comment_phrases.promote, comment_phrases.report] == phrases_of(found["to do"])
-    assert "repeat these scenarios: pytest -q -k 'shop-2 or shop-1 or shop-3'" == sentences(found["to do"])[0]
+    assert "repeat these scenarios: pytest -q -k '[shop-2] or [shop-1] or [shop-3]'" == sentences(found["to do"])[0]
 
 
 def test_scenarios_below_a_threshold() -> None:
@@ -91,18 +92,25 @@ def test_every_verdict_has_something_to_do(verdict: str) -> None:
 
 
 def test_what_an_undecided_gate_needs() -> None:
-    """A rule with a reason shows the reason. A rule whose interval contains the threshold needs more trials."""
+    """The sentences are those of the terminal: why, how many more trials and what they cost. The command runs that many."""
     reason = "there is no baseline; name one with --agentbench-baseline"
     without = rule_result("tsq.mean >= 0 vs baseline", "INCONCLUSIVE", reason=reason)
-    undecided = rule_result("tsq.mean >= 0.6", "INCONCLUSIVE", 0.6, low=0.5, high=0.7)
+    undecided = replace(
+        rule_result("tsq.mean >= 0.6", "INCONCLUSIVE", 0.7, low=0.5, high=0.9), threshold=0.6, n=3, trials=(6, 0), of="suite"
+    )
     run = run_with(verdict="INCONCLUSIVE", command=("pytest", "--agentbench-trials=2"))
+    suite = replace(run.suites["shop"], rollouts={"ok": 6}, scenarios=tuple(ScenarioScores(each, {"tsq": 0.7}) for each in "abc"))
+    run = replace(run, suites={"shop": suite})
 
     first = answers(replace(run, gate=gate_result("INCONCLUSIVE", without)))["to do"]
-    second = answers(replace(run, gate=gate_result("INCONCLUSIVE", undecided)))["to do"]
+    second = answers(replace(run, gate=(gate := gate_result("INCONCLUSIVE", undecided))))["to do"]
 
-    assert reason == sentences(first)[0]
-    assert comment_phrases.more_trials not in phrases_of(first)
-    assert "run more trials: pytest --agentbench-trials=auto" == sentences(second)[0]
+    assert [reason, "the report of run 20260101-000000 has all rollouts"] == sentences(first)
+    page = report(replace(run, gate=gate), Level.FIRST_PAGE)
+    on_terminal = sentences([fact.content for label in ("why", "needed") for fact in facts(page, label)])
+    assert on_terminal == sentences(second)[:2]
+    assert on_terminal[1].startswith("6 more trials of each scenario: 18 rollouts")
+    assert "a new run with all 8 trials of each scenario: pytest --agentbench-trials=8" == sentences(second)[2]
 
 
 def test_the_setup_of_the_baseline() -> None:
@@ -124,3 +132,27 @@ def test_a_resumable_run() -> None:
     for verdict in ("NOT MEASURED", "INTERRUPTED"):
         found = answers(run_with(verdict=verdict, resume="pytest --agentbench-resume=r"))
         assert comment_phrases.resume == phrases_of(found["to do"])[0]
+
+
+def test_the_tests_to_repeat() -> None:
+    """The command names all trials of the variant in which a scenario fell, and the suite if the run has several.
+
+    A name that -k does not accept, or that has another form in the id of a test, makes it name no test.
+    """
+    suite = run_with().suites["shop"]
+    scores = tuple(ScenarioScores(name, {"tsq": 0.0}) for name in ("shop-1", "shop-10"))
+    arm = replace(suite, scenarios=scores, rollouts={"ok": 3}, variant="old")
+    one = run_with(verdict="FAIL", exit_status=1)
+    both = replace(one, suites={"shop": replace(suite, scenarios=scores[:1], rollouts={"ok": 1}), "shop-old": arm})
+
+    def command(run: Run) -> str:
+        return sentences(answers(run)["to do"])[0]
+
+    assert "repeat these scenarios: pytest -q -k '[shop-1] or [shop-1-old] or [shop-1-old-t2] or [shop-10-old] or [shop-10-old-t2]'" == (
+        command(both)
+    )
+    two = replace(one, suites={"shop": both.suites["shop"], "bank": both.suites["shop"]})
+    assert "repeat these scenarios: pytest -q -k 'shop and ([shop-1]) or bank and ([shop-1])'" == command(two)
+    for name in ("shop 1", "shöp-1"):
+        odd = replace(suite, scenarios=(ScenarioScores(name, {"tsq": 0.0}),))
+        assert "repeat the tests: pytest -q" == command(replace(one, suites={"shop": odd}))

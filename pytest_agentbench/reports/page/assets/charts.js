@@ -37,9 +37,12 @@ function canvas({ width = 460, height = 200, x, y, label, role = "img" }) {
     root.append(draw("line", { class: "grid", x1: left, x2: width - right, y1: atY(value), y2: atY(value) }));
     root.append(draw("text", { x: left - 6, y: atY(value) + 4, "text-anchor": "end" }, figure(value)));
   }
+  let last = -Infinity;
   for (const value of (x.log ? logTicks : ticks)(x.low, x.high)) {
     root.append(draw("line", { class: "grid", x1: atX(value), x2: atX(value), y1: top, y2: height - bottom }));
+    if (atX(value) - last < 7 * figure(value).length) continue; // Its number would touch the one before it.
     root.append(draw("text", { x: atX(value), y: height - bottom + 15, "text-anchor": "middle" }, figure(value)));
+    last = atX(value);
   }
   root.append(draw("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, x.title));
   root.append(draw("text", { x: 12, y: (top + height - bottom) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${(top + height - bottom) / 2})` }, y.title));
@@ -63,5 +66,5 @@ function legend(names) {
 
 /** Returns a figure with a title, and with the definition of its metric as a tooltip. */
 function pictured(title, about, ...content) {
-  return el("figure", {}, el("figcaption", {}, about ? el("abbr", { title: about }, title) : title), content);
+  return el("figure", {}, el("figcaption", {}, about ? el("abbr", { title: about, tabindex: "0" }, title) : title), content);
 }

@@ -33,7 +33,7 @@ function comparison(a, b) {
 }
 
 const LEVELS = 5; // classes q0 (worst) to q4 (best) in page.css
-const MOST_TRIALS = 30; // trials in a strip
+const MOST_TRIALS = 20; // trials in a strip
 
 /** Returns from 0 (worst) to 1 (best) where a score is on its scale, or null without a score. An open end of a scale is the most extreme score of the page. */
 function goodness(row) {

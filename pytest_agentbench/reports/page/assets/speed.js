@@ -23,7 +23,7 @@ function spread(name, title, unit) {
   const series = page.runs.filter(run => !run.recorded).flatMap(run => Object.entries(run.distributions).filter(([, metrics]) => (metrics[name] || []).length)
     .map(([group, metrics]) => counted(seriesName(run, group), metrics[name])));
   if (!series.length) return null;
-  if (series.every(each => !each.counts.length)) return pictured(title, page.terms[name], el("p", { class: "soft" }, "All values are below 0.01."));
+  if (series.every(each => !each.counts.length)) return pictured(title, page.terms[name], el("p", { class: "soft" }, `All values are below 0.01 ${unit}.`));
   const left = Math.min(...series.filter(each => each.counts.length).map(each => quantile(each.counts, each.drawn, LOWEST)));
   for (const each of series) each.counts = each.counts.filter(([bin]) => bin >= Math.floor(left));
   const width = widthOf(series);
@@ -34,8 +34,8 @@ function spread(name, title, unit) {
   const picture = canvas({ x, y: { low: 0, high: high * 1.05, title: "% of values" }, label: `${title}, distribution` });
   series.forEach((each, place) => picture.root.append(draw("path", { class: `line ${INK[place % INK.length]}`, d: path(outline(each), picture.atX, picture.atY, true) },
     draw("title", {}, each.name))));
-  const counts = series.map(each => `${each.all.toLocaleString("en")} values`).join(", ");
-  return pictured(`${title}, ${counts}`, page.terms[name], picture.root, legend(series.map(each => each.name)), leftOut(series));
+  const counts = series.map(each => `${each.all.toLocaleString("en")} values`);
+  return pictured(series.length > 1 ? title : `${title}, ${counts[0]}`, page.terms[name], picture.root, legend(series.map((each, place) => `${each.name}, ${counts[place]}`)), leftOut(series));
 }
 
 const LOWEST = 0.01; // share of the values below the axis, so that it starts where values are
@@ -51,7 +51,7 @@ function counted(name, counts) {
 function leftOut(series) {
   const all = series.reduce((total, each) => total + each.all, 0);
   const shown = series.reduce((total, each) => total + each.counts.reduce((sum, [, count]) => sum + count, 0), 0);
-  return all === shown ? null : el("p", { class: "soft" }, `${figure((all - shown) / all * 100)} % of the values are lower than this axis: 0, or among the lowest hundredth.`);
+  return all === shown ? null : el("p", { class: "soft" }, `${figure((all - shown) / all * 100)} % of the values are left of this axis: zeros, and the lowest hundredth of the others.`);
 }
 
 const LEAST_SPAN = 1.5; // minimum ratio between the limits of an axis, so that its numbers differ
@@ -148,17 +148,44 @@ function overTime(run, place) {
   const began = rows.reduce((least, row) => Math.min(least, row.start), Infinity);
   const end = largest(rows.map(row => row.end - began));
   const lines = [{ title: page.live && !page.ended ? "rollouts in flight (finished ones only)" : "rollouts in flight", unit: "", source: "", points: inFlight(rows) }, ...run.server];
-  const pictures = lines.map(line => overTimeLine({ ...line, points: line.points.map(([at, value]) => [at - began, value]) }, end));
-  return el("figure", { class: "over-time" }, el("figcaption", {}, `${page.runs.length > 1 ? `${run.name}: ` : ""}Servers over time, under the rollouts in flight`), pictures);
+  const turns = turnsOf(rows, began), names = [...new Set(turns.map(turn => turn.variant))];
+  const pictures = lines.map(line => overTimeLine({ ...line, points: line.points.map(([at, value]) => [at - began, value]) }, end, turns, names));
+  return el("figure", { class: "over-time" }, el("figcaption", {}, `${page.runs.length > 1 ? `${run.name}: ` : ""}Servers over time, under the rollouts in flight${names.length > 1 ? ", by the arm that was running" : ""}`), pictures, legend(names));
 }
 
-function overTimeLine({ title, unit, source, points }, end) {
+/** Returns the turns of the arms: when which one was running, each until the next one begins. A single one if rollouts of several ran at the same time. */
+function turnsOf(rows, began) {
+  const turns = [];
+  let until = -Infinity;
+  for (const row of [...rows].sort((a, b) => a.start - b.start)) {
+    if (turns.at(-1)?.variant !== row.variant) {
+      if (row.start < until - 0.01) return [{ variant: rows[0].variant, from: 0, to: Infinity }];
+      if (turns.length) turns.at(-1).to = row.start - began;
+      turns.push({ variant: row.variant, from: turns.length ? row.start - began : 0, to: Infinity });
+    }
+    until = Math.max(until, row.end);
+  }
+  return turns;
+}
+
+/** Returns the part of a line of steps in a turn. Empty if the line begins later. */
+function during(points, { from, to }, end) {
+  const before = points.filter(([at]) => at <= from).at(-1), inside = points.filter(([at]) => at > from && at < to);
+  const part = before ? [[from, before[1]], ...inside] : inside;
+  return part.length ? [...part, [Math.min(to, end), part.at(-1)[1]]] : [];
+}
+
+function overTimeLine({ title, unit, source, points }, end, turns, names) {
   const inside = points.filter(([at]) => at <= end).map(([at, value]) => [Math.max(0, at), value]);
   if (!inside.length) return null;
-  const high = largest(inside.map(([, value]) => value)) || 1;
+  const high = largest(inside.map(([, value]) => value));
   const name = [title, source && `(${source})`].filter(Boolean).join(" ");
+  if (!high) return el("p", { class: "soft" }, `${name}: 0 all the time`);
   const picture = canvas({ width: 940, height: 130, x: { low: 0, high: end, title: "seconds since the first rollout began" }, y: { low: 0, high: unit === "%" ? Math.max(high, 1) : high * 1.1, title: unit || "number" }, label: `${name} over time` });
-  picture.root.append(draw("path", { class: "line series-0", d: path([...inside, [end, inside.at(-1)[1]]], picture.atX, picture.atY, true) }));
+  for (const turn of turns) {
+    const part = during(inside, turn, end);
+    if (part.length) picture.root.append(draw("path", { class: `line ${INK[names.indexOf(turn.variant) % INK.length]}`, d: path(part, picture.atX, picture.atY, true) }, draw("title", {}, turn.variant)));
+  }
   return el("div", {}, el("h3", {}, name), picture.root);
 }
 

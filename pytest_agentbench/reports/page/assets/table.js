@@ -14,7 +14,7 @@ const ORDERS = {
   tokens: each => [each.tokens ?? Infinity],
 };
 
-const WIDTHS = { scenario: 230, score: 130, outcome: 170, why: 230, ttft: 80, time: 80, tokens: 70, side: 150 }; // minimum pixels; the rest is shared
+const WIDTHS = { scenario: 230, score: 175, outcome: 220, why: 230, ttft: 80, time: 80, tokens: 70, side: 150 }; // minimum pixels; the rest is shared
 
 /** Returns the columns: order, title, width and tooltip. Several runs, variants or arms have a column each, in place of the columns of all rollouts. */
 function columns() {
@@ -71,7 +71,7 @@ function headCell([order, title, width, about]) {
     table.sort = order;
     arrange();
   };
-  const cell = el("th", { role: "columnheader", scope: "col", class: `cell ${width}`, "data-order": order, title: about }, el("button", { type: "button", onclick: sorted }, title));
+  const cell = el("th", { role: "columnheader", scope: "col", class: `cell ${width}`, "data-order": order }, el("button", { type: "button", title: about, onclick: sorted }, title));
   cell.style.width = `${WIDTHS[width]}px`;
   return cell;
 }

@@ -1,0 +1,389 @@
+"""Gives the attempts of a session to its node workers, and takes their records. Part of the pool process."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import socket
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.door import Door
+from pytest_agentbench.lib.introductions import HELLO
+from pytest_agentbench.lib.messages import Hello
+from pytest_agentbench.lib.tls import server_context
+from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
+from pytest_agentbench.rollouts.nodes import suite_files
+from pytest_agentbench.rollouts.nodes.endpoints import for_nodes, is_local_address
+from pytest_agentbench.rollouts.nodes.joined_node import AttemptLease, JoinedNode
+from pytest_agentbench.rollouts.nodes.protocol import (
+    FROM_NODE,
+    ROLE,
+    AttemptEnded,
+    AttemptStarted,
+    Bye,
+    FromNode,
+    GiveLease,
+    GroupGivenUp,
+    Join,
+    Joined,
+    Leaving,
+    NodePointed,
+    NodeSample,
+    NotAdmitted,
+    PointNode,
+    RevokeLease,
+    Tick,
+    Tock,
+    Welcome,
+)
+from pytest_agentbench.rollouts.nodes.silence import PERIOD, SILENCE, Silence
+from pytest_agentbench.rollouts.nodes.versions import versions
+from pytest_agentbench.rollouts.pool.addresses import Addresses
+from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
+from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
+from pytest_agentbench.rollouts.protocol import NodeTerms, PoolSettings, ShowUser
+from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptBegun, LabelReleased
+from pytest_agentbench.runs.journal import rollout_of
+from pytest_agentbench.runs.nodes import NodeCpu
+
+MOST_FAILURES = 3  # infra_errors in a row at one node worker, while others have none, after which it gets no more rollouts
+MOST_LOSSES = 3  # node workers that may be lost while the same rollout runs, after which it ends as infra_error
+NOTES = 10  # calls of `Silence.is_too_long` between two notes of the state of a node worker
+GOODBYE = 5.0  # seconds that node workers get to end when the session ends
+
+
+class HubHost(Protocol):
+    """The methods of the pool that the hub calls."""
+
+    def resize(self, slots: int) -> None:
+        """Is told how many attempts the node workers can make at the same time."""
+
+    def stop(self, reason: str) -> None:
+        """Starts no more rollouts, for this reason."""
+
+    def give_up(self, group: str, reason: str) -> None:
+        """Starts no more rollouts of a group (suite and variant)."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether rollouts wait for a node worker."""
+
+
+class Hub:
+    """The node workers of a session: who has joined, which leases they have, and what they report.
+
+    `attempt` has a node worker make one attempt. If that node worker is lost before the record has come, it raises Interrupted, and the
+    scheduler puts the rollout back into its queue. `point_at` directs all node workers to a backend, also those that join later.
+
+    A scenario and trial runs on the same node in all arms of an A/B session, as long as a node worker of that node is there.
+
+    Not thread-safe: all methods run on the pool's event loop.
+    """
+
+    def __init__(
+        self, terms: NodeTerms, settings: PoolSettings, link: ControllerLink, addresses: Addresses, host: HubHost, pool: int
+    ) -> None:
+        """Takes objects of the pool, and its number within the session."""
+        self._terms, self._settings, self._link, self._addresses, self._host = terms, settings, link, addresses, host
+        self._suffix = "" if pool == 1 else f"-{pool}"  # No two node workers of a session have the same name.
+        self._nodes: dict[str, JoinedNode] = {}
+        self._files = b""  # files of the suites, packed when the first node worker joins
+        self._endpoint: Endpoint | None = None
+        self._salt = ""
+        self._point = 0  # number of the last `PointNode`
+        self._names, self._leases = itertools.count(1), itertools.count(1)
+        self._losses: Counter[RolloutKey] = Counter()
+        self._places: dict[tuple[str, str, int], str] = {}  # suite, scenario and trial -> node where it runs
+        self._origins: Mapping[str, str] = (
+            {} if settings.blocks is None else {name: o.variant for name, o in settings.blocks.origins.items()}
+        )
+        self._changed = asyncio.Condition()
+        self._nobody_since = time.monotonic()
+        self._ending = False
+        self._listener: socket.socket | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def serve(self) -> None:
+        """Begins to accept node workers."""
+        context = None if self._terms.certificate is None else server_context(*self._terms.certificate)
+        door = Door(self._terms.token, ROLE, self._serve_node, context)
+        self._listener = socket.socket(fileno=self._terms.listener)
+        self._host.resize(0)
+        self._tasks = [asyncio.create_task(door.serve(self._listener)), asyncio.create_task(self._watch())]
+
+    def abort(self) -> None:
+        """Closes the socket and all connections, because the pool ends."""
+        self._ending = True
+        for task in self._tasks:
+            task.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        for node in self._nodes.values():
+            node.writer.transport.abort()
+
+    async def _watch(self) -> None:
+        """Sends `Tick` to all node workers once a second, and gives up those that are silent. Runs until it is cancelled."""
+        ticks = itertools.count(1)
+        while True:
+            await asyncio.sleep(PERIOD)
+            for node in [*self._nodes.values()]:
+                if node.silence.is_too_long():
+                    await self._lose(node, f"nothing has come from it for {node.silence.seconds:.0f} s")
+                else:
+                    node.send(Tick(time.monotonic_ns()))
+            if next(ticks) % NOTES == 0:
+                for node in self._ready:
+                    self._link.tell(node.record(self._settings.session))
+            self._stop_without_nodes()
+
+    def _stop_without_nodes(self) -> None:
+        now, wait = time.monotonic(), self._terms.wait_s
+        if self._ready or not self._host.waits:
+            self._nobody_since = now
+        elif now - self._nobody_since > wait:
+            self._host.stop(
+                f"no node worker has been there for {wait:g} s; start one with `agentbench worker --join HOST:PORT --token-file FILE`"
+            )
+
+    async def _serve_node(self, _: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves a connection whose client has the token for node workers."""
+        node: JoinedNode | None = None
+        lost = "its connection was closed"
+        try:
+            join = FROM_NODE.read((await wire.read(reader, HELLO))[0])
+            if isinstance(join, Join) and (node := await self._admit(join, writer)) is not None:
+                while True:
+                    header, body = await wire.read(reader)
+                    node.silence.end()
+                    await self._handle(node, FROM_NODE.read(header), body)
+        except (EOFError, ConnectionError):
+            pass
+        except ValueError as error:
+            lost = f"a message of it cannot be read: {error}"
+        finally:
+            if node is not None:
+                await self._lose(node, lost)
+
+    async def _admit(self, join: Join, writer: asyncio.StreamWriter) -> JoinedNode | None:
+        if reason := self._refusal(join):
+            self._show(f"a node worker on {join.node} cannot take part: {reason}")
+            writer.write(wire.pack(NotAdmitted(reason, again=False)))
+            await writer.drain()
+            return None
+        for other in [*self._nodes.values()]:
+            if other.join.instance == join.instance:
+                await self._lose(other, "it has connected again")
+        node = JoinedNode(f"w{next(self._names)}{self._suffix}", join, writer, Silence(SILENCE), in_clear=_is_readable(writer))
+        self._files = self._files or await asyncio.to_thread(suite_files.pack, self._settings.suites)
+        terms = self._terms
+        node.send(Welcome(node.name, self._settings, terms.budgets, terms.taps, terms.sandboxes, SILENCE), self._files)
+        self._nodes[node.name] = node
+        return node
+
+    def _refusal(self, join: Join) -> str:
+        """Returns why a node worker cannot take part in this session, or an empty text."""
+        own = versions()
+        if (join.package, join.python) == own:
+            return ""
+        return (
+            f"it has package {join.package} on Python {join.python}, and the session has package {own[0]} on Python {own[1]}; "
+            "install the same version of pytest-agentbench on both"
+        )
+
+    async def _handle(self, node: JoinedNode, message: FromNode, body: bytes) -> None:  # noqa: C901, PLR0912 - one branch for each message
+        now = time.monotonic_ns()
+        match message:
+            case Tock(pool_ns, node_ns):
+                node.clock.before(pool_ns, node_ns)
+                node.clock.after(node_ns, now)
+            case Joined():
+                node.has_joined = True
+                await self._send_point(node)
+            case NodePointed():
+                await self._pointed(node, message)
+            case AttemptStarted(number, node_ns):
+                node.clock.after(node_ns, now)
+                if (lease := node.leases.get(number)) is not None:
+                    node.clock.before(lease.given_ns, node_ns)
+                    self._link.tell(AttemptBegun(lease.key, now))
+            case AttemptEnded():
+                await self._attempt_ended(node, message, body, now)
+            case AddressOpened() | AddressClosed() | LabelReleased():
+                node.note_label(message)
+                self._addresses.nodes[node.name] = node.tally
+            case GroupGivenUp(group, reason):
+                self._host.give_up(group, f"{reason} (node worker {node.shown})")
+            case ShowUser(sentence):
+                self._show(f"node worker {node.shown}: {sentence}")
+            case Leaving(reason):
+                await self._lose(node, reason)
+            case NodeSample(lag_ms, cpu):
+                node.lag_ms = max(node.lag_ms or 0.0, lag_ms)
+                if any(cpu.values()):
+                    self._link.tell(NodeCpu(self._settings.session, node.name, node.clock.place_cpu(cpu)))
+            case Join():
+                pass
+
+    async def _send_point(self, node: JoinedNode) -> None:
+        """Tells a node worker where its calls go, with its share of the rate limit. Does nothing before the backend is known."""
+        if self._endpoint is None:
+            return
+        sharing = sum(each.has_joined for each in self._nodes.values())
+        try:
+            endpoint = for_nodes(self._endpoint, sharing, in_clear=node.in_clear)
+        except ConfigError as error:
+            node.send(NotAdmitted(str(error), again=False))
+            await self._lose(node, str(error))
+            return
+        node.send(PointNode(self._point, endpoint, self._salt))
+
+    async def _share_anew(self) -> None:
+        """Tells all node workers their share of the rate limit, because one has come or gone."""
+        if self._endpoint is not None and self._endpoint.requests_per_minute is not None:
+            for node in [*self._ready]:
+                await self._send_point(node)
+
+    async def _pointed(self, node: JoinedNode, answer: NodePointed) -> None:
+        if answer.problem:
+            node.send(NotAdmitted(answer.problem, again=True))
+            await self._lose(node, answer.problem)
+            return
+        is_new = not node.pointed
+        node.pointed, node.connect_ms = answer.number, answer.connect_ms
+        if is_new:
+            self._show(f"node worker {node.shown} has joined, {node.join.slots} slots")
+            self._link.tell(node.record(self._settings.session))
+            await self._share_anew()
+        await self._update()
+
+    async def _attempt_ended(self, node: JoinedNode, message: AttemptEnded, body: bytes, now: int) -> None:
+        node.clock.after(message.node_ns, now)
+        lease = node.leases.get(message.lease)
+        if lease is None or lease.ended.done():  # It was revoked.
+            return
+        line, *lines = body.split(b"\n")
+        rollout = dataclasses.replace(node.clock.place(rollout_of(line)), node=node.name)
+        self._addresses.add_lines(lease.key, lines)
+        node.attempts += 1
+        node.failures = node.failures + 1 if rollout.status == "infra_error" else 0
+        if message.interrupted:
+            lease.ended.set_exception(self._interruption(lease, rollout))
+        else:
+            lease.ended.set_result(rollout)
+        if node.failures >= MOST_FAILURES and any(not other.failures for other in self._ready if other is not node):
+            node.send(NotAdmitted(f"{node.failures} rollouts in a row have failed there alone", again=False))
+            await self._lose(node, f"{node.failures} rollouts in a row have failed there alone: {rollout.reason}")
+
+    def _interruption(self, lease: AttemptLease, rollout: Rollout) -> Exception:
+        """Returns the exception that makes the scheduler repeat an attempt. Counts it, and ends the rollout if that happens too often."""
+        self._losses[lease.key] += 1
+        return Interrupted(rollout)
+
+    async def _lose(self, node: JoinedNode, why: str) -> None:
+        """Gives the leases of a node worker back. Does nothing if that has happened already."""
+        if self._nodes.pop(node.name, None) is None:
+            return
+        node.writer.transport.abort()
+        open_leases = [lease for lease in node.leases.values() if not lease.ended.done()]
+        reason = f"the node worker {node.shown} was lost: {why}"
+        node.lost = len(open_leases)
+        if node.pointed:
+            self._link.tell(node.record(self._settings.session, None if self._ending else why))
+        for lease in open_leases:
+            rollout = Rollout(
+                *lease.key,
+                status="infra_error",
+                reason=reason,
+                node=node.name,
+                started_at=lease.given_at,
+                started_ns=lease.given_ns,
+                ended_ns=time.monotonic_ns(),
+            )
+            lease.ended.set_exception(self._interruption(lease, rollout))
+        if not self._ending:
+            again = f"; {len(open_leases)} rollout{'s run' if len(open_leases) > 1 else ' runs'} again" if open_leases else ""
+            self._show(f"{reason}{again}")
+        self._addresses.release(node.unreleased)
+        await self._share_anew()
+        await self._update()
+
+    def _show(self, sentence: str) -> None:
+        self._link.tell(ShowUser(sentence))
+
+    @property
+    def _ready(self) -> list[JoinedNode]:
+        return [node for node in self._nodes.values() if node.pointed]
+
+    async def _update(self) -> None:
+        """Wakes up everything that waits for a node worker, because one has come, gone or become free."""
+        self._host.resize(sum(node.join.slots for node in self._ready))
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def attempt(self, key: RolloutKey) -> Rollout:
+        """Has a node worker make one attempt, and returns its record. Raises Interrupted if the node worker is lost.
+
+        Waits until a node worker is free. A rollout that was in flight at MOST_LOSSES lost node workers ends as infra_error.
+        """
+        if self._losses[key] >= MOST_LOSSES:
+            now = time.monotonic_ns()
+            why = f"{self._losses[key]} node workers were lost while this rollout ran; run it alone with -k"
+            return Rollout(*key, status="infra_error", reason=why, started_at=time.time(), started_ns=now, ended_ns=now)
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._choose(key) is not None)
+            node = self._choose(key)
+            assert node is not None
+            self._places.setdefault(self._place_of(key), node.join.node)
+            lease = node.give(next(self._leases), key)
+        node.send(GiveLease(lease.number, key))
+        try:
+            return await lease.ended
+        except asyncio.CancelledError:
+            node.send(RevokeLease(lease.number))
+            raise
+        finally:
+            node.leases.pop(lease.number, None)
+            await self._update()
+
+    def _choose(self, key: RolloutKey) -> JoinedNode | None:
+        """Returns the node worker for an attempt: of the node where the scenario and trial ran before, or the least busy one."""
+        ready = [node for node in self._ready if node.pointed == self._point]
+        place = self._places.get(self._place_of(key))
+        at_place = [node for node in ready if node.join.node == place] if self._settings.blocks is not None else []
+        free = [node for node in at_place or ready if node.free > 0]
+        return max(free, key=lambda node: (node.free / node.join.slots, node.free), default=None)
+
+    def _place_of(self, key: RolloutKey) -> tuple[str, str, int]:
+        return f"{key.suite}-{self._origins.get(key.variant, key.variant)}", key.scenario, key.trial
+
+    async def point_at(self, endpoint: Endpoint, salt: str) -> None:
+        """Has all node workers send later calls to this endpoint, and waits until they do."""
+        self._endpoint, self._salt = endpoint, salt
+        self._point += 1
+        for node in [*self._nodes.values()]:
+            if node.has_joined:
+                await self._send_point(node)
+        async with self._changed:
+            await self._changed.wait_for(lambda: all(node.pointed == self._point for node in self._ready))
+
+    async def close(self) -> None:
+        """Ends all node workers, and waits until they have told the stack which rollouts have ended."""
+        self._ending = True
+        for node in self._nodes.values():
+            node.send(Bye("the session is over"))
+        async with self._changed:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait_for(lambda: not self._nodes), GOODBYE)
+
+
+def _is_readable(writer: asyncio.StreamWriter) -> bool:
+    """Returns whether others can read a connection: it is not encrypted, and it leads to another machine."""
+    peer = writer.get_extra_info("peername")
+    return writer.get_extra_info("ssl_object") is None and not (peer and is_local_address(peer[0]))
