@@ -135,8 +135,8 @@ def _fell(run: Run, fallen: Sequence[Fallen], pages: Pages) -> Iterator[Fact]:
             for each in fallen[:MOST]
             if each.group == group
         )
-    if (ab := run.ab) is not None:
-        worse = (each for each in essentials(ab) if TONES.get(each.finding) == "bad")
+    if ab := run.ab:
+        worse = [each for each in essentials(ab) if TONES.get(each.finding) == "bad"]
         yield from (Fact("", say(gate_phrases.comparison, ab, replace(each, reason="")), "bad") for each in worse)
     tests = [] if fallen else failed_tests(run)
     yield from (Fact("", say(comment_phrases.failed_test, each), "bad") for each in tests[:MOST])
