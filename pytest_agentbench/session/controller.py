@@ -175,11 +175,16 @@ class Controller:
     @pytest.hookimpl(trylast=True)
     def pytest_agentbench_make_backend(self, name: str, changes: Sequence[tuple[str, Any]]) -> Backend:
         """Returns the backend of a backend.yaml or a URL. Called only if no other plugin returned a backend."""
+        from pytest_agentbench.backends.per_node import PER_NODE, OnNodes
         from pytest_agentbench.backends.spec import SessionTerms, load_backend
 
         settings = self.settings
         spec = load_backend(name, self.config.rootpath, changes)
-        return spec.make(SessionTerms(settings.keep_backend, settings.gpu_wait, self.concurrency, settings.budgets["connect"]))
+        terms = SessionTerms(settings.keep_backend, settings.gpu_wait, self.concurrency, settings.budgets["connect"])
+        backend = spec.make(terms)
+        if spec.placement != PER_NODE:
+            return backend
+        return OnNodes(backend, spec.model, name, changes, terms)
 
     def _open(self, setup: Setup) -> None:
         refuse_short_memory()

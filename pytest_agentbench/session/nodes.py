@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.backends.backend import Backend
+from pytest_agentbench.backends.per_node import OnNodes
 from pytest_agentbench.lib.process import child_environment, ended_within
 from pytest_agentbench.lib.tls import fingerprint_of, server_context
 from pytest_agentbench.records import Endpoint
@@ -33,7 +35,14 @@ class SessionNodes:
     """The socket for node workers, its token, and the node workers that the session itself starts on this machine (`local:N`)."""
 
     def __init__(
-        self, settings: Settings, suites: Mapping[str, PoolSuite], directory: Path, concurrency: int, budgets: Budgets, log: NodeLog
+        self,
+        settings: Settings,
+        suites: Mapping[str, PoolSuite],
+        directory: Path,
+        concurrency: int,
+        budgets: Budgets,
+        log: NodeLog,
+        backend: Backend,
     ) -> None:
         """Opens the socket and writes the token's file. Raises pytest.UsageError if address or certificate cannot be used."""
         if settings.node_socket["tls"] is not None:
@@ -64,6 +73,7 @@ class SessionNodes:
             budgets=budgets,
             taps=settings.taps,
             sandboxes=settings.sandboxes,
+            backend=backend.node_backend if isinstance(backend, OnNodes) else None,
         )
 
     @property

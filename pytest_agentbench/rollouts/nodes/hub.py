@@ -145,7 +145,7 @@ class Hub:
 
     def _stop_without_nodes(self) -> None:
         now, wait = time.monotonic(), self._terms.wait_s
-        if self._ready or not self._host.waits:
+        if self._nodes or not self._host.waits:
             self._nobody_since = now
         elif now - self._nobody_since > wait:
             self._host.stop(
@@ -183,7 +183,7 @@ class Hub:
         node = JoinedNode(f"w{next(self._names)}{self._suffix}", join, writer, Silence(SILENCE), in_clear=_is_readable(writer))
         self._files = self._files or await asyncio.to_thread(suite_files.pack, self._settings.suites)
         terms = self._terms
-        node.send(Welcome(node.name, self._settings, terms.budgets, terms.taps, terms.sandboxes, SILENCE), self._files)
+        node.send(Welcome(node.name, self._settings, terms.budgets, terms.taps, terms.sandboxes, terms.backend, SILENCE), self._files)
         self._nodes[node.name] = node
         return node
 

@@ -71,6 +71,7 @@ class NodeRunner:
     def __init__(self, config: RunnerConfig) -> None:
         self._sizes = config.settings.sizes
         self._taps, self._node, self._folder = config.taps, config.node, config.folder
+        self._own_endpoint = config.endpoint
         self._writer: asyncio.StreamWriter | None = None
         self._leases: dict[RolloutKey, int] = {}
         self._attempts: dict[int, asyncio.Task[None]] = {}
@@ -124,7 +125,7 @@ class NodeRunner:
     async def _point(self, point: PointNode) -> None:
         """Points the tap at the backend, and reports whether this machine reaches it."""
         try:
-            endpoint = on_node(point.endpoint, self._folder, self._node)
+            endpoint = self._own_endpoint or on_node(point.endpoint, self._folder, self._node)
             connect_ms = await _connect_ms(endpoint)
             await self._addresses.point_at(endpoint, anew=True)
         except (ConfigError, InfraError, OSError) as error:

@@ -15,7 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.machine.cpu import CpuWatch
+from pytest_agentbench.backends.per_node import NodeBackend
 from pytest_agentbench.errors import AgentbenchError, ConfigError
 from pytest_agentbench.lib import json_text, wire
 from pytest_agentbench.lib.error_texts import cause
@@ -23,6 +25,7 @@ from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.lib.process import SESSION, Child, end_marked
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.lib.tls import Trust
+from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.nodes import suite_files
 from pytest_agentbench.rollouts.nodes.connection import NodeConnection
 from pytest_agentbench.rollouts.nodes.protocol import (
@@ -132,6 +135,7 @@ class Membership:
         self._sent_samples: dict[str, int] = {}
         self._taps: TapProcesses | None = None
         self._runner: Child | None = None
+        self._backend: Backend | None = None  # the backend of this machine, with `placement: per-node`
         self._line: socket.socket | None = None  # socket to the runner
         self._starting: threading.Thread | None = None
         self._forwarding: threading.Thread | None = None
@@ -218,6 +222,7 @@ class Membership:
                 self.status = REFUSED
                 self.end(problem)
                 return
+            endpoint = None if welcome.backend is None else self._start_backend(welcome.backend, logs)
             self._taps = TapProcesses(welcome.taps, welcome.budgets, logs)
             self._line, theirs = socket.socketpair()
             pipe, their_pipe = os.pipe()
@@ -225,7 +230,14 @@ class Membership:
             with theirs:
                 try:
                     config = RunnerConfig(
-                        theirs.fileno(), their_pipe, self._terms.node, logs, settings, self._taps.facts, secret=secrets.token_urlsafe(16)
+                        theirs.fileno(),
+                        their_pipe,
+                        self._terms.node,
+                        logs,
+                        settings,
+                        self._taps.facts,
+                        endpoint,
+                        secret=secrets.token_urlsafe(16),
                     )
                     inherited = (theirs.fileno(), their_pipe)
                     self._runner = Child(
@@ -250,6 +262,23 @@ class Membership:
         with suppress(OSError):
             self._connection.send(Joined())
         self._say(f"joined the session as {welcome.name}, {self._terms.slots} slots, logs in {logs}")
+
+    def _start_backend(self, terms: NodeBackend, logs: Path) -> Endpoint:
+        """Boots the backend of this machine, and ends the membership when it dies. Raises ConfigError if it cannot be the session's."""
+        try:
+            self._backend = backend = terms.make(Path.cwd(), self._terms.node)
+        except ConfigError:
+            self.status = REFUSED
+            raise
+        self._say(f"booting the backend {backend.name!r}")
+        endpoint = backend.start(logs)
+        daemon(self._watch_backend, backend, name="watch-backend")
+        return endpoint
+
+    def _watch_backend(self, backend: Backend) -> None:
+        if died := backend.watch(lambda _: False):
+            self._say(died)
+            self.end(f"its backend died: {died.partition(chr(10))[0]}")
 
     def _watch(self, name: str, child: Child) -> None:
         child.process.wait()
@@ -305,6 +334,8 @@ class Membership:
     def _stop(self) -> None:
         """Ends all processes. Does nothing if they have ended already."""
         if self._starting is not None:
+            if self._starting.is_alive() and self._backend is not None:
+                self._backend.stop()  # It may be booting for minutes.
             self._starting.join()
         self._starting = None
         runner, taps = self._runner, self._taps
@@ -316,6 +347,8 @@ class Membership:
         for thread in [daemon(child.stop, GRACE, name="stop") for child in children[1:]]:
             thread.join()
         self._cpu.stop()
+        if self._backend is not None:
+            self._backend.stop()
         if self._line is not None:
             self._line.close()
         end_marked(SESSION, self._mark)
