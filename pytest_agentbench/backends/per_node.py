@@ -35,8 +35,8 @@ class NodeBackend:
         backend = load_backend(self.name, root, self.changes).make(self.terms)
         if digest(backend.identity) != self.identity:
             raise ConfigError(
-                f"the backend {self.name!r} of the node {node} (in {root}) has other settings than that of the session; start the node worker "
-                "in a copy of the session's project"
+                f"the backend {self.name!r} of the node {node} (in {root}) has other settings than that of the session; "
+                "start the node worker in a copy of the session's project"
             )
         return backend
 
