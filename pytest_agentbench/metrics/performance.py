@@ -292,7 +292,7 @@ def greatest_shares(shares: Iterable[CpuShares]) -> CpuShares:
 class Machine(NamedTuple):
     """The machine of a node worker."""
 
-    name: str
+    name: str  # empty for the machine of the session
     cores: int
     niceness: int = 0  # nice value of the node worker; above 0, other processes of the machine take precedence
 
@@ -330,7 +330,9 @@ def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None, machines: Machi
         pool_cpu=cpu.pool,
         agents_cpu=agents_cpu,
         cores=cores,
-        nice=tuple(sorted({f"{worker} on {each.name}" for (_, worker), each in machines.items() if each.niceness > 0})),
+        nice=tuple(
+            sorted({f"{worker} on {each.name}" if each.name else worker for (_, worker), each in machines.items() if each.niceness > 0})
+        ),
         stamps=tuple(dict.fromkeys(part.calls["stamp"].tolist())),
     )
     return judge(reading)

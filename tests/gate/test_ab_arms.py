@@ -70,7 +70,7 @@ def test_nodes_at_different_distances() -> None:
     node = NodeRecord(1, "w1", "a", 4, 8, 0, "3.11", "now", connect_ms=0.2)
     nodes = [node, replace(node, name="w2", node="b", connect_ms=1.3), replace(node, name="w3", node="c")]
 
-    assert () == compared({}, {}, nodes=[node, replace(node, connect_ms=1.2)]).warnings
+    assert () == compared({}, {}, nodes=[node, replace(nodes[1], connect_ms=1.2)]).warnings
     (warning,) = compared({}, {}, nodes=nodes).warnings
     assert "connecting takes 0.2 ms from w1 on a, 0.2 ms from w3 on c, 1.3 ms from w2 on b" in warning
 
