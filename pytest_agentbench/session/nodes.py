@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.process import child_environment, ended_within
 from pytest_agentbench.lib.tls import fingerprint_of
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.nodes.endpoints import is_local_address, loopback_problem
+from pytest_agentbench.rollouts.nodes.suite_files import check
 from pytest_agentbench.rollouts.protocol import NodeTerms
 from pytest_agentbench.runs.node_options import LOCAL, node_place
 from pytest_agentbench.session.settings import Settings
@@ -32,7 +34,14 @@ class SessionNodes:
     """The socket for node workers, its token, and the node workers that the session itself starts on this machine (`local:N`)."""
 
     def __init__(self, settings: Settings, suites: Mapping[str, PoolSuite], directory: Path, concurrency: int, budgets: Budgets) -> None:
-        """Opens the socket and writes the token's file. Raises pytest.UsageError if the address cannot be used."""
+        """Opens the socket and writes the token's file.
+
+        Raises pytest.UsageError if the address cannot be used, or if the suites have files that cannot be sent to node workers.
+        """
+        try:
+            check(suites)
+        except ConfigError as error:
+            raise pytest.UsageError(str(error)) from error
         host, port = settings.node_socket["listen"] or ("127.0.0.1", 0)
         try:
             self._listener = socket.create_server((host, port), backlog=BACKLOG, family=socket.AF_INET6 if ":" in host else socket.AF_INET)

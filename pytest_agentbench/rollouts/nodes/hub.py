@@ -14,7 +14,9 @@ from typing import Protocol
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.introductions import HELLO, Introductions
+from pytest_agentbench.lib.door import Door
+from pytest_agentbench.lib.introductions import HELLO, PATIENCE
+from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.lib.tls import server_context
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts.nodes import suite_files
@@ -52,6 +54,7 @@ from pytest_agentbench.runs.journal import rollout_of
 
 MOST_FAILURES = 3  # infra_errors in a row at one node worker, while others have none, after which it gets no more rollouts
 MOST_LOSSES = 3  # node workers that may be lost while the same rollout runs, after which it ends as infra_error
+LARGEST = 256 << 20  # bytes of a message of a node worker at most: a record with its requests and replies
 GOODBYE = 5.0  # seconds that node workers get to end when the session ends
 
 
@@ -89,7 +92,6 @@ class Hub:
         """Takes objects of the pool, and its number within the session."""
         self._terms, self._settings, self._link, self._addresses, self._host = terms, settings, link, addresses, host
         self._suffix = "" if pool == 1 else f"-{pool}"  # No two node workers of a session have the same name.
-        self._introductions = Introductions(terms.token)
         self._nodes: dict[str, JoinedNode] = {}
         self._files = b""  # files of the suites, packed when the first node worker joins
         self._endpoint: Endpoint | None = None
@@ -104,23 +106,23 @@ class Hub:
         self._changed = asyncio.Condition()
         self._nobody_since = time.monotonic()
         self._ending = False
-        self._server: asyncio.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
         """Begins to accept node workers."""
         context = None if self._terms.certificate is None else server_context(*self._terms.certificate)
-        self._server = await asyncio.start_server(self._connected, sock=socket.socket(fileno=self._terms.listener), ssl=context)
+        door = Door(self._terms.token, ROLE, self._connected, context)
+        self._serving = asyncio.create_task(door.serve(socket.socket(fileno=self._terms.listener)))
         self._host.resize(0)
         self._watching = asyncio.create_task(self._watch())
 
     def abort(self) -> None:
         """Closes the socket and all connections, because the pool ends."""
         self._ending = True
-        if self._server is not None:
-            self._server.close()
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._serving, self._watching):
+            if task is not None:
+                task.cancel()
         for node in self._nodes.values():
             node.writer.transport.abort()
 
@@ -144,28 +146,27 @@ class Hub:
                 f"no node worker has been there for {wait:g} s; start one with `agentbench worker --join HOST:PORT --token-file FILE`"
             )
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serves one connection to the socket for node workers."""
+    async def _connected(self, _: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves a connection of a node worker that has the token. The door closes it afterwards."""
         node: JoinedNode | None = None
         lost = "its connection was closed"
         try:
-            hello = await self._introductions.hello(reader, writer)
-            if hello is None or hello.role != ROLE:
-                return
-            join = FROM_NODE.read((await wire.read(reader, HELLO))[0])
+            async with asyncio.timeout(PATIENCE):
+                join = FROM_NODE.read((await wire.read(reader, HELLO))[0])
             if isinstance(join, Join) and (node := await self._admit(join, writer)) is not None:
                 while True:
-                    header, body = await wire.read(reader)
+                    header, body = await wire.read(reader, LARGEST)
                     node.silence.end()
                     await self._handle(node, FROM_NODE.read(header), body)
-        except (EOFError, ConnectionError):
-            pass
+        except ConfigError as error:  # The files of the suites have changed since the session started, and cannot be sent any more.
+            self._host.stop(str(error))
+        except (EOFError, ConnectionError, TimeoutError) as error:
+            lost = str(error) if type(error) is ConnectionError else lost  # a message larger than LARGEST
         except ValueError as error:
             lost = f"a message of it cannot be read: {error}"
         finally:
             if node is not None:
                 await self._lose(node, lost)
-            writer.close()
 
     async def _admit(self, join: Join, writer: asyncio.StreamWriter) -> JoinedNode | None:
         if reason := self._refusal(join):
