@@ -15,7 +15,7 @@ from typing import Protocol
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.door import Door
-from pytest_agentbench.lib.introductions import HELLO
+from pytest_agentbench.lib.introductions import HELLO, PATIENCE
 from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.lib.tls import server_context
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
@@ -56,6 +56,7 @@ from pytest_agentbench.runs.nodes import NodeCpu
 MOST_FAILURES = 3  # infra_errors in a row at one node worker, while others have none, after which it gets no more rollouts
 MOST_LOSSES = 3  # node workers that may be lost while the same rollout runs, after which it ends as infra_error
 NOTES = 10  # calls of `Silence.is_too_long` between two notes of the state of a node worker
+LARGEST = 256 << 20  # bytes of a message of a node worker at most: a record with its requests and replies
 GOODBYE = 5.0  # seconds that node workers get to end when the session ends
 
 
@@ -157,14 +158,17 @@ class Hub:
         node: JoinedNode | None = None
         lost = "its connection was closed"
         try:
-            join = FROM_NODE.read((await wire.read(reader, HELLO))[0])
+            async with asyncio.timeout(PATIENCE):
+                join = FROM_NODE.read((await wire.read(reader, HELLO))[0])
             if isinstance(join, Join) and (node := await self._admit(join, writer)) is not None:
                 while True:
-                    header, body = await wire.read(reader)
+                    header, body = await wire.read(reader, LARGEST)
                     node.silence.end()
                     await self._handle(node, FROM_NODE.read(header), body)
-        except (EOFError, ConnectionError):
-            pass
+        except ConfigError as error:  # The files of the suites have changed since the session started, and cannot be sent any more.
+            self._host.stop(str(error))
+        except (EOFError, ConnectionError, TimeoutError) as error:
+            lost = str(error) if type(error) is ConnectionError else lost  # a message larger than LARGEST
         except ValueError as error:
             lost = f"a message of it cannot be read: {error}"
         finally:
