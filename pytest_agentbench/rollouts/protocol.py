@@ -100,6 +100,7 @@ class Start:
     taps: TapPorts  # on this host
     elapsed_s: float  # seconds since rollouts of this session could run first
     unbuilt: Mapping[str, str]  # image of a task -> why it could not be built
+    images: tuple[Task, ...] = ()  # one task for each image that the planned tasks need and node workers have to build
 
 
 @dataclass(frozen=True)
@@ -300,6 +301,7 @@ class Drained:
     """Sent after `EndSession`, when no rollout runs and all records are in the journal. The controller then closes the pool's stdin."""
 
     tally: RolloutTally
+    leftovers: int = 0  # ended processes that agents had left running on nodes
 
 
 #: `session/processes` handles these messages, `rollouts/parts` all others.

@@ -49,10 +49,11 @@ from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
 from pytest_agentbench.rollouts.protocol import NodeTerms, PoolSettings, ShowUser
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptBegun, LabelReleased
 from pytest_agentbench.runs.journal import rollout_of
+from pytest_agentbench.suites.suite import Task
 
 MOST_FAILURES = 3  # infra_errors in a row at one node worker, while others have none, after which it gets no more rollouts
 MOST_LOSSES = 3  # node workers that may be lost while the same rollout runs, after which it ends as infra_error
-GOODBYE = 5.0  # seconds that node workers get to end when the session ends
+GOODBYE = 8.0  # seconds that node workers get to end when the session ends
 
 
 class HubHost(Protocol):
@@ -92,6 +93,7 @@ class Hub:
         self._introductions = Introductions(terms.token)
         self._nodes: dict[str, JoinedNode] = {}
         self._files = b""  # files of the suites, packed when the first node worker joins
+        self.images: tuple[Task, ...] = ()  # one task for each image that nodes need
         self._endpoint: Endpoint | None = None
         self._salt = ""
         self._point = 0  # number of the last `PointNode`
@@ -104,6 +106,7 @@ class Hub:
         self._changed = asyncio.Condition()
         self._nobody_since = time.monotonic()
         self._ending = False
+        self.leftovers = 0  # ended processes that agents had left running on nodes; known after `close`
         self._server: asyncio.Server | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -218,7 +221,8 @@ class Hub:
                 self._host.give_up(group, f"{reason} (node worker {node.shown})")
             case ShowUser(sentence):
                 self._show(f"node worker {node.shown}: {sentence}")
-            case Leaving(reason):
+            case Leaving(reason, leftovers):
+                self.leftovers += leftovers
                 await self._lose(node, reason)
             case NodeSample() | Join():
                 pass
@@ -234,7 +238,7 @@ class Hub:
             node.send(NotAdmitted(str(error), again=False))
             await self._lose(node, str(error))
             return
-        node.send(PointNode(self._point, endpoint, self._salt))
+        node.send(PointNode(self._point, endpoint, self._salt, () if node.pointed else self.images))
 
     async def _share_anew(self) -> None:
         """Tells all node workers their share of the rate limit, because one has come or gone."""

@@ -1,10 +1,10 @@
 """Messages between the pool of a session and its node workers (`agentbench worker --join`), which make attempts on other machines.
 
 A node worker connects to the socket for nodes, and sends `Hello` with the role `node` and the token for nodes, and then `Join`. The pool
-answers with `Welcome` or `NotAdmitted`. The node worker starts its processes and sends `Joined`. The pool sends `PointNode`; the answer
-`NodePointed` says that the node can call the backend. Then the pool gives it leases, at most `slots` of them at a time. A lease is the
-permission to make one attempt of one rollout. Its number is never used again. The pool ignores an `AttemptEnded` whose lease is not open on
-the connection that it comes from.
+answers with `Welcome` or `NotAdmitted`. The node worker starts its processes and sends `Joined`. The pool sends `PointNode`. The node
+builds the images that its tasks need, and the answer `NodePointed` says that it can call the backend and has what rollouts need. Then the
+pool gives it leases, at most `slots` of them at a time. A lease is the permission to make one attempt of one rollout. Its number is never
+used again. The pool ignores an `AttemptEnded` whose lease is not open on the connection that it comes from.
 
     node worker                         pool
       |-- Hello, Join ------------------->|
@@ -33,6 +33,7 @@ from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Endpoint, RolloutKey
 from pytest_agentbench.rollouts.protocol import PoolSettings, ShowUser
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, LabelReleased
+from pytest_agentbench.suites.suite import Task
 from pytest_agentbench.tap.protocol import Budgets, TapPorts
 
 ROLE = "node"  # role of a node worker in `Hello`
@@ -63,7 +64,7 @@ class NodePointed:
 
     number: int  # number of the `PointNode`
     connect_ms: float | None  # time that connecting to the backend took; None if it failed
-    problem: str = ""  # why the node cannot call the backend; empty if it can
+    problem: str = ""  # why the node cannot run rollouts, for example because it cannot call the backend; empty if it can
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,10 @@ class GroupGivenUp:
 
 @dataclass(frozen=True)
 class Leaving:
-    """Sent if the node worker ends, or one of its processes has died. The pool gives its leases to others."""
+    """Sent if the node worker ends, or one of its processes has died. The pool gives its leases to others. Also the answer to `Bye`."""
 
     reason: str
+    leftovers: int = 0  # processes that agents had left running, and that were ended after `Bye`
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ class PointNode:
     number: int  # increases with each change of the endpoint
     endpoint: Endpoint  # without secrets, if the connection is not encrypted and leads to another machine
     salt: str  # text before the system prompts of agents
+    images: tuple[Task, ...] = ()  # one task for each image that the node needs; only before its first answer
 
 
 @dataclass(frozen=True)

@@ -229,11 +229,13 @@ class Pool:
         if self.nodes is not None:
             await self.nodes.close()
         await self.addresses.release_all()
-        self.link.tell(protocol.Drained(self.addresses.tally))
+        self.link.tell(protocol.Drained(self.addresses.tally, 0 if self.nodes is None else self.nodes.leftovers))
 
     async def _start(self, start: protocol.Start) -> None:
         """Begins to run rollouts, because the backend answers: points the taps at it, and closes what earlier pools left open."""
         self.runner.set_unbuilt(start.unbuilt)
+        if self.nodes is not None:
+            self.nodes.images = start.images
         await self._connect(start.taps, start.endpoint)
         await self.addresses.take_over(self.state, start.known)
         self._keep_interrupted()
