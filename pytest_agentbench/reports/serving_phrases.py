@@ -79,7 +79,7 @@ def time_of(part: str, of_time: PartOfTime) -> str:
 def timing_verdict(stopwatch: Stopwatch) -> str:
     """Returns the verdict on timing quality, and whether gates on timings are INCONCLUSIVE because of it."""
     if stopwatch.verdict is None:
-        return "no verdict: no call was measured"
+        return "no verdict: no call with a stream was measured"
     return str(stopwatch.verdict) + (", timing gates are INCONCLUSIVE" if stopwatch.verdict == SATURATED else "")
 
 

@@ -54,7 +54,7 @@ def late(names: str) -> str:
         (
             {"agents_cpu": 1.9, "cores": 2},
             "warn",
-            "the agents' programs used all CPUs of this machine, which delayed rollouts; the times of LLM calls are correct",
+            "the agents' programs used all CPUs of their machine, which delayed rollouts; the times of LLM calls are correct",
         ),
         ({"pool_cpu": 1.3}, "client-saturated", "the pool (the agents) does not get enough CPU time; use a lower concurrency"),
     ],

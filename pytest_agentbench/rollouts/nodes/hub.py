@@ -14,12 +14,14 @@ from typing import Protocol
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.introductions import HELLO, Introductions
+from pytest_agentbench.lib.door import Door
+from pytest_agentbench.lib.introductions import HELLO
+from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.lib.tls import server_context
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts.nodes import suite_files
 from pytest_agentbench.rollouts.nodes.endpoints import for_nodes, is_local_address
-from pytest_agentbench.rollouts.nodes.joined_node import JoinedNode, Lease
+from pytest_agentbench.rollouts.nodes.joined_node import AttemptLease, JoinedNode
 from pytest_agentbench.rollouts.nodes.protocol import (
     FROM_NODE,
     ROLE,
@@ -49,10 +51,12 @@ from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
 from pytest_agentbench.rollouts.protocol import NodeTerms, PoolSettings, ShowUser
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptBegun, LabelReleased
 from pytest_agentbench.runs.journal import rollout_of
+from pytest_agentbench.runs.nodes import NodeCpu
 from pytest_agentbench.suites.suite import Task
 
 MOST_FAILURES = 3  # infra_errors in a row at one node worker, while others have none, after which it gets no more rollouts
 MOST_LOSSES = 3  # node workers that may be lost while the same rollout runs, after which it ends as infra_error
+NOTES = 10  # calls of `Silence.is_too_long` between two notes of the state of a node worker
 GOODBYE = 8.0  # seconds that node workers get to end when the session ends
 
 
@@ -90,7 +94,6 @@ class Hub:
         """Takes objects of the pool, and its number within the session."""
         self._terms, self._settings, self._link, self._addresses, self._host = terms, settings, link, addresses, host
         self._suffix = "" if pool == 1 else f"-{pool}"  # No two node workers of a session have the same name.
-        self._introductions = Introductions(terms.token)
         self._nodes: dict[str, JoinedNode] = {}
         self._files = b""  # files of the suites, packed when the first node worker joins
         self.images: tuple[Task, ...] = ()  # one task for each image that nodes need
@@ -107,28 +110,30 @@ class Hub:
         self._nobody_since = time.monotonic()
         self._ending = False
         self.leftovers = 0  # ended processes that agents had left running on nodes; known after `close`
-        self._server: asyncio.Server | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._listener: socket.socket | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def serve(self) -> None:
         """Begins to accept node workers."""
         context = None if self._terms.certificate is None else server_context(*self._terms.certificate)
-        self._server = await asyncio.start_server(self._connected, sock=socket.socket(fileno=self._terms.listener), ssl=context)
+        door = Door(self._terms.token, ROLE, self._serve_node, context)
+        self._listener = socket.socket(fileno=self._terms.listener)
         self._host.resize(0)
-        self._watching = asyncio.create_task(self._watch())
+        self._tasks = [asyncio.create_task(door.serve(self._listener)), asyncio.create_task(self._watch())]
 
     def abort(self) -> None:
         """Closes the socket and all connections, because the pool ends."""
         self._ending = True
-        if self._server is not None:
-            self._server.close()
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._tasks:
+            task.cancel()
+        if self._listener is not None:
+            self._listener.close()
         for node in self._nodes.values():
             node.writer.transport.abort()
 
     async def _watch(self) -> None:
         """Sends `Tick` to all node workers once a second, and gives up those that are silent. Runs until it is cancelled."""
+        ticks = itertools.count(1)
         while True:
             await asyncio.sleep(PERIOD)
             for node in [*self._nodes.values()]:
@@ -136,6 +141,9 @@ class Hub:
                     await self._lose(node, f"nothing has come from it for {node.silence.seconds:.0f} s")
                 else:
                     node.send(Tick(time.monotonic_ns()))
+            if next(ticks) % NOTES == 0:
+                for node in self._ready:
+                    self._link.tell(node.record(self._settings.session))
             self._stop_without_nodes()
 
     def _stop_without_nodes(self) -> None:
@@ -147,14 +155,11 @@ class Hub:
                 f"no node worker has been there for {wait:g} s; start one with `agentbench worker --join HOST:PORT --token-file FILE`"
             )
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serves one connection to the socket for node workers."""
+    async def _serve_node(self, _: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves a connection whose client has the token for node workers."""
         node: JoinedNode | None = None
         lost = "its connection was closed"
         try:
-            hello = await self._introductions.hello(reader, writer)
-            if hello is None or hello.role != ROLE:
-                return
             join = FROM_NODE.read((await wire.read(reader, HELLO))[0])
             if isinstance(join, Join) and (node := await self._admit(join, writer)) is not None:
                 while True:
@@ -168,7 +173,6 @@ class Hub:
         finally:
             if node is not None:
                 await self._lose(node, lost)
-            writer.close()
 
     async def _admit(self, join: Join, writer: asyncio.StreamWriter) -> JoinedNode | None:
         if reason := self._refusal(join):
@@ -196,7 +200,7 @@ class Hub:
             "install the same version of pytest-agentbench on both"
         )
 
-    async def _handle(self, node: JoinedNode, message: FromNode, body: bytes) -> None:  # noqa: C901 - one branch for each message
+    async def _handle(self, node: JoinedNode, message: FromNode, body: bytes) -> None:  # noqa: C901, PLR0912 - one branch for each message
         now = time.monotonic_ns()
         match message:
             case Tock(pool_ns, node_ns):
@@ -224,7 +228,11 @@ class Hub:
             case Leaving(reason, leftovers):
                 self.leftovers += leftovers
                 await self._lose(node, reason)
-            case NodeSample() | Join():
+            case NodeSample(lag_ms, cpu):
+                node.lag_ms = max(node.lag_ms or 0.0, lag_ms)
+                if any(cpu.values()):
+                    self._link.tell(NodeCpu(self._settings.session, node.name, node.clock.place_cpu(cpu)))
+            case Join():
                 pass
 
     async def _send_point(self, node: JoinedNode) -> None:
@@ -255,6 +263,7 @@ class Hub:
         node.pointed, node.connect_ms = answer.number, answer.connect_ms
         if is_new:
             self._show(f"node worker {node.shown} has joined, {node.join.slots} slots")
+            self._link.tell(node.record(self._settings.session))
             await self._share_anew()
         await self._update()
 
@@ -266,6 +275,7 @@ class Hub:
         line, *lines = body.split(b"\n")
         rollout = dataclasses.replace(node.clock.place(rollout_of(line)), node=node.name)
         self._addresses.add_lines(lease.key, lines)
+        node.attempts += 1
         node.failures = node.failures + 1 if rollout.status == "infra_error" else 0
         if message.interrupted:
             lease.ended.set_exception(self._interruption(lease, rollout))
@@ -275,7 +285,7 @@ class Hub:
             node.send(NotAdmitted(f"{node.failures} rollouts in a row have failed there alone", again=False))
             await self._lose(node, f"{node.failures} rollouts in a row have failed there alone: {rollout.reason}")
 
-    def _interruption(self, lease: Lease, rollout: Rollout) -> Exception:
+    def _interruption(self, lease: AttemptLease, rollout: Rollout) -> Exception:
         """Returns the exception that makes the scheduler repeat an attempt. Counts it, and ends the rollout if that happens too often."""
         self._losses[lease.key] += 1
         return Interrupted(rollout)
@@ -287,6 +297,9 @@ class Hub:
         node.writer.transport.abort()
         open_leases = [lease for lease in node.leases.values() if not lease.ended.done()]
         reason = f"the node worker {node.shown} was lost: {why}"
+        node.lost = len(open_leases)
+        if node.pointed:
+            self._link.tell(node.record(self._settings.session, None if self._ending else why))
         for lease in open_leases:
             rollout = Rollout(
                 *lease.key,

@@ -136,9 +136,11 @@ def test_the_comment_on_a_merge_request() -> None:
 
 
 def test_rates() -> None:
-    """Files have the calls of each arm, and its rates over the time of its blocks."""
+    """Files have a table with a column for each arm, then the calls of each arm, and its rates over the time of its blocks."""
     ab = two_arms(*both(0.0, 2.0))
-    [table] = tables_of(arms(ab), "arm")
+    side_by_side, table = tables_of(arms(ab), "arm")
+
+    assert ["arm", *(arm.name for arm in ab.arms)] == [column.title for column in side_by_side.columns]
 
     assert [(arm.name, arm.calls, arm.failed_calls, arm.busy_s) for arm in ab.arms] == [row[:4] for row in values_of(table)]
     assert [60, 60] == [row[1] for row in values_of(table)]
