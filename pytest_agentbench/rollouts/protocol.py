@@ -250,10 +250,11 @@ class BlockEnded(ControllerQuestion[BlockNoted]):
 
 @dataclass(frozen=True)
 class TemplateLost(ControllerQuestion[TemplateVerdict]):
-    """Sent when a template process of the pool has died. The controller decides whether the pool starts another one."""
+    """Sent when a template process of the pool or of a node has died. The controller decides whether another one is started."""
 
     name: str
     group: str  # group of rollouts that it runs
+    in_flight: tuple[RolloutKey, ...] | None = None  # rollouts that ran on the node at that time; None for a process of the pool
 
 
 @dataclass(frozen=True)

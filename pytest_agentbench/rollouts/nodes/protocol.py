@@ -31,7 +31,7 @@ from pathlib import Path
 
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Endpoint, RolloutKey
-from pytest_agentbench.rollouts.protocol import PoolSettings, ShowUser
+from pytest_agentbench.rollouts.protocol import PoolSettings, ShowUser, TemplateLost, TemplateServes, TemplateVerdict
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, LabelReleased
 from pytest_agentbench.suites.suite import Task
 from pytest_agentbench.tap.protocol import Budgets, TapPorts
@@ -82,6 +82,7 @@ class AttemptEnded:
     lease: int
     node_ns: int  # time of sending on the node's clock, monotonic nanoseconds
     interrupted: bool  # whether the death of a process on the node interrupted the attempt, so it is repeated without counting as a retry
+    is_lost: bool = False  # whether that process was the tap, with which the node worker is lost
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,18 @@ class NodeSample:
 
     lag_ms: float  # the longest that a timer of the runner was late since the last sample
     cpu: Mapping[str, tuple[tuple[int, int, float], ...]]  # process -> (start and end on the node's clock in ns, share of one core)
+
+
+@dataclass(frozen=True)
+class TemplateDied:
+    """Sent when a template process of the node has died. Sent before the ends of the attempts that this interrupts.
+
+    `TemplateLost` of rollouts/protocol follows when it is known how the process died. The pool answers with `TemplateVerdict`. When another
+    process serves, or none will, `TemplateServes` follows. Until then the pool gives no leases.
+    """
+
+    name: str  # name of the template process
+    group: str  # suite and variant that it runs
 
 
 @dataclass(frozen=True)
@@ -175,11 +188,11 @@ class Bye:
     reason: str  # why it is not needed any more
 
 
-FromRunner = (
-    NodePointed | AttemptStarted | AttemptEnded | GroupGivenUp | AddressOpened | AddressClosed | LabelReleased | ShowUser | NodeSample
-)
+FromTemplates = TemplateDied | TemplateLost | TemplateServes | GroupGivenUp
+FromAddresses = AddressOpened | AddressClosed | LabelReleased
+FromRunner = NodePointed | AttemptStarted | AttemptEnded | FromTemplates | FromAddresses | ShowUser | NodeSample
 FromNode = Join | Joined | Leaving | Tock | FromRunner
-ToRunner = PointNode | GiveLease | RevokeLease
+ToRunner = PointNode | GiveLease | RevokeLease | TemplateVerdict
 ToNode = Welcome | NotAdmitted | Tick | Bye | ToRunner
 
 FROM_NODE: Messages[FromNode] = Messages(FromNode)

@@ -12,6 +12,7 @@ import socket
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -42,9 +43,9 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     RevokeLease,
     RunnerConfig,
     RunnerServes,
+    TemplateDied,
 )
 from pytest_agentbench.rollouts.nodes.suite_files import SUITES, at_controller
-from pytest_agentbench.rollouts.parts.pool_and_tap_processes import RestartPolicy
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerPipe
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted, Outages
@@ -70,8 +71,8 @@ LEFT = 0.3  # seconds for cancelled attempts to end their sandboxes and programs
 class NodeRunner:
     """Makes the attempts of one node worker, with the same `Runner` as the pool. Its messages go through the supervisor to the pool.
 
-    It is the host of the `Runner` and its link to a session. Deaths of template processes are counted here, and the pool gets the
-    attempts that they interrupt.
+    It is the host of the `Runner` and its link to a session. The controller decides what follows from deaths of template
+    processes, and the pool repeats the attempts that they interrupt.
 
     Not thread-safe: all methods run on the event loop of the process.
     """
@@ -85,7 +86,8 @@ class NodeRunner:
         self._writer: asyncio.StreamWriter | None = None
         self._leases: dict[RolloutKey, int] = {}
         self._attempts: dict[int, asyncio.Task[None]] = {}
-        self._deaths = RestartPolicy()  # of template processes
+        self._dead: dict[str, str] = {}  # template process that has died -> group (suite and variant) that it runs
+        self._verdicts = deque[asyncio.Future[protocol.TemplateVerdict]]()  # open questions, the oldest first
         self._outages = Outages(lambda _: None)
         self._outages.end()  # The pool asks the controller about attempts that failed; here only template processes are known.
         self._addresses = Addresses(config.settings.run, 1, config.secret, self.tell, lambda: "", RolloutTally())
@@ -128,6 +130,8 @@ class NodeRunner:
                         # Its own context, so that a log of one attempt gets nothing of another one.
                         task = asyncio.create_task(self._attempt(number, key), context=contextvars.Context())
                         self._attempts[number] = task
+                    case protocol.TemplateVerdict() as verdict:
+                        self._verdicts.popleft().set_result(verdict)
                     case RevokeLease(number):
                         if (revoked := self._attempts.get(number)) is not None:
                             revoked.cancel()
@@ -171,7 +175,7 @@ class NodeRunner:
 
     async def _attempt(self, number: int, key: RolloutKey) -> None:
         self._leases[key] = number
-        is_interrupted = False
+        is_interrupted = is_lost = False
         times: dict[str, Any] = {"started_at": time.time(), "started_ns": time.monotonic_ns()}
         try:
             rollout = await self.runner.run(key)
@@ -184,12 +188,10 @@ class NodeRunner:
             self._leases.pop(key, None)
             self._attempts.pop(number, None)
         if rollout.status == "infra_error" and not self._addresses.has_taps:
-            is_interrupted = True  # The tap has died, and this process will be ended.
-        if not is_interrupted:
-            self._deaths.ended(key)
+            is_interrupted = is_lost = True  # The tap has died, and this process will be ended.
         _, line = limit_size(at_controller(rollout, self._suites_folder), self._sizes)
         body = b"\n".join((line, *self._addresses.take_lines(key)))
-        self._send(AttemptEnded(number, time.monotonic_ns(), is_interrupted), body)
+        self._send(AttemptEnded(number, time.monotonic_ns(), is_interrupted, is_lost), body)
 
     async def _sample(self) -> None:
         """Sends once a second how late the loop was. The supervisor adds the CPU use."""
@@ -209,18 +211,24 @@ class NodeRunner:
                 self._send(AttemptStarted(self._leases[key], time.monotonic_ns()))
             case AddressOpened() | AddressClosed() | LabelReleased() | protocol.ShowUser():
                 self._send(message)
-            case protocol.TemplateServes():
-                self._outages.update({})
+            case protocol.TemplateServes(name):
+                self._dead.pop(name, None)
+                self._outages.update(self._dead)
+                self._send(message)
 
     async def ask(self, question: protocol.ControllerQuestion[protocol.Answered]) -> tuple[Any, bytes]:
-        """Answers whether a template process is started again, which is the only question of a `Runner`."""
+        """Asks the controller whether a template process is started again, which is the only question of a `Runner`."""
         assert isinstance(question, protocol.TemplateLost)
-        in_flight = [key for key in self._leases if key.group == question.group]
-        return protocol.TemplateVerdict(self._deaths.add(question.name, in_flight).again), b""
+        verdict: asyncio.Future[protocol.TemplateVerdict] = asyncio.get_running_loop().create_future()
+        self._verdicts.append(verdict)
+        self._send(question)
+        return await verdict, b""
 
     def hold(self, part: str, group: str) -> None:
         """Notes that a template process has died, so that attempts that fail now count as interrupted."""
-        self._outages.add(part, group)
+        self._dead[part] = group
+        self._outages.update(self._dead)
+        self._send(TemplateDied(part, group))
 
     def give_up(self, group: str, reason: str) -> None:
         """Tells the pool that the code of a suite and variant cannot run here."""

@@ -233,9 +233,14 @@ class SessionParts:
             self._send_hold()
             self._changed.notify_all()
 
-    def _template_died(self, name: str, group: str) -> bool:
-        """Counts the death of a template process of the pool. Returns whether the pool may start it again."""
+    def _template_died(self, name: str, group: str, on_node: Collection[RolloutKey] | None) -> bool:
+        """Counts the death of a template process of the pool. Returns whether the pool may start it again.
+
+        `on_node` are the rollouts that ran beside it if it was on a node. Then the pool itself notes that the process is unavailable.
+        """
         with self._changed:
+            if on_node is not None:
+                return self._apply(name, self.deaths.add(name, on_node)) and not self._is_ending
             self._templates[name] = group
             in_flight = [key for key in self.log.in_flight if key.group == group]
             again = self._apply(name, self.deaths.add(name, in_flight)) and not self._is_ending
@@ -377,8 +382,8 @@ class SessionParts:
         match message:
             case protocol.CheckProcesses():
                 daemon(self._check_processes, pool, name="check-processes")
-            case protocol.TemplateLost(name, group):
-                pool.send(protocol.TemplateVerdict(self._template_died(name, group)))
+            case protocol.TemplateLost(name, group, on_node):
+                pool.send(protocol.TemplateVerdict(self._template_died(name, group, on_node)))
             case protocol.TemplateServes(name):
                 self._set_unavailable(name, ())
             case protocol.CaughtUp(number):
