@@ -102,6 +102,7 @@ class Start:
     taps: TapPorts  # on this host
     elapsed_s: float  # seconds since rollouts of this session could run first
     unbuilt: Mapping[str, str]  # image of a task -> why it could not be built
+    images: tuple[Task, ...] = ()  # one task for each image that the planned tasks need and node workers have to build
 
 
 @dataclass(frozen=True)
@@ -250,10 +251,11 @@ class BlockEnded(ControllerQuestion[BlockNoted]):
 
 @dataclass(frozen=True)
 class TemplateLost(ControllerQuestion[TemplateVerdict]):
-    """Sent when a template process of the pool has died. The controller decides whether the pool starts another one."""
+    """Sent when a template process of the pool or of a node has died. The controller decides whether another one is started."""
 
     name: str
     group: str  # group of rollouts that it runs
+    in_flight: tuple[RolloutKey, ...] | None = None  # rollouts that ran on the node at that time; None for a process of the pool
 
 
 @dataclass(frozen=True)
@@ -302,6 +304,7 @@ class Drained:
     """Sent after `EndSession`, when no rollout runs and all records are in the journal. The controller then closes the pool's stdin."""
 
     tally: RolloutTally
+    leftovers: int = 0  # ended processes that agents had left running on nodes
 
 
 #: `session/processes` handles these messages, `rollouts/parts` all others.

@@ -292,8 +292,11 @@ def clean_up() -> list[str]:
 
 
 def end_run(run: str) -> list[str]:
-    """Removes the sandboxes of a finished run. Returns a description of each, and raises InfraError as `clean_up` does."""
-    return _remove(lambda labels: labels.get(RUN) == run)
+    """Removes the sandboxes of a finished run, also those of its node workers, whose label begins with the run's.
+
+    Returns a description of each, and raises InfraError as `clean_up` does.
+    """
+    return _remove(lambda labels: labels.get(RUN) == run or labels.get(RUN, "").startswith(f"{run}-"))
 
 
 def _remove(is_leftover: Callable[[DockerLabels], bool]) -> list[str]:

@@ -32,7 +32,8 @@ from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, PrepareBlock, RolloutsPlanned, RolloutTally
 from pytest_agentbench.runs.nodes import NodeCpu, NodeRecord
-from pytest_agentbench.session.images_and_arms import ArmSwitcher, TaskImages
+from pytest_agentbench.sandbox.task_images import TaskImages
+from pytest_agentbench.session.arm_switcher import ArmSwitcher
 from pytest_agentbench.session.nodes import SessionNodes
 from pytest_agentbench.session.recorder import RunRecorder
 from pytest_agentbench.session.rounds import Rounds
@@ -225,9 +226,9 @@ class Services:
         self.costs = self._costs()
         stopping = [daemon(child.stop, name="stop") for child in self._parts.stop()]
         self.backend.stop()
-        self.images.end()
         if self.nodes is not None:
             self.nodes.stop()
+        self.images.end()
         for thread in stopping:
             thread.join()
         self._boot.join(SETTLE)
@@ -261,16 +262,19 @@ class Services:
             self.notices.put(self._redactor.plain(problem))
         self.recorder.rollouts_begin()
         self.backend.follow(self._on_arm_lost)
-        self._parts.begin(self.endpoint, self.images.unbuilt)
+        self._parts.begin(self.endpoint, self.images.unbuilt, () if self.nodes is None else self.images.needed)
         daemon(self._watch_backend, name="watch-backend")
 
     def _make_images(self) -> None:
-        """Builds the images of the planned tasks while the backend boots, so that no build disturbs running rollouts."""
+        """Builds the images of the planned tasks while the backend boots, so that no build disturbs running rollouts.
+
+        If node workers run the rollouts, only waits for the plan, because each node builds the images itself.
+        """
         if self.images.tasks:
             self.recorder.backend_needed.wait()
             self.boot_began = self.boot_began or time.monotonic()
-            if not self._finishing:
-                self.images.make()
+            if not self._finishing and self.nodes is None:
+                self.images.make(self.images.needed)
 
     def _start_backend(self) -> None:
         logs = self.directory / "backend"
@@ -359,8 +363,8 @@ class Services:
                 self.nodes.log.append(message)
             case protocol.StartBackend():
                 self.recorder.backend_needed.set()
-            case protocol.Drained(tally):
-                self.labels, self.unrecorded = tally, self._parts.log.state.unrecorded
+            case protocol.Drained(tally, leftovers):
+                self.labels, self.unrecorded, self.leftovers = tally, self._parts.log.state.unrecorded, leftovers
                 self._drained.set()
             case _:
                 pool.send(*self._answer(message, body))

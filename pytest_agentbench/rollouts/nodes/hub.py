@@ -39,25 +39,28 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     NotAdmitted,
     PointNode,
     RevokeLease,
+    TemplateDied,
     Tick,
     Tock,
     Welcome,
 )
 from pytest_agentbench.rollouts.nodes.silence import PERIOD, SILENCE, Silence
+from pytest_agentbench.rollouts.nodes.templates import NodeTemplates
 from pytest_agentbench.rollouts.nodes.versions import versions
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
-from pytest_agentbench.rollouts.protocol import NodeTerms, PoolSettings, ShowUser
+from pytest_agentbench.rollouts.protocol import NodeTerms, PoolSettings, ShowUser, TemplateLost, TemplateServes
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptBegun, LabelReleased
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.nodes import NodeCpu
+from pytest_agentbench.suites.suite import Task
 
 MOST_FAILURES = 3  # infra_errors in a row at one node worker, while others have none, after which it gets no more rollouts
 MOST_LOSSES = 3  # node workers that may be lost while the same rollout runs, after which it ends as infra_error
 NOTES = 10  # calls of `Silence.is_too_long` between two notes of the state of a node worker
 LARGEST = 256 << 20  # bytes of a message of a node worker at most: a record with its requests and replies
-GOODBYE = 5.0  # seconds that node workers get to end when the session ends
+GOODBYE = 8.0  # seconds that node workers get to end when the session ends
 
 
 class HubHost(Protocol):
@@ -71,6 +74,9 @@ class HubHost(Protocol):
 
     def give_up(self, group: str, reason: str) -> None:
         """Starts no more rollouts of a group (suite and variant)."""
+
+    def apply_holds(self) -> None:
+        """Begins no attempt while a process is in `Hub.unavailable`."""
 
     @property
     def waits(self) -> bool:
@@ -96,6 +102,7 @@ class Hub:
         self._suffix = "" if pool == 1 else f"-{pool}"  # No two node workers of a session have the same name.
         self._nodes: dict[str, JoinedNode] = {}
         self._files = b""  # files of the suites, packed when the first node worker joins
+        self.images: tuple[Task, ...] = ()  # one task for each image that nodes need
         self._endpoint: Endpoint | None = None
         self._salt = ""
         self._point = 0  # number of the last `PointNode`
@@ -105,11 +112,18 @@ class Hub:
         self._origins: Mapping[str, str] = (
             {} if settings.blocks is None else {name: o.variant for name, o in settings.blocks.origins.items()}
         )
+        self._templates = NodeTemplates(link, host.apply_holds)
         self._changed = asyncio.Condition()
         self._nobody_since = time.monotonic()
         self._ending = False
+        self.leftovers = 0  # ended processes that agents had left running on nodes; known after `close`
         self._listener: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def unavailable(self) -> list[str]:
+        """The names of processes on nodes without which no attempt may begin."""
+        return self._templates.unavailable
 
     async def serve(self) -> None:
         """Begins to accept node workers."""
@@ -216,6 +230,7 @@ class Hub:
                 node.clock.after(node_ns, now)
                 if (lease := node.leases.get(number)) is not None:
                     node.clock.before(lease.given_ns, node_ns)
+                    lease.has_begun = True
                     self._link.tell(AttemptBegun(lease.key, now))
             case AttemptEnded():
                 await self._attempt_ended(node, message, body, now)
@@ -224,9 +239,16 @@ class Hub:
                 self._addresses.nodes[node.name] = node.tally
             case GroupGivenUp(group, reason):
                 self._host.give_up(group, f"{reason} (node worker {node.shown})")
+            case TemplateDied(name, group):
+                self._templates.died(node, name, group)
+            case TemplateLost():
+                self._templates.decide(node, message)
+            case TemplateServes(name):
+                self._templates.serves(node, name)
             case ShowUser(sentence):
                 self._show(f"node worker {node.shown}: {sentence}")
-            case Leaving(reason):
+            case Leaving(reason, leftovers):
+                self.leftovers += leftovers
                 await self._lose(node, reason)
             case NodeSample(lag_ms, cpu):
                 node.lag_ms = max(node.lag_ms or 0.0, lag_ms)
@@ -246,7 +268,7 @@ class Hub:
             node.send(NotAdmitted(str(error), again=False))
             await self._lose(node, str(error))
             return
-        node.send(PointNode(self._point, endpoint, self._salt))
+        node.send(PointNode(self._point, endpoint, self._salt, () if node.pointed else self.images))
 
     async def _share_anew(self) -> None:
         """Tells all node workers their share of the rate limit, because one has come or gone."""
@@ -276,9 +298,11 @@ class Hub:
         rollout = dataclasses.replace(node.clock.place(rollout_of(line)), node=node.name)
         self._addresses.add_lines(lease.key, lines)
         node.attempts += 1
-        node.failures = node.failures + 1 if rollout.status == "infra_error" else 0
-        if message.interrupted:
+        node.failures = node.failures + 1 if rollout.status == "infra_error" and not message.interrupted else 0
+        if message.is_lost:
             lease.ended.set_exception(self._interruption(lease, rollout))
+        elif message.interrupted:
+            lease.ended.set_exception(Interrupted(rollout))
         else:
             lease.ended.set_result(rollout)
         if node.failures >= MOST_FAILURES and any(not other.failures for other in self._ready if other is not node):
@@ -286,7 +310,7 @@ class Hub:
             await self._lose(node, f"{node.failures} rollouts in a row have failed there alone: {rollout.reason}")
 
     def _interruption(self, lease: AttemptLease, rollout: Rollout) -> Exception:
-        """Returns the exception that makes the scheduler repeat an attempt. Counts it, and ends the rollout if that happens too often."""
+        """Returns the exception that makes the scheduler repeat an attempt that a node worker lost. Counts how often that happens."""
         self._losses[lease.key] += 1
         return Interrupted(rollout)
 
@@ -315,6 +339,7 @@ class Hub:
             again = f"; {len(open_leases)} rollout{'s run' if len(open_leases) > 1 else ' runs'} again" if open_leases else ""
             self._show(f"{reason}{again}")
         self._addresses.release(node.unreleased)
+        self._templates.forget(node)
         await self._share_anew()
         await self._update()
 

@@ -24,6 +24,7 @@ class AttemptLease:
     given_at: float  # Unix time
     given_ns: int  # monotonic nanoseconds
     ended: asyncio.Future[Rollout]  # the record; or the exception of the attempt
+    has_begun: bool = False  # whether setup and sandbox of the attempt were ready
 
 
 @dataclass(eq=False)

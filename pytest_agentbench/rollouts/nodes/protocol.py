@@ -1,10 +1,10 @@
 """Messages between the pool of a session and its node workers (`agentbench worker --join`), which make attempts on other machines.
 
 A node worker connects to the socket for nodes, and sends `Hello` with the role `node` and the token for nodes, and then `Join`. The pool
-answers with `Welcome` or `NotAdmitted`. The node worker starts its processes and sends `Joined`. The pool sends `PointNode`; the answer
-`NodePointed` says that the node can call the backend. Then the pool gives it leases, at most `slots` of them at a time. A lease is the
-permission to make one attempt of one rollout. Its number is never used again. The pool ignores an `AttemptEnded` whose lease is not open on
-the connection that it comes from.
+answers with `Welcome` or `NotAdmitted`. The node worker starts its processes and sends `Joined`. The pool sends `PointNode`. The node
+builds the images that its tasks need, and the answer `NodePointed` says that it can call the backend and has what rollouts need. Then the
+pool gives it leases, at most `slots` of them at a time. A lease is the permission to make one attempt of one rollout. Its number is never
+used again. The pool ignores an `AttemptEnded` whose lease is not open on the connection that it comes from.
 
     node worker                         pool
       |-- Hello, Join ------------------->|
@@ -32,8 +32,9 @@ from pathlib import Path
 from pytest_agentbench.backends.per_node import NodeBackend
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Endpoint, RolloutKey
-from pytest_agentbench.rollouts.protocol import PoolSettings, ShowUser
+from pytest_agentbench.rollouts.protocol import PoolSettings, ShowUser, TemplateLost, TemplateServes, TemplateVerdict
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, LabelReleased
+from pytest_agentbench.suites.suite import Task
 from pytest_agentbench.tap.protocol import Budgets, TapPorts
 
 ROLE = "node"  # role of a node worker in `Hello`
@@ -64,7 +65,7 @@ class NodePointed:
 
     number: int  # number of the `PointNode`
     connect_ms: float | None  # time that connecting to the backend took; None if it failed
-    problem: str = ""  # why the node cannot call the backend; empty if it can
+    problem: str = ""  # why the node cannot run rollouts, for example because it cannot call the backend; empty if it can
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class AttemptEnded:
     lease: int
     node_ns: int  # time of sending on the node's clock, monotonic nanoseconds
     interrupted: bool  # whether the death of a process on the node interrupted the attempt, so it is repeated without counting as a retry
+    is_lost: bool = False  # whether that process was the tap, with which the node worker is lost
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,18 @@ class NodeSample:
 
 
 @dataclass(frozen=True)
+class TemplateDied:
+    """Sent when a template process of the node has died. Sent before the ends of the attempts that this interrupts.
+
+    `TemplateLost` of rollouts/protocol follows when it is known how the process died. The pool answers with `TemplateVerdict`. When another
+    process serves, or none will, `TemplateServes` follows. Until then the pool gives no leases.
+    """
+
+    name: str  # name of the template process
+    group: str  # suite and variant that it runs
+
+
+@dataclass(frozen=True)
 class GroupGivenUp:
     """Sent if the code of a suite and variant cannot run on the node, because its template process died too often there."""
 
@@ -110,9 +124,10 @@ class GroupGivenUp:
 
 @dataclass(frozen=True)
 class Leaving:
-    """Sent if the node worker ends, or one of its processes has died. The pool gives its leases to others."""
+    """Sent if the node worker ends, or one of its processes has died. The pool gives its leases to others. Also the answer to `Bye`."""
 
     reason: str
+    leftovers: int = 0  # processes that agents had left running, and that were ended after `Bye`
 
 
 @dataclass(frozen=True)
@@ -143,6 +158,7 @@ class PointNode:
     number: int  # increases with each change of the endpoint
     endpoint: Endpoint  # without secrets, if the connection is not encrypted and leads to another machine
     salt: str  # text before the system prompts of agents
+    images: tuple[Task, ...] = ()  # one task for each image that the node needs; only before its first answer
 
 
 @dataclass(frozen=True)
@@ -174,11 +190,11 @@ class Bye:
     reason: str  # why it is not needed any more
 
 
-FromRunner = (
-    NodePointed | AttemptStarted | AttemptEnded | GroupGivenUp | AddressOpened | AddressClosed | LabelReleased | ShowUser | NodeSample
-)
+FromTemplates = TemplateDied | TemplateLost | TemplateServes | GroupGivenUp
+FromAddresses = AddressOpened | AddressClosed | LabelReleased
+FromRunner = NodePointed | AttemptStarted | AttemptEnded | FromTemplates | FromAddresses | ShowUser | NodeSample
 FromNode = Join | Joined | Leaving | Tock | FromRunner
-ToRunner = PointNode | GiveLease | RevokeLease
+ToRunner = PointNode | GiveLease | RevokeLease | TemplateVerdict
 ToNode = Welcome | NotAdmitted | Tick | Bye | ToRunner
 
 FROM_NODE: Messages[FromNode] = Messages(FromNode)

@@ -6,12 +6,14 @@ import asyncio
 import contextvars
 import gc
 import os
+import shutil
 import signal
 import socket
 import statistics
 import sys
 import time
-from collections.abc import Awaitable
+from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,7 +26,7 @@ from pytest_agentbench.lib import capture, wire
 from pytest_agentbench.lib.error_texts import cause
 from pytest_agentbench.lib.messages import end_with_stdin, raise_limit, read_config, serving
 from pytest_agentbench.lib.no_terminal import IN_A_ROLLOUT, refuse_input
-from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.lib.threads import daemon, in_thread
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.nodes.endpoints import on_node
@@ -41,29 +43,36 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     RevokeLease,
     RunnerConfig,
     RunnerServes,
+    TemplateDied,
 )
-from pytest_agentbench.rollouts.parts.pool_and_tap_processes import RestartPolicy
+from pytest_agentbench.rollouts.nodes.suite_files import SUITES, at_controller
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerPipe
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted, Outages
+from pytest_agentbench.rollouts.pool.leftovers import end_leftovers, exit_after_stdin
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.watchdog import Watchdog
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptBegun, AttemptState, LabelReleased, RolloutTally
 from pytest_agentbench.runs.journal import limit_size
+from pytest_agentbench.sandbox.containers import client, image_of
+from pytest_agentbench.sandbox.task_images import ImageBuilder
+from pytest_agentbench.suites.suite import Task
 
 SAMPLE = 1.0  # seconds between two samples of the loop's lateness
 TICK = 0.1  # seconds of the timer whose lateness is measured
 CONNECTS = 3  # connections to the backend whose median time is reported
 CONNECT_TIME = 10.0  # seconds until a connection to the backend has failed
 RELEASE = 0.5  # seconds to tell the stack, at the end, which rollouts have ended
+LEAST_FREE = 200_000_000  # bytes that must be free on the disk with the logs
+GRACE = 3.0  # seconds from the end of stdin to the forced end of a runner that an agent blocks
 LEFT = 0.3  # seconds for cancelled attempts to end their sandboxes and programs
 
 
 class NodeRunner:
     """Makes the attempts of one node worker, with the same `Runner` as the pool. Its messages go through the supervisor to the pool.
 
-    It is the host of the `Runner` and its link to a session. Deaths of template processes are counted here, and the pool gets the
-    attempts that they interrupt.
+    It is the host of the `Runner` and its link to a session. The controller decides what follows from deaths of template
+    processes, and the pool repeats the attempts that they interrupt.
 
     Not thread-safe: all methods run on the event loop of the process.
     """
@@ -72,10 +81,14 @@ class NodeRunner:
         self._sizes = config.settings.sizes
         self._taps, self._node, self._folder = config.taps, config.node, config.folder
         self._own_endpoint = config.endpoint
+        self._suites, self._suites_folder = config.settings.suites.values(), config.folder / SUITES
+        self._is_prepared = False  # whether the disk was checked, and the images of tasks were built
+        self._loop = asyncio.get_running_loop()
         self._writer: asyncio.StreamWriter | None = None
         self._leases: dict[RolloutKey, int] = {}
         self._attempts: dict[int, asyncio.Task[None]] = {}
-        self._deaths = RestartPolicy()  # of template processes
+        self._dead: dict[str, str] = {}  # template process that has died -> group (suite and variant) that it runs
+        self._verdicts = deque[asyncio.Future[protocol.TemplateVerdict]]()  # open questions, the oldest first
         self._outages = Outages(lambda _: None)
         self._outages.end()  # The pool asks the controller about attempts that failed; here only template processes are known.
         self._addresses = Addresses(config.settings.run, 1, config.secret, self.tell, lambda: "", RolloutTally())
@@ -118,6 +131,8 @@ class NodeRunner:
                         # Its own context, so that a log of one attempt gets nothing of another one.
                         task = asyncio.create_task(self._attempt(number, key), context=contextvars.Context())
                         self._attempts[number] = task
+                    case protocol.TemplateVerdict() as verdict:
+                        self._verdicts.popleft().set_result(verdict)
                     case RevokeLease(number):
                         if (revoked := self._attempts.get(number)) is not None:
                             revoked.cancel()
@@ -132,12 +147,36 @@ class NodeRunner:
             reason = str(error) or f"no connection within {CONNECT_TIME:g} s"
             self._send(NodePointed(point.number, None, f"the backend at {point.endpoint.url} cannot be called from there: {reason}"))
             return
+        if not self._is_prepared:
+            if problem := await in_thread(self._prepare, point.images):
+                self._send(NodePointed(point.number, connect_ms, problem))
+                return
+            self._is_prepared = True
         self._addresses.salt = point.salt
         self._send(NodePointed(point.number, connect_ms))
 
+    def _prepare(self, tasks: Sequence[Task]) -> str:
+        """Checks the disk, and builds the images that are missing. Returns why no rollouts can run here, or an empty text."""
+        if (free := shutil.disk_usage(self._folder).free) < LEAST_FREE:
+            return f"the disk of {self._folder} has {free / 1e6:.0f} MB left, and at least {LEAST_FREE / 1e6:.0f} MB are needed"
+        if not tasks:
+            return ""
+        try:
+            client().close()
+        except InfraError as error:
+            return f"tasks run in containers, and there {error}"
+        own = {image_of(each.task): each.task for suite in self._suites for each in suite.scenarios if each.task}
+        images = ImageBuilder(self._say_from_thread)
+        images.make([own.get(image_of(task), task) for task in tasks])  # Folders of tasks have other paths here.
+        self.runner.set_unbuilt(images.unbuilt)
+        return ""
+
+    def _say_from_thread(self, sentence: str) -> None:
+        self._loop.call_soon_threadsafe(self._send, protocol.ShowUser(sentence))
+
     async def _attempt(self, number: int, key: RolloutKey) -> None:
         self._leases[key] = number
-        is_interrupted = False
+        is_interrupted = is_lost = False
         times: dict[str, Any] = {"started_at": time.time(), "started_ns": time.monotonic_ns()}
         try:
             rollout = await self.runner.run(key)
@@ -150,12 +189,10 @@ class NodeRunner:
             self._leases.pop(key, None)
             self._attempts.pop(number, None)
         if rollout.status == "infra_error" and not self._addresses.has_taps:
-            is_interrupted = True  # The tap has died, and this process will be ended.
-        if not is_interrupted:
-            self._deaths.ended(key)
-        _, line = limit_size(rollout, self._sizes)
+            is_interrupted = is_lost = True  # The tap has died, and this process will be ended.
+        _, line = limit_size(at_controller(rollout, self._suites_folder), self._sizes)
         body = b"\n".join((line, *self._addresses.take_lines(key)))
-        self._send(AttemptEnded(number, time.monotonic_ns(), is_interrupted), body)
+        self._send(AttemptEnded(number, time.monotonic_ns(), is_interrupted, is_lost), body)
 
     async def _sample(self) -> None:
         """Sends once a second how late the loop was. The supervisor adds the CPU use."""
@@ -175,18 +212,24 @@ class NodeRunner:
                 self._send(AttemptStarted(self._leases[key], time.monotonic_ns()))
             case AddressOpened() | AddressClosed() | LabelReleased() | protocol.ShowUser():
                 self._send(message)
-            case protocol.TemplateServes():
-                self._outages.update({})
+            case protocol.TemplateServes(name):
+                self._dead.pop(name, None)
+                self._outages.update(self._dead)
+                self._send(message)
 
     async def ask(self, question: protocol.ControllerQuestion[protocol.Answered]) -> tuple[Any, bytes]:
-        """Answers whether a template process is started again, which is the only question of a `Runner`."""
+        """Asks the controller whether a template process is started again, which is the only question of a `Runner`."""
         assert isinstance(question, protocol.TemplateLost)
-        in_flight = [key for key in self._leases if key.group == question.group]
-        return protocol.TemplateVerdict(self._deaths.add(question.name, in_flight).again), b""
+        verdict: asyncio.Future[protocol.TemplateVerdict] = asyncio.get_running_loop().create_future()
+        self._verdicts.append(verdict)
+        self._send(question)
+        return await verdict, b""
 
     def hold(self, part: str, group: str) -> None:
         """Notes that a template process has died, so that attempts that fail now count as interrupted."""
-        self._outages.add(part, group)
+        self._dead[part] = group
+        self._outages.update(self._dead)
+        self._send(TemplateDied(part, group))
 
     def give_up(self, group: str, reason: str) -> None:
         """Tells the pool that the code of a suite and variant cannot run here."""
@@ -210,9 +253,11 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # The supervisor handles both.
         signal.signal(number, signal.SIG_IGN)
     raise_limit()
+    parent = os.getppid()
     config = read_config(RunnerConfig)
     capture.install(config.settings.log_level)
     stdin = refuse_input(IN_A_ROLLOUT)
+    daemon(exit_after_stdin, stdin, parent, GRACE, name="leave-anyway")
     gc.freeze()  # Imported objects stay, so collections need not scan them again.
     sys.path[:] = config.settings.sys_path
     with suppress(KeyboardInterrupt):
@@ -224,18 +269,17 @@ async def _serve(config: RunnerConfig, stdin: int) -> None:
     watchdog = Watchdog(ControllerPipe(config.pipe), node.runner.longest_s)
     watchdog.start()
     end_with_stdin(asyncio.get_running_loop(), node.ended, stdin)
-    await _with_exit(node.serve(socket.socket(fileno=config.connection)))
+    supervisor = os.getppid()
+    await node.serve(socket.socket(fileno=config.connection))
     watchdog.stop()
+    daemon(_exit_soon, supervisor, name="leave")
 
 
-async def _with_exit(work: Awaitable[None]) -> None:
-    """Ends this process after `work`, even if user code still runs in threads."""
-    await work
-    daemon(_exit_soon, name="leave")
-
-
-def _exit_soon() -> None:
+def _exit_soon(supervisor: int) -> None:
+    """Exits, even if user code still runs in threads. Ends what agents left running, if the supervisor has died and does not do it."""
     time.sleep(LEFT)
+    if os.getppid() != supervisor:
+        end_leftovers()
     os._exit(0)
 
 

@@ -17,17 +17,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest_agentbench
 from pytest_agentbench.agents.factory import paths_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import load_yaml
 from pytest_agentbench.lib.user_code import search_path
+from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts.nodes.outside_code import code_sha256, named_code, outside_code, outside_problem, packages_above
 from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.sandbox.factory import default_count
 from pytest_agentbench.suites.suite import SUITE_FILE, PoolSuite, Scenario, is_task_directory
 
+SUITES = "suites"  # folder of a node worker into which the archive is unpacked
 FILES = "files"  # folder of the archive with the files
 OUTSIDE = "outside_code.json"  # file of the archive with the hashes of code that does not travel
 MOST_BYTES = 128 << 20  # bytes of all files together at most, before they are compressed
@@ -88,6 +91,31 @@ def at_node(settings: PoolSettings, folder: Path, sandboxes: int | None) -> Pool
     own = search_path()
     shared = [each for each in settings.sys_path if each not in own and _is_trusted(Path(each))]
     return replace(settings, suites=suites, sys_path=(*unpacked, *own, *shared), sandboxes=sandboxes or default_count())
+
+
+def at_controller(rollout: Rollout, folder: Path) -> Rollout:
+    """Returns a record in which settings, errors and logs name files of suites by their paths on the controller's host.
+
+    `folder` is where the files were unpacked.
+    """
+    prefix = str(folder / FILES)
+    settings = {name: _without(value, prefix) for name, value in rollout.settings.items()}
+    errors = {name: error.replace(prefix, "") for name, error in rollout.score_errors.items()}
+    reason, log = rollout.reason.replace(prefix, ""), rollout.log.replace(prefix, "")
+    return replace(rollout, settings=settings, score_errors=errors, reason=reason, log=log)
+
+
+def _without(value: Any, prefix: str) -> Any:
+    """Returns a JSON value without a prefix of paths in its texts."""
+    match value:
+        case str():
+            return value.replace(prefix, "")
+        case list():
+            return [_without(each, prefix) for each in value]
+        case dict():
+            return {name: _without(each, prefix) for name, each in value.items()}
+        case _:
+            return value
 
 
 def code_problem(settings: PoolSettings, folder: Path, node: str) -> str:

@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.machine.cpu import CpuWatch
 from pytest_agentbench.backends.per_node import NodeBackend
-from pytest_agentbench.errors import AgentbenchError, ConfigError
+from pytest_agentbench.errors import AgentbenchError, ConfigError, InfraError
 from pytest_agentbench.lib import json_text, wire
 from pytest_agentbench.lib.error_texts import cause
 from pytest_agentbench.lib.messages import OtherVersion
@@ -39,6 +39,7 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     Leaving,
     NodeSample,
     NotAdmitted,
+    PointNode,
     RunnerConfig,
     RunnerServes,
     Tick,
@@ -50,9 +51,11 @@ from pytest_agentbench.rollouts.nodes.versions import versions
 from pytest_agentbench.rollouts.parts.pool_and_tap_processes import TapProcesses
 from pytest_agentbench.rollouts.protocol import FROM_PIPE, BlockedBy, ShowUser
 from pytest_agentbench.runs.journal import record_line
+from pytest_agentbench.sandbox.containers import end_run
 
 OVER, LOST, REFUSED = 0, 3, 4  # exit statuses: the session is over; it is gone, or this node worker was asked to end; it was not admitted
 AGAIN = 0.5  # seconds between two attempts to join
+SANDBOXES = 3.0  # seconds for removing the sandboxes that a runner has left
 GRACE = 0.5  # seconds that processes get to end by themselves, before they are killed
 
 RUNNER = "runner"
@@ -131,6 +134,8 @@ class Membership:
         self._over = threading.Event()
         self._leases: dict[tuple[str, str, str, int], int] = {}  # rollout -> its lease
         self._mark = secrets.token_hex(16)
+        self._run = ""  # label of the sandboxes
+        self._has_sandboxes = False  # whether sandboxes of the runner may be left
         self._cpu = CpuWatch()
         self._sent_samples: dict[str, int] = {}
         self._taps: TapProcesses | None = None
@@ -182,6 +187,12 @@ class Membership:
                 self._leases[message.key] = message.lease
                 self._to_runner(header, body)
                 return
+            case "PointNode":
+                message = TO_NODE.read(header)
+                assert isinstance(message, PointNode)
+                self._has_sandboxes = self._has_sandboxes or bool(message.images)
+                self._to_runner(header, body)
+                return
             case _:
                 self._to_runner(header, body)
                 return
@@ -214,10 +225,12 @@ class Membership:
         """Starts tap and runner. Runs in its own thread, because the session expects answers meanwhile."""
         try:
             logs = self._terms.folder / welcome.name
-            folder = logs / "suites"
+            folder = logs / suite_files.SUITES
             folder.mkdir(parents=True)
             suite_files.unpack(body, folder)
-            settings = suite_files.at_node(welcome.settings, folder, welcome.sandboxes)
+            at_node = suite_files.at_node(welcome.settings, folder, welcome.sandboxes)
+            settings = replace(at_node, run=f"{at_node.run}-{welcome.name}")  # Node workers on one engine tell their sandboxes apart.
+            self._run = settings.run
             if problem := suite_files.code_problem(settings, folder, self._terms.node):
                 self.status = REFUSED
                 self.end(problem)
@@ -351,5 +364,14 @@ class Membership:
             self._backend.stop()
         if self._line is not None:
             self._line.close()
-        end_marked(SESSION, self._mark)
+        if self._has_sandboxes:
+            daemon(self._remove_sandboxes, name="sandboxes").join(SANDBOXES)
+        leftovers = end_marked(SESSION, self._mark)
+        with suppress(OSError):
+            if self.status == OVER:
+                self._connection.send(Leaving("the session is over", leftovers))
         self._connection.close()
+
+    def _remove_sandboxes(self) -> None:
+        with suppress(InfraError):  # They end by themselves, and the next session on this machine removes those that are left.
+            end_run(self._run)

@@ -19,6 +19,7 @@ from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess, RestartDecision, RestartPolicy, TapProcesses
 from pytest_agentbench.rollouts.protocol import NodeTerms, PoolConfig, PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, EndRollout, PoolDied, PoolEntry, PrepareBlock, RoundAdded, RunAlone
+from pytest_agentbench.suites.suite import Task
 from pytest_agentbench.tap.protocol import Budgets
 
 NOTICE = 5.0  # seconds within which the death of a process is noticed
@@ -103,6 +104,7 @@ class SessionParts:
         self._endpoint: Endpoint | None = None
         self._endpoints: dict[str, Endpoint] = {}  # URL -> endpoint that rollouts of this session have called
         self._unbuilt: Mapping[str, str] = {}
+        self._images: tuple[Task, ...] = ()
         self._began_at = 0.0  # seconds, time.monotonic(), since when rollouts can run
         self._failed: protocol.NothingRuns | None = None  # set if nothing can run any more, with the reason for tests
         self._unavailable: dict[str, frozenset[str]] = {}  # source of the report -> unavailable parts
@@ -124,10 +126,14 @@ class SessionParts:
                 raise
         taps.ready()
 
-    def begin(self, endpoint: Endpoint, unbuilt: Mapping[str, str]) -> None:
-        """Lets the pool run rollouts, because the backend answers. `unbuilt`: image of a task that could not be built -> reason."""
+    def begin(self, endpoint: Endpoint, unbuilt: Mapping[str, str], images: Sequence[Task] = ()) -> None:
+        """Lets the pool run rollouts, because the backend answers.
+
+        `unbuilt`: image of a task that could not be built -> reason. `images` has a task for each image that node workers have to build.
+        """
         with self._changed:
-            self._endpoint, self._unbuilt, self._began_at = endpoint, unbuilt, time.monotonic()
+            self._endpoint, self._began_at = endpoint, time.monotonic()
+            self._unbuilt, self._images = unbuilt, tuple(images)
             self._endpoints[endpoint.url] = endpoint
             self._tell_start()
         assert self._taps is not None
@@ -227,9 +233,14 @@ class SessionParts:
             self._send_hold()
             self._changed.notify_all()
 
-    def _template_died(self, name: str, group: str) -> bool:
-        """Counts the death of a template process of the pool. Returns whether the pool may start it again."""
+    def _template_died(self, name: str, group: str, on_node: Collection[RolloutKey] | None) -> bool:
+        """Counts the death of a template process of the pool. Returns whether the pool may start it again.
+
+        `on_node` are the rollouts that ran beside it if it was on a node. Then the pool itself notes that the process is unavailable.
+        """
         with self._changed:
+            if on_node is not None:
+                return self._apply(name, self.deaths.add(name, on_node)) and not self._is_ending
             self._templates[name] = group
             in_flight = [key for key in self.log.in_flight if key.group == group]
             again = self._apply(name, self.deaths.add(name, in_flight)) and not self._is_ending
@@ -267,7 +278,8 @@ class SessionParts:
     def _tell_start(self) -> None:
         if self._endpoint is not None and self._taps is not None:
             elapsed = time.monotonic() - self._began_at
-            self.send(protocol.Start(self._endpoint, tuple(self._endpoints.values()), self._taps.facts, elapsed, self._unbuilt))
+            known, images = tuple(self._endpoints.values()), self._images
+            self.send(protocol.Start(self._endpoint, known, self._taps.facts, elapsed, self._unbuilt, images))
 
     def _start_pool(self) -> None:
         number = 1 + self.deaths.counts["pool"]
@@ -370,8 +382,8 @@ class SessionParts:
         match message:
             case protocol.CheckProcesses():
                 daemon(self._check_processes, pool, name="check-processes")
-            case protocol.TemplateLost(name, group):
-                pool.send(protocol.TemplateVerdict(self._template_died(name, group)))
+            case protocol.TemplateLost(name, group, on_node):
+                pool.send(protocol.TemplateVerdict(self._template_died(name, group, on_node)))
             case protocol.TemplateServes(name):
                 self._set_unavailable(name, ())
             case protocol.CaughtUp(number):

@@ -13,9 +13,9 @@ import time
 from pytest_agentbench.lib import capture
 from pytest_agentbench.lib.messages import Listening, end_with_stdin, raise_limit, read_config, serving
 from pytest_agentbench.lib.no_terminal import IN_A_ROLLOUT, refuse_input
-from pytest_agentbench.lib.process import SESSION, end_marked
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.rollouts.pool.controller_link import ControllerPipe
+from pytest_agentbench.rollouts.pool.leftovers import end_leftovers, exit_after_stdin
 from pytest_agentbench.rollouts.pool.server import Pool
 from pytest_agentbench.rollouts.pool.watchdog import Watchdog
 from pytest_agentbench.rollouts.protocol import PoolConfig
@@ -31,11 +31,11 @@ def main() -> None:
     config = read_config(PoolConfig)
     capture.install(config.settings.log_level)
     stdin = refuse_input(IN_A_ROLLOUT)
-    daemon(_exit_after_stdin, stdin, controller, name="leave")
+    daemon(exit_after_stdin, stdin, controller, GRACE, name="leave")
     gc.freeze()  # Imported objects stay, so collections need not scan them again.
     is_orphan = asyncio.run(_serve(config, stdin, socket.socket(fileno=config.listener)))
     if is_orphan:
-        _end_leftovers()
+        end_leftovers()
     gc.freeze()  # Collections at the end of the interpreter need not scan what agents and scorers have imported.
 
 
@@ -54,25 +54,6 @@ async def _serve(config: PoolConfig, stdin: int, listener: socket.socket) -> boo
     return is_orphan
 
 
-def _exit_after_stdin(stdin: int, controller: int) -> None:
-    """Waits until the descriptor `stdin` closes, and exits GRACE seconds later.
-
-    The event loop handles the end of stdin, too, but not while an agent blocks it, and it does not exit before the agents' threads do.
-    """
-    while os.read(stdin, 4096):
-        pass
-    time.sleep(GRACE)
-    if os.getppid() != controller:  # A live controller ends the leftovers itself after the pool's end, and counts them.
-        _end_leftovers()
-    os._exit(0)
-
-
-def _end_leftovers() -> None:
-    """Ends the processes that agents and scorers left running. The session's mark in their environment identifies them."""
-    if mark := os.environ.get(SESSION):
-        end_marked(SESSION, mark)
-
-
 def _exit_anyway(is_orphan: bool) -> None:
     """Exits after LEFT seconds even if user code still runs, because the event loop and the interpreter would wait for it without a limit.
 
@@ -81,7 +62,7 @@ def _exit_anyway(is_orphan: bool) -> None:
     """
     time.sleep(LEFT)
     if is_orphan:
-        _end_leftovers()
+        end_leftovers()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)

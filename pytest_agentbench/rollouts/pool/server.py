@@ -7,7 +7,7 @@ import dataclasses
 import socket
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 import aiohttp
@@ -97,6 +97,7 @@ class Pool:
         self.number = settings.session  # number of the session within its run
         self.contents = ContentHashes(self.suites, settings.backend, prompt_hashes)
         self.time_limit = settings.time_limit
+        self._unavailable: Mapping[str, str] = {}  # unavailable part -> group of the only rollouts that use it, or an empty text
         self.planned = self.state.plan is not None
         self.cancelled = False  # whether pytest itself is about to end the session
         self.unread = +(self.state.plan or Counter())  # planned rollout -> number of tests that have not requested it yet
@@ -189,7 +190,8 @@ class Pool:
                 self.scheduler.drop(arm, reason)
             case protocol.HoldAttempts(unavailable):
                 self.outages.update(unavailable)
-                self.scheduler.hold(", ".join(unavailable))
+                self._unavailable = unavailable
+                self.apply_holds()
             case protocol.AddRound(keys):
                 self._add_round(keys)
             case protocol.NothingRuns(reason, status):
@@ -229,11 +231,13 @@ class Pool:
         if self.nodes is not None:
             await self.nodes.close()
         await self.addresses.release_all()
-        self.link.tell(protocol.Drained(self.addresses.tally))
+        self.link.tell(protocol.Drained(self.addresses.tally, 0 if self.nodes is None else self.nodes.leftovers))
 
     async def _start(self, start: protocol.Start) -> None:
         """Begins to run rollouts, because the backend answers: points the taps at it, and closes what earlier pools left open."""
         self.runner.set_unbuilt(start.unbuilt)
+        if self.nodes is not None:
+            self.nodes.images = start.images
         await self._connect(start.taps, start.endpoint)
         await self.addresses.take_over(self.state, start.known)
         self._keep_interrupted()
@@ -276,7 +280,12 @@ class Pool:
     def hold(self, part: str, group: str) -> None:
         """Prevents new attempts because a part of the session is unavailable. If `group` is set, only its rollouts use the part."""
         self.outages.add(part, group)
-        self.scheduler.hold(part)
+        self._unavailable = {**self._unavailable, part: group}
+        self.apply_holds()
+
+    def apply_holds(self) -> None:
+        """Begins no attempt while a part of the session is unavailable."""
+        self.scheduler.hold(", ".join([*self._unavailable, *(self.nodes.unavailable if self.nodes else ())]))
 
     def give_up(self, group: str, reason: str) -> None:
         """Starts no more rollouts of a group (suite and variant)."""

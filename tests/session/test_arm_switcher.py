@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_agentbench import Backend, Endpoint, Sources, Target, Tell
 from pytest_agentbench.rollouts.protocol import Turn
 from pytest_agentbench.runs.results import ArmFacts
-from pytest_agentbench.session.images_and_arms import ArmSwitcher
+from pytest_agentbench.session.arm_switcher import ArmSwitcher
 from pytest_agentbench.suites.arms import CARRY
 
 ENDPOINT = Endpoint("http://127.0.0.1:8000/v1", "m", "lab")

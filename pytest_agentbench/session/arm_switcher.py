@@ -1,89 +1,20 @@
-"""Preparation of rollouts: builds the images of tasks before a session measures, and prepares the backend for each block.
-
-A block is a series of rollouts of one arm (a setting under comparison).
-"""
+"""Prepares the backend for each block: a series of rollouts of one arm (a setting under comparison)."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
 from dataclasses import replace
 
 from pytest_agentbench.backends import cache_state
 from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import prefix_cache
-from pytest_agentbench.errors import AgentbenchError, BackendError, InfraError
-from pytest_agentbench.records import Endpoint, RolloutKey
+from pytest_agentbench.errors import AgentbenchError, BackendError
+from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.protocol import NoTurn, Turn
 from pytest_agentbench.runs.results import ArmFacts
-from pytest_agentbench.sandbox.containers import client, end_run, image_of, infra, make_filter_image, make_image, unenforced
-from pytest_agentbench.sandbox.docker_sandbox import needs_filter
 from pytest_agentbench.suites.arms import COLD
-from pytest_agentbench.suites.suite import DOCKER, Task
-
-PARALLEL_BUILDS = 2  # images built at the same time
-
-
-class TaskImages:
-    """Builds the container images of a session's tasks, and removes sandboxes that are left at the end."""
-
-    def __init__(self, tasks: Mapping[tuple[str, str], Task], run: str, say: Callable[[str], None]) -> None:
-        """`tasks`: (suite, scenario id) -> task. `run` is the name that labels the run's containers. `say` shows a sentence to the user."""
-        self.tasks, self._run, self._say = tasks, run, say
-        self.planned: Sequence[RolloutKey] = ()
-        self.unbuilt: dict[str, str] = {}  # image -> why it could not be built
-        self.status = ""  # Current build step; empty if nothing is being built
-
-    def make(self) -> None:
-        """Builds the missing images of all planned tasks with a Docker sandbox. Images that fail are in `unbuilt`, with the reason."""
-        tasks = [self.tasks[place] for key in self.planned if (place := (key.suite, key.scenario)) in self.tasks]
-        images = {image_of(task): task for task in tasks if task.sandbox == DOCKER and not (task.unsupported or task.broken)}
-        began = time.monotonic()
-        with ThreadPoolExecutor(PARALLEL_BUILDS, "agentbench-image") as threads:
-            made = sum(threads.map(self._make, images.values()))
-        self.status = ""
-        if made:
-            self._say(f"made the image{'s' * (made > 1)} of {made} task{'s' * (made > 1)} in {time.monotonic() - began:.0f} s")
-        built = [task for name, task in images.items() if name not in self.unbuilt]
-        if any(needs_filter(task) for task in built):
-            self._make_filter()
-        self._warn(built)
-
-    def _make_filter(self) -> None:
-        try:
-            make_filter_image(self._show)
-        except InfraError as error:
-            self._say(str(error))  # Each sandbox that needs it fails with the same reason.
-        self.status = ""
-
-    def _warn(self, tasks: Sequence[Task]) -> None:
-        """Warns about limits that the container engine does not enforce, before any task runs."""
-        if not tasks:
-            return
-        with suppress(InfraError), closing(client()) as engine, infra():  # If the engine fails, the sandboxes say so.
-            for sentence in unenforced(engine, engine.images.get(image_of(tasks[0])), tasks[0]):
-                self._say(sentence)
-
-    def _make(self, task: Task) -> bool:
-        """Builds the image of a task if it is missing. Returns whether it was built."""
-        try:
-            return make_image(task, self._show)
-        except InfraError as error:
-            self.unbuilt[image_of(task)] = str(error)
-            return False
-
-    def _show(self, line: str) -> None:
-        self.status = line
-
-    def end(self) -> None:
-        """Removes sandboxes that the pool left because it was killed or stopped waiting."""
-        if self.tasks:
-            with suppress(InfraError):  # Sandboxes end by themselves, and the next session names those that are left.
-                end_run(self._run)
 
 
 class ArmSwitcher:
