@@ -13,6 +13,8 @@ from pytest_agentbench.rollouts.nodes.protocol import Join, ToNode
 from pytest_agentbench.rollouts.nodes.silence import Silence
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, LabelReleased, OpenLabel, RolloutTally
 
+MOST_FAILURES = 3  # infra_errors in a row, after which a node worker is held
+
 
 @dataclass
 class Lease:
@@ -39,6 +41,8 @@ class JoinedNode:
     has_joined: bool = False  # whether its processes serve
     pointed: int = 0  # number of the last `PointNode` that it has confirmed
     failures: int = 0  # infra_errors since the last attempt that was not one
+    failing_since: int = 0  # end of the first of these failures, monotonic nanoseconds; 0 without one
+    failure: str = ""  # reason of the last of these failures
     connect_ms: float | None = None  # time that connecting to the backend takes
     tally: RolloutTally = field(default_factory=RolloutTally)
     _labels: dict[str, OpenLabel] = field(default_factory=dict)  # number of an address -> its label, which is not released
@@ -50,9 +54,19 @@ class JoinedNode:
         return f"{self.name} on {self.join.node}"
 
     @property
+    def is_held(self) -> bool:
+        """Whether it gets no attempts for now, because the last ones have failed (see Breaker)."""
+        return self.failures >= MOST_FAILURES
+
+    @property
+    def slots(self) -> int:
+        """The number of attempts that it may make at the same time."""
+        return 0 if self.is_held else self.join.slots
+
+    @property
     def free(self) -> int:
         """The number of attempts that it can make beside those that it makes."""
-        return self.join.slots - len(self.leases)
+        return self.slots - len(self.leases)
 
     @property
     def unreleased(self) -> list[OpenLabel]:
