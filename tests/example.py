@@ -69,7 +69,7 @@ def _keep(run: Path, project: Path, directory: Path) -> None:
         shutil.copy(run / FOLDER / picture, directory / FOLDER)
 
 
-def main(words: Sequence[str]) -> None:
+def run_command(words: Sequence[str]) -> None:
     """Makes the run again, or only its pages."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(prog="python -m tests.example", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -80,4 +80,4 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_command(sys.argv[1:])

@@ -93,10 +93,15 @@ class NodeWorker:
 
 def token_of(background: Background) -> Path:
     """Waits for the file with the token of a session for node workers."""
-    found = wait_for(lambda: [*background.root.glob("reports/2*/nodes.token")] or background.process.poll(), "the token's file")
-    assert isinstance(found, list), background.output
-    wait_for(lambda: found[0].read_text().endswith("\n"), "the token")
-    return found[0]
+    token: list[Path] = []
+
+    def is_there() -> bool:
+        assert background.process.poll() is None, background.output
+        token[:] = [path for path in background.root.glob("reports/2*/nodes.token") if path.read_text().endswith("\n")]
+        return bool(token)
+
+    wait_for(is_there, "the token's file")
+    return token[0]
 
 
 class ScriptedNode:

@@ -18,7 +18,7 @@ from pytest_agentbench.lib.messages import Hello
 PAUSE = 0.5  # seconds until the next connection is accepted if this process has no free descriptor
 
 #: Called with each client that has the token and the role. The connection is closed when it returns.
-Handler = Callable[[Hello, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+ServeClient = Callable[[Hello, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Door:
@@ -31,7 +31,7 @@ class Door:
         self,
         token: str,
         role: str,
-        handle: Handler,
+        handle: ServeClient,
         tls: ssl.SSLContext | None = None,
         patience: float = PATIENCE,
         most: int = MOST_SILENT,
@@ -82,8 +82,6 @@ class Door:
             if task := asyncio.current_task():
                 self._handshakes.pop(task, None)
         try:
-            if writer.is_closing():  # The connection was lost during the handshake, and the reader would never learn of it.
-                return
             with suppress(EOFError, ConnectionError):
                 hello = await self._introductions.hello(reader, writer)
                 if hello is not None and hello.role == self._role:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import compress
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pytest_agentbench.errors import unknown_name
 from pytest_agentbench.metrics import registry, stopwatch, timeline
 from pytest_agentbench.metrics.slice_metrics import Tokens, call_verdicts, goodput_per_s, output_tokens_per_s, ratio, rollouts_per_hour
 from pytest_agentbench.metrics.slow_calls import SlowCall, slowest
-from pytest_agentbench.metrics.stopwatch import Stopwatch, StopwatchEvidence, busiest, judge
+from pytest_agentbench.metrics.stopwatch import CpuSample, Stopwatch, StopwatchEvidence, busiest, judge
 from pytest_agentbench.metrics.terms import BAD, GOOD, UNKNOWN, Objective, Terms, misses
 from pytest_agentbench.metrics.timeline import InFlight, Span
 from pytest_agentbench.records import OPEN
@@ -268,23 +270,52 @@ def _paces(part: Slice) -> Floats:
     return paces
 
 
-def cpu_shares(part: Slice, cpu: Mapping[str, Sequence[tuple[int, int, float]]], session: int) -> CpuShares:
-    """Returns the CPU use of tap (the recording HTTP proxy) and pool (the process that runs rollouts) in their busiest second with calls.
+def cpu_shares(part: Slice, cpu: Mapping[str, Sequence[CpuSample]], session: int) -> CpuShares:
+    """Returns the CPU use of tap and pool in their busiest second with calls in flight.
 
-    `cpu` maps processes to samples: start and end in nanoseconds, share of a core.
+    `cpu` maps the processes of one machine to samples. On a node, a process called runner makes the attempts, as the pool does elsewhere.
     """
     busy = timeline.at_least(part.call_spans.get(session, ()), 1)
-    taps = (busiest(samples, busy) for name, samples in cpu.items() if name.startswith("tap"))
-    return CpuShares(max((share for share in taps if share is not None), default=None), busiest(cpu.get("pool", ()), busy))
+    shares = {name: share for name, samples in cpu.items() if (share := busiest(samples, busy)) is not None}
+    taps = (share for name, share in shares.items() if name.startswith("tap"))
+    pools = (share for name, share in shares.items() if name.startswith(("pool", "runner")))
+    return CpuShares(max(taps, default=None), max(pools, default=None))
 
 
-def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None) -> Stopwatch:
-    """Returns whether the timings of a slice can be trusted. `cores` is the number of CPU cores of the machine."""
+def greatest_shares(shares: Iterable[CpuShares]) -> CpuShares:
+    """Returns the CPU use of the busiest tap and of the busiest pool of several machines."""
+    every = [*shares]
+    taps, pools = ([share for share in own if share is not None] for own in ([each.tap for each in every], [each.pool for each in every]))
+    return CpuShares(max(taps, default=None), max(pools, default=None))
+
+
+class Machine(NamedTuple):
+    """The machine of a node worker."""
+
+    name: str
+    cores: int
+    niceness: int = 0  # nice value of the node worker; above 0, other processes of the machine take precedence
+
+
+Machines: TypeAlias = Mapping[tuple[int, str], Machine]  # session and name of a node worker -> its machine
+NO_MACHINES: Machines = MappingProxyType({})
+
+
+def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None, machines: Machines = NO_MACHINES) -> Stopwatch:
+    """Returns whether the timings of a slice can be trusted.
+
+    Args:
+        part: The slice.
+        cpu: CPU use of the busiest tap and pool.
+        cores: Number of CPU cores of the session's machine.
+        machines: Session and name of each node worker -> its machine.
+    """
     from pytest_agentbench.metrics.frame import milliseconds
 
     calls = part.successful_calls
     events, late = int(calls["timed_events"].sum()), int(calls["late_events"].sum())
     streams = int((calls["timed_events"] > 0).sum())
+    agents_cpu, cores = _agents_cpu(part, cores, machines)
     reading = StopwatchEvidence(
         clean_share=int(calls["clean_events"].sum()) / events if events else None,
         late_share=late / events if events else 0.0,
@@ -297,8 +328,9 @@ def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None) -> Stopwatch:
         client_queue_share=_queue_share(calls),
         tap_cpu=cpu.tap,
         pool_cpu=cpu.pool,
-        agents_cpu=_agents_cpu(part),
+        agents_cpu=agents_cpu,
         cores=cores,
+        nice=tuple(sorted({f"{worker} on {each.name}" for (_, worker), each in machines.items() if each.niceness > 0})),
         stamps=tuple(dict.fromkeys(part.calls["stamp"].tolist())),
     )
     return judge(reading)
@@ -315,12 +347,25 @@ def _queue_share(calls: Rows) -> float | None:
     return ratio(float(queued[known].sum()), total)
 
 
-def _agents_cpu(part: Slice) -> float | None:
-    """Returns the mean number of cores that the agents' programs used while any of them ran. None without programs."""
-    programs = part.programs
-    spans = [*zip(programs["started_ns"].tolist(), programs["ended_ns"].tolist(), strict=True)]
-    ran_ns = timeline.total_ns(timeline.at_least(spans, 1))
-    return float(programs["cpu_s"].sum()) * 1e9 / ran_ns if ran_ns else None
+def _agents_cpu(part: Slice, cores: int | None, machines: Machines) -> tuple[float | None, int | None]:
+    """Returns the mean number of cores that the agents' programs used while any of them ran, and the number of cores of their machine.
+
+    The machine is the one whose cores they used most. The first value is None without programs.
+    """
+    programs, rollouts = part.programs, part.frame.rollouts
+    workers = zip(rollouts["session"][programs["rollout"]].tolist(), rollouts["node"][programs["rollout"]].tolist(), strict=True)
+    found = (machines.get((session, node or "")) for session, node in workers)
+    places = [(each.name, each.cores) if each else ("", cores or 0) for each in found]
+    used = [(_mean_cores(part, [place == each for place in places]), each[1] or None) for each in dict.fromkeys(places)]
+    known = [(mean, of) for mean, of in used if mean is not None]
+    return max(known, key=lambda each: each[0] / (each[1] or math.inf), default=(None, cores))
+
+
+def _mean_cores(part: Slice, chosen: Sequence[bool]) -> float | None:
+    """Returns the mean number of cores that some programs used while any of them ran. None if they took no time."""
+    started, ended, cpu_s = (list(compress(part.programs[name].tolist(), chosen)) for name in ("started_ns", "ended_ns", "cpu_s"))
+    ran_ns = timeline.total_ns(timeline.at_least([*zip(started, ended, strict=True)], 1))
+    return math.fsum(cpu_s) * 1e9 / ran_ns if ran_ns else None
 
 
 def _steady(part: Slice, settings: PerformanceSettings) -> SteadyRates:

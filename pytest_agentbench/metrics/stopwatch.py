@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_agentbench.metrics.registry import title_of
 from pytest_agentbench.metrics.terms import Objective, misses
@@ -85,6 +85,7 @@ OF_EVENTS = 0.05  # accepted share of events that the backend sends together
 OF_CALLS = 0.01  # accepted share of calls that are judged wrongly; goodput is shown in whole percents
 OF_QUEUE = 0.05  # accepted share of the client queue in the time of calls
 CORE = 0.9  # share of a core above which a process counts as saturated
+CpuSample: TypeAlias = tuple[int, int, float]  # start and end in monotonic nanoseconds, share of one core
 SAMPLE_NS = 1_000_000_000  # nanoseconds between two samples of CPU time
 
 SATURATED_WORDS = "the client was saturated, so its timings describe the client, not the backend"
@@ -111,16 +112,23 @@ class StopwatchFigures:
     client_queue_ms: float | None = None
     # share of the client queue in the time from agents' calls to the ends of the answers, 0 to 1; null if no client reports when it calls
     client_queue_share: float | None = None
-    tap_cpu: float | None = None  # CPU use of the tap in the busiest second with calls in flight, share of one core; null if not measured
-    pool_cpu: float | None = None  # CPU use of the pool in the busiest second with calls in flight, share of one core; null if not measured
-    agents_cpu: float | None = None  # mean cores that programs of [command agents](command-agents.md) used; null without such programs
+    # CPU use of the tap in the busiest second with calls in flight, share of one core; with [nodes](nodes.md), of the busiest tap of all;
+    # null if not measured
+    tap_cpu: float | None = None
+    # CPU use of the pool in the busiest second with calls in flight, share of one core; with nodes that of the busiest process of all that
+    # makes attempts; null if not measured
+    pool_cpu: float | None = None
+    # mean cores that programs of [command agents](command-agents.md) used; with nodes on the machine where that is the greatest share of
+    # its cores; null without such programs
+    agents_cpu: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopwatchEvidence(StopwatchFigures):
     """Everything that the verdict on timing quality depends on."""
 
-    cores: int | None = None  # number of CPU cores of this machine
+    cores: int | None = None  # number of CPU cores of the machine of `agents_cpu`
+    nice: Sequence[str] = ()  # node workers that run with a nice value above 0
     stamps: Sequence[str] = field(default=())  # sources of timestamps: user, kernel
 
 
@@ -140,11 +148,12 @@ def judge(evidence: StopwatchEvidence) -> Stopwatch:
     It is `client-saturated` if even the median gap is not usable, or if the tap (the recording HTTP proxy) or the pool (the process
     that runs rollouts) took more than 0.9 of a core. The timings then describe the client on this machine, not the backend.
 
-    It is `warn` in four other cases:
+    It is `warn` in five other cases:
 
     - A percentile or an objective is not usable.
     - Calls spent more than 0.05 of their time in the client queue.
-    - Programs of agents took more than 0.9 of the machine.
+    - Programs of agents took more than 0.9 of a machine.
+    - A node worker runs with a nice value above 0.
     - The backend sent more than one event in twenty together with another one. Such events share a timestamp although the tap read them
       in time, so the gaps between them are 0.
     """
@@ -196,8 +205,10 @@ def _warned(evidence: StopwatchEvidence, unusable: Sequence[str]) -> Iterator[st
         yield "the backend sends several chunks at once, so the gaps between them are 0"
     if evidence.client_queue_share is not None and evidence.client_queue_share > OF_QUEUE:
         yield "calls waited on this machine before they were sent, which only the client queue includes; use a lower concurrency"
+    if evidence.nice:
+        yield f"other processes take precedence over {', '.join(evidence.nice)} (nice value above 0), which may delay its timestamps"
     if evidence.agents_cpu is not None and evidence.cores and evidence.agents_cpu > CORE * evidence.cores:
-        yield "the agents' programs used all CPUs of this machine, which delayed rollouts; the times of LLM calls are correct"
+        yield "the agents' programs used all CPUs of their machine, which delayed rollouts; the times of LLM calls are correct"
 
 
 def _late(unusable: Sequence[str]) -> str:
@@ -228,8 +239,8 @@ def _notes(evidence: StopwatchEvidence) -> list[str]:
     return notes
 
 
-def busiest(samples: Sequence[tuple[int, int, float]], calls: Sequence[Span]) -> float | None:
-    """Returns the greatest share of a core among samples (start and end in nanoseconds, share) with calls in flight half the time.
+def busiest(samples: Sequence[CpuSample], calls: Sequence[Span]) -> float | None:
+    """Returns the greatest share of a core among samples with calls in flight half the time.
 
     `calls` are disjoint, ordered spans. Samples shorter than half a second are ignored, because they are too imprecise.
     """

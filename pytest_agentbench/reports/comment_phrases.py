@@ -12,7 +12,7 @@ from pytest_agentbench.records import RolloutKey, suite_of
 from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.comparison_phrases import change
 from pytest_agentbench.reports.document import Code, PageAddress, Text, spans
-from pytest_agentbench.runs.results import BaselineRun, Changed, RuleResult
+from pytest_agentbench.runs.results import ArmsCompared, BaselineRun, Changed, RuleResult
 from pytest_agentbench.runs.run_file import Failure, Run
 from pytest_agentbench.stats.decisions import Suspect
 
@@ -22,13 +22,16 @@ NO_RULE = "add a rule or a threshold to suite.yaml, so that the gate can judge"
 
 NOTHING = "nothing"
 
+NOTHING_MEASURED = "unknown, because no rollout was measured"
+
 #: Characters that pytest's -k accepts in a word. Others than those of ASCII have another form in the id of a test.
 _WORD = re.compile(r"[\w:+\-.\[\]/]+", re.ASCII)
 
 
 def rules_passed(amount: int) -> str:
     """`all 3 rules of the gate passed`: the reason of a PASS."""
-    return "the only rule of the gate passed" if amount == 1 else f"all {amount} rules of the gate passed"
+    named = {1: "the only rule", 2: "both rules"}.get(amount, f"all {amount} rules")
+    return f"{named} of the gate passed"
 
 
 def baseline(base: BaselineRun, suites: Sequence[str], run: Run, page: PageAddress) -> Text:
@@ -61,6 +64,17 @@ def fell(rule: RuleResult, suspect: Suspect, suite: str, page: PageAddress) -> T
 def failed_test(test: Failure) -> Text:
     """`test_shop.py::test_rules[shop-1]: assert 1 == 2`: a failed test that is not about a threshold, with its message."""
     return (Code(test.id), ": ", Code(test.message))
+
+
+def unmeasured(test: Failure, tests: int) -> Text:
+    """`not measured: test_shop.py::test_rules[shop-1] and 3 more, because of: HTTP 500`: tests without a measurement, and one message."""
+    others = f" and {tests - 1} more" if tests > 1 else ""
+    return ("not measured: ", Code(test.id), f"{others}, because of: ", Code(test.message))
+
+
+def arms(ab: ArmsCompared) -> Text:
+    """`none, because this run compares its arms with each other: the others with careful`: the baseline of a session with arms."""
+    return ("none, because this run compares its arms with each other: the others with ", Code(ab.arms[0].name))
 
 
 def others(amount: int, ranked: bool) -> str:
@@ -123,11 +137,14 @@ def promote(run: Run) -> Text:
 
 
 def more_trials(command: Sequence[str], need: Needed | None) -> Text:
-    """Returns the command that runs the trials which an undecided rule needs. Empty if it needs something else."""
+    """Returns the command of a new run with all trials that an undecided rule needs. Empty if it needs something else.
+
+    Adding trials to the same run would be another look at the same data, for which the error rate of the verdict does not allow.
+    """
     if need is None or not need.total:
         return ""
-    words = [word for word in command if not word.startswith("--agentbench-trials=")]
-    return ("run that many trials: ", Code(shlex.join([*words, f"--agentbench-trials={need.total}"]), "command"))
+    words = [*(word for word in command if not word.startswith("--agentbench-trials=")), f"--agentbench-trials={need.total}"]
+    return (f"a new run with all {need.total} trials of each scenario: ", Code(shlex.join(words), "command"))
 
 
 def resume(command: str) -> Text:

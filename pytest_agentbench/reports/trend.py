@@ -17,8 +17,9 @@ from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.reports.comparison_phrases import commit_of
 from pytest_agentbench.reports.document import plain as words
-from pytest_agentbench.reports.html import FOCUSED_TOOLTIP, text
+from pytest_agentbench.reports.html import text
 from pytest_agentbench.reports.sections.trend import document
+from pytest_agentbench.reports.tooltips import FOCUSED_TOOLTIP
 
 PAGE, DATA = "trend.html", "trend.json"
 RUN_PAGE = "report.html"  # page of a run in its directory

@@ -27,7 +27,7 @@ from pytest_agentbench.lib.codec import read as read_record
 from pytest_agentbench.lib.kept_values import FILE as MESSAGES
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.metrics import timeline
-from pytest_agentbench.metrics.performance import cpu_shares, objectives_of, stopwatch_of
+from pytest_agentbench.metrics.performance import CpuShares, Machine, cpu_shares, greatest_shares, objectives_of, stopwatch_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.metrics.timeline import Span
@@ -40,6 +40,7 @@ from pytest_agentbench.runs.directory import PRIVATE, name_of
 from pytest_agentbench.runs.identity import SuiteSetup, run_identity, suite_setup, unknown_environment
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.nodes import NodeRecord, read_cpu, read_nodes
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import model_names, models_of
 from pytest_agentbench.runs.results import ArmFacts, ArmsCompared, Cache, PlannedSuite
@@ -62,7 +63,7 @@ from pytest_agentbench.session.setup import Setup
 from pytest_agentbench.stats.pass_rates import PassThreshold
 
 if TYPE_CHECKING:
-    from pytest_agentbench.metrics.frame import Frame
+    from pytest_agentbench.metrics.frame import Frame, Slice
 
 
 class MainScore(NamedTuple):
@@ -140,7 +141,9 @@ def compare_arms(run: Run, journal: JournalContents, suites: Mapping[str, SuiteI
     """Returns the paired comparison of an A/B session."""
     settings, blocks = run.settings, run.cache.blocks if run.cache else ()
     part = journal.read.frame.scenarios(Terms(objectives_of(settings.slo)))
-    return ab.compare_arms(settings.ab, suites, journal.trials, part, facts, blocks, run.stopwatch, with_each_other=settings.ab_pairs)
+    return ab.compare_arms(
+        *(settings.ab, suites, journal.trials, part, facts, blocks, run.stopwatch), with_each_other=settings.ab_pairs, nodes=run.nodes
+    )
 
 
 FRAME = "pytest_agentbench.metrics.frame_reader"
@@ -151,6 +154,7 @@ class SessionFindings(NamedTuple):
 
     journal: JournalContents
     shown: ShownRollouts
+    nodes: tuple[NodeRecord, ...]  # node workers of all sessions
     stopwatch: Stopwatch
     serving: ServingSummary | None  # metrics of the stack during this session
     environment: Environment
@@ -202,19 +206,36 @@ def gather(opened: OpenSession) -> SessionFindings:
     contents = read_rollouts(opened.directory, mains, opened.number, with_trials=needs_trials, also=shown.add)
     shown.add_frame(contents.read.frame)
     part = contents.read.frame.scenarios(Terms(objectives_of(setup.settings.slo))).timed
-    stopwatch = stopwatch_of(part, cpu_shares(part, services.cpu.samples, opened.number), os.cpu_count())
+    none: tuple[NodeRecord, ...] = ()
+    nodes = losses.value("the facts about nodes are left out", lambda: nodes_of(opened.directory, part), none)
+    stopwatch = _stopwatch(part, cpu_shares(part, services.cpu.samples, opened.number), nodes, opened.number)
     spans = part.call_spans.get(opened.number, ())
     contents.client.add_unrecorded(services.unrecorded)
     look = functools.partial(serving, looks_of(services.sampler), services.directory, spans, contents.client)
     return SessionFindings(
         contents,
         shown,
+        nodes,
         stopwatch,
         losses.value("the metrics of the stack are left out", look, None),
         losses.value(
             "the facts about code and machine are left out", opened.environment.result, unknown_environment(platform.python_version())
         ),
     )
+
+
+def nodes_of(directory: Path, part: Slice) -> tuple[NodeRecord, ...]:
+    """Returns the node workers of a run, with the CPU use of their processes in the busiest second with calls in flight."""
+    cpu, nodes = read_cpu(directory), read_nodes(directory)
+    shares = {each.key: cpu_shares(part, cpu.get(each.key, {}), each.session) for each in nodes}
+    return tuple(replace(each, tap_cpu=shares[each.key].tap, runner_cpu=shares[each.key].pool) for each in nodes)
+
+
+def _stopwatch(part: Slice, own: CpuShares, nodes: Sequence[NodeRecord], session: int) -> Stopwatch:
+    """Returns the timing quality of a session. `own` is the CPU use of tap and pool of the session's machine."""
+    of_nodes = [CpuShares(each.tap_cpu, each.runner_cpu) for each in nodes if each.session == session]
+    machines = {each.key: Machine(each.node, each.cores, each.niceness) for each in nodes}
+    return stopwatch_of(part, greatest_shares([own, *of_nodes]), os.cpu_count(), machines)
 
 
 def put_back(opened: OpenSession) -> None:
@@ -279,6 +300,7 @@ def _facts(opened: OpenSession, tests: Outcomes, findings: SessionFindings, resu
         finished_at=datetime.now().astimezone().isoformat(timespec="seconds"),
         command=opened.setup.command,
         sessions=tuple(SessionShare(each.number, each.started_at, each.concurrency, rollouts=0) for each in opened.sessions),
+        nodes=findings.nodes,
         repeated=recorder.journal.index.repeated + len(recorder.ran_again),
         resume=resume,
         settings=_options(opened.setup),

@@ -225,17 +225,20 @@ async def test_a_client_without_tls(tls: dict[str, Any]) -> None:
 
 
 @needs_openssl
-async def test_refused_clients_over_tls(tls: dict[str, Any], trusted: dict[str, Any]) -> None:
+async def test_refused_clients_over_tls(tls: dict[str, Any], trusted: dict[str, ssl.SSLContext]) -> None:
     """A refused client that does not close its TLS connection occupies nothing on the server."""
+
+    def guess(port: int) -> ssl.SSLSocket:
+        """Sends a wrong token, and neither reads nor closes."""
+        connection = trusted["ssl"].wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="127.0.0.1")
+        connection.sendall(wire.pack(Hello("guessed", ROLE)))
+        return connection
+
     async with door(patience=60, **tls) as served:
         before = open_files()
-        lines = []
-        for _ in range(20):
-            _, writer = await asyncio.open_connection("127.0.0.1", served.port, **trusted)
-            writer.write(wire.pack(Hello("guessed", ROLE)))
-            lines.append(writer)
-        await until_open(before + 20)
-        for each in lines:
+        clients = [await asyncio.to_thread(guess, served.port) for _ in range(20)]
+        await asyncio.wait_for(until_open(before + 20), 20)
+        for each in clients:
             each.close()
 
     assert [] == served.let_in

@@ -58,7 +58,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
 def test_the_fingerprint(tmp_path: Path) -> None:
     """The fingerprint of a file is that of openssl, and a client accepts it in both ways of writing."""
     make(tmp_path)
-    command = ["openssl", "x509", "-in", tmp_path / "server.pem", "-noout", "-fingerprint", "-sha256"]
+    command = ["openssl", "x509", "-in", str(tmp_path / "server.pem"), "-noout", "-fingerprint", "-sha256"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip().partition("=")[2]
     own = fingerprint_of(tmp_path / "server.pem")
 

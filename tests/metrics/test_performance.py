@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.lib.codec import plain
-from pytest_agentbench.metrics.performance import PerformanceSettings, cpu_shares, objectives_of, stopwatch_of, summarize
+from pytest_agentbench.metrics.performance import (
+    CpuShares,
+    Machine,
+    PerformanceSettings,
+    cpu_shares,
+    greatest_shares,
+    objectives_of,
+    stopwatch_of,
+    summarize,
+)
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Program, Rollout, ToolCall
@@ -281,6 +290,51 @@ def test_the_stopwatch_counts_programs() -> None:
 
     assert 1.5 == stopwatch(*rollouts).agents_cpu
     assert stopwatch(rollout("a")).agents_cpu is None
+
+
+def test_the_stopwatch_takes_the_machine_whose_cores_programs_used_most() -> None:
+    """Programs of each machine are counted apart. Node workers of one machine share its cores. Names belong to sessions."""
+    programs = {(1, "w1"): 3.8, (1, "w2"): 2.0, (1, "w3"): 1.8, (2, "w1"): 0.5, (1, ""): 1.0}
+    rollouts = [
+        rollout(f"r-{place}", session=session, node=node, programs=(Program(0, 0, 1000 * MS, cpu_s, 9.0),))
+        for place, ((session, node), cpu_s) in enumerate(programs.items())
+    ]
+    machines = {(1, "w1"): Machine("a", 8), (1, "w2"): Machine("b", 4), (1, "w3"): Machine("b", 4), (2, "w1"): Machine("c", 1)}
+
+    found = stopwatch_of(scenarios_of(*rollouts), CpuShares(), 2, machines)
+
+    assert 3.8 == found.agents_cpu
+    assert (
+        "the agents' programs used all CPUs of their machine, which delayed rollouts; the times of LLM calls are correct",
+    ) == found.reasons
+    assert 3.8 == stopwatch_of(scenarios_of(rollouts[0], rollouts[3]), CpuShares(), 2, {**machines, (2, "w1"): Machine("c", 4)}).agents_cpu
+
+
+def test_a_node_with_a_nice_value() -> None:
+    """The timing quality warns of node workers that run with a nice value above 0."""
+    machines = {(1, "w1"): Machine("a", 8), (1, "w2"): Machine("b", 8, 10), (1, "w3"): Machine("c", 8, -5)}
+
+    found = stopwatch_of(scenarios_of(rollout("a", calls=(call(0, 10, end=20),))), CpuShares(), 4, machines)
+
+    assert ("warn", ["other processes take precedence over w2 on b (nice value above 0), which may delay its timestamps"]) == (
+        found.verdict,
+        [*found.reasons],
+    )
+
+
+def test_the_busiest_process_of_all_machines_counts() -> None:
+    """A tap of a node that is saturated makes the timings unusable, even if the session's own tap is idle. A runner counts as a pool."""
+    part = scenarios_of(rollout("a", calls=(call(0, 10, end=2000),)))
+    second = 1_000 * MS
+    own = cpu_shares(part, {"tap": [(0, second, 0.01)], "pool": [(0, second, 0.5)]}, 1)
+    nodes = [cpu_shares(part, {"tap": [(0, second, 0.3)], "tap-2": [(0, second, 0.95)], "runner": [(0, second, 0.4)]}, 1), CpuShares()]
+
+    found = stopwatch_of(part, greatest_shares([own, *nodes]), 4)
+
+    assert CpuShares(0.95, 0.4) == nodes[0]
+    assert (0.95, 0.5, "client-saturated") == (found.tap_cpu, found.pool_cpu, found.verdict)
+    assert "ok" == stopwatch_of(part, own, 4).verdict
+    assert CpuShares() == greatest_shares([CpuShares()])
 
 
 def test_gaps_take_eight_bytes_each() -> None:

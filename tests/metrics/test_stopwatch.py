@@ -54,7 +54,12 @@ def late(names: str) -> str:
         (
             {"agents_cpu": 1.9, "cores": 2},
             "warn",
-            "the agents' programs used all CPUs of this machine, which delayed rollouts; the times of LLM calls are correct",
+            "the agents' programs used all CPUs of their machine, which delayed rollouts; the times of LLM calls are correct",
+        ),
+        (
+            {"nice": ("w3 on node-c",)},
+            "warn",
+            "other processes take precedence over w3 on node-c (nice value above 0), which may delay its timestamps",
         ),
         ({"pool_cpu": 1.3}, "client-saturated", "the pool (the agents) does not get enough CPU time; use a lower concurrency"),
     ],

@@ -26,7 +26,7 @@ from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.run_file import FILE, Run, read_run, write_run
 from pytest_agentbench.runs.sessions import find_resumable
 from pytest_agentbench.tap.dialects import DIALECTS
-from tests.example import EXAMPLE, PICTURES, REPORTS, write_pages
+from tests.example import EXAMPLE, PICTURES, REPORTS, run_command, write_pages
 from tests.made_runs import run_directory
 from tests.project import PLACE, ROOT
 from tests.report_page import data_of
@@ -149,3 +149,14 @@ def test_git_tracks_the_example_and_no_runs(reports: Path) -> None:
 
     example = {f"example/banking/{file.relative_to(EXAMPLE)}" for file, _ in texts(EXAMPLE)}
     assert {".gitignore", "README.md", "baselines/README.md", "baselines/shop.jsonl", *example} == {*shown.stdout.split()}
+
+
+@pytest.mark.parametrize(("word", "status"), [("--help", 0), ("page", 2)])
+def test_words_of_the_command(word: str, status: int) -> None:
+    """--help does not run the example, and neither does a misspelt word."""
+    before = (EXAMPLE / "run.json").stat().st_mtime_ns
+
+    with pytest.raises(SystemExit) as ending:
+        run_command([word])
+
+    assert (status, before) == (ending.value.code, (EXAMPLE / "run.json").stat().st_mtime_ns)

@@ -40,7 +40,7 @@ def nothing_but(**metrics: LatencySpread | float | None) -> PerformanceSummary:
         ({}, ["ok"]),
         ({"verdict": "warn", "reasons": ("a queue",)}, ["warn", "a queue"]),
         ({"verdict": SATURATED, "reasons": ("a", "b")}, [f"{SATURATED}, timing gates are INCONCLUSIVE", "a; b"]),
-        ({"verdict": None}, ["no verdict", "no call was measured"]),
+        ({"verdict": None}, ["no verdict", "no call with a stream was measured"]),
     ],
 )
 def test_timings(keys: Json, parts: list[str]) -> None:

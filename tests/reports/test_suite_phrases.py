@@ -108,7 +108,7 @@ def test_ways_to_fail() -> None:
     checked, unchecked = TaskFailure("ok", "test_port", 2, ("b", "c")), TaskFailure("limit: iterations", "", 1, ("c-2",))
 
     assert Code("b", "scenario") == suite_phrases.task_failure(checked)[-1]
-    assert plain(suite_phrases.task_failure(checked)).startswith("ok, first failed: test_port: 2 rollouts, ")
+    assert plain(suite_phrases.task_failure(checked)).startswith("the agent finished, first failed: test_port: 2 rollouts, ")
     assert plain(suite_phrases.task_failure(unchecked)).startswith("limit: iterations: 1 rollout, ")
     of_all = suite_phrases.commonest_failure(TasksSummary((), (checked, unchecked)))
     assert suite_phrases.task_failure(checked) == spans(of_all)[1:]

@@ -16,6 +16,11 @@ from tests.reports.page.test_page import CONTRAST
 
 pytestmark = pytest.mark.slow
 
+#: Texts that a chart cuts at its left or right edge.
+OUTSIDE = """[...document.querySelectorAll('svg')].flatMap(svg => [...svg.querySelectorAll('text')].filter(text => {
+  const [a, b] = [text.getBoundingClientRect(), svg.getBoundingClientRect()];
+  return a.left < b.left - 1 || a.right > b.right + 1;
+}).map(text => text.textContent))"""
 WIDTHS = [(1200, 900), (390, 844)]
 
 
@@ -44,14 +49,11 @@ def test_the_page_in_a_browser(tmp_path: Path, opened: Callable[..., Any], theme
     )
     assert axes
     assert all(IN_TIME_ORDER in texts for texts in axes)
-    outside = """[...document.querySelectorAll('svg')].flatMap(svg => [...svg.querySelectorAll('text')]
-        .filter(text => { const [a, b] = [text.getBoundingClientRect(), svg.getBoundingClientRect()]; return a.left < b.left - 1 || a.right > b.right + 1; })
-        .map(text => text.textContent))"""
-    assert [] == page.evaluate(outside)
+    assert [] == page.evaluate(OUTSIDE)
 
 
 def test_runs_and_definitions_with_the_keyboard(tmp_path: Path, opened: Callable[..., Any]) -> None:  # noqa: F811 - the fixture
-    """Tab reaches the definition of each abbreviation, which is then visible, and a point of a chart, whose link opens the report of its run."""
+    """Tab reaches the definition of an abbreviation, which is then visible, and a point of a chart, which opens the report of its run."""
     page = opened(page_of_nights(tmp_path))
 
     abbreviations = page.evaluate("document.querySelectorAll('figcaption abbr[tabindex]').length")

@@ -17,6 +17,7 @@ import pytest
 
 from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.rollouts.nodes.protocol import NotAdmitted
 from pytest_agentbench.rollouts.nodes.silence import VARIABLE
 from pytest_agentbench.runs.journal import read_journal
 from tests.node_workers import POOL, RUNNER, TAP, WORKER, NodeWorker, Relay, ScriptedNode, free_port, lasting, token_of
@@ -40,7 +41,7 @@ def join(project: Project) -> Iterator[Join]:
     """Starts node workers with the same arguments as NodeWorker. Those that are left at the end of the test are killed."""
     started: list[NodeWorker] = []
 
-    def join(*arguments: Any, **named: str) -> NodeWorker:
+    def join(*arguments: Any, **named: Any) -> NodeWorker:
         started.append(NodeWorker(project, *arguments, **named))
         return started[-1]
 
@@ -316,19 +317,16 @@ def test_fails_fast(project: Project, start: Start, join: Join) -> None:
     shop(project, scenarios=40)
     background, port, token = listening(start, "--agentbench-retries=5", "--agentbench-concurrency=6")
     bad = ScriptedNode(port, token.read_text().strip(), name="bad")
-    leases = [bad.lease(), bad.lease()]
+    leases: list[Any] = [bad.lease(), bad.lease()]
     join(port, token, "--slots", "4", name="good")
     wait_for(lambda: told(background, "on good has joined"), "the other node worker")
     failed = 0
-    while leases:
-        lease = leases.pop()
+    while not isinstance(leases[-1], NotAdmitted):
+        lease = leases.pop(0)
         bad.end(lease.lease, lease.key, "infra_error", "the route is dead")
         failed += 1
-        with pytest.MonkeyPatch.context():
-            try:
-                leases.append(bad.lease())
-            except (AssertionError, ConnectionError):
-                break
+        leases.append(bad.next())
+    assert leases[-1].again
 
     assert 0 == background.ended(100), background.output
     assert failed < 8

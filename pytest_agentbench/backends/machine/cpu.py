@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.metrics.stopwatch import SAMPLE_NS
+from pytest_agentbench.metrics.stopwatch import SAMPLE_NS, CpuSample
 
 
 class CostSource(Protocol):
@@ -23,8 +23,7 @@ class CpuWatch:
     """Samples the CPU time of processes in a thread, once a second. A sample takes about 0.2 ms for each process."""
 
     def __init__(self, every_ns: int = SAMPLE_NS) -> None:
-        #: process -> (start and end in monotonic nanoseconds, share of one core)
-        self.samples: defaultdict[str, list[tuple[int, int, float]]] = defaultdict(list)
+        self.samples: defaultdict[str, list[CpuSample]] = defaultdict(list)  # process -> its samples
         self._every_s = every_ns / 1e9
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None

@@ -35,9 +35,9 @@ def _findings(run: Run) -> Iterator[Finding]:
     yield say(serving_phrases.failed_of_all, run.performance)
     if run.stopwatch.verdict != OK:
         yield say(serving_phrases.timing_of_run, run.stopwatch)
-    answered = run.performance.calls > sum(run.performance.failed_calls.values())
+    all_failed = run.performance.calls and run.performance.calls == sum(run.performance.failed_calls.values())
     for part, of_time in (run.performance.split or {}).items():
-        if of_time.share >= GREAT and answered:
+        if of_time.share >= GREAT and not all_failed:
             yield say(serving_phrases.time_of, part, of_time)
 
 

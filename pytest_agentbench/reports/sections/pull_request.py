@@ -17,7 +17,8 @@ from pytest_agentbench.reports.ci_pages import Pages
 from pytest_agentbench.reports.document import NOWHERE, Fact, Finding, PageAddress, Section, plain, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.headline import deciding_rules
-from pytest_agentbench.reports.view import failed_tests, ranking_of, suspects, tone, worst_first
+from pytest_agentbench.reports.sections.arms import TONES, essentials
+from pytest_agentbench.reports.view import failed_tests, ranking_of, suspects, tone, unmeasured, worst_first
 from pytest_agentbench.runs.results import BaselineRun, Changed, RuleResult
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RANKED, Suspect
@@ -35,7 +36,7 @@ def section(run: Run, pages: Pages) -> Section:
     parts = (
         _labelled("why", _why(run)),
         _labelled("baseline", _baselines(run, pages), comment_phrases.NO_BASELINE),
-        _labelled("fell", _fell(run, fallen, pages), comment_phrases.NOTHING),
+        _labelled("fell", _fell(run, fallen, pages), comment_phrases.NOTHING if _is_measured(run) else comment_phrases.NOTHING_MEASURED),
         _labelled("setup", _setup(run)),
         _labelled("to do", _to_do(run, fallen, pages), comment_phrases.NOTHING),
     )
@@ -55,14 +56,26 @@ def _why(run: Run) -> Iterator[Fact]:
     open_rules = [rule for rule in rules if rule.verdict != PASS]
     if run.backend.failure:
         yield Fact("", say(phrases.backend_failure, run), "bad")
+    tests, is_by_rules = Fact("", say(comment_phrases.tests, run)), any(rule.verdict == run.verdict for rule in rules)
+    if not is_by_rules:
+        yield tests
+    for group in unmeasured(run).values():
+        yield Fact("", say(comment_phrases.unmeasured, group[0], len(group)), "bad")
     yield from (Fact("", say(gate_phrases.result, rule), tone(rule.verdict)) for rule in open_rules[:MOST])
     yield Fact("", say(phrases.more, len(open_rules) - MOST, "rules"))
     if rules and not open_rules:
         yield Fact("", say(comment_phrases.rules_passed, len(rules)), "good")
-    yield Fact("", say(comment_phrases.tests, run))
+    if is_by_rules:
+        yield tests
+
+
+def _is_measured(run: Run) -> bool:
+    return any(mean.mean is not None for suite in run.suites.values() for mean in suite.scores.values())
 
 
 def _baselines(run: Run, pages: Pages) -> Iterator[Fact]:
+    if run.ab:
+        yield Fact("", say(comment_phrases.arms, run.ab))
     suites: dict[str, list[str]] = {}
     bases: dict[str, BaselineRun] = {}
     for group, base in run.gate.baselines.items() if run.gate else ():
@@ -122,6 +135,9 @@ def _fell(run: Run, fallen: Sequence[Fallen], pages: Pages) -> Iterator[Fact]:
             for each in fallen[:MOST]
             if each.group == group
         )
+    if ab := run.ab:
+        worse = [each for each in essentials(ab) if TONES.get(each.finding) == "bad"]
+        yield from (Fact("", say(gate_phrases.comparison, ab, replace(each, reason="")), "bad") for each in worse)
     tests = [] if fallen else failed_tests(run)
     yield from (Fact("", say(comment_phrases.failed_test, each), "bad") for each in tests[:MOST])
     yield Fact("", say(phrases.more, len(tests) - MOST))

@@ -26,7 +26,7 @@ def of_arms(ab: ArmsCompared) -> Table:
     rows += [(_title(name), *(say(phrases.number, arm.metrics.get(name), DIGITS[name]) for arm in arms)) for name in DIGITS]
     rows.append(("LLM calls", *(say(phrases.number, arm.calls, 0) for arm in arms)))
     rows.append(("prefix cache hits", *(say(phrases.percent, hit_ratio(arm)) for arm in arms)))
-    return Table((*heads("arm"), *(Column(arm.name) for arm in arms)), tuple(rows), level=Level.VERBOSE)
+    return Table((*heads("arm"), *(Column(arm.name) for arm in arms)), tuple(rows), level=Level.SUMMARY)
 
 
 def _compared(ab: ArmsCompared) -> Iterator[Cells]:

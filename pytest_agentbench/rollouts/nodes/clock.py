@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import time
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, TypeVar
 
 from pytest_agentbench.lib.record_fields import is_array, is_union
+from pytest_agentbench.metrics.stopwatch import CpuSample
 from pytest_agentbench.records import Rollout, Stamp
 
 Record = TypeVar("Record")
@@ -105,10 +106,15 @@ class NodeClock:
             return moved
         return replace(moved, started_at=(time.time_ns() - time.monotonic_ns() + moved.started_ns) / 1e9)
 
+    def place_cpu(self, cpu: Mapping[str, Sequence[CpuSample]]) -> dict[str, tuple[CpuSample, ...]]:
+        """Returns samples of the CPU use of the node's processes, moved to the controller's clock."""
+        by_ns = self.offset_ns
+        return {name: tuple((start + by_ns, end + by_ns, share) for start, end, share in samples) for name, samples in cpu.items()}
+
 
 def placed(record: Record, by_ns: int) -> Record:
     """Returns a record with all stamps moved by the same number of nanoseconds. Lengths of time, and stamps that are 0 or None, stay."""
-    move = mover(type(record))
+    move = mover(typing.cast("Any", type(record)))
     return typing.cast("Record", move(record, by_ns)) if move else record
 
 

@@ -14,13 +14,16 @@ from typing import Protocol
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.introductions import HELLO, Introductions
+from pytest_agentbench.lib.door import Door
+from pytest_agentbench.lib.error_texts import cause
+from pytest_agentbench.lib.introductions import HELLO, PATIENCE
+from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.lib.tls import server_context
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts.nodes import suite_files
 from pytest_agentbench.rollouts.nodes.breaker import Breaker
 from pytest_agentbench.rollouts.nodes.endpoints import for_nodes, is_local_address
-from pytest_agentbench.rollouts.nodes.joined_node import JoinedNode, Lease
+from pytest_agentbench.rollouts.nodes.joined_node import AttemptLease, JoinedNode
 from pytest_agentbench.rollouts.nodes.protocol import (
     FROM_NODE,
     ROLE,
@@ -50,8 +53,10 @@ from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
 from pytest_agentbench.rollouts.protocol import NodeTerms, PoolSettings, ShowUser
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptBegun, LabelReleased
 from pytest_agentbench.runs.journal import rollout_of
+from pytest_agentbench.runs.nodes import NodeCpu
 
 MOST_LOSSES = 3  # node workers that may be lost while the same rollout runs, after which it ends as infra_error
+NOTES = 10  # calls of `Silence.is_too_long` between two notes of the state of a node worker
 GOODBYE = 5.0  # seconds that node workers get to end when the session ends
 
 
@@ -89,7 +94,6 @@ class Hub:
         """Takes objects of the pool, and its number within the session."""
         self._terms, self._settings, self._link, self._addresses, self._host = terms, settings, link, addresses, host
         self._suffix = "" if pool == 1 else f"-{pool}"  # No two node workers of a session have the same name.
-        self._introductions = Introductions(terms.token)
         self._nodes: dict[str, JoinedNode] = {}
         self._files = b""  # files of the suites, packed when the first node worker joins
         self._endpoint: Endpoint | None = None
@@ -107,28 +111,30 @@ class Hub:
         self._told: set[tuple[str, str]] = set()  # node and why its node worker was lost, of which the user was told
         self._stopped = ""  # why no node worker gets attempts any more
         self._ending = False
-        self._server: asyncio.Server | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._listener: socket.socket | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def serve(self) -> None:
         """Begins to accept node workers."""
         context = None if self._terms.certificate is None else server_context(*self._terms.certificate)
-        self._server = await asyncio.start_server(self._connected, sock=socket.socket(fileno=self._terms.listener), ssl=context)
+        door = Door(self._terms.token, ROLE, self._serve_node, context)
+        self._listener = socket.socket(fileno=self._terms.listener)
         self._host.resize(0)
-        self._watching = asyncio.create_task(self._watch())
+        self._tasks = [asyncio.create_task(door.serve(self._listener)), asyncio.create_task(self._watch())]
 
     def abort(self) -> None:
         """Closes the socket and all connections, because the pool ends."""
         self._ending = True
-        if self._server is not None:
-            self._server.close()
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._tasks:
+            task.cancel()
+        if self._listener is not None:
+            self._listener.close()
         for node in self._nodes.values():
             node.writer.transport.abort()
 
     async def _watch(self) -> None:
         """Sends `Tick` to all node workers once a second, and gives up those that are silent. Runs until it is cancelled."""
+        ticks = itertools.count(1)
         while True:
             await asyncio.sleep(PERIOD)
             for node in [*self._nodes.values()]:
@@ -136,6 +142,9 @@ class Hub:
                     await self._lose(node, f"nothing has come from it for {node.silence.seconds:.0f} s")
                 else:
                     node.send(Tick(time.monotonic_ns()))
+            if next(ticks) % NOTES == 0:
+                for node in self._ready:
+                    self._link.tell(node.record(self._settings.session))
             self._stop_without_nodes()
             await self._update()
 
@@ -149,28 +158,24 @@ class Hub:
             )
             self._host.stop(self._stopped)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serves one connection to the socket for node workers."""
+    async def _serve_node(self, _: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves a connection whose client has the token for node workers."""
         node: JoinedNode | None = None
         lost = "its connection was closed"
         try:
-            hello = await self._introductions.hello(reader, writer)
-            if hello is None or hello.role != ROLE:
-                return
-            join = FROM_NODE.read((await wire.read(reader, HELLO))[0])
+            join = FROM_NODE.read((await asyncio.wait_for(wire.read(reader, HELLO), PATIENCE))[0])
             if isinstance(join, Join) and (node := await self._admit(join, writer)) is not None:
                 while True:
                     header, body = await wire.read(reader)
                     node.silence.end()
                     await self._handle(node, FROM_NODE.read(header), body)
-        except (EOFError, ConnectionError):
+        except (EOFError, ConnectionError, TimeoutError):
             pass
-        except ValueError as error:
-            lost = f"a message of it cannot be read: {error}"
+        except Exception as error:
+            lost = f"a message of it cannot be handled: {cause(error)}"
         finally:
             if node is not None:
                 await self._lose(node, lost)
-            writer.close()
 
     async def _admit(self, join: Join, writer: asyncio.StreamWriter) -> JoinedNode | None:
         if reason := join_problem(join):
@@ -188,7 +193,7 @@ class Hub:
         self._nodes[node.name] = node
         return node
 
-    async def _handle(self, node: JoinedNode, message: FromNode, body: bytes) -> None:  # noqa: C901 - one branch for each message
+    async def _handle(self, node: JoinedNode, message: FromNode, body: bytes) -> None:  # noqa: C901, PLR0912 - one branch for each message
         now = time.monotonic_ns()
         match message:
             case Tock(pool_ns, node_ns):
@@ -215,7 +220,11 @@ class Hub:
                 self._show(f"node worker {node.shown}: {sentence}")
             case Leaving(reason):
                 await self._lose(node, reason)
-            case NodeSample() | Join():
+            case NodeSample(lag_ms, cpu):
+                node.lag_ms = max(node.lag_ms or 0.0, lag_ms)
+                if any(cpu.values()):
+                    self._link.tell(NodeCpu(self._settings.session, node.name, node.clock.place_cpu(cpu)))
+            case Join():
                 pass
 
     async def _send_point(self, node: JoinedNode) -> None:
@@ -244,6 +253,7 @@ class Hub:
         node.pointed, node.connect_ms = answer.number, answer.connect_ms
         if is_new:
             self._show(f"node worker {node.shown} has joined, {node.join.slots} slots")
+            self._link.tell(node.record(self._settings.session))
             await self._share_anew()
         await self._update()
 
@@ -252,11 +262,13 @@ class Hub:
         lease = node.leases.get(message.lease)
         if lease is None or lease.ended.done():  # It was revoked.
             return
+        node.clock.before(lease.given_ns, message.node_ns)
         line, *lines = body.split(b"\n")
         rollout = dataclasses.replace(node.clock.place(rollout_of(line)), node=node.name)
         if rollout.key != lease.key:
             raise ValueError(f"it has sent the record of {rollout.key} for {lease.key}")
         self._addresses.add_lines(lease.key, lines)
+        node.attempts += 1
         if message.interrupted:
             self._give_back(lease, rollout)
             return
@@ -270,7 +282,7 @@ class Hub:
         node.send(NotAdmitted(why, again))
         await self._lose(node, why)
 
-    def _give_back(self, lease: Lease, rollout: Rollout) -> None:
+    def _give_back(self, lease: AttemptLease, rollout: Rollout) -> None:
         """Has the scheduler repeat an interrupted attempt. Counts it, and ends the rollout if that has happened too often."""
         self._losses[lease.key] += 1
         if self._losses[lease.key] < MOST_LOSSES:
@@ -288,17 +300,11 @@ class Hub:
         node.writer.transport.abort()
         open_leases = [lease for lease in node.leases.values() if not lease.ended.done()]
         reason = f"the node worker {node.shown} was lost: {why}"
+        node.lost = len(open_leases)
+        if node.pointed:
+            self._link.tell(node.record(self._settings.session, None if self._ending else why))
         for lease in open_leases:
-            rollout = Rollout(
-                *lease.key,
-                status="infra_error",
-                reason=reason,
-                node=node.name,
-                started_at=lease.given_at,
-                started_ns=lease.given_ns,
-                ended_ns=time.monotonic_ns(),
-            )
-            self._give_back(lease, rollout)
+            self._give_back(lease, lease.lost(reason, node.name))
         if not self._ending and (open_leases or (node.join.node, why) not in self._told):
             self._told.add((node.join.node, why))
             again = f"; {len(open_leases)} rollout{'s run' if len(open_leases) > 1 else ' runs'} again" if open_leases else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.util
+import importlib
 import re
 import sys
 import sysconfig
@@ -29,6 +29,7 @@ def outside_code(suites: Mapping[str, PoolSuite]) -> dict[str, str]:
 
     These are what suites name in their settings, and what their files import. Modules are searched in `sys.path`.
     """
+    importlib.invalidate_caches()
     folders = [suite.folder.resolve() for suite in suites.values()]
     texts = {text for suite in suites.values() for text in named_code(suite)}
     modules = {name for name in texts if not name.endswith(".py") and not _is_standard(_find(name, sys.path))}
@@ -36,7 +37,9 @@ def outside_code(suites: Mapping[str, PoolSuite]) -> dict[str, str]:
     above = {file for folder in folders for file in packages_above(folder)}
     inside = {place for name in modules if (place := _find(name, sys.path)) and _is_in(place, folders)}
     units = {_unit(name, folders) for name in modules | _imported(files | above | inside, folders)}
-    hashes = {name: _sha256(place) for name in units if name != OWN and (place := _find(name, sys.path)) and not _is_in(place, folders)}
+    hashes = {
+        name: _sha256(place) for name in units if name not in ("", OWN) and (place := _find(name, sys.path)) and not _is_in(place, folders)
+    }
     absolute = {name: _sha256(Path(name)) for name in texts if Path(name).is_absolute() and not _is_in(Path(name), folders)}
     return {name: sha256 for name, sha256 in sorted((hashes | absolute).items()) if sha256}
 
@@ -46,6 +49,7 @@ def outside_problem(hashes: Mapping[str, str], path: Sequence[str], node: str) -
 
     `hashes` are those of `outside_code` on the controller's host, and `path` is `sys.path` for the code of suites on this host.
     """
+    importlib.invalidate_caches()  # Files may be new since this process searched for modules last.
     own = {name: _sha256(Path(name) if name.endswith(".py") else _find(name, path)) for name in hashes}
     missing = [name for name in hashes if not own[name]]
     different = [name for name in hashes if own[name] and own[name] != hashes[name]]
@@ -100,24 +104,22 @@ def _find(name: str, path: Sequence[str]) -> Path | None:
 
 def _find_otherwise(name: str) -> ModuleSpec | None:
     """Finds a package that is installed for development, and that not `sys.path` but a finder of the installer leads to."""
-    try:
-        return importlib.util.find_spec(name)
-    except ValueError:  # A module such as `__main__`
-        return None
+    others = (finder for finder in sys.meta_path if finder is not PathFinder)
+    return next((spec for finder in others if (spec := finder.find_spec(name, None))), None)
 
 
 def _unit(name: str, folders: Sequence[Path]) -> str:
-    """Returns the outermost package of a module, whose modules import each other: the unit that is compared.
+    """Returns the outermost package of a module, whose modules import each other: the unit that is compared. Empty if there is none.
 
     Namespace packages, and packages that contain a suite, are no units, because their parts are independent of each other.
     """
     parts = name.split(".")
-    for count in range(1, len(parts)):
-        place = _find(".".join(parts[:count]), sys.path)
-        is_apart = place is None or not any(folder.is_relative_to(place) for folder in folders)
-        if is_apart and (place is None or (place / "__init__.py").is_file()):
-            return ".".join(parts[:count])
-    return name
+    for above in (".".join(parts[:count]) for count in range(1, len(parts) + 1)):
+        if (place := _find(above, sys.path)) is None:
+            break
+        if place.is_file() or ((place / "__init__.py").is_file() and not any(folder.is_relative_to(place) for folder in folders)):
+            return above
+    return ""
 
 
 def _imported(files: Iterable[Path], folders: Sequence[Path]) -> set[str]:

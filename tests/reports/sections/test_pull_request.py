@@ -110,7 +110,7 @@ def test_what_an_undecided_gate_needs() -> None:
     on_terminal = sentences([fact.content for label in ("why", "needed") for fact in facts(page, label)])
     assert on_terminal == sentences(second)[:2]
     assert on_terminal[1].startswith("6 more trials of each scenario: 18 rollouts")
-    assert "run that many trials: pytest --agentbench-trials=8" == sentences(second)[2]
+    assert "a new run with all 8 trials of each scenario: pytest --agentbench-trials=8" == sentences(second)[2]
 
 
 def test_the_setup_of_the_baseline() -> None:

@@ -6,10 +6,12 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,6 @@ from pytest_agentbench.rollouts.nodes.connection import NodeConnection
 from pytest_agentbench.rollouts.nodes.protocol import FROM_NODE, ROLE, Leaving, Tock
 from tests.certificates import make, needs_openssl
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], asyncio.Future[None]]
 TOKEN = "t"
 
 
@@ -99,6 +100,54 @@ async def test_many_threads(tmp_path: Path, encrypted: bool) -> None:
     assert Hello(TOKEN, ROLE) == running.hello
 
 
+class Watched(socket.socket):
+    """A socket that notices if two threads use it at the same time, as TLS of Python before 3.13 does not allow."""
+
+    overlaps = 0
+    is_used = False
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        with self.used():
+            return super().send(data, flags)
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        with self.used():
+            return super().recv(size, flags)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        self.overlaps += self.is_used
+        self.is_used = True
+        time.sleep(0.0005)
+        try:
+            yield
+        finally:
+            self.is_used = False
+
+
+def send_many(connection: NodeConnection) -> None:
+    for _ in range(20):
+        connection.send_frame(["x"], bytes(50_000))
+
+
+def test_one_operation_at_a_time() -> None:
+    """While one thread receives and two send, no two of them use the socket at the same time."""
+    near, far = socket.socketpair()
+    watched = Watched(fileno=near.detach())
+    connection = NodeConnection(watched)
+    frame = wire.framed(["x"], bytes(50_000))
+    with far, ThreadPoolExecutor(5) as threads:
+        threads.submit(far.sendall, frame * 20)
+        receiving = threads.submit(lambda: [connection.receive() for _ in range(20)])
+        for _ in range(2):
+            threads.submit(send_many, connection)
+        assert 40 == len([wire.receive(far) for _ in range(40)])
+        assert 20 == len(receiving.result(20))
+    connection.close()
+
+    assert 0 == watched.overlaps
+
+
 async def test_messages() -> None:
     """Messages of the protocol can be read on the other side, together with their bodies."""
     async with session() as running:
@@ -120,7 +169,7 @@ async def test_close_ends_waiting_threads(tmp_path: Path, encrypted: bool) -> No
         running.goes_on.clear()
         with ThreadPoolExecutor(2) as threads:
             waiting = threads.submit(lambda: [connection.receive() for _ in range(9)])
-            sending = threads.submit(lambda: [connection.send_frame(["x"], bytes(1 << 24)) for _ in range(9)])
+            sending = threads.submit(connection.send_frame, ["x"], bytes(1 << 28))
             await asyncio.sleep(0.2)  # usually both wait then; the result is the same if they do not
             connection.close()
             connection.close()
@@ -223,8 +272,7 @@ async def test_one_side_without_tls(tmp_path: Path) -> None:
     assert running.hello is None
 
 
-async def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
+async def test_a_server_that_does_not_answer() -> None:
     """A server that accepts a connection and never finishes the handshake is an error after the time limit."""
-    del tmp_path
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(OSError, match="timed out"):
         await asyncio.to_thread(NodeConnection.connect, "127.0.0.1", listener.getsockname()[1], TOKEN, Trust.read("system"), 0.1)

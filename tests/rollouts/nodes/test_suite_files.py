@@ -145,12 +145,12 @@ def test_folders_that_others_can_write(tmp_path: Path) -> None:
 def test_suites_that_import_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Suites with a common parent folder find each other: by modules, by relative paths and by relative imports."""
     root = tmp_path / "project"
-    files = {"agent.py": "from scenarios.both.common import run\nfrom ..both import common\n"}
+    files = {"agent.py": "from scenarios.both.common import run\nfrom ..both import common\nfrom scenarios import SHARED\n"}
     a = a_suite(root / "scenarios" / "a", files, kind="scenarios.a.agent:run")
     both = a_suite(root / "scenarios" / "both", {"common.py": AGENT}, kind="./common.py:run")
     c = a_suite(root / "scenarios" / "c", {"x.txt": ""}, kind="../both/common.py:run")
     for folder in (root / "scenarios", a.folder, both.folder):
-        (folder / "__init__.py").touch()
+        (folder / "__init__.py").write_text("SHARED = 1\n")
     monkeypatch.setattr(sys, "path", [str(root), *sys.path])
     here = sent(tmp_path / "node", a, both, c, sys_path=(str(root),))
     root.rename(tmp_path / "gone")

@@ -1,0 +1,161 @@
+"""nodes.jsonl, in the directory of a run: the node workers of its sessions, and the CPU use of their processes.
+
+The pool appends a line when something about a node worker changes. The last line of a node worker counts.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from math import fsum
+from pathlib import Path
+
+from pytest_agentbench.lib import codec, json_text, messages
+from pytest_agentbench.lib.checked_lines import opened, sealed
+from pytest_agentbench.metrics.stopwatch import CpuSample
+
+FILE = "nodes.jsonl"
+
+MAX_CONNECT_DIFFERENCE_MS = 1.0  # difference of connect times of nodes above which latencies depend on the node
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """A [node worker](nodes.md), which made attempts of rollouts on a machine of its own."""
+
+    session: int  # number of the session, counted from 1
+    name: str  # name in the session, such as `w3`; a node worker that joins again gets another name
+    node: str  # name of its machine
+    slots: int  # maximum number of attempts at the same time
+    cores: int  # number of CPU cores of its machine
+    niceness: int  # nice value of its processes; above 0, other processes of the machine take precedence
+    python: str  # version of Python, such as 3.11
+    joined_at: str  # when it joined the session, ISO 8601
+    left_at: str | None = None  # when it left, ISO 8601; null if it was there until the session ended
+    why_left: str = ""  # why it left before the session ended; empty if it did not
+    attempts: int = 0  # attempts whose record it sent
+    lost: int = 0  # attempts that it had begun when it left; others made them again
+    # greatest distance of the bounds between which the offset of its clock lay, milliseconds; times of its rollouts on the clock of the
+    # session are wrong by half of it at most; null if it sent no record
+    clock_width_ms: float | None = None
+    connect_ms: float | None = None  # median time that connecting to the backend took, milliseconds; null if it was not measured
+    lag_ms: float | None = None  # longest time by which a timer of its runner was late, milliseconds; null if it was not measured
+    tap_cpu: float | None = None  # CPU use of its tap in the busiest second with calls in flight, share of one core; null if not measured
+    runner_cpu: float | None = None  # the same of its runner, the process that makes the attempts
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """Session and name, which identify a node worker within a run."""
+        return self.session, self.name
+
+    @property
+    def place(self) -> str:
+        """`w3 on node-c`: the name of the node worker and of its machine."""
+        return f"{self.name} on {self.node}"
+
+
+@dataclass(frozen=True)
+class NodeCpu:
+    """The CPU use of the processes of a node worker in some seconds."""
+
+    session: int
+    name: str  # name of the node worker
+    cpu: Mapping[str, tuple[CpuSample, ...]]  # process (`tap`, `runner`, ...) -> samples, on the clock of the session
+
+
+NodeEntry = NodeRecord | NodeCpu
+ENTRIES: messages.Messages[NodeEntry] = messages.Messages(NodeEntry)
+
+
+def local_time() -> str:
+    """Returns the time of day, as fields of NodeRecord have it."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+class NodeLog:
+    """The open nodes.jsonl of a session. Each line reaches the operating system at once. Not thread-safe.
+
+    If a line cannot be written, the user gets one warning and the session continues.
+    """
+
+    def __init__(self, directory: Path, session: int, redact: Callable[[str], str], notify: Callable[[str], None]) -> None:
+        """Opens the file. Node workers of this session that are in it were connected to an earlier pool, so they have left.
+
+        `notify` shows a sentence to the user.
+        """
+        self.path = directory / FILE
+        self._redact, self._notify = redact, notify
+        self._has_warned = False
+        known = read_nodes(directory)
+        self._file = self.path.open("ab", buffering=0)
+        self._end = b"\n" if self.path.stat().st_size else b""  # ends a line that may be incomplete
+        for record in known:
+            if record.session == session and record.left_at is None:
+                self.append(replace(record, left_at=local_time(), why_left="the pool died"))
+
+    def append(self, entry: NodeEntry) -> None:
+        """Writes the newest state of a node worker, or samples of its CPU use."""
+        text = json_text.dumps_any({"entry": messages.header(entry)}).decode()
+        line = sealed(self._redact(text).encode()) + b"\n"
+        try:
+            if self._file.write(self._end + line) != len(self._end + line):
+                raise OSError(errno.ENOSPC, "no space left")
+            self._end = b""
+        except OSError as error:
+            self._end = b"\n"
+            if not self._has_warned:
+                self._has_warned = True
+                self._notify(f"{self.path} cannot be written: {error}; the report may lack facts about nodes")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_nodes(directory: Path) -> tuple[NodeRecord, ...]:
+    """Returns the last state of each node worker of a run, in the order in which they joined."""
+    found = {entry.key: entry for entry in _entries(directory) if isinstance(entry, NodeRecord)}
+    return tuple(found.values())
+
+
+def read_cpu(directory: Path) -> dict[tuple[int, str], dict[str, list[CpuSample]]]:
+    """Returns (session, name) of each node worker of a run -> process -> samples of its CPU use."""
+    found: defaultdict[tuple[int, str], defaultdict[str, list[CpuSample]]] = defaultdict(lambda: defaultdict(list))
+    for entry in _entries(directory):
+        if isinstance(entry, NodeCpu):
+            for process, samples in entry.cpu.items():
+                found[entry.session, entry.name][process] += samples
+    return {key: dict(processes) for key, processes in found.items()}
+
+
+def clock_share(nodes: Iterable[NodeRecord], seconds: float) -> float:
+    """Returns how uncertain the clocks of nodes make a rate over so many seconds: the greatest `clock_width_ms`, as a share of that time.
+
+    If the time is that of several sessions, the greatest widths of the sessions are added.
+    """
+    widest: dict[int, float] = {}
+    for each in nodes:
+        widest[each.session] = max(widest.get(each.session, 0.0), each.clock_width_ms or 0.0)
+    return fsum(widest.values()) / 1e3 / seconds if seconds else 0.0
+
+
+def connect_times(nodes: Iterable[NodeRecord]) -> dict[str, float]:
+    """Returns the `place` of each node worker -> its connect time in milliseconds, if they differ so much that latencies depend on it.
+
+    Otherwise returns an empty mapping.
+    """
+    known = {each.place: each.connect_ms for each in nodes if each.connect_ms is not None}
+    return known if known and max(known.values()) - min(known.values()) > MAX_CONNECT_DIFFERENCE_MS else {}
+
+
+def _entries(directory: Path) -> Iterator[NodeEntry]:
+    """Yields the undamaged entries of the file. Yields nothing if there is none."""
+    path = directory / FILE
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            name, fields = json_text.loads(opened(line))["entry"]
+            yield codec.read(ENTRIES.kinds[name], fields)
+        except (ValueError, TypeError, LookupError):
+            continue
