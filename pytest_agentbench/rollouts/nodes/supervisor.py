@@ -5,6 +5,7 @@ It runs no code of a suite and no event loop, so it answers the session even whi
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import socket
@@ -54,7 +55,9 @@ from pytest_agentbench.runs.journal import record_line
 from pytest_agentbench.sandbox.containers import end_run
 
 OVER, LOST, REFUSED = 0, 3, 4  # exit statuses: the session is over; it is gone, or this node worker was asked to end; it was not admitted
-AGAIN = 0.5  # seconds between two attempts to join
+AGAIN = 0.5  # seconds between two attempts to join, doubled after each one that fails
+LONGEST = 8.0  # seconds between two attempts to join at most
+UNANSWERED = 3  # connections in a row that are closed without an answer, after which the token counts as wrong
 SANDBOXES = 3.0  # seconds for removing the sandboxes that a runner has left
 GRACE = 0.5  # seconds that processes get to end by themselves, before they are killed
 
@@ -76,6 +79,11 @@ class JoinTerms:
     folder: Path  # gets a folder for each time that this node worker joins, with logs and the files of the suites
     trust: Trust | None = None  # how the session's certificate is checked; None: no TLS
 
+    @property
+    def at(self) -> str:
+        """Where the session listens, as in messages."""
+        return f"{self.host}:{self.port}"
+
 
 class Supervisor:
     """Joins a session again and again, until it is over or the node worker is not needed. `leave` may be called from any thread."""
@@ -85,40 +93,60 @@ class Supervisor:
         self._instance = secrets.token_hex(8)
         self._membership: Membership | None = None
         self._left = ""
+        self._leaving = threading.Event()
+        self._unanswered = 0  # connections in a row that were closed without an answer
 
     def run(self) -> int:
         """Returns the exit status: OVER, LOST or REFUSED."""
-        until = time.monotonic() + self._terms.patience_s
-        was_member = False
+        until, pause, was_member = time.monotonic() + self._terms.patience_s, AGAIN, False
         while not self._left:
+            is_gone = False
             try:
-                connection = NodeConnection.connect(self._terms.host, self._terms.port, self._terms.token, self._terms.trust)
+                status, problem = self._join()
             except ConfigError as error:
+                status, problem = REFUSED, ""
                 self._say(str(error))
-                return REFUSED
             except OSError as error:
-                is_gone = was_member and isinstance(error, ConnectionRefusedError)
-                if is_gone or time.monotonic() > until:
-                    self._say(f"no session answers at {self._terms.host}:{self._terms.port}: {error}")
-                    return LOST
-                time.sleep(AGAIN)
-                continue
-            self._membership = membership = Membership(self._terms, self._instance, connection, self._say)
-            membership.run()
-            if membership.status is not None:
-                return membership.status
-            if membership.was_member:
-                was_member, until = True, time.monotonic() + self._terms.patience_s
-            elif time.monotonic() > until:
+                status, problem = None, f"no session answers at {self._terms.at}: {error}"
+                is_gone = was_member and isinstance(error, ConnectionRefusedError)  # It has closed its socket.
+            if status is not None:
+                return status
+            if not problem:
+                until, pause, was_member = time.monotonic() + self._terms.patience_s, AGAIN, True
+            elif (is_gone or time.monotonic() > until) and not self._left:
+                self._say(problem)
                 return LOST
-            else:
-                time.sleep(AGAIN)
+            self._leaving.wait(pause)
+            pause = min(2 * pause, LONGEST) if problem else AGAIN
         self._say(f"left the session: {self._left}")
         return LOST
 
+    def _join(self) -> tuple[int | None, str]:
+        """Joins once, and waits until that has ended. Returns the exit status, or None and why the session cannot use this node worker.
+
+        Raises OSError if nothing answers, and ConfigError if the session's certificate is not accepted.
+        """
+        connection = NodeConnection.connect(self._terms.host, self._terms.port, self._terms.token, self._terms.trust)
+        self._membership = membership = Membership(self._terms, self._instance, connection, self._say)
+        if self._left:
+            membership.end(self._left)
+        membership.run()
+        self._unanswered = 0 if membership.was_answered else self._unanswered + 1
+        if self._unanswered >= UNANSWERED and not self._left:
+            self._say(
+                f"{self._terms.at} closes each connection without an answer; the token is not that of the session, or the session uses TLS "
+                "(--tls-ca)"
+            )
+            return REFUSED, ""
+        return membership.status, membership.problem
+
     def leave(self, reason: str) -> None:
-        """Gives the leases back and ends."""
+        """Gives the leases back and ends. Returns at once, so that a signal handler may call it in a thread that holds locks."""
         self._left = reason
+        daemon(self._end, reason, name="leave")
+
+    def _end(self, reason: str) -> None:
+        self._leaving.set()
         if self._membership is not None:
             self._membership.end(reason)
 
@@ -129,7 +157,8 @@ class Membership:
     def __init__(self, terms: JoinTerms, instance: str, connection: NodeConnection, say: Say) -> None:
         self._terms, self._instance, self._connection, self._say = terms, instance, connection, say
         self.status: int | None = None  # exit status of the node worker; None if it should join again
-        self.was_member = False  # whether the session has admitted it
+        self.was_answered = False  # whether the session has sent anything
+        self.problem = f"{terms.at} has not admitted this node worker"  # why the session cannot use it; empty if it can
         self._silence = Silence(SILENCE)
         self._over = threading.Event()
         self._leases: dict[tuple[str, str, str, int], int] = {}  # rollout -> its lease
@@ -153,6 +182,7 @@ class Membership:
             while True:
                 header, body = self._connection.receive()
                 self._silence.end()
+                self.was_answered = True
                 self._handle(header, body)
         except OtherVersion as error:
             self._say(str(error))
@@ -200,7 +230,7 @@ class Membership:
             case Tick(pool_ns):
                 self._connection.send(Tock(pool_ns, time.monotonic_ns()))
             case Welcome() as welcome:
-                self.was_member = True
+                self.problem, self._silence.limit = "", welcome.silence_s
                 self._starting = daemon(self._start, welcome, body, name="start")
             case Bye(reason):
                 self._say(reason)
@@ -208,7 +238,8 @@ class Membership:
                 self._leave_quietly()
             case NotAdmitted(reason, again):
                 self._say(f"the session does not admit this node worker: {reason}")
-                self.status = None if again else REFUSED
+                self.problem, self.status = reason, None if again else REFUSED
+                self._over.set()
                 raise ConnectionError(reason)
 
     def _leave_quietly(self) -> None:
@@ -219,20 +250,22 @@ class Membership:
 
     def _to_runner(self, header: object, body: bytes) -> None:
         if self._line is not None:
-            self._line.sendall(wire.framed(header, body))
+            with suppress(OSError):  # The runner has died, which `_watch` reports.
+                self._line.sendall(wire.framed(header, body))
 
     def _start(self, welcome: Welcome, body: bytes) -> None:
         """Starts tap and runner. Runs in its own thread, because the session expects answers meanwhile."""
         try:
-            logs = self._terms.folder / welcome.name
+            logs = _new_folder(self._terms.folder, welcome.name)
             folder = logs / suite_files.SUITES
-            folder.mkdir(parents=True)
+            folder.mkdir()
             suite_files.unpack(body, folder)
             at_node = suite_files.at_node(welcome.settings, folder, welcome.sandboxes)
             settings = replace(at_node, run=f"{at_node.run}-{welcome.name}")  # Node workers on one engine tell their sandboxes apart.
             self._run = settings.run
             if problem := suite_files.code_problem(settings, folder, self._terms.node):
                 self.status = REFUSED
+                self._say(problem)
                 self.end(problem)
                 return
             endpoint = None if welcome.backend is None else self._start_backend(welcome.backend, logs)
@@ -265,7 +298,9 @@ class Membership:
             daemon(self._read_pipe, pipe, name="runner-pipe")
             self._runner.ready(RunnerServes)
         except Exception as error:
-            self.end(f"its processes could not be started: {error if isinstance(error, AgentbenchError) else cause(error)}")
+            self.problem = f"its processes could not be started: {error if isinstance(error, AgentbenchError) else cause(error)}"
+            self._say(self.problem)
+            self.end(self.problem)
             return
         self._forwarding = daemon(self._forward, self._line, name="forward")
         children = {RUNNER: self._runner, **self._taps.children}
@@ -301,7 +336,7 @@ class Membership:
         self._say(message)
         if name == RUNNER and self._forwarding is not None:
             self._forwarding.join(GRACE)  # Its last messages come first.
-        self.end(message.partition("\n")[0])
+        self.end(message.partition("; the end of ")[0])  # without lines of its log
 
     def _watch_silence(self) -> None:
         while not self._over.wait(PERIOD):
@@ -375,3 +410,13 @@ class Membership:
     def _remove_sandboxes(self) -> None:
         with suppress(InfraError):  # They end by themselves, and the next session on this machine removes those that are left.
             end_run(self._run)
+
+
+def _new_folder(parent: Path, name: str) -> Path:
+    """Makes a folder that was not there: an earlier session may have left one with this name."""
+    for number in itertools.count(1):
+        folder = parent / (name if number == 1 else f"{name}.{number}")
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError

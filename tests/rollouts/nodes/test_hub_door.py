@@ -45,6 +45,9 @@ class Host:
     def stop(self, reason: str) -> None:
         self.stopped = reason
 
+    def apply_holds(self) -> None:
+        """Nothing is held here."""
+
     def give_up(self, group: str, reason: str) -> None:
         raise NotImplementedError
 
