@@ -204,7 +204,7 @@ def test_options_in_an_init(folder: Path, name: str, settings: Json, sentence: s
 
 
 async def test_an_init_without_settings(folder: Path) -> None:
-    """A class with an `__init__` works as long as suite.yaml sets none of its parameters; a sampling parameter of another name is allowed."""
+    """A class with an `__init__` works as long as suite.yaml sets none of its parameters."""
     agent = make_agent({"kind": "./init.py:Shopkeeper", "top_p": 0.5}, folder)
 
     assert "0.0" == await agent.run(SCENARIO, LLM("", ""), Toolbox(()))  # type: ignore[comparison-overlap]  # the answer is a text
