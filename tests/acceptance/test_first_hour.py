@@ -51,11 +51,12 @@ AGENTS = {
         ),
     ),
     "tools_of_the_scenario": (
-        "async def run(scenario, client, llm):\n"
-        "    await client.chat.completions.create(model=llm.model, messages=[*scenario.messages], tools=scenario.tools)\n",
+        LOOP.replace("tools.schemas", "scenario.tools")
+        .replace("llm, tools", "llm, client, tools")
+        .replace("llm.chat(messages, ", "client.chat.completions.create(model=llm.model, messages=messages, tools="),
         (
             "TypeError: Object of type Tool is not JSON serializable; send `tools.schemas`, which has the tools of the scenario as a "
-            "request needs them (agent.py:2)"
+            "request needs them (agent.py:5)"
         ),
     ),
     "dict_as_object": (
