@@ -208,7 +208,7 @@ class Controller:
             suites={str(each.folder): worker_suite(each) for each in setup.discovered.compiled} if setup else {},
             unavailable={str(folder): suite for folder, suite in setup.discovered.unavailable.items()} if setup else {},
             limit=self.settings.limit,
-            gated=tuple(sorted(setup.gate.compared)) if setup and setup.gate else (),
+            gated={group: tuple(scores) for group, scores in setup.gate.compared.items()} if setup and setup.gate else {},
             pool=PoolAddress(services.port, services.token) if services else None,
             inline=self.settings.inline,
         )
@@ -252,7 +252,7 @@ class Controller:
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
         """Gives excused failures a letter and a word of their own in pytest's output.
 
-        They are failures in quarantined scenarios, and scores below a threshold if the gate compares the suite with a baseline.
+        They are failures in quarantined scenarios, and scores below a threshold that the gate compares with a baseline.
         """
         if hasattr(report, QUARANTINED):
             return "quarantined", "q", ("QUARANTINED", {"yellow": True})
