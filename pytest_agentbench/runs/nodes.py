@@ -161,7 +161,7 @@ def connect_times(nodes: Iterable[NodeRecord]) -> dict[str, float]:
     """Returns the `place` of a node worker of each machine -> its connect time in milliseconds, if latencies depend on the machine.
 
     That is so if the times differ by more than MAX_CONNECT_DIFFERENCE_MS. Otherwise returns an empty mapping. Of several node workers on
-    one machine the fastest counts, because they differ only by chance.
+    one machine the fastest counts, because their differences are noise.
     """
     nearest: dict[str, tuple[float, str]] = {}
     for each in nodes:
