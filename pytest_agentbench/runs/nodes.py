@@ -160,8 +160,8 @@ def clock_share(nodes: Iterable[NodeRecord], seconds: float) -> float:
 def connect_times(nodes: Iterable[NodeRecord]) -> dict[str, float]:
     """Returns the `place` of a node worker of each machine -> its connect time in milliseconds, if latencies depend on the machine.
 
-    That is so if the times differ by more than MAX_CONNECT_DIFFERENCE_MS. Otherwise returns an empty mapping. Of several node workers on
-    one machine the fastest counts, because they differ only by chance.
+    That is so if the times differ by more than MAX_CONNECT_DIFFERENCE_MS. Otherwise returns an empty mapping. If a machine has
+    several node workers, the least of their times counts.
     """
     nearest: dict[str, tuple[float, str]] = {}
     for each in nodes:
