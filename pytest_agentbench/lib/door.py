@@ -18,7 +18,7 @@ from pytest_agentbench.lib.messages import Hello
 PAUSE = 0.5  # seconds until the next connection is accepted if this process has no free descriptor
 
 #: Called with each client that has the token and the role. The connection is closed when it returns.
-Handler = Callable[[Hello, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+ServeClient = Callable[[Hello, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Door:
@@ -31,7 +31,7 @@ class Door:
         self,
         token: str,
         role: str,
-        handle: Handler,
+        handle: ServeClient,
         tls: ssl.SSLContext | None = None,
         patience: float = PATIENCE,
         most: int = MOST_SILENT,

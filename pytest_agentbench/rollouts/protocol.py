@@ -50,6 +50,7 @@ from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.runs.attempts import EndRollout, PoolEntry, PrepareBlock, RolloutTally, RunAlone
+from pytest_agentbench.runs.nodes import NodeEntry
 from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.suites.suite import PoolSuite, Task
 from pytest_agentbench.tap.protocol import Budgets, TapPorts
@@ -303,7 +304,7 @@ class Drained:
 
 
 #: `session/processes` handles these messages, `rollouts/parts` all others.
-SessionNote = StartBackend | PrepareBlock | PlanSettled | ShowUser | Drained
+SessionNote = StartBackend | PrepareBlock | PlanSettled | ShowUser | Drained | NodeEntry
 SessionQuestion = PlanMade | RolloutFinished | GetRecord | BlockBegun | BlockEnded
 
 PoolNote = PoolEntry | SessionNote | CheckProcesses | CaughtUp | TemplateServes

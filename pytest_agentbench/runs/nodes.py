@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import errno
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import fsum
 from pathlib import Path
 
 from pytest_agentbench.lib import codec, json_text, messages
@@ -17,6 +18,8 @@ from pytest_agentbench.lib.checked_lines import opened, sealed
 from pytest_agentbench.metrics.stopwatch import CpuSample
 
 FILE = "nodes.jsonl"
+
+MAX_CONNECT_DIFFERENCE_MS = 1.0  # difference of connect times of nodes above which latencies depend on the node
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,11 @@ class NodeRecord:
     def key(self) -> tuple[int, str]:
         """Session and name, which identify a node worker within a run."""
         return self.session, self.name
+
+    @property
+    def place(self) -> str:
+        """`w3 on node-c`: the name of the node worker and of its machine."""
+        return f"{self.name} on {self.node}"
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,26 @@ def read_cpu(directory: Path) -> dict[tuple[int, str], dict[str, list[CpuSample]
             for process, samples in entry.cpu.items():
                 found[entry.session, entry.name][process] += samples
     return {key: dict(processes) for key, processes in found.items()}
+
+
+def clock_share(nodes: Iterable[NodeRecord], seconds: float) -> float:
+    """Returns how uncertain the clocks of nodes make a rate over so many seconds: the greatest `clock_width_ms`, as a share of that time.
+
+    If the time is that of several sessions, the greatest widths of the sessions are added.
+    """
+    widest: dict[int, float] = {}
+    for each in nodes:
+        widest[each.session] = max(widest.get(each.session, 0.0), each.clock_width_ms or 0.0)
+    return fsum(widest.values()) / 1e3 / seconds if seconds else 0.0
+
+
+def connect_times(nodes: Iterable[NodeRecord]) -> dict[str, float]:
+    """Returns the `place` of each node worker -> its connect time in milliseconds, if they differ so much that latencies depend on it.
+
+    Otherwise returns an empty mapping.
+    """
+    known = {each.place: each.connect_ms for each in nodes if each.connect_ms is not None}
+    return known if known and max(known.values()) - min(known.values()) > MAX_CONNECT_DIFFERENCE_MS else {}
 
 
 def _entries(directory: Path) -> Iterator[NodeEntry]:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.process import child_environment, ended_within
-from pytest_agentbench.lib.tls import fingerprint_of
+from pytest_agentbench.lib.tls import fingerprint_of, server_context
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.nodes.endpoints import is_local_address, loopback_problem
 from pytest_agentbench.rollouts.nodes.suite_files import check
 from pytest_agentbench.rollouts.protocol import NodeTerms
 from pytest_agentbench.runs.node_options import LOCAL, node_place
+from pytest_agentbench.runs.nodes import NodeLog
 from pytest_agentbench.session.settings import Settings
 from pytest_agentbench.suites.suite import PoolSuite
 from pytest_agentbench.tap.protocol import Budgets
@@ -33,21 +33,23 @@ GRACE = 5.0  # seconds that node workers of this machine get to end
 class SessionNodes:
     """The socket for node workers, its token, and the node workers that the session itself starts on this machine (`local:N`)."""
 
-    def __init__(self, settings: Settings, suites: Mapping[str, PoolSuite], directory: Path, concurrency: int, budgets: Budgets) -> None:
+    def __init__(
+        self, settings: Settings, suites: Mapping[str, PoolSuite], directory: Path, concurrency: int, budgets: Budgets, log: NodeLog
+    ) -> None:
         """Opens the socket and writes the token's file.
 
-        Raises pytest.UsageError if the address cannot be used, or if the suites have files that cannot be sent to node workers.
+        Raises pytest.UsageError if the address cannot be used, and ConfigError if the certificate or files of the suites cannot be.
         """
-        try:
-            check(suites)
-        except ConfigError as error:
-            raise pytest.UsageError(str(error)) from error
+        check(suites)
+        certificate = settings.node_socket["tls"] and (Path(settings.node_socket["tls"][0]), Path(settings.node_socket["tls"][1]))
+        if certificate is not None:
+            server_context(*certificate)  # Raises an error here instead of in the pool.
         host, port = settings.node_socket["listen"] or ("127.0.0.1", 0)
         try:
             self._listener = socket.create_server((host, port), backlog=BACKLOG, family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         except OSError as error:
             raise pytest.UsageError(f"--agentbench-nodes-listen {host}:{port}: {error.strerror or error}") from error
-        self._suites = suites
+        self._suites, self.log = suites, log
         self._accepts_others = settings.node_socket["listen"] is not None
         self._token, self._file = secrets.token_urlsafe(24), directory / TOKEN_FILE
         with os.fdopen(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -63,7 +65,7 @@ class SessionNodes:
         self.terms = NodeTerms(
             token=self._token,
             listener=self._listener.fileno(),
-            certificate=settings.node_socket["tls"],
+            certificate=certificate,
             wait_s=settings.node_socket["wait"],
             budgets=budgets,
             taps=settings.taps,
@@ -126,3 +128,4 @@ class SessionNodes:
                 process.kill()
                 process.wait()
         self._file.unlink(missing_ok=True)
+        self.log.close()

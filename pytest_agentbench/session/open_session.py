@@ -26,6 +26,7 @@ from pytest_agentbench.runs.attempts import AttemptLog
 from pytest_agentbench.runs.directory import name_of, new_directory
 from pytest_agentbench.runs.identity import environment
 from pytest_agentbench.runs.journal import rollout_of
+from pytest_agentbench.runs.nodes import NodeLog
 from pytest_agentbench.runs.run_file import Environment
 from pytest_agentbench.runs.sessions import Session, append_session, find_resumable, folder_of, prompt_hashes, read_sessions, resume_journal
 from pytest_agentbench.sandbox.factory import default_count
@@ -127,9 +128,13 @@ def open_session(setup: Setup) -> OpenSession:
     log = AttemptLog(run.directory, number, hooks.redacted, notices.put)
     pool_settings = _pool_settings(setup, run.directory, number)
     budgets = _budgets(setup.settings)
-    nodes = (
-        SessionNodes(setup.settings, pool_settings.suites, run.directory, setup.concurrency, budgets) if setup.settings.uses_nodes else None
-    )
+    nodes = None
+    if setup.settings.uses_nodes:
+        node_log = NodeLog(run.directory, number, hooks.redacted, notices.put)
+        try:
+            nodes = SessionNodes(setup.settings, pool_settings.suites, run.directory, setup.concurrency, budgets, node_log)
+        except ConfigError as error:
+            raise pytest.UsageError(str(error)) from error
     services = Services(
         setup.backend,
         folder_of(run.directory, number),

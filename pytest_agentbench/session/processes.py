@@ -31,6 +31,7 @@ from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess
 from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, PrepareBlock, RolloutsPlanned, RolloutTally
+from pytest_agentbench.runs.nodes import NodeCpu, NodeRecord
 from pytest_agentbench.session.images_and_arms import ArmSwitcher, TaskImages
 from pytest_agentbench.session.nodes import SessionNodes
 from pytest_agentbench.session.recorder import RunRecorder
@@ -351,6 +352,9 @@ class Services:
                 daemon(self._on_round_finished, whole, name="look")
             case protocol.ShowUser(sentence):
                 self.notices.put(self._redactor.plain(sentence))
+            case NodeRecord() | NodeCpu():
+                assert self.nodes is not None
+                self.nodes.log.append(message)
             case protocol.StartBackend():
                 self.recorder.backend_needed.set()
             case protocol.Drained(tally):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.runs.nodes import FILE, NodeCpu, NodeLog, NodeRecord, read_cpu, read_nodes
+from pytest_agentbench.runs.nodes import FILE, NodeCpu, NodeLog, NodeRecord, clock_share, connect_times, read_cpu, read_nodes
 
 W1 = NodeRecord(1, "w1", "node-a", 4, 8, 0, "3.11", "2026-03-04T05:06:07+00:00")
 SECOND = 1_000_000_000
@@ -103,3 +103,18 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     log.close()
 
     assert [f"{tmp_path / FILE} cannot be written: [Errno 28] No space left on device; the report may lack facts about nodes"] == told
+
+
+def test_uncertainty_of_rates() -> None:
+    """The widest bounds of a session count, as a share of the time. If the time is that of several sessions, each counts."""
+    nodes = [replace(W1, clock_width_ms=width, session=session) for session, width in ((1, 10.0), (1, 30.0), (1, None), (2, 20.0))]
+
+    assert (0.003, 0.005, 0.0, 0.0) == (clock_share(nodes[:3], 10), clock_share(nodes, 10), clock_share([], 10), clock_share(nodes, 0))
+
+
+def test_connect_times_that_differ() -> None:
+    """Times are returned if the greatest is more than a millisecond above the least. Unknown times are left out."""
+    near, far = replace(W1, connect_ms=0.25), replace(W1, name="w2", node="node-b", connect_ms=1.26)
+
+    assert {"w1 on node-a": 0.25, "w2 on node-b": 1.26} == connect_times([near, far, replace(W1, name="w3")])
+    assert {} == connect_times([near, replace(far, connect_ms=1.25)]) == connect_times([W1]) == connect_times([])

@@ -13,6 +13,8 @@ from pytest_agentbench.runs.option import Option
 from pytest_agentbench.session.settings import OPTIONS, Settings, read_settings
 from pytest_agentbench.suites.arms import parse_arms
 
+FILE = Path(pytest.__file__)
+
 #: For each option: a value for the command line, another one for the ini file, and what they are read as.
 VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "backend": ("vllm", "http://127.0.0.1:8000/v1", "vllm", "http://127.0.0.1:8000/v1"),
@@ -46,6 +48,11 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "size-reason": ("1KiB", "512MiB", 1024, 536_870_912),
     "size-record": ("1MiB", "4096KiB", 1_048_576, 4_194_304),
     "taps": ("2", "3", 2, 3),
+    "nodes": ("local:2", "local:3", "local:2", "local:3"),
+    "nodes-listen": ("127.0.0.1:7100", "gpu-1", ("127.0.0.1", 7100), ("gpu-1", 0)),
+    "nodes-advertise": ("gpu-1", "gpu-1:7100", ("gpu-1", None), ("gpu-1", 7100)),
+    "nodes-tls": (f"{__file__}:{FILE}", f"{FILE}:{__file__}", (__file__, str(FILE)), (str(FILE), __file__)),
+    "nodes-wait": ("90s", "5m", 90, 300),
     "retries": ("0", "5", 0, 5),
     "name": ("banking-kv", "b2", "banking-kv", "b2"),
     "sample-interval": ("5s", "100ms", 5.0, 0.1),
@@ -59,7 +66,8 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "inline": ("", "true", True, True),
 }
 FIELDS = (
-    {"set": "changes", "threshold": "thresholds", "reports": "reports_directory"}
+    dict.fromkeys((f"nodes-{name}" for name in ("listen", "advertise", "wait", "tls")), "node_socket")
+    | {"set": "changes", "threshold": "thresholds", "reports": "reports_directory"}
     | {name: "budgets" for name in VALUES if name.startswith("budget-")}
     | {name: "sizes" for name in VALUES if name.startswith("size-")}
 )
@@ -74,6 +82,8 @@ def read(pytester: pytest.Pytester, *arguments: str, **ini: str) -> Settings:
 def value_of(settings: Settings, option: str, root: Path) -> Any:
     if option.startswith("budget-"):
         return settings.budgets[option.removeprefix("budget-").replace("-", "_")]
+    if option.startswith("nodes-"):
+        return settings.node_socket[option.removeprefix("nodes-")]
     if option.startswith("size-"):
         return settings.sizes[option.removeprefix("size-").replace("-", "_")]
     value = getattr(settings, FIELDS.get(option, option.replace("-", "_")))
@@ -118,6 +128,7 @@ def test_defaults(pytester: pytest.Pytester) -> None:
         budgets={"rollout": None, "connect": 10, "first_token": 300, "idle": 120, "call": None},
         sizes={"answer": 1_048_576, "tool_result": 1_048_576, "reason": 65_536, "record": 16_777_216},
         taps=1,
+        node_socket={"listen": None, "advertise": None, "wait": 60, "tls": None},
         retries=2,
         name=None,
         sample_interval=None,

@@ -135,9 +135,9 @@ def _fell(run: Run, fallen: Sequence[Fallen], pages: Pages) -> Iterator[Fact]:
             for each in fallen[:MOST]
             if each.group == group
         )
-    for each in essentials(run.ab) if run.ab else ():
-        if TONES.get(each.finding) == "bad":
-            yield Fact("", say(gate_phrases.comparison, run.ab, replace(each, reason="")), "bad")
+    if ab := run.ab:
+        worse = [each for each in essentials(ab) if TONES.get(each.finding) == "bad"]
+        yield from (Fact("", say(gate_phrases.comparison, ab, replace(each, reason="")), "bad") for each in worse)
     tests = [] if fallen else failed_tests(run)
     yield from (Fact("", say(comment_phrases.failed_test, each), "bad") for each in tests[:MOST])
     yield Fact("", say(phrases.more, len(tests) - MOST))

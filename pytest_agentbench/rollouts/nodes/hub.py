@@ -21,7 +21,7 @@ from pytest_agentbench.lib.tls import server_context
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts.nodes import suite_files
 from pytest_agentbench.rollouts.nodes.endpoints import for_nodes, is_local_address
-from pytest_agentbench.rollouts.nodes.joined_node import JoinedNode, Lease
+from pytest_agentbench.rollouts.nodes.joined_node import AttemptLease, JoinedNode
 from pytest_agentbench.rollouts.nodes.protocol import (
     FROM_NODE,
     ROLE,
@@ -51,10 +51,12 @@ from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
 from pytest_agentbench.rollouts.protocol import NodeTerms, PoolSettings, ShowUser
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptBegun, LabelReleased
 from pytest_agentbench.runs.journal import rollout_of
+from pytest_agentbench.runs.nodes import NodeCpu
 
 MOST_FAILURES = 3  # infra_errors in a row at one node worker, while others have none, after which it gets no more rollouts
 MOST_LOSSES = 3  # node workers that may be lost while the same rollout runs, after which it ends as infra_error
 LARGEST = 256 << 20  # bytes of a message of a node worker at most: a record with its requests and replies
+NOTES = 10  # calls of `Silence.is_too_long` between two notes of the state of a node worker
 GOODBYE = 5.0  # seconds that node workers get to end when the session ends
 
 
@@ -106,28 +108,27 @@ class Hub:
         self._changed = asyncio.Condition()
         self._nobody_since = time.monotonic()
         self._ending = False
-        self._serving: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def serve(self) -> None:
         """Begins to accept node workers."""
         context = None if self._terms.certificate is None else server_context(*self._terms.certificate)
-        door = Door(self._terms.token, ROLE, self._connected, context)
-        self._serving = asyncio.create_task(door.serve(socket.socket(fileno=self._terms.listener)))
+        door = Door(self._terms.token, ROLE, self._serve_node, context)
+        listener = socket.socket(fileno=self._terms.listener)
         self._host.resize(0)
-        self._watching = asyncio.create_task(self._watch())
+        self._tasks = [asyncio.create_task(door.serve(listener)), asyncio.create_task(self._watch())]
 
     def abort(self) -> None:
         """Closes the socket and all connections, because the pool ends."""
         self._ending = True
-        for task in (self._serving, self._watching):
-            if task is not None:
-                task.cancel()
+        for task in self._tasks:
+            task.cancel()
         for node in self._nodes.values():
             node.writer.transport.abort()
 
     async def _watch(self) -> None:
         """Sends `Tick` to all node workers once a second, and gives up those that are silent. Runs until it is cancelled."""
+        ticks = itertools.count(1)
         while True:
             await asyncio.sleep(PERIOD)
             for node in [*self._nodes.values()]:
@@ -135,6 +136,9 @@ class Hub:
                     await self._lose(node, f"nothing has come from it for {node.silence.seconds:.0f} s")
                 else:
                     node.send(Tick(time.monotonic_ns()))
+            if next(ticks) % NOTES == 0:
+                for node in self._ready:
+                    self._link.tell(node.record(self._settings.session))
             self._stop_without_nodes()
 
     def _stop_without_nodes(self) -> None:
@@ -146,7 +150,7 @@ class Hub:
                 f"no node worker has been there for {wait:g} s; start one with `agentbench worker --join HOST:PORT --token-file FILE`"
             )
 
-    async def _connected(self, _: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_node(self, _: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves a connection of a node worker that has the token. The door closes it afterwards."""
         node: JoinedNode | None = None
         lost = "its connection was closed"
@@ -194,7 +198,7 @@ class Hub:
             "install the same version of pytest-agentbench on both"
         )
 
-    async def _handle(self, node: JoinedNode, message: FromNode, body: bytes) -> None:  # noqa: C901 - one branch for each message
+    async def _handle(self, node: JoinedNode, message: FromNode, body: bytes) -> None:  # noqa: C901, PLR0912 - one branch for each message
         now = time.monotonic_ns()
         match message:
             case Tock(pool_ns, node_ns):
@@ -221,7 +225,11 @@ class Hub:
                 self._show(f"node worker {node.shown}: {sentence}")
             case Leaving(reason):
                 await self._lose(node, reason)
-            case NodeSample() | Join():
+            case NodeSample(lag_ms, cpu):
+                node.lag_ms = max(node.lag_ms or 0.0, lag_ms)
+                if any(cpu.values()):
+                    self._link.tell(NodeCpu(self._settings.session, node.name, node.clock.place_cpu(cpu)))
+            case Join():
                 pass
 
     async def _send_point(self, node: JoinedNode) -> None:
@@ -252,6 +260,7 @@ class Hub:
         node.pointed, node.connect_ms = answer.number, answer.connect_ms
         if is_new:
             self._show(f"node worker {node.shown} has joined, {node.join.slots} slots")
+            self._link.tell(node.record(self._settings.session))
             await self._share_anew()
         await self._update()
 
@@ -263,6 +272,7 @@ class Hub:
         line, *lines = body.split(b"\n")
         rollout = dataclasses.replace(node.clock.place(rollout_of(line)), node=node.name)
         self._addresses.add_lines(lease.key, lines)
+        node.attempts += 1
         node.failures = node.failures + 1 if rollout.status == "infra_error" else 0
         if message.interrupted:
             lease.ended.set_exception(self._interruption(lease, rollout))
@@ -272,7 +282,7 @@ class Hub:
             node.send(NotAdmitted(f"{node.failures} rollouts in a row have failed there alone", again=False))
             await self._lose(node, f"{node.failures} rollouts in a row have failed there alone: {rollout.reason}")
 
-    def _interruption(self, lease: Lease, rollout: Rollout) -> Exception:
+    def _interruption(self, lease: AttemptLease, rollout: Rollout) -> Exception:
         """Returns the exception that makes the scheduler repeat an attempt. Counts it, and ends the rollout if that happens too often."""
         self._losses[lease.key] += 1
         return Interrupted(rollout)
@@ -284,6 +294,9 @@ class Hub:
         node.writer.transport.abort()
         open_leases = [lease for lease in node.leases.values() if not lease.ended.done()]
         reason = f"the node worker {node.shown} was lost: {why}"
+        node.lost = len(open_leases)
+        if node.pointed:
+            self._link.tell(node.record(self._settings.session, None if self._ending else why))
         for lease in open_leases:
             rollout = Rollout(
                 *lease.key,

@@ -12,10 +12,11 @@ from pytest_agentbench.rollouts.nodes.clock import NodeClock
 from pytest_agentbench.rollouts.nodes.protocol import Join, ToNode
 from pytest_agentbench.rollouts.nodes.silence import Silence
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, LabelReleased, OpenLabel, RolloutTally
+from pytest_agentbench.runs.nodes import NodeRecord, local_time
 
 
 @dataclass
-class Lease:
+class AttemptLease:
     """The permission of a node worker to make one attempt of one rollout."""
 
     number: int
@@ -35,11 +36,15 @@ class JoinedNode:
     silence: Silence
     in_clear: bool  # whether others can read its connection
     clock: NodeClock = field(default_factory=NodeClock)
-    leases: dict[int, Lease] = field(default_factory=dict)
+    leases: dict[int, AttemptLease] = field(default_factory=dict)
     has_joined: bool = False  # whether its processes serve
     pointed: int = 0  # number of the last `PointNode` that it has confirmed
     failures: int = 0  # infra_errors since the last attempt that was not one
     connect_ms: float | None = None  # time that connecting to the backend takes
+    lag_ms: float | None = None  # the longest that a timer of its runner was late
+    attempts: int = 0  # attempts whose record it sent
+    lost: int = 0  # attempts that it had begun when it was lost
+    joined_at: str = field(default_factory=local_time)
     tally: RolloutTally = field(default_factory=RolloutTally)
     _labels: dict[str, OpenLabel] = field(default_factory=dict)  # number of an address -> its label, which is not released
     _closing: dict[str, OpenLabel] = field(default_factory=dict)  # id of a label -> label whose rollout has ended
@@ -59,12 +64,34 @@ class JoinedNode:
         """Labels of its rollouts whose end the stack has not been told."""
         return [*self._labels.values(), *self._closing.values()]
 
+    def record(self, session: int, why_left: str | None = None) -> NodeRecord:
+        """Returns its facts for run.json. `why_left` is set if it has left before the session ended."""
+        return NodeRecord(
+            session=session,
+            name=self.name,
+            node=self.join.node,
+            slots=self.join.slots,
+            cores=self.join.cores,
+            niceness=self.join.niceness,
+            python=self.join.python,
+            joined_at=self.joined_at,
+            left_at=None if why_left is None else local_time(),
+            why_left=why_left or "",
+            attempts=self.attempts,
+            lost=self.lost,
+            clock_width_ms=round(self.clock.widest_ns / 1e6, 3) if self.attempts else None,
+            connect_ms=self.connect_ms,
+            lag_ms=self.lag_ms,
+        )
+
     def send(self, message: ToNode, body: bytes = b"") -> None:
         self.writer.write(wire.pack(message, body))
 
-    def give(self, number: int, key: RolloutKey) -> Lease:
+    def give(self, number: int, key: RolloutKey) -> AttemptLease:
         """Returns a new lease, which the caller has to send."""
-        self.leases[number] = lease = Lease(number, key, time.time(), time.monotonic_ns(), asyncio.get_running_loop().create_future())
+        self.leases[number] = lease = AttemptLease(
+            number, key, time.time(), time.monotonic_ns(), asyncio.get_running_loop().create_future()
+        )
         return lease
 
     def note_label(self, message: AddressOpened | AddressClosed | LabelReleased) -> None:

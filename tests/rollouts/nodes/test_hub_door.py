@@ -82,7 +82,7 @@ async def served(settings: PoolSettings, certificate: tuple[Path, Path] | None =
         yield Served(port, host)
     finally:
         hub.abort()
-        await asyncio.gather(*(task for task in (hub._serving, hub._watching) if task), return_exceptions=True)
+        await asyncio.gather(*hub._tasks, return_exceptions=True)
 
 
 def join(package: str = "", node: str = "n1") -> bytes:
