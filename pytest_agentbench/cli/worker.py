@@ -43,7 +43,9 @@ def add(commands: Any) -> None:
         help=f"time in which a session has to answer, at the start and after the connection was lost (default: {PATIENCE:g})",
     )
     worker.add_argument(
-        "--tls-ca", type=Path, metavar="FILE", help="certificate that signed the one of the session; the connection uses TLS"
+        "--tls-ca",
+        metavar="FILE",
+        help="use TLS, and accept only a certificate of this authority (PEM file, or `system` for those of the system), or sha256:HEX",
     )
     worker.add_argument("--logs", type=Path, metavar="DIR", help="where to write logs (default: a new temporary folder)")
     worker.add_argument("--with-stdin", action="store_true", help="end when stdin closes, which means that the launcher has ended")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError, did_you_mean
 from pytest_agentbench.lib.tls import cert_and_key
@@ -51,9 +50,10 @@ def listening_address(text: str) -> tuple[str, int]:
     return host, port or 0
 
 
-def certificate(text: str) -> tuple[Path, Path]:
+def certificate(text: str) -> tuple[str, str]:
     """Parses CERT:KEY, two files in PEM format. Raises ValueError if one is missing."""
     try:
-        return cert_and_key(text)
+        cert, key = cert_and_key(text)
+        return str(cert), str(key)  # run.json has the options
     except ConfigError as error:
         raise ValueError(f"two PEM files, CERT:KEY ({error})") from error

@@ -51,8 +51,9 @@ class SessionNodes:
         files that cannot be sent to node workers.
         """
         check(suites)
-        if settings.node_socket["tls"] is not None:
-            server_context(*settings.node_socket["tls"])  # Raises an error here instead of in the pool.
+        certificate = settings.node_socket["tls"] and (Path(settings.node_socket["tls"][0]), Path(settings.node_socket["tls"][1]))
+        if certificate is not None:
+            server_context(*certificate)  # Raises an error here instead of in the pool.
         host, port = settings.node_socket["listen"] or ("127.0.0.1", 0)
         try:
             self._listener = socket.create_server((host, port), backlog=BACKLOG, family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -74,7 +75,7 @@ class SessionNodes:
         self.terms = NodeTerms(
             token=self._token,
             listener=self._listener.fileno(),
-            certificate=settings.node_socket["tls"],
+            certificate=certificate,
             wait_s=settings.node_socket["wait"],
             budgets=budgets,
             taps=settings.taps,

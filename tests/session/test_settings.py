@@ -51,7 +51,7 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "nodes": ("local:2", "local:3", "local:2", "local:3"),
     "nodes-listen": ("127.0.0.1:7100", "gpu-1", ("127.0.0.1", 7100), ("gpu-1", 0)),
     "nodes-advertise": ("gpu-1", "gpu-1:7100", ("gpu-1", None), ("gpu-1", 7100)),
-    "nodes-tls": (f"{__file__}:{FILE}", f"{FILE}:{__file__}", (Path(__file__), FILE), (FILE, Path(__file__))),
+    "nodes-tls": (f"{__file__}:{FILE}", f"{FILE}:{__file__}", (__file__, str(FILE)), (str(FILE), __file__)),
     "nodes-wait": ("90s", "5m", 90, 300),
     "retries": ("0", "5", 0, 5),
     "name": ("banking-kv", "b2", "banking-kv", "b2"),
