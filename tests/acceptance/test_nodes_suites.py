@@ -13,7 +13,7 @@ from pytest_agentbench.records import Rollout
 from tests.acceptance.test_mcp_tools import SERVER
 from tests.plain_agent import PLAIN
 from tests.project import FIND_THEN_ANSWER, Project
-from tests.robustness.test_isolation import isolated
+from tests.robustness.test_isolation import ANY, isolated
 from tests.sandbox.conftest import IMAGE, engine, engine_url, listed
 from tests.tasks import write_task
 
@@ -123,6 +123,36 @@ def test_isolated_rollouts(project: Project) -> None:
     assert 4 == len(rollouts)
 
 
+KILLS = """
+import asyncio, os
+
+async def run(scenario, llm, tools):
+    await llm.chat(scenario.messages, tools.schemas)
+    if scenario.id == "shop-3":
+        os.kill(os.getppid(), 9)
+        await asyncio.sleep(600)
+    return "done"
+"""
+
+
+@pytest.mark.slow
+def test_a_rollout_that_kills_its_template_process(project: Project) -> None:
+    """It is identified on nodes as in a local session: it runs alone and ends, costs no other rollout a retry, and no node is lost."""
+    project.suite(scenarios=12, agent={"kind": "./agent.py:run"}, isolation="process", test=ANY, thresholds={})
+    project.write("scenarios/shop/agent.py", KILLS)
+    ends = []
+
+    for options in ((), (NODES,)):
+        result = project.run("scenarios/shop", "--agentbench-retries=0", *options)
+        result.assert_outcomes(passed=11, errors=1)
+        assert "was lost" not in result.stdout.str()
+        assert {"template of shop": 3} == project.run_json["interruptions"]["deaths"]
+        ends.append({each.scenario: (each.status, each.reason) for each in project.rollouts})
+
+    assert ends[0] == ends[1]
+    assert ("infra_error", True) == (ends[0]["shop-3"][0], "template of shop died 3 times" in ends[0]["shop-3"][1])
+
+
 LEAVES = """
 import subprocess, sys
 
@@ -135,7 +165,7 @@ def run(scenario, llm, tools):
 @pytest.mark.slow
 def test_processes_that_agents_leave(project: Project) -> None:
     """Processes that agents leave running on nodes are ended and counted as in a local session."""
-    project.suite(scenarios=4, agent={"kind": "./agent.py:run"}, test="def test_it(rollout): pass\n", thresholds={})
+    project.suite(scenarios=4, agent={"kind": "./agent.py:run"}, test=ANY, thresholds={})
     project.write("scenarios/shop/agent.py", LEAVES)
 
     for options in ((), (NODES,)):

@@ -212,7 +212,7 @@ class NodeRunner:
             case AddressOpened() | AddressClosed() | LabelReleased() | protocol.ShowUser():
                 self._send(message)
             case protocol.TemplateServes(name):
-                self._dead.pop(name, None)
+                self._dead = {part: group for part, group in self._dead.items() if part != name}
                 self._outages.update(self._dead)
                 self._send(message)
 
@@ -226,7 +226,7 @@ class NodeRunner:
 
     def hold(self, part: str, group: str) -> None:
         """Notes that a template process has died, so that attempts that fail now count as interrupted."""
-        self._dead[part] = group
+        self._dead = {**self._dead, part: group}
         self._outages.update(self._dead)
         self._send(TemplateDied(part, group))
 
