@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pytest_agentbench.records import Rollout
+from pytest_agentbench.sandbox.containers import RUN
 from tests.acceptance.test_mcp_tools import SERVER
 from tests.plain_agent import PLAIN
 from tests.project import FIND_THEN_ANSWER, Project
+from tests.robustness.conftest import start
+from tests.robustness.processes import Background
 from tests.robustness.test_isolation import ANY, isolated
 from tests.sandbox.conftest import IMAGE, engine, engine_url, listed
 from tests.tasks import write_task
+from tests.waits import wait_for
 
-__all__ = ["engine", "engine_url"]  # fixtures
+__all__ = ["engine", "engine_url", "start"]  # fixtures
 
 NODES = "--agentbench-nodes=local:2"
 
@@ -251,6 +258,22 @@ def test_an_image_that_cannot_be_built(project: Project, engine: Any) -> None:
 
 
 @pytest.mark.slow
+def test_sandboxes_after_ctrl_c(project: Project, engine: Any, start: Callable[..., Background]) -> None:
+    """After Ctrl-C, or after SIGKILL of a node worker, none of the sandboxes of its rollouts is left when the session has ended."""
+    tasks(project, "one", "two")
+    project.backend([{"tool_calls": [{"name": "bash", "arguments": {"command": "sleep 600"}}]}])
+    background = start("scenarios/bench", NODES, "--agentbench-retries=0", "--agentbench-concurrency=2")
+    wait_for(lambda: len(listed(engine)) == 2 or background.process.poll() is not None, "two sandboxes")
+    assert {"-w1", "-w2"} == {each.labels[RUN][-3:] for each in listed(engine)}
+
+    os.kill(background.children("pytest_agentbench.cli worker")[0], signal.SIGKILL)
+    os.kill(background.process.pid, signal.SIGINT)
+
+    assert 2 == background.ended()
+    assert [] == listed(engine, all=True)
+
+
+@pytest.mark.slow
 def test_nodes_without_an_engine(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """If no node has a container engine, and tasks need one, the session says so and ends."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
@@ -259,4 +282,7 @@ def test_nodes_without_an_engine(project: Project, monkeypatch: pytest.MonkeyPat
     result = project.run("scenarios/bench", NODES, "--agentbench-nodes-wait=5")
 
     result.assert_outcomes(errors=1)
-    assert "tasks run in containers, and there no Docker Engine answers at unix:///nowhere/docker.sock" in result.stdout.str()
+    assert "no node worker has been there for 5 s; the last one, on local-" in result.stdout.str()
+    problem = "tasks run in containers, and there no Docker Engine answers at unix:///nowhere/docker.sock"
+    told = [line for line in result.outlines if line.startswith("agentbench: the node worker") and problem in line]
+    assert 2 == len(told)

@@ -39,7 +39,7 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     NotAdmitted,
     PointNode,
     RevokeLease,
-    TemplateDied,
+    TemplateLostOnNode,
     Tick,
     Tock,
     Welcome,
@@ -114,6 +114,7 @@ class Hub:
         self._templates = NodeTemplates(link, host.apply_holds)
         self._changed = asyncio.Condition()
         self._nobody_since = time.monotonic()
+        self._problems = dict[tuple[str, str], None]()  # machine and reason why a node worker there could not take part, the last one last
         self._ending = False
         self.leftovers = 0  # ended processes that agents had left running on nodes; known after `close`
         self._listener: socket.socket | None = None
@@ -161,9 +162,12 @@ class Hub:
         now, wait = time.monotonic(), self._terms.wait_s
         if self._ready or not self._host.waits:
             self._nobody_since = now
+        elif self.images and any(node.has_joined for node in self._nodes.values()):
+            self._nobody_since = min(self._nobody_since + PERIOD, now)  # It builds images.
         elif now - self._nobody_since > wait:
+            last = "".join(f"; the last one, on {node}, could not take part: {why}" for node, why in [*self._problems][-1:])
             self._host.stop(
-                f"no node worker has been there for {wait:g} s; start one with `agentbench worker --join HOST:PORT --token-file FILE`"
+                f"no node worker has been there for {wait:g} s{last}; start one with `agentbench worker --join HOST:PORT --token-file FILE`"
             )
 
     async def _serve_node(self, _: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -235,7 +239,7 @@ class Hub:
                 self._addresses.nodes[node.name] = node.tally
             case GroupGivenUp(group, reason):
                 self._host.give_up(group, f"{reason} (node worker {node.shown})")
-            case TemplateDied(name, group):
+            case TemplateLostOnNode(name, group):
                 self._templates.died(node, name, group)
             case TemplateLost():
                 self._templates.decide(node, message)
@@ -331,7 +335,10 @@ class Hub:
                 ended_ns=time.monotonic_ns(),
             )
             lease.ended.set_exception(self._interruption(lease, rollout))
-        if not self._ending:
+        is_repeated = not node.pointed and (node.join.node, why) in self._problems
+        if not node.pointed:
+            self._problems[node.join.node, why] = None
+        if not self._ending and not is_repeated:
             again = f"; {len(open_leases)} rollout{'s run' if len(open_leases) > 1 else ' runs'} again" if open_leases else ""
             self._show(f"{reason}{again}")
         self._addresses.release(node.unreleased)

@@ -51,7 +51,8 @@ from pytest_agentbench.runs.journal import record_line
 from pytest_agentbench.sandbox.containers import end_run
 
 OVER, LOST, REFUSED = 0, 3, 4  # exit statuses: the session is over; it is gone, or this node worker was asked to end; it was not admitted
-AGAIN = 0.5  # seconds between two attempts to join
+AGAIN = 0.5  # seconds between two attempts to join, doubled each time if the session has given no rollout
+LONGEST_PAUSE = 10.0  # seconds between two attempts to join at most
 SANDBOXES = 3.0  # seconds for removing the sandboxes that a runner has left
 GRACE = 0.5  # seconds that processes get to end by themselves, before they are killed
 
@@ -82,11 +83,12 @@ class Supervisor:
         self._instance = secrets.token_hex(8)
         self._membership: Membership | None = None
         self._left = ""
+        self._leaving = threading.Event()
 
     def run(self) -> int:
         """Returns the exit status: OVER, LOST or REFUSED."""
         until = time.monotonic() + self._terms.patience_s
-        was_member = False
+        was_member, pause = False, 0.0
         while not self._left:
             try:
                 connection = NodeConnection.connect(self._terms.host, self._terms.port, self._terms.token, self._terms.trust)
@@ -108,14 +110,15 @@ class Supervisor:
                 was_member, until = True, time.monotonic() + self._terms.patience_s
             elif time.monotonic() > until:
                 return LOST
-            else:
-                time.sleep(AGAIN)
+            pause = 0.0 if membership.has_worked else min(max(AGAIN, 2 * pause), LONGEST_PAUSE)
+            self._leaving.wait(pause)
         self._say(f"left the session: {self._left}")
         return LOST
 
     def leave(self, reason: str) -> None:
         """Gives the leases back and ends."""
         self._left = reason
+        self._leaving.set()
         if self._membership is not None:
             self._membership.end(reason)
 
@@ -159,6 +162,11 @@ class Membership:
         finally:
             self._over.set()
             self._stop()
+
+    @property
+    def has_worked(self) -> bool:
+        """Whether the session has given it a rollout."""
+        return bool(self._leases)
 
     def end(self, reason: str) -> None:
         """Gives the leases back, because the node worker ends or one of its processes has died."""
