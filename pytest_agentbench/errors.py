@@ -90,15 +90,19 @@ class NoTerminal(AgentError):
 class NoScore(AssertionError):
     """A test read a score that the rollout does not have."""
 
+    def __init__(self, message: str, score: str) -> None:
+        super().__init__(message)
+        self.score = score
+
 
 class ScorerFailed(NoScore):
     """A test read a score whose scorer failed on the rollout. Failures with the same reason have the same `cause`."""
 
     def __init__(self, rollout: str, score: str, error: str) -> None:
         """Takes the rollout, the name of the score, and the error of its scorer."""
-        self.outcome, self.score = rollout, score
+        self.outcome = rollout
         self.cause = f"no score {score!r}, because the scorer failed: {error}"
-        super().__init__(f"{rollout}: {self.cause}")
+        super().__init__(f"{rollout}: {self.cause}", score)
 
 
 MOST_LISTED = 40  # known names in a message at most

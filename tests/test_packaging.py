@@ -77,7 +77,7 @@ def project(newcomer: Newcomer, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_contents(wheel: Path) -> None:
-    """The wheel contains the package, its types, the licence, shipped suites, backends and .env.example, and nothing else of the
+    """The wheel contains the package, its types, the licence, shipped suites, backends, docs and .env.example, and nothing else of the
     checkout.
     """
     with zipfile.ZipFile(wheel) as archive:
@@ -91,7 +91,7 @@ def test_contents(wheel: Path) -> None:
     ]
     shipped.append(".env.example")
     shipped += [f"scenarios/bfcl/{name}" for name in ("README.md", "suite.yaml", "test_bfcl.py")]
-    for folder in (ROOT / "scenarios/hle", ROOT / "scenarios/openthoughts", ROOT / "backends"):
+    for folder in (ROOT / "scenarios/hle", ROOT / "scenarios/openthoughts", ROOT / "scenarios/own", ROOT / "backends", ROOT / "docs"):
         shipped += [str(file.relative_to(ROOT)) for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
     assert sorted(f"pytest_agentbench/shipped/{name}" for name in shipped) == sorted(name for name in names if "/shipped/" in name)
     assert {"pytest_agentbench", info} == {name.partition("/")[0] for name in names}
@@ -126,6 +126,28 @@ def test_the_suite_runs(newcomer: Newcomer, project: Path, way: tuple[str, ...])
     assert "embedded" == measured["backend"]["name"]
 
 
+def test_the_documentation_is_found(newcomer: Newcomer, tmp_path: Path) -> None:
+    """The help of the installed command names the folder with the pages that schemas and messages mention."""
+    lines = newcomer(tmp_path, "agentbench", "--help").stdout.splitlines()
+
+    (folder,) = [Path(line.partition(": ")[2]) for line in lines if line.startswith("Documentation")]
+    assert folder.is_relative_to(newcomer.home)
+    assert (ROOT / "docs/agents.md").read_text() == (folder / "agents.md").read_text()
+
+
+def test_an_own_suite(newcomer: Newcomer, tmp_path: Path) -> None:
+    """The template that `agentbench init own` writes runs at once and passes: an agent, a scorer and tests to be changed."""
+    made = newcomer(tmp_path, "agentbench", "init", "own")
+    done = newcomer(tmp_path, "pytest", "scenarios/own")
+
+    assert 0 == made.returncode, made.stderr
+    assert "now run: pytest scenarios/own" == made.stdout.splitlines()[-1]
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "8 passed" in done.stdout
+    written = {file.name for file in (tmp_path / "scenarios/own").iterdir() if file.is_file()}
+    assert {"agent.py", "scorers.py", "suite.yaml", "data.json", "tools.json", "test_own.py"} <= written
+
+
 def test_init_again(newcomer: Newcomer, project: Path) -> None:
     """A second `init` overwrites nothing and says that all files exist."""
     before = {file: file.stat().st_mtime_ns for file in (project / "scenarios").rglob("*.*")}
@@ -156,7 +178,7 @@ def test_an_unknown_suite(newcomer: Newcomer, tmp_path: Path) -> None:
     done = newcomer(tmp_path, "agentbench", "init", "insurance")
 
     assert 4 == done.returncode
-    assert "agentbench: no example suite 'insurance'; known: banking, bfcl, hle, openthoughts\n" == done.stderr
+    assert "agentbench: no example suite 'insurance'; known: banking, bfcl, hle, openthoughts, own\n" == done.stderr
     assert [] == [*tmp_path.iterdir()]
 
 

@@ -1,1 +1,1 @@
-"""Reference runs: twelve stored run directories and the files computed from them. They show what a change of the code changes."""
+"""Reference runs: stored run directories and the files computed from them. They show what a change of the code changes."""

@@ -110,6 +110,7 @@ def make_agent(settings: Json, folder: Path) -> Agent:
     agent_type = load_agent(kind, folder)
     options = _options(agent_type)
     known = ("kind", *SAMPLING, UPGRADE, *options)
+    _check_parameters(kind, agent_type, settings, known)
     for name in settings:
         if name not in known:
             raise ConfigError(f"agent: {unknown_key(name, known, kind)}")
@@ -124,11 +125,52 @@ def make_agent(settings: Json, folder: Path) -> Agent:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:  # A user's class may raise anything, for example because an option is missing.
-        raise ConfigError(f"agent: {kind!r} cannot be made from its settings: {' '.join(str(error).split())}") from error
+        missing = next((name for name, each in _init_parameters(agent_type).items() if each.default is each.empty), "")
+        advice = f"; {_declaration(agent_type, missing)}{place_of(agent_type.__init__)}" if missing and not options else ""
+        raise ConfigError(f"agent: {kind!r} cannot be made from its settings: {' '.join(str(error).split())}{advice}") from error
     if not callable(getattr(agent, "run", None)):
         raise ConfigError(f"agent: {kind!r} needs a method `run(self, scenario, llm, tools)`; it is of type {type(agent).__name__}")
     check_takes(f"agent: {kind!r}: its method `run`", agent.run, RUN_PARAMETERS)
     return agent
+
+
+def _check_parameters(kind: str, agent_type: Any, settings: Json, known: Iterable[str]) -> None:
+    """Raises ConfigError if a setting has the name of a parameter of a class's `__init__` that never gets a value of suite.yaml.
+
+    Only the fields of a dataclass are options. A sampling parameter in `__init__` would keep its default, and the record of the run would
+    have the value of suite.yaml.
+    """
+    if not inspect.isclass(agent_type) or dataclasses.is_dataclass(agent_type):
+        return
+    for name in (each for each in settings if each in _init_parameters(agent_type)):
+        declared = f"{_declaration(agent_type, name)}{place_of(agent_type.__init__)}"
+        if name not in known:
+            raise ConfigError(f"agent: {kind!r} does not declare the option {name!r}; {declared}")
+        if name in SAMPLING:
+            never = f"{kind!r} never gets {name!r} of suite.yaml, because its __init__ is not read"
+            raise ConfigError(f"agent: {never}; leave the parameter out and send `**llm.sampling` with each request, or {declared}")
+
+
+def _declaration(agent_type: type, name: str) -> str:
+    """Returns how to declare a parameter of a class's `__init__` as an option."""
+    line = _as_field(_init_parameters(agent_type)[name])
+    return f"declare it as a field of a dataclass: `@dataclass` above `class {agent_type.__name__}`, and `{line}` instead of the __init__"
+
+
+def _init_parameters(cls: Any) -> Mapping[str, inspect.Parameter]:
+    """Returns the parameters of a class's own `__init__` that can be named in a call, or an empty mapping."""
+    if not inspect.isclass(cls) or cls.__init__ is object.__init__:
+        return {}
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: each for name, each in inspect.signature(cls).parameters.items() if each.kind in named}
+
+
+def _as_field(parameter: inspect.Parameter) -> str:
+    """Returns the line of a dataclass that declares the same option as a parameter: `max_turns: int = 6`."""
+    default = "" if parameter.default is inspect.Parameter.empty else f" = {parameter.default!r}"
+    kind = type(parameter.default).__name__ if default and parameter.default is not None else "str"
+    annotation = kind if parameter.annotation is inspect.Parameter.empty else inspect.formatannotation(parameter.annotation).strip("'")
+    return f"{parameter.name}: {annotation}{default}"
 
 
 def paths_of(settings: Any, folder: Path) -> Iterator[str]:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, FiniteFloat
 
@@ -49,6 +49,13 @@ class BackendKeys(ModelSpec):
     prices: Prices | None = Field(default=None, description="[What tokens cost](backends.md#prices). Without it, no costs are reported.")
     roles: RoleSpecs = Field(
         default={}, description="Name -> [role](roles.md#roles-of-a-backend). These go before the roles that suites name."
+    )
+    placement: Literal["shared", "per-node"] | None = Field(
+        default=None,
+        description=(
+            "`per-node`: each [node worker](nodes.md#a-backend-on-each-node) boots a copy on its own machine. The default is `shared`: "
+            "all call the same one."
+        ),
     )
     kind: str = Field(description="The kind of backend.")
 

@@ -13,6 +13,7 @@ from pytest_agentbench.cli.output import OutputClosed, Pipe, abandon
 from pytest_agentbench.cli.parser import Parser
 from pytest_agentbench.errors import AgentbenchError
 from pytest_agentbench.lib.foreign import ForeignOutput
+from pytest_agentbench.lib.file_system import shipped
 from pytest_agentbench.lib.user_code import load_object
 
 #: Group in the help -> command -> function that adds its parser, which names the function that runs it. A new command is a file here and a
@@ -97,7 +98,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def parser() -> Parser:
     """Returns the parser of the whole command line. Its help lists the commands in groups."""
-    top = Parser(prog="agentbench", description="Agent benchmarks as pytest suites. To run one: pytest scenarios/banking")
+    about = f"Agent benchmarks as pytest suites. To run one: pytest scenarios/banking\nDocumentation (docs/): {shipped('docs')}"
+    top = Parser(prog="agentbench", description=about)
     top.add_argument("--version", action="version", version=f"agentbench {version('pytest-agentbench')}")
     commands = top.commands(groups=GROUPS)
     for name in COMMANDS:

@@ -54,7 +54,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     target, new, read = run_apart(lambda: rescore(run, source, groups))
     try:
         missed = [*missed_thresholds(groups, read)]
-        new = judged(new, target, options, {each.group for each in missed})
+        new = judged(new, target, options, [(each.group, each.score) for each in missed])
         write_run(new, target)
         write_reports(new, target)
     except BaseException:
@@ -85,17 +85,18 @@ def _tell_changes(groups: Mapping[str, RescoredSuite], new: Run) -> None:
             print(f"{name} {score}: not scored again, because its scorer asks a judge")
 
 
-def judged(run: Run, directory: Path, options: argparse.Namespace, below: Collection[str]) -> Run:
+def judged(run: Run, directory: Path, options: argparse.Namespace, missed: Collection[tuple[str, str]]) -> Run:
     """Returns the run with the gate's verdict on its new scores, and the exit status that a session would have had.
 
-    `below` are the suites with rollouts that miss a threshold. They fail a session, unless the gate compares the suite with a baseline.
+    `missed` has the suite and the score of each threshold that a rollout misses. They fail a session, unless the gate compares the score
+    with a baseline.
     Raises ConfigError if the baseline of the session does not exist any more.
     """
     from dataclasses import replace
 
     from pytest_agentbench.cli.gate import Options, status_of, suites_of
     from pytest_agentbench.gate.exit_status import IMPORTED, SKIPPED, deciding, verdict
-    from pytest_agentbench.gate.rules import scenario_thresholds
+    from pytest_agentbench.records.judgement import scenario_thresholds
     from pytest_agentbench.session.gate import judge_again
 
     if run.verdict in (SKIPPED, IMPORTED):
@@ -105,6 +106,7 @@ def judged(run: Run, directory: Path, options: argparse.Namespace, below: Collec
     asking = Options(settings.gate, baseline, options.reports, settings.verdict, settings.thresholds, settings.ab)
     gate, evidence = judge_again(run, directory, [*suites_of(run)], asking)
     new = replace(run, gate=gate)
-    status = status_of(new, evidence, settings.inconclusive, failed=not {*below} <= {*(gate.compared if gate else ())})
+    failed = not all(gate and gate.decides_about(*each) for each in missed)
+    status = status_of(new, evidence, settings.inconclusive, failed=failed)
     thresholds = any(scenario_thresholds(suite.thresholds) for suite in run.suites.values())
     return replace(new, verdict=verdict(status, deciding(new), missing=False, thresholds=thresholds), exit_status=status)

@@ -8,10 +8,12 @@ import signal
 import socket
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 SLOTS = 8
+MOST_SLOTS = 4096  # larger numbers are taken for typing errors
 PATIENCE = 60.0
 
 
@@ -30,7 +32,7 @@ def add(commands: Any) -> None:
     worker.add_argument(
         "--token-file", required=True, metavar="FILE", help="file with the session's token for node workers; - reads a line of stdin"
     )
-    worker.add_argument("--slots", type=int, default=SLOTS, metavar="N", help=f"rollouts at the same time (default: {SLOTS})")
+    worker.add_argument("--slots", type=_slots, default=SLOTS, metavar="N", help=f"rollouts at the same time (default: {SLOTS})")
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     worker.add_argument("--node", default=node, metavar="NAME", help="name of this machine in reports (default: its host name)")
     worker.add_argument(
@@ -53,6 +55,12 @@ def _address(text: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as gpu-1:7100")
     return host.strip("[]"), int(port)
+
+
+def _slots(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_SLOTS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rollouts from 1 to {MOST_SLOTS}")
+    return int(text)
 
 
 def run_worker(options: argparse.Namespace) -> int:
@@ -87,5 +95,6 @@ def _leave_with_stdin(supervisor: Any) -> None:
 
 
 def _say(sentence: str) -> None:
-    sys.stderr.write(f"agentbench worker: {sentence}\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # The disk may be full, or the terminal gone.
+        sys.stderr.write(f"agentbench worker: {sentence}\n")
+        sys.stderr.flush()

@@ -13,11 +13,12 @@ from itertools import chain, combinations, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.backends.cache_state import CacheBlock, total_hits
-from pytest_agentbench.gate.evidence import Trial, latencies, samples, score_limits, uncounted
+from pytest_agentbench.gate.evidence import Trial, connect_note, latencies, samples, score_limits, uncounted
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import goodput
 from pytest_agentbench.metrics.stopwatch import Stopwatch, unusable_reason
 from pytest_agentbench.records import STATUSES, RolloutKey, Scale
+from pytest_agentbench.runs.nodes import NodeRecord, connect_times
 from pytest_agentbench.runs.provenance import model_names, models_of
 from pytest_agentbench.runs.results import ArmFacts, ArmResult, ArmsCompared, MetricCompared
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision, step_down
@@ -53,6 +54,7 @@ def compare_arms(
     stopwatch: Stopwatch,
     *,
     with_each_other: bool = False,
+    nodes: Sequence[NodeRecord] = (),
 ) -> ArmsCompared:
     """Compares the arms (settings under comparison) of an A/B session: each other arm with the first one, or all with each other.
 
@@ -67,6 +69,7 @@ def compare_arms(
         blocks: The blocks of the last session: stretches in which only one arm ran, with their prefix cache hits.
         stopwatch: The timing quality. Timings that cannot be trusted are shown but decide nothing.
         with_each_other: Whether arms other than the first one are compared as well.
+        nodes: The node workers of the session.
     """
     every = starmap(ArmPair, combinations([arm.name for arm in arms], 2))
     pairs = [pair for pair in every if with_each_other or pair.base == arms[0].name]
@@ -77,7 +80,7 @@ def compare_arms(
         arms=results,
         order="in sequence" if facts.in_sequence else "interleaved",
         comparisons=tuple(each for question in _questions(arms, suites, trials, stopwatch) for each in answers(question, pairs, facts)),
-        warnings=tuple(_warnings(results, blocks, sequence=facts.in_sequence)),
+        warnings=(*_warnings(results, blocks, sequence=facts.in_sequence), *filter(None, [connect_note(connect_times(nodes))])),
     )
 
 

@@ -17,6 +17,7 @@ from pytest_agentbench.metrics.registry import single
 from pytest_agentbench.metrics.stopwatch import LIGHTER_LOAD, READ_TOO_LATE, SATURATED, title
 from pytest_agentbench.metrics.terms import GOOD, UNKNOWN, verdicts_of
 from pytest_agentbench.records import Json, LLMCall, Rollout, Scale, scale_in
+from pytest_agentbench.runs.nodes import clock_share, connect_times
 from pytest_agentbench.runs.provenance import RunIdentity
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.intervals import Limits
@@ -80,6 +81,8 @@ class RunFacts:
     most_rounds: int = 0  # limit on trial rounds if rounds are added until the verdict is decided; 0: the number of trials was fixed
     rounds: int = 0  # number of rounds after which the rules were last evaluated
     scales: Mapping[str, Mapping[str, Scale]] = field(default_factory=dict)  # group -> score -> scale that its scorer declares
+    clock_share: float = 0.0  # uncertainty of the clocks of nodes, as a share of the time over which rates are taken
+    connect_ms: Mapping[str, float] = field(default_factory=dict)  # node -> time to connect to the backend; empty if nodes are alike
     identity: RunIdentity | None = None  # setup of the run; None if the run was imported, and in baseline files of earlier versions
 
     @property
@@ -113,6 +116,8 @@ class RunFacts:
             unsupported={name: tuple(suite.unsupported) for name, suite in run.suites.items() if suite.unsupported},
             most_rounds=run.rounds.most if run.rounds else 0,
             rounds=run.rounds.ran if run.rounds else 0,
+            clock_share=clock_share(run.nodes, run.performance.span_s),
+            connect_ms=connect_times(run.nodes),
             identity=run.identity,
         )
 
@@ -286,6 +291,8 @@ FAILED_CALLS = 0.02  # share of LLM calls that may fail before a latency rule is
 
 NEW_BASELINE = "promote a new baseline"  # advice if the scores of a baseline are not comparable
 
+MAX_CLOCK_SHARE = 0.01  # uncertainty of the clocks of nodes above which a rule on a rate is INCONCLUSIVE, as a share of the time
+
 TIMED = ("latency", "goodput")  # kinds of rules that a saturated client makes unreliable, besides rates that are `timed`
 
 
@@ -360,9 +367,22 @@ def _badly_timed(rule: Rule, run: Evidence, base: Evidence | None) -> str:
             return f"the client of {evidence.facts.run} was too busy to time calls (saturated); {LIGHTER_LOAD}"
         if unusable := [title(name) for name in _needs(rule, evidence) if name in evidence.facts.unusable]:
             return f"not usable in {evidence.facts.run}: {', '.join(unusable)}; {READ_TOO_LATE}"
+        if rule.metric in registry.rates() and (share := evidence.facts.clock_share) > MAX_CLOCK_SHARE:
+            return (
+                f"the clocks of the nodes of {evidence.facts.run} are known only to {share * 100:.2g} % of the time over which rates are "
+                f"taken, and {MAX_CLOCK_SHARE * 100:g} % is needed; run more rollouts"
+            )
     if base and (before := base.facts.cache) != (now := run.facts.cache):
         return f"the policy for the prefix cache is {now}, but was {before} in the baseline; use --agentbench-cache={before}"
     return ""
+
+
+def connect_note(connect_ms: Mapping[str, float]) -> str:
+    """Returns a sentence that names the nodes and their times to connect to the backend. Empty if `connect_ms` is empty."""
+    if not connect_ms:
+        return ""
+    times = ", ".join(f"{value:.3g} ms from {node}" for node, value in sorted(connect_ms.items(), key=lambda each: (each[1], each[0])))
+    return f"nodes are at different distances from the backend, which is a part of latencies: connecting takes {times}"
 
 
 def _other_objectives(run: Evidence, base: Evidence | None) -> str:

@@ -121,11 +121,6 @@ def parse_rule(text: str, scores: Sequence[str], scales: Mapping[str, Scale] = M
     return Rule(text, kind, metric, statistic, at_least, limit, versus, relative, question)
 
 
-def scenario_thresholds(thresholds: Mapping[str, float]) -> dict[str, float]:
-    """Returns the thresholds that hold for each scenario, which tests apply: `tsq: 0.5`, but not `tsq.mean: 0.8`, which is a rule."""
-    return {name: limit for name, limit in thresholds.items() if name.rpartition(".")[2] != "mean"}
-
-
 def mean_rules(thresholds: Mapping[str, float], scales: Mapping[str, Scale] = MappingProxyType({})) -> Iterator[Rule]:
     """Yields the rules for thresholds of means: `tsq.mean: 0.8` becomes `tsq.mean >= 0.8 of run`.
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from math import fsum
 
 from pytest_agentbench.gate.evidence import (
+    TIMED,
     Evidence,
     RunFacts,
     Trial,
     compare_with_limit,
+    connect_note,
     good_shares,
     incomparable,
     is_timed,
@@ -191,7 +193,7 @@ def _judged(
         notes.append(f"skipped because they need unsupported features: {', '.join(skipped)}")
     if rule.kind == "score" and not suite_rule.scale.declared:
         notes.append(f"{rule.metric}: {suite_rule.scale.text}")
-    notes += _notes(suite_rule, run, base) if base and rule.versus else ()
+    notes += _notes(suite_rule, run, base if rule.versus else None)
     notes += _determinism_notes(suite_rule, run, base) if base and suite_rule.deterministic and rule.versus and rule.of == SUITE else ()
     return RuleVerdict(suite_rule, decision, tuple(notes), _suspects(suite_rule, run, base) if base and rule.versus else ())
 
@@ -218,8 +220,15 @@ def _too_small_part(suite_rule: SuiteRule, decision: Decision, run: Evidence) ->
         )
 
 
-def _notes(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
-    """Yields notes about changes of agent, prompts, backend and prefix cache hits since the baseline."""
+def _notes(suite_rule: SuiteRule, run: Evidence, base: Evidence | None) -> Iterator[str]:
+    """Yields notes about nodes that differ, and about changes of agent, prompts, backend and prefix cache hits since the baseline.
+
+    `base` is None for a rule that does not use a baseline.
+    """
+    if suite_rule.rule.kind in TIMED:
+        yield from filter(None, dict.fromkeys(connect_note(each.facts.connect_ms) for each in (run, base) if each))
+    if base is None:
+        return
     for part, sentence in DIFFERENT.items():
         new, old = run.hashes(suite_rule.group, part), base.hashes(suite_rule.group, part)
         if new and old and new != old:

@@ -43,7 +43,7 @@ class Door:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, listener: socket.socket) -> None:
-        """Accepts connections until it is cancelled. Then it closes all connections, and not the listener."""
+        """Accepts connections until it is cancelled. Then it closes them all, and the listener."""
         listener.setblocking(False)
         loop = asyncio.get_running_loop()
         try:
@@ -56,7 +56,9 @@ class Door:
                     await asyncio.sleep(PAUSE)
                     continue
                 self._start(connection)
+                await asyncio.sleep(0)  # `sock_accept` does not let other tasks run while connections wait.
         finally:
+            listener.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -65,6 +67,7 @@ class Door:
         task = asyncio.create_task(self._admit(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: connection.close() if task.cancelled() else None)  # It may not have begun.
         if self._tls is not None:
             self._handshakes[task] = None
             task.add_done_callback(lambda task: self._handshakes.pop(task, None))
@@ -86,6 +89,9 @@ class Door:
                 hello = await self._introductions.hello(reader, writer)
                 if hello is not None and hello.role == self._role:
                     await self._handle(hello, reader, writer)
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
         finally:
             writer.close()
 

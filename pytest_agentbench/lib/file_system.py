@@ -207,7 +207,7 @@ def _stays_inside(link: Path, root: Path) -> None:
 
 
 def shipped(kind: str) -> Path:
-    """Returns the path of data that is installed with this package: `backends`, `scenarios` or `.env.example`.
+    """Returns the path of data that is installed with this package: `backends`, `scenarios`, `docs` or `.env.example`.
 
     In a checkout, the data is in the root of the project.
     """

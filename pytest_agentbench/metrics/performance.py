@@ -292,8 +292,9 @@ def greatest_shares(shares: Iterable[CpuShares]) -> CpuShares:
 class Machine(NamedTuple):
     """The machine of a node worker."""
 
-    name: str
+    name: str  # empty for the machine of the session
     cores: int
+    niceness: int = 0  # nice value of the node worker; above 0, other processes of the machine take precedence
 
 
 Machines: TypeAlias = Mapping[tuple[int, str], Machine]  # session and name of a node worker -> its machine
@@ -329,6 +330,9 @@ def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None, machines: Machi
         pool_cpu=cpu.pool,
         agents_cpu=agents_cpu,
         cores=cores,
+        nice=tuple(
+            sorted({f"{worker} on {each.name}" if each.name else worker for (_, worker), each in machines.items() if each.niceness > 0})
+        ),
         stamps=tuple(dict.fromkeys(part.calls["stamp"].tolist())),
     )
     return judge(reading)
@@ -352,8 +356,9 @@ def _agents_cpu(part: Slice, cores: int | None, machines: Machines) -> tuple[flo
     """
     programs, rollouts = part.programs, part.frame.rollouts
     workers = zip(rollouts["session"][programs["rollout"]].tolist(), rollouts["node"][programs["rollout"]].tolist(), strict=True)
-    places = [machines.get((session, node or ""), Machine("", cores or 0)) for session, node in workers]
-    used = [(_mean_cores(part, [place == each for place in places]), each.cores or None) for each in dict.fromkeys(places)]
+    found = (machines.get((session, node or "")) for session, node in workers)
+    places = [(each.name, each.cores) if each else ("", cores or 0) for each in found]
+    used = [(_mean_cores(part, [place == each for place in places]), each[1] or None) for each in dict.fromkeys(places)]
     known = [(mean, of) for mean, of in used if mean is not None]
     return max(known, key=lambda each: each[0] / (each[1] or math.inf), default=(None, cores))
 

@@ -128,6 +128,7 @@ class StopwatchEvidence(StopwatchFigures):
     """Everything that the verdict on timing quality depends on."""
 
     cores: int | None = None  # number of CPU cores of the machine of `agents_cpu`
+    nice: Sequence[str] = ()  # node workers that run with a nice value above 0
     stamps: Sequence[str] = field(default=())  # sources of timestamps: user, kernel
 
 
@@ -147,11 +148,12 @@ def judge(evidence: StopwatchEvidence) -> Stopwatch:
     It is `client-saturated` if even the median gap is not usable, or if the tap (the recording HTTP proxy) or the pool (the process
     that runs rollouts) took more than 0.9 of a core. The timings then describe the client on this machine, not the backend.
 
-    It is `warn` in four other cases:
+    It is `warn` in five other cases:
 
     - A percentile or an objective is not usable.
     - Calls spent more than 0.05 of their time in the client queue.
-    - Programs of agents took more than 0.9 of the machine.
+    - Programs of agents took more than 0.9 of a machine.
+    - A node worker runs with a nice value above 0.
     - The backend sent more than one event in twenty together with another one. Such events share a timestamp although the tap read them
       in time, so the gaps between them are 0.
     """
@@ -203,6 +205,8 @@ def _warned(evidence: StopwatchEvidence, unusable: Sequence[str]) -> Iterator[st
         yield "the backend sends several chunks at once, so the gaps between them are 0"
     if evidence.client_queue_share is not None and evidence.client_queue_share > OF_QUEUE:
         yield "calls waited on this machine before they were sent, which only the client queue includes; use a lower concurrency"
+    if evidence.nice:
+        yield f"other processes take precedence over {', '.join(evidence.nice)} (nice value above 0), which may delay its timestamps"
     if evidence.agents_cpu is not None and evidence.cores and evidence.agents_cpu > CORE * evidence.cores:
         yield "the agents' programs used all CPUs of their machine, which delayed rollouts; the times of LLM calls are correct"
 

@@ -339,7 +339,7 @@ class Rollout:
         if name in self.scores:
             return self.scores[name]
         if not self.evaluable:
-            raise NoScore(f"{self.key}: no score {name!r}, because the rollout ended as {self.status}: {self.reason}")
+            raise NoScore(f"{self.key}: no score {name!r}, because the rollout ended as {self.status}: {self.reason}", name)
         if name in self.score_errors:
             raise ScorerFailed(str(self.key), name, self.score_errors[name])
-        raise NoScore(f"{self.key}: no score {name!r}; this suite measures: {', '.join(sorted(self.scores)) or 'none'}")
+        raise NoScore(f"{self.key}: no score {name!r}; this suite measures: {', '.join(sorted(self.scores)) or 'none'}", name)

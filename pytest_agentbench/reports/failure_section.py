@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.metrics import registry, timeline
-from pytest_agentbench.records import Draft, Json, Rollout
+from pytest_agentbench.records import Draft, Json, Rollout, Scale
 from pytest_agentbench.records.rollout import Verification
 from pytest_agentbench.stats.quantiles import percentile
 
@@ -18,10 +18,10 @@ WIDTH = 400  # maximum characters of a message
 BRIEF = 200  # maximum characters of a reason that is shown in full elsewhere
 
 
-def properties(rollout: Rollout, scales: Mapping[str, str]) -> list[tuple[str, object]]:
+def properties(rollout: Rollout, scales: Mapping[str, Scale]) -> list[tuple[str, object]]:
     """Returns scores, timings and counts of a rollout as properties of a test case. Calls and tokens are those of all attempts.
 
-    Times are in milliseconds, except `rollout_s`. `scales` has the scale of each score as text.
+    Times are in milliseconds, except `rollout_s`. `scales` has the scale of each score.
     """
     pairs: list[tuple[str, object]] = [
         ("status", rollout.status),
@@ -29,7 +29,7 @@ def properties(rollout: Rollout, scales: Mapping[str, str]) -> list[tuple[str, o
         ("llm_calls", len(rollout.all_calls)),
     ]
     pairs += [(name, round(float(score), 6)) for name, score in rollout.scores.items()]
-    pairs += [(f"{name}_scale", scales[name]) for name in rollout.scores if name in scales]
+    pairs += [(f"{name}_scale", scales[name].text) for name in rollout.scores if name in scales]
     good = [call for call in rollout.all_calls if not call.error_kind]
     for metric in registry.objectives().values():
         values = [value / 1e6 for call in good for value in metric.values_of(call)]

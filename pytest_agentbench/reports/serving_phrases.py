@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pytest_agentbench.backends.telemetry.engine_stats import Gauge, GpuUse, ServingSummary
 from pytest_agentbench.metrics import registry
@@ -13,6 +13,7 @@ from pytest_agentbench.metrics.timeline import InFlight
 from pytest_agentbench.records import ERROR_KINDS
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.phrases import brackets, count, each_count, number, percent, seconds_text, short
+from pytest_agentbench.runs.nodes import NodeRecord
 from pytest_agentbench.stats.quantiles import HIGH, needed
 
 ENOUGH = 3  # samples taken during the calls; with fewer, no mean and no peak is shown
@@ -50,6 +51,12 @@ CACHED = "of the prompt tokens were cached"
 
 RECORDED = "not shown: the answers come from a recording, so they have the speed of its playback"
 
+CLOCKS = (
+    "Clock width: the clock of a node is compared with that of the session by the order of messages, and this is how far apart the bounds "
+    "are. Latencies do not depend on it, and rates hardly do. Lag: the longest delay of a timer. Nice: above 0, other processes take "
+    "precedence."
+)
+
 NEVER = "never"
 
 ADJUSTED = "TTFT, failed calls count as never"
@@ -74,6 +81,17 @@ def _failures(performance: PerformanceSummary, verb: str) -> str:
 def time_of(part: str, of_time: PartOfTime) -> str:
     """`64.9 % of the rollouts' time went to decoding`: the share of one part of the time."""
     return f"{percent(of_time.share)} of the rollouts' time went to {PARTS[part]}"
+
+
+def node_left(node: NodeRecord) -> str:
+    """`w3 on node-c: its tap died, 2 attempts were made again`: why a node worker left before the end of the session."""
+    again = f", {count(node.lost, 'attempt')} made again" if node.lost else ""
+    return f"{node.place}: {node.why_left}{again}"
+
+
+def uncertain_rates(parts: Sequence[str]) -> str:
+    """Returns the parts of the time over which rates are too uncertain, because the clocks of nodes are not known well enough."""
+    return f"uncertain over {' and '.join(parts)}, because the clocks of the nodes are known only to more than 1 % of that time"
 
 
 def timing_verdict(stopwatch: Stopwatch) -> str:

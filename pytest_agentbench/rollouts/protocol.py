@@ -46,6 +46,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from pytest_agentbench.backends.per_node import NodeBackend
 from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
@@ -366,6 +367,7 @@ class NodeTerms:
     budgets: Budgets  # time limits for parts of an LLM call
     taps: int  # number of tap processes of each node
     sandboxes: int | None  # maximum number of open sandboxes of each node; None: by its cores
+    backend: NodeBackend | None = None  # the backend of which each node boots a copy; None: all nodes call the same one
 
 
 @dataclass(frozen=True)

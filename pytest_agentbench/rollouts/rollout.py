@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from pytest_agentbench.llm.access import ModelAddresses, Tap
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import final_status
 from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, RolloutKey, split_calls
-from pytest_agentbench.rollouts.advice import error_text
+from pytest_agentbench.rollouts.advice import ENCODED_TWICE, encoded_twice, error_text
 from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, current_attempt
 from pytest_agentbench.rollouts.checks import uncalled_tools
 from pytest_agentbench.rollouts.scores import scored, scorer_of
@@ -104,6 +105,8 @@ def _names_its_file(suite: PoolSuite) -> Iterator[None]:
         raise ConfigError(f"{suite.folder / SUITE_FILE}: {error}") from error
 
 
+NOT_FOUND = 404  # HTTP status for a model that the server does not know
+
 AT_ONCE = UnlimitedSandboxes()
 
 
@@ -147,7 +150,9 @@ async def _run(
         try:
             status, reason, answer = await outcome(setup.agent, scenario, llm, tools, agents, setup.sizes)
             ended = time.monotonic_ns()
-            status, reason, calls = await _end_of_agent(status, reason, lines, None if agents is None else started + int(agents * 1e9))
+            status, reason, calls = await _end_of_agent(
+                status, reason, lines, None if agents is None else started + int(agents * 1e9), llm.model
+            )
             measured, others = split_calls(calls)
             rollout = Rollout(
                 *key,
@@ -189,6 +194,8 @@ async def _scored_as_seen(
     """
     own, seen = rollout.messages, await _seen_conversation(setup.agent, rollout, lines)
     read = dataclasses.replace(rollout, messages=seen or own)
+    if name := encoded_twice(read.messages):
+        logging.getLogger(__name__).warning(ENCODED_TWICE, name)
     read = await scored(read, scenario, setup.scorers, lambda: lines.role(JUDGE), budget, setup.sizes)
     return dataclasses.replace(read, messages=() if seen else own)
 
@@ -205,17 +212,27 @@ async def _seen_conversation(agent: Agent, rollout: Rollout, lines: ModelAddress
     return seen if answers >= own else ()
 
 
-async def _end_of_agent(status: str, reason: str, lines: ModelAddresses, time_up: int | None) -> tuple[str, str, Sequence[LLMCall]]:
+async def _end_of_agent(
+    status: str, reason: str, lines: ModelAddresses, time_up: int | None, model: str
+) -> tuple[str, str, Sequence[LLMCall]]:
     """Closes the addresses of an agent that has ended. Returns its final status and reason, and its calls.
 
     Failures that the tap has recorded take precedence over the agent's own `status` and `reason`. `time_up` is the time at which the
-    agent has to end in nanoseconds, time.monotonic_ns(), or None if there is no limit.
+    agent has to end in nanoseconds, time.monotonic_ns(), or None if there is no limit. `model` is the agent's model.
     """
     try:
-        calls = await lines.close_agent()
+        calls = [_with_model_named(call, model) for call in await lines.close_agent()]
     except InfraError as error:
         return error.status, str(error), ()
     return *final_status(status, reason, calls, time_up), calls
+
+
+def _with_model_named(call: LLMCall, model: str) -> LLMCall:
+    """Returns a call of the agent. If the server does not know the model that the agent asked for, the error says which one to ask for."""
+    if call.http_status != NOT_FOUND or not call.measured or call.role or call.model in ("", model):
+        return call
+    advice = f"the agent asked for the model {call.model!r}; send `model=llm.model`, which is {model!r}"
+    return dataclasses.replace(call, error=f"{call.error.rstrip('.')}; {advice}")
 
 
 async def outcome(

@@ -153,7 +153,8 @@ def _checked(value: Any, scorer: Scorer) -> Score:
     scale, place = scale_of(scorer), place_of(scorer)
     if not isinstance(value, int | float) and not hasattr(value, "__float__"):
         what = f"{beginning(repr(value), 80)} ({type(value).__name__})"
-        raise TypeError(f"the scorer returned {what}; return a number, or a Score with parts and an explanation{place}")
+        wanted = "a number, or a Score with parts and an explanation (from pytest_agentbench import Score)"
+        raise TypeError(f"the scorer returned {what}; return {wanted}{place}")
     try:
         result = value if isinstance(value, Score) else Score(value)
     except ValueError as error:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from pytest_agentbench.lib.messages import Messages
-from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.records import Endpoint, Json, RolloutKey, Scale
 from pytest_agentbench.suites.suite_info import SuiteInfo
 
 PoolAnswer_co = TypeVar("PoolAnswer_co", covariant=True)
@@ -38,7 +38,7 @@ class WorkerSuite:
 
     info: SuiteInfo
     sizes: Mapping[str, int]  # variant -> number of scenarios that it runs, from the first one on
-    scales: Mapping[str, str]  # score -> description of its scale
+    scales: Mapping[str, Scale]  # score -> its scale
     unsupported: Mapping[str, str]  # scenario -> why it cannot run
 
     @property
@@ -68,7 +68,8 @@ class WorkerInput:
     suites: Mapping[str, WorkerSuite] = field(default_factory=dict)  # folder -> suite
     unavailable: Mapping[str, UnavailableSuite] = field(default_factory=dict)  # folder -> suite
     limit: int | None = None  # scenarios of each suite and variant that run; None: all that are selected
-    gated: tuple[str, ...] = ()  # groups of rollouts whose gate, not their tests, checks thresholds
+    # group of rollouts -> the scores whose thresholds the gate checks instead of tests, because it compares them with a baseline
+    gated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pool: PoolAddress | None = None  # None: this session runs no rollouts
     inline: bool = False  # whether rollouts run in their tests
 

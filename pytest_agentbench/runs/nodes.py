@@ -6,17 +6,22 @@ The pool appends a line when something about a node worker changes. The last lin
 from __future__ import annotations
 
 import errno
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import fsum
 from pathlib import Path
 
 from pytest_agentbench.lib import codec, json_text, messages
 from pytest_agentbench.lib.checked_lines import opened, sealed
 from pytest_agentbench.metrics.stopwatch import CpuSample
+from pytest_agentbench.runs.node_options import LOCAL
 
 FILE = "nodes.jsonl"
+
+MAX_CONNECT_DIFFERENCE_MS = 1.0  # difference of connect times of nodes above which latencies depend on the node
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,16 @@ class NodeRecord:
         """Session and name, which identify a node worker within a run."""
         return self.session, self.name
 
+    @property
+    def machine(self) -> str:
+        """Name of its machine. Empty for the machine of the session, on which `local:N` starts node workers."""
+        return "" if self.node.startswith(f"{LOCAL}-") else self.node
+
+    @property
+    def place(self) -> str:
+        """`w3 on node-c`: the name of the node worker and of its machine."""
+        return f"{self.name} on {self.node}"
+
 
 @dataclass(frozen=True)
 class NodeCpu:
@@ -68,30 +83,39 @@ def local_time() -> str:
 
 
 class NodeLog:
-    """The open nodes.jsonl of a session. Each line reaches the operating system at once. Not thread-safe.
+    """The open nodes.jsonl of a session. Each line reaches the operating system at once. Safe to use from threads.
 
     If a line cannot be written, the user gets one warning and the session continues.
     """
 
-    def __init__(self, directory: Path, session: int, redact: Callable[[str], str], notify: Callable[[str], None]) -> None:
-        """Opens the file. Node workers of this session that are in it were connected to an earlier pool, so they have left.
-
-        `notify` shows a sentence to the user.
-        """
+    def __init__(self, directory: Path, redact: Callable[[str], str], notify: Callable[[str], None]) -> None:
+        """Opens the file. `notify` shows a sentence to the user."""
         self.path = directory / FILE
         self._redact, self._notify = redact, notify
         self._has_warned = False
-        known = read_nodes(directory)
+        self._lock = threading.RLock()
+        self._present: dict[str, NodeRecord] = {}  # node workers of the session that have not left
         self._file = self.path.open("ab", buffering=0)
         self._end = b"\n" if self.path.stat().st_size else b""  # ends a line that may be incomplete
-        for record in known:
-            if record.session == session and record.left_at is None:
+
+    def pool_died(self) -> None:
+        """Notes that the node workers have left, because the pool to which they were connected has died. They join the next one anew."""
+        with self._lock:
+            for record in [*self._present.values()]:
                 self.append(replace(record, left_at=local_time(), why_left="the pool died"))
 
     def append(self, entry: NodeEntry) -> None:
         """Writes the newest state of a node worker, or samples of its CPU use."""
         text = json_text.dumps_any({"entry": messages.header(entry)}).decode()
         line = sealed(self._redact(text).encode()) + b"\n"
+        with self._lock:
+            if isinstance(entry, NodeRecord):
+                self._present.pop(entry.name, None)
+                if entry.left_at is None:
+                    self._present[entry.name] = entry
+            self._write(line)
+
+    def _write(self, line: bytes) -> None:
         try:
             if self._file.write(self._end + line) != len(self._end + line):
                 raise OSError(errno.ENOSPC, "no space left")
@@ -120,6 +144,32 @@ def read_cpu(directory: Path) -> dict[tuple[int, str], dict[str, list[CpuSample]
             for process, samples in entry.cpu.items():
                 found[entry.session, entry.name][process] += samples
     return {key: dict(processes) for key, processes in found.items()}
+
+
+def clock_share(nodes: Iterable[NodeRecord], seconds: float) -> float:
+    """Returns how uncertain the clocks of nodes make a rate over so many seconds: the greatest `clock_width_ms`, as a share of that time.
+
+    If the time is that of several sessions, the greatest widths of the sessions are added.
+    """
+    widest: dict[int, float] = {}
+    for each in nodes:
+        widest[each.session] = max(widest.get(each.session, 0.0), each.clock_width_ms or 0.0)
+    return fsum(widest.values()) / 1e3 / seconds if seconds else 0.0
+
+
+def connect_times(nodes: Iterable[NodeRecord]) -> dict[str, float]:
+    """Returns the `place` of a node worker of each machine -> its connect time in milliseconds, if latencies depend on the machine.
+
+    That is so if the times differ by more than MAX_CONNECT_DIFFERENCE_MS. Otherwise returns an empty mapping. Of several node workers on
+    one machine the fastest counts, because they differ only by chance.
+    """
+    nearest: dict[str, tuple[float, str]] = {}
+    for each in nodes:
+        if each.connect_ms is not None:
+            own = each.connect_ms, each.place
+            nearest[each.machine] = min(own, nearest.get(each.machine, own))
+    known = {place: ms for ms, place in nearest.values()}
+    return known if known and max(known.values()) - min(known.values()) > MAX_CONNECT_DIFFERENCE_MS else {}
 
 
 def _entries(directory: Path) -> Iterator[NodeEntry]:

@@ -352,7 +352,13 @@ class GateResult:
     verdict: str  # verdict of all rules together: `PASS`, `FAIL` or `INCONCLUSIVE`
     decides: bool  # whether the gate influences the exit status: `--agentbench-verdict=gate`
     tests_below: int  # number of tests below a threshold that did not fail the session
-    compared: tuple[str, ...]  # suites whose scores were compared with a baseline, so the gate decides instead of thresholds
+    # suites with scores that were compared with a baseline, so that the gate decides instead of the thresholds of these scores
+    compared: tuple[str, ...]
     baselines: Mapping[str, BaselineRun]  # suite, or `suite-variant`, -> its baseline run
     rules: tuple[RuleResult, ...]  # verdicts of the rules: those of `suite.yaml`, the command line and thresholds, in this order
     unmeasured: tuple[str, ...]  # suites of which too many rollouts were lost or could not be measured
+
+    def decides_about(self, group: str, score: str) -> bool:
+        """Returns whether the gate compares a score of a suite with a baseline, and so decides in place of the threshold of a scenario."""
+        rules = (each for each in self.rules if each.suite == group and each.vs_baseline and each.kind == "score")
+        return group in self.compared and any(each.rule.split()[0] == f"{score}.mean" for each in rules)

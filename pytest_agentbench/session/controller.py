@@ -175,11 +175,16 @@ class Controller:
     @pytest.hookimpl(trylast=True)
     def pytest_agentbench_make_backend(self, name: str, changes: Sequence[tuple[str, Any]]) -> Backend:
         """Returns the backend of a backend.yaml or a URL. Called only if no other plugin returned a backend."""
+        from pytest_agentbench.backends.per_node import PER_NODE, OnNodes
         from pytest_agentbench.backends.spec import SessionTerms, load_backend
 
         settings = self.settings
         spec = load_backend(name, self.config.rootpath, changes)
-        return spec.make(SessionTerms(settings.keep_backend, settings.gpu_wait, self.concurrency, settings.budgets["connect"]))
+        terms = SessionTerms(settings.keep_backend, settings.gpu_wait, self.concurrency, settings.budgets["connect"])
+        backend = spec.make(terms)
+        if spec.placement != PER_NODE:
+            return backend
+        return OnNodes(backend, spec.model, name, changes, terms)
 
     def _open(self, setup: Setup) -> None:
         refuse_short_memory()
@@ -203,7 +208,7 @@ class Controller:
             suites={str(each.folder): worker_suite(each) for each in setup.discovered.compiled} if setup else {},
             unavailable={str(folder): suite for folder, suite in setup.discovered.unavailable.items()} if setup else {},
             limit=self.settings.limit,
-            gated=tuple(sorted(setup.gate.compared)) if setup and setup.gate else (),
+            gated={group: tuple(scores) for group, scores in setup.gate.compared.items()} if setup and setup.gate else {},
             pool=PoolAddress(services.port, services.token) if services else None,
             inline=self.settings.inline,
         )
@@ -247,7 +252,7 @@ class Controller:
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
         """Gives excused failures a letter and a word of their own in pytest's output.
 
-        They are failures in quarantined scenarios, and scores below a threshold if the gate compares the suite with a baseline.
+        They are failures in quarantined scenarios, and scores below a threshold that the gate compares with a baseline.
         """
         if hasattr(report, QUARANTINED):
             return "quarantined", "q", ("QUARANTINED", {"yellow": True})

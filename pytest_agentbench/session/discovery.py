@@ -72,7 +72,7 @@ def worker_suite(compiled: CompiledSuite) -> WorkerSuite:
             quarantined={each.scenario: str(each) for each in suite.quarantine},
         ),
         sizes={name: limit for name, limit in suite.sizes.items() if name in compiled.variants},
-        scales={score: scale.text for score, scale in suite.every_scale.items()},
+        scales=suite.every_scale,
         unsupported=suite.unsupported,
     )
 

@@ -29,9 +29,9 @@ from pytest_agentbench.gate.exit_status import (
     verdict,
     with_shutdown_errors,
 )
-from pytest_agentbench.gate.rules import scenario_thresholds
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.redact import scrub
+from pytest_agentbench.records.judgement import scenario_thresholds
 from pytest_agentbench.reports import PAGE, REPORTS, ci, junit, load_report, page
 from pytest_agentbench.reports.ci import commands
 from pytest_agentbench.reports.page.data import PackedRollouts

@@ -12,6 +12,7 @@ import pytest
 from pytest_agentbench.errors import InfraError, MissingError
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts.worker_protocol import GetBackend, GetScenario, PoolAnswer_co, PoolQuestion, UnavailableSuite
+from pytest_agentbench.session.threshold_tests import NotedThresholds
 from pytest_agentbench.session.worker import Worker, refuse
 from pytest_agentbench.suites.suite_info import SuiteInfo
 
@@ -47,7 +48,7 @@ def scenario(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Scenar
 
 def thresholds(request: pytest.FixtureRequest) -> dict[str, float]:
     """The thresholds in force, by score. --agentbench-threshold overrides the backend's thresholds, which override those of suite.yaml."""
-    return dict(_suite(request).thresholds)
+    return NotedThresholds(_suite(request).thresholds)
 
 
 def suite(request: pytest.FixtureRequest) -> SuiteInfo:

@@ -39,13 +39,17 @@ class Gate:
     insists: bool = False  # whether the gate comes from this session's options, so that it must give a verdict
 
     @property
-    def compared(self) -> set[str]:
-        """Groups (suite or `suite-variant`) whose scores are compared with a baseline. Their tests do not fail below a threshold.
+    def compared(self) -> dict[str, list[str]]:
+        """Group (suite or `suite-variant`) -> its scores that are compared with a baseline. Their thresholds fail no test.
 
         Empty if the verdict does not affect the exit status (`decides`).
         """
-        groups = {each.group for each in self.rules if each.rule.versus and each.rule.kind == "score"}
-        return {group for group in groups if group in self.baselines and group in self.baselines[group].groups} if self.decides else set()
+        scores: dict[str, list[str]] = {}
+        for each in self.rules if self.decides else ():
+            base = self.baselines.get(each.group)
+            if each.rule.versus and each.rule.kind == "score" and base and each.group in base.groups:
+                scores.setdefault(each.group, []).append(each.rule.metric)
+        return scores
 
     def judge(self, run: Run, trials: Sequence[Trial], tests_below: int) -> GateResult | None:
         """Returns the result of the gate for a run, or None if no suite with rules ran and no option requests a verdict (`insists`).

@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.backends.backend import Backend
+from pytest_agentbench.backends.per_node import OnNodes
 from pytest_agentbench.lib.process import child_environment, ended_within
 from pytest_agentbench.lib.tls import fingerprint_of, server_context
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.nodes.endpoints import is_local_address, loopback_problem
+from pytest_agentbench.rollouts.nodes.suite_files import check
 from pytest_agentbench.rollouts.protocol import NodeTerms
 from pytest_agentbench.runs.node_options import LOCAL, node_place
 from pytest_agentbench.runs.nodes import NodeLog
@@ -33,9 +36,21 @@ class SessionNodes:
     """The socket for node workers, its token, and the node workers that the session itself starts on this machine (`local:N`)."""
 
     def __init__(
-        self, settings: Settings, suites: Mapping[str, PoolSuite], directory: Path, concurrency: int, budgets: Budgets, log: NodeLog
+        self,
+        settings: Settings,
+        suites: Mapping[str, PoolSuite],
+        directory: Path,
+        concurrency: int,
+        budgets: Budgets,
+        log: NodeLog,
+        backend: Backend,
     ) -> None:
-        """Opens the socket and writes the token's file. Raises pytest.UsageError if address or certificate cannot be used."""
+        """Opens the socket and writes the token's file.
+
+        Raises pytest.UsageError if the address cannot be used, and ConfigError if the certificate cannot be used, or if the suites have
+        files that cannot be sent to node workers.
+        """
+        check(suites)
         if settings.node_socket["tls"] is not None:
             server_context(*settings.node_socket["tls"])  # Raises an error here instead of in the pool.
         host, port = settings.node_socket["listen"] or ("127.0.0.1", 0)
@@ -64,6 +79,7 @@ class SessionNodes:
             budgets=budgets,
             taps=settings.taps,
             sandboxes=settings.sandboxes,
+            backend=backend.node_backend if isinstance(backend, OnNodes) else None,
         )
 
     @property

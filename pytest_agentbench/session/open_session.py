@@ -131,9 +131,9 @@ def open_session(setup: Setup) -> OpenSession:
     budgets = _budgets(setup.settings)
     nodes = None
     if setup.settings.uses_nodes:
-        node_log = NodeLog(run.directory, number, hooks.redacted, notices.put)
+        node_log = NodeLog(run.directory, hooks.redacted, notices.put)
         try:
-            nodes = SessionNodes(setup.settings, pool_settings.suites, run.directory, setup.concurrency, budgets, node_log)
+            nodes = SessionNodes(setup.settings, pool_settings.suites, run.directory, setup.concurrency, budgets, node_log, setup.backend)
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error
     services = Services(

@@ -176,6 +176,8 @@ class Services:
 
     def on_pool_died(self) -> None:
         """Called by `SessionParts` when the pool has died, so no rollout runs. Ends the measurement of the current block of rollouts."""
+        if self.nodes is not None:
+            self.nodes.log.pool_died()
         if self.arm_switcher is not None:
             with self._switching:
                 self.arm_switcher.close()

@@ -261,11 +261,13 @@ def _left_out(config: pytest.Config, names: Collection[str]) -> set[str]:
 
 def make_setup(config: pytest.Config, settings: Settings, concurrency: int, discovered: DiscoveredSuites, started_at: datetime) -> Setup:
     """Returns the setup: chooses backend and gate, and checks suites against the backend. Raises pytest.UsageError for invalid options."""
+    from pytest_agentbench.backends.per_node import refuse_placement
     from pytest_agentbench.session.gate import make_gate
     from pytest_agentbench.session.roles import playable_suites
 
     try:
         backend = make_backend(config, settings)
+        refuse_placement(backend, settings.ab, settings.cache, uses_nodes=settings.uses_nodes)
         left_out = _left_out(config, discovered.names)
         compiled = [
             dataclasses.replace(

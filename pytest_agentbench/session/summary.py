@@ -141,7 +141,9 @@ def compare_arms(run: Run, journal: JournalContents, suites: Mapping[str, SuiteI
     """Returns the paired comparison of an A/B session."""
     settings, blocks = run.settings, run.cache.blocks if run.cache else ()
     part = journal.read.frame.scenarios(Terms(objectives_of(settings.slo)))
-    return ab.compare_arms(settings.ab, suites, journal.trials, part, facts, blocks, run.stopwatch, with_each_other=settings.ab_pairs)
+    return ab.compare_arms(
+        *(settings.ab, suites, journal.trials, part, facts, blocks, run.stopwatch), with_each_other=settings.ab_pairs, nodes=run.nodes
+    )
 
 
 FRAME = "pytest_agentbench.metrics.frame_reader"
@@ -232,7 +234,7 @@ def nodes_of(directory: Path, part: Slice) -> tuple[NodeRecord, ...]:
 def _stopwatch(part: Slice, own: CpuShares, nodes: Sequence[NodeRecord], session: int) -> Stopwatch:
     """Returns the timing quality of a session. `own` is the CPU use of tap and pool of the session's machine."""
     of_nodes = [CpuShares(each.tap_cpu, each.runner_cpu) for each in nodes if each.session == session]
-    machines = {each.key: Machine(each.node, each.cores) for each in nodes}
+    machines = {each.key: Machine(each.machine, each.cores, each.niceness) for each in nodes}
     return stopwatch_of(part, greatest_shares([own, *of_nodes]), os.cpu_count(), machines)
 
 

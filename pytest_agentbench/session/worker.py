@@ -17,7 +17,7 @@ import pytest
 from pytest_agentbench.errors import InfraError, MissingError, ScorerFailed
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.foreign import Sizes, one_line
-from pytest_agentbench.records import Rollout, RolloutKey, Score
+from pytest_agentbench.records import Rollout, RolloutKey, Scale, Score
 from pytest_agentbench.reports.failure_section import brief, properties, rollout_section
 from pytest_agentbench.rollouts.worker_protocol import (
     GetRollout,
@@ -32,6 +32,7 @@ from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.session.discovery import first_scenarios
 from pytest_agentbench.session.pool_connection import PoolConnection, PoolLost
 from pytest_agentbench.session.pytest_reports import APPLIED, BELOW, IN_QUARANTINE, OVER, QUARANTINED, UNMEASURED
+from pytest_agentbench.session.threshold_tests import is_left_to_gate
 from pytest_agentbench.suites.suite import is_task_directory
 
 if TYPE_CHECKING:
@@ -288,8 +289,8 @@ class Worker:
         opened = None if isinstance(self._source, WorkerInput) else self._source.opened
         return opened.services.failure if opened else ""
 
-    def _scales(self, rollout: Rollout) -> Mapping[str, str]:
-        """Returns, for each score of a rollout, a text with the range, unit and direction of its values."""
+    def _scales(self, rollout: Rollout) -> Mapping[str, Scale]:
+        """Returns the scale of each score of a rollout."""
         return next((each.scales for each in self.input.suites.values() if each.name == rollout.suite), {})
 
     @pytest.hookimpl(wrapper=True)
@@ -321,15 +322,20 @@ class Worker:
     def _judge(self, item: pytest.Item, report: PytestReport, error: BaseException | None, quarantined: str) -> None:
         """Marks the report of a test that compared a score with a threshold.
 
-        A failure is excused if the scenario is in quarantine, or if the gate compares its suite with a baseline.
+        A failure is excused if the scenario is in quarantine, or if the gate compares the score with a baseline.
         """
         if not quarantined:
             setattr(report, APPLIED, rollout_key(item).group)
         if isinstance(error, AssertionError):
             if quarantined:
                 excuse(report, QUARANTINED, quarantined, error)
-            elif rollout_key(item).group in self.input.gated:
+            elif self._is_left_to_gate(item, error):
                 excuse(report, BELOW, "below its threshold, the gate decides", error)
+
+    def _is_left_to_gate(self, item: pytest.Item, error: AssertionError) -> bool:
+        """Returns whether a failed test is about scores that the gate compares with a baseline."""
+        rollout, compared = item.stash.get(ROLLOUT, None), self.input.gated.get(rollout_key(item).group, ())
+        return rollout is not None and is_left_to_gate(item, error, rollout, self._scales(rollout), compared)
 
     def _quarantined(self, item: pytest.Item) -> str:
         """Returns owner, reason and last day of the quarantine of the scenario whose rollout a test reads, or an empty text without one."""

@@ -43,7 +43,30 @@ AGENTS = {
         "import json" + LOOP.replace("call.arguments", "json.loads(call.arguments)"),
         "tools.call takes the arguments as the JSON text of the model, not as a dict (agent.py:10)",
     ),
-    "turn_left_out": (LOOP.replace(", turn)", ")"), "missing 1 required positional argument: 'turn' (agent.py:10)"),
+    "turn_left_out": (
+        LOOP.replace(", turn)", ")"),
+        (
+            "missing 1 required positional argument: 'turn'; it is the number of the model's answer that asks for the call, from 1, "
+            "as in `for turn in range(1, 7)` (agent.py:10)"
+        ),
+    ),
+    "tools_of_the_scenario": (
+        LOOP.replace("tools.schemas", "scenario.tools")
+        .replace("llm, tools", "llm, client, tools")
+        .replace("llm.chat(messages, ", "client.chat.completions.create(model=llm.model, messages=messages, tools="),
+        (
+            "TypeError: Object of type Tool is not JSON serializable; send `tools.schemas`, which has the tools of the scenario as a "
+            "request needs them (agent.py:5)"
+        ),
+    ),
+    "dict_as_object": (
+        "async def run(scenario):\n    return scenario.expected[0].tool\n",
+        "no attribute 'tool'; it has keys instead of attributes, as in x['tool']: 'tool', 'parameters', 'goal' (agent.py:2)",
+    ),
+    "not_imported": (
+        "def run():\n    return Answer('a lamp')\n",
+        "name 'Answer' is not defined; write `from pytest_agentbench import Answer` at the top of the file (agent.py:2)",
+    ),
     "returns_dict": (
         "\n\nasync def run(scenario):\n    return {'answer': 'a lamp'}\n",
         "the agent returned \"{'answer': 'a lamp'}\" (dict), not an Answer, a text or None (agent.py:3)",
@@ -71,9 +94,11 @@ AGENTS = {
     "key_not_set": ("import os\n\ndef run():\n    return os.environ['SHOP_KEY']\n", "KeyError: 'SHOP_KEY' (agent.py:4)"),
 }
 
+NUMBER_OR_SCORE = "a number, or a Score with parts and an explanation (from pytest_agentbench import Score)"
+
 #: Maps a mistake to the body of the scorer and the error of its score.
 SCORERS = {
-    "returns_none": ("rollout.answer", "the scorer returned None (NoneType); return a number, or a Score with parts and an explanation"),
+    "returns_none": ("rollout.answer", f"the scorer returned None (NoneType); return {NUMBER_OR_SCORE} (scorers.py:1)"),
     "returns_word": ("return 'good'", "the scorer returned 'good' (str); return a number, or a Score"),
     "returns_pair": ("return 0.5, 'half of it'", "the scorer returned (0.5, 'half of it') (tuple); return a number, or a Score"),
     "returns_dict": ("return {'score': 1.0}", "the scorer returned {'score': 1.0} (dict); return a number, or a Score"),
@@ -268,6 +293,28 @@ def test_mistakes_in_a_backend(project: Project, mistake: str, monkeypatch: pyte
 
 
 @pytest.mark.slow
+def test_a_result_that_is_encoded_twice(project: Project) -> None:
+    """A result of `tools.call` to which an agent applies json.dumps is a warning in the log of its rollout, with `llm.chat` and without."""
+    encoded = "import json" + LOOP.replace('"content": result', '"content": json.dumps(result)')
+    client = encoded.replace("llm, tools", "llm, client, tools").replace(
+        "reply = await llm.chat(messages, tools.schemas)",
+        "reply = (await client.chat.completions.create(model=llm.model, messages=messages, tools=tools.schemas)).choices[0]",
+    )
+    client = client.replace("reply.message)", "reply.message.model_dump(exclude_none=True))").replace("reply.text", "reply.message.content")
+    client = client.replace("reply.tool_calls", "reply.message.tool_calls").replace(
+        "call.name, call.arg", "call.function.name, call.function.arg"
+    )
+    for name, code in {"encoded": encoded, "client": client, "right": LOOP}.items():
+        project.suite(name, scenarios=1, agent={"kind": "./agent.py:run"})
+        project.write(f"scenarios/{name}/agent.py", code)
+
+    project.run("scenarios").assert_outcomes(passed=3)
+
+    warning = 'json.dumps was applied to it, so the model got "{'
+    assert {"encoded": True, "client": True, "right": False} == {each.suite: warning in each.log for each in project.rollouts}
+
+
+@pytest.mark.slow
 def test_a_wrong_model_name(project: Project) -> None:
     """A model that the backend does not serve is named with those that it serves, in the backend's YAML and in the agent's request."""
     project.suite("asked", scenarios=1, agent={"kind": "./agent.py:run"})
@@ -285,5 +332,8 @@ def test_a_wrong_model_name(project: Project) -> None:
 
     assert "does not serve 'lamp-70b'; it lists: lamp-7b" in listed
     (rollout,) = project.rollouts
-    assert "The model 'gpt-4o' does not exist; this server has 'embedded-script'" in rollout.reason
+    assert (
+        "The model 'gpt-4o' does not exist; this server has 'embedded-script'; the agent asked for the model 'gpt-4o'; " in rollout.reason
+    )
+    assert "send `model=llm.model`, which is 'embedded-script'; the agent then ended with" in rollout.reason
     assert "(agent.py:2)" in rollout.reason

@@ -71,6 +71,50 @@ def test_the_gate_decides(gated: Project, way: tuple[str, ...]) -> None:
         assert [("shop", "tsq.mean >= -0.5 vs baseline", "PASS", -0.1)] == rules(report)
 
 
+#: A scorer of the suite, and tests of both scores, each alone and together.
+POLITE = """
+from pytest_agentbench import scorer
+
+
+@scorer(range=(0, 1))
+def polite(scenario, rollout):
+    return float("found" in rollout.answer)
+"""
+BOTH_SCORES = """
+def test_tools(rollout, thresholds):
+    assert rollout.score("tsq") >= thresholds["tsq"]
+
+
+def test_polite(rollout, thresholds):
+    assert rollout.score("polite") >= thresholds["polite"]
+
+
+def test_both(rollout, thresholds):
+    assert rollout.score("tsq") >= thresholds["tsq"]
+    assert rollout.score("polite") >= thresholds["polite"]
+"""
+
+
+@WAYS
+def test_a_comparison_replaces_only_its_own_threshold(project: Project, way: tuple[str, ...]) -> None:
+    """A rule about one score leaves the thresholds of other scores to their tests: in the exit status, JUnit and the comment."""
+    project.suite(test=BOTH_SCORES, scorers=["tsq", "./scorers.py:polite"], thresholds={"tsq": 0.5, "polite": 1})
+    project.write("scenarios/shop/scorers.py", POLITE)
+    project.good_run("before")
+    project.backend([*TWO_WRONG[:1], FIND_THEN_ANSWER[0], {"text": "Well."}])  # shop-1: wrong tool; every answer is impolite
+
+    rule = "--agentbench-gate=tsq.mean >= -1 vs baseline"
+    result = project.run(*way, "scenarios/shop", "--agentbench-baseline=before", rule, "--junitxml=junit.xml")
+
+    assert 1 == result.ret
+    assert "FAIL" == project.run_json["verdict"]
+    assert ("PASS", 1) == (gate(project)["verdict"], gate(project)["tests_below"])  # only test_tools[shop-1]
+    result.stdout.fnmatch_lines(["*== 6 failed, 2 passed, 1 below in *"])
+    tests = ET.parse(project.root / "junit.xml").getroot().find("testsuite")
+    assert tests is not None
+    assert ("6", "1") == (tests.get("failures"), tests.get("skipped"))
+
+
 def test_a_regression(gated: Project) -> None:
     """If every scenario got worse, the exit status is 1, although no test counts as failed.
 

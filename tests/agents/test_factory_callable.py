@@ -63,6 +63,19 @@ def named(**options): ...
 def first(scenario, /): ...
 """
 
+INIT = """
+class Shopkeeper:
+    def __init__(self, shop="corner", temperature: float = 0.0, *, max_turns: int = 6, plan: "str | None" = None, **rest):
+        self.temperature, self.max_turns = temperature, max_turns
+
+    async def run(self, scenario, llm, tools):
+        return str(self.temperature)
+
+class Demanding(Shopkeeper):
+    def __init__(self, max_turns: int):
+        pass
+"""
+
 GENERAL = ", ".join((*SAMPLING, UPGRADE))
 KNOWN = "known: scenario, tools, llm, client; write options of the agent after a `*`, so that they are keyword-only"
 
@@ -71,6 +84,7 @@ KNOWN = "known: scenario, tools, llm, client; write options of the agent after a
 def folder(forgotten_modules: Path) -> Path:
     """A suite's folder with its own code."""
     (forgotten_modules / "code.py").write_text(CODE)
+    (forgotten_modules / "init.py").write_text(INIT)
     return forgotten_modules
 
 
@@ -152,6 +166,48 @@ def test_wrong_parameters_and_options(folder: Path, settings: Json, sentence: st
         make_agent(settings, folder)
 
     assert sentence == re.sub(r" \(code\.py:\d+\)$", "", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "sentence"),
+    [
+        ("Shopkeeper", {"max_turns": 3}, "'./init.py:Shopkeeper' does not declare the option 'max_turns'; {}max_turns: int = 6{}"),
+        ("Shopkeeper", {"shop": "x"}, "'./init.py:Shopkeeper' does not declare the option 'shop'; {}shop: str = 'corner'{}"),
+        ("Shopkeeper", {"plan": "x"}, "'./init.py:Shopkeeper' does not declare the option 'plan'; {}plan: str | None = None{}"),
+        (
+            "Shopkeeper",
+            {"temperature": 0.7},
+            (
+                "'./init.py:Shopkeeper' never gets 'temperature' of suite.yaml, because its __init__ is not read; "
+                "leave the parameter out and send `**llm.sampling` with each request, or {}temperature: float = 0.0{}"
+            ),
+        ),
+        (
+            "Demanding",
+            {},
+            (
+                "'./init.py:Demanding' cannot be made from its settings: Demanding.__init__() missing 1 required positional argument: "
+                "'max_turns'; {}max_turns: int{}"
+            ),
+        ),
+    ],
+)
+def test_options_in_an_init(folder: Path, name: str, settings: Json, sentence: str) -> None:
+    """A setting that only the `__init__` of a class names is an error with the line that declares it, also if it is a sampling parameter,
+    because the class would keep its default while the record had the value of suite.yaml.
+    """
+    with pytest.raises(ConfigError) as caught:
+        make_agent({"kind": f"./init.py:{name}", **settings}, folder)
+
+    declared = f"declare it as a field of a dataclass: `@dataclass` above `class {name}`, and `", "` instead of the __init__ (init.py:N)"
+    assert f"agent: {sentence.format(*declared)}" == re.sub(r":\d+\)$", ":N)", str(caught.value))
+
+
+async def test_an_init_without_settings(folder: Path) -> None:
+    """A class with an `__init__` works as long as suite.yaml sets none of its parameters."""
+    agent = make_agent({"kind": "./init.py:Shopkeeper", "top_p": 0.5}, folder)
+
+    assert "0.0" == await agent.run(SCENARIO, LLM("", ""), Toolbox(()))  # type: ignore[comparison-overlap]  # the answer is a text
 
 
 def test_import_paths_are_code_of_the_suite(tmp_path: Path) -> None:

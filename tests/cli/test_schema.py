@@ -83,7 +83,7 @@ def test_enough_is_validated() -> None:
 
     assert {"embedded", "url", "stack"} <= {each.get("kind", "stack") for each in backends}
     assert {f"backends/{name}.yaml" for name in own_backends(ROOT)} <= CASES.keys()
-    assert 4 == len([where for where in CASES if where.startswith("scenarios/")])
+    assert 5 == len([where for where in CASES if where.startswith("scenarios/")])
     assert 30 < len([where for where in CASES if where.startswith("docs/")])
 
 
@@ -101,7 +101,7 @@ def test_yamls_of_this_project_are_valid(name: str) -> None:
     assert [] == faults
 
 
-@pytest.mark.parametrize("suite", ["banking", "bfcl", "hle", "openthoughts"])
+@pytest.mark.parametrize("suite", ["banking", "bfcl", "hle", "openthoughts", "own"])
 def test_suites_of_init_are_valid(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The suite.yaml of `agentbench init` names the schema in its first line. The schema is in the same folder, and the suite is valid."""
     monkeypatch.chdir(tmp_path)

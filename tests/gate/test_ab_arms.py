@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score
 from pytest_agentbench.rollouts.pool.blocks import order
+from pytest_agentbench.runs.nodes import NodeRecord
 from pytest_agentbench.runs.results import ArmFacts, ArmsCompared, MetricCompared
 from pytest_agentbench.suites.arms import parse_arms
 from tests.frames import scenarios_of
@@ -61,6 +63,16 @@ def compared(
 
 def of_metric(ab: ArmsCompared, metric: str) -> dict[str, MetricCompared]:
     return {each.new_arm: each for each in ab.comparisons if each.metric == metric}
+
+
+def test_nodes_at_different_distances() -> None:
+    """A comparison of arms warns if nodes differ in the time that connecting to the backend takes."""
+    node = NodeRecord(1, "w1", "a", 4, 8, 0, "3.11", "now", connect_ms=0.2)
+    nodes = [node, replace(node, name="w2", node="b", connect_ms=1.3), replace(node, name="w3", node="c")]
+
+    assert () == compared({}, {}, nodes=[node, replace(nodes[1], connect_ms=1.2)]).warnings
+    (warning,) = compared({}, {}, nodes=nodes).warnings
+    assert "connecting takes 0.2 ms from w1 on a, 0.2 ms from w3 on c, 1.3 ms from w2 on b" in warning
 
 
 def test_each_arm_is_compared_with_the_first() -> None:

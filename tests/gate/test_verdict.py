@@ -294,6 +294,46 @@ def test_notes_about_other_changes() -> None:
     assert "PASS" == timed.decision.verdict
 
 
+@pytest.mark.parametrize("text", ["rollouts_per_hour >= 1", "rollouts_per_hour >= 9999"])
+def test_rates_need_clocks_of_nodes(text: str) -> None:
+    """A rule on a rate is inconclusive if the clocks of nodes are known to no better than 1 % of its time. Latencies are not affected."""
+    good, bad = evidence(suite(), clock_share=0.01), evidence(suite(), clock_share=0.0101)
+
+    assert "INCONCLUSIVE" != verdict(text, good)
+    assert (
+        "the clocks of the nodes of now are known only to 1 % of the time over which rates are taken, and 1 % is needed; run more rollouts"
+        == (judged(text, bad).decision.reason)
+    )
+    assert ("INCONCLUSIVE", "PASS", "PASS") == (
+        verdict(text, bad),
+        verdict("ttft.p50 <= 9s", bad),
+        verdict("seconds_per_rollout <= 9", evidence(suite(), clock_share=0.5, efficiency={"shop": {"seconds_per_rollout": 1.0}})),
+    )
+
+
+def test_clocks_of_the_nodes_of_a_baseline() -> None:
+    """A comparison of rates needs the clocks of both runs."""
+    rule, base = "rollouts_per_hour >= -10% vs baseline", evidence(suite(), run="then", clock_share=0.05)
+
+    assert "the clocks of the nodes of then are known only to 5 %" in judged(rule, evidence(suite()), base).decision.reason
+    assert "PASS" == verdict("rollouts_per_hour >= 1", evidence(suite()), base)
+
+
+def test_nodes_at_different_distances_are_named() -> None:
+    """A verdict on latencies names nodes whose times to connect to the backend differ. It stays the same. Other rules do not name them."""
+    run = evidence(suite(), connect_ms={"w1 on a": 50.2, "w2 on b": 0.25})
+    sentence = (
+        "nodes are at different distances from the backend, which is a part of latencies: "
+        "connecting takes 0.25 ms from w2 on b, 50.2 ms from w1 on a"
+    )
+
+    found = judged("ttft.p50 <= 9s", run)
+
+    assert ("PASS", (sentence,)) == (found.decision.verdict, found.notes)
+    assert (sentence,) == judged("ttft.p50 <= +10% vs baseline", evidence(suite()), run).notes
+    assert () == judged("tsq.mean >= 0.5", run).notes
+
+
 def test_hits_do_not_make_up_for_throughput() -> None:
     """A rule on the rate fails although the prefix cache hits rose. A router that pauses programs may have twenty times the hits."""
     run = evidence(suite(), rates={"prefix_cache_hit_ratio": 0.65, "rollouts_per_hour": 300.0})

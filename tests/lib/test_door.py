@@ -191,6 +191,22 @@ async def test_a_flood_of_handshakes(tls: dict[str, Any], trusted: dict[str, Any
 
 
 @needs_openssl
+async def test_connections_that_wait(tls: dict[str, Any], trusted: dict[str, Any]) -> None:
+    """Connections that wait when the server begins to accept are bounded, too, and nothing is left of those that are closed."""
+    before = open_files()
+    async with door(patience=60, most=8, **tls) as served:
+        strangers = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(64)]
+        for each in strangers:
+            each.setblocking(False)
+        await closed(strangers, 64 - 8)
+
+        assert b"welcome" == await served.answer(**trusted)
+    for each in strangers:
+        each.close()
+    await until_open(before)
+
+
+@needs_openssl
 async def test_a_silent_handshake(tls: dict[str, Any]) -> None:
     """A connection that does not begin its handshake is closed when its time is over."""
     async with door(patience=0.1, **tls) as served:

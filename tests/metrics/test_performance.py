@@ -310,6 +310,18 @@ def test_the_stopwatch_takes_the_machine_whose_cores_programs_used_most() -> Non
     assert 3.8 == stopwatch_of(scenarios_of(rollouts[0], rollouts[3]), CpuShares(), 2, {**machines, (2, "w1"): Machine("c", 4)}).agents_cpu
 
 
+def test_a_node_with_a_nice_value() -> None:
+    """The timing quality warns of node workers that run with a nice value above 0."""
+    machines = {(1, "w1"): Machine("a", 8), (1, "w2"): Machine("b", 8, 10), (1, "w3"): Machine("c", 8, -5)}
+
+    found = stopwatch_of(scenarios_of(rollout("a", calls=(call(0, 10, end=20),))), CpuShares(), 4, machines)
+
+    assert ("warn", ["other processes take precedence over w2 on b (nice value above 0), which may delay its timestamps"]) == (
+        found.verdict,
+        [*found.reasons],
+    )
+
+
 def test_the_busiest_process_of_all_machines_counts() -> None:
     """A tap of a node that is saturated makes the timings unusable, even if the session's own tap is idle. A runner counts as a pool."""
     part = scenarios_of(rollout("a", calls=(call(0, 10, end=2000),)))

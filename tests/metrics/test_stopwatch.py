@@ -56,6 +56,11 @@ def late(names: str) -> str:
             "warn",
             "the agents' programs used all CPUs of their machine, which delayed rollouts; the times of LLM calls are correct",
         ),
+        (
+            {"nice": ("w3 on node-c",)},
+            "warn",
+            "other processes take precedence over w3 on node-c (nice value above 0), which may delay its timestamps",
+        ),
         ({"pool_cpu": 1.3}, "client-saturated", "the pool (the agents) does not get enough CPU time; use a lower concurrency"),
     ],
 )

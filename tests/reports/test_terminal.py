@@ -22,7 +22,7 @@ from pytest_agentbench.reports.document import (
     Table,
     heads,
 )
-from pytest_agentbench.reports.terminal import INDENT, headline_lines, lines, rollout_lines, write_run
+from pytest_agentbench.reports.terminal import INDENT, MOST, headline_lines, lines, rollout_lines, write_run
 from tests.paper import Paper
 
 FIRST = Level.FIRST_PAGE
@@ -218,3 +218,31 @@ def test_rollouts() -> None:
     assert line == next(rollout_lines(made, with_tools=True))
     assert ["expected", "find,", "order;", "actual", "find"] == [*rollout_lines(made, with_tools=True)][1].split()
     assert ["shop[b]", "infra_error", "no", "GPU", "0.00", "s"] == next(rollout_lines(lost, with_tools=False)).split()
+
+
+def first_page(*blocks: AnyBlock) -> list[str]:
+    """Returns the lines of a first page with a verdict, some blocks and a command."""
+    command = fact("open", Code("reports/x/report.html", "command"), Level.HEADLINE)
+    report = document(*blocks, command, headline=fact("verdict", "FAIL", level=Level.HEADLINE))
+    return [line.text for line in lines(report, FIRST, 60)]
+
+
+def test_the_first_page_has_at_most_twelve_lines() -> None:
+    """If there are more, the blocks that can be spared are left out, the last ones first. The verdict and what to open stay."""
+    suites = [fact(f"suite {number}", "10 rollouts", spare=2) for number in range(8)]
+    scores = [fact(f"score {number}", "0.5", spare=4) for number in range(4)]
+    shown = first_page(*scores, *suites, fact("timings", "unreliable"))
+
+    assert MOST == len(shown) == 12
+    assert ["verdict", "score 0", *(f"suite {number}" for number in range(8)), "timings", "open"] == [line[:11].rstrip() for line in shown]
+
+
+def test_a_long_log_on_the_first_page() -> None:
+    """Of a log, the last lines are shown. A fact without a label stays with the one that it continues."""
+    log = Listing("\n".join(f"line {number}" for number in range(50)), level=FIRST, spare=1)
+    shown = first_page(fact("backend", "is gone"), log, fact("worst", "a", spare=3), fact("rule", "FAIL"), fact("", "a reason"))
+
+    assert MOST == len(shown)
+    assert [f"line {number}" for number in range(43, 50)] == [line.strip() for line in shown if "line " in line]
+    assert ["FAIL", "a reason"] == [line[11:].strip() for line in shown[-3:-1]]
+    assert [] == [line for line in shown if line.startswith("worst")]

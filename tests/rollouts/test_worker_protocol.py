@@ -13,7 +13,7 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.messages import OtherVersion, Refused, header
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import ModelFacts
-from pytest_agentbench.records import Access, Endpoint, Json, KeptCall, LLMCall, RolloutKey
+from pytest_agentbench.records import SHARE, Access, Endpoint, Json, KeptCall, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.inline_protocol import (
     FoundConversation,
     LendAddress,
@@ -101,9 +101,9 @@ def test_every_question_is_known() -> None:
 def test_worker_input() -> None:
     """A worker gets the controller's data unchanged, also for suites that do not run and sessions without a pool."""
     info = SuiteInfo("shop", "A shop.", ("s-0", "s-1"), ("default",), 2, {"tsq": 0.5, "tsq.mean": 1}, ("tsq",), "hand", {"s-1": "flaky"})
-    suite = WorkerSuite(info, sizes={"hot": 3}, scales={"tsq": "higher is better"}, unsupported={"s-0": "a GPU"})
+    suite = WorkerSuite(info, sizes={"hot": 3}, scales={"tsq": SHARE}, unsupported={"s-0": "a GPU"})
     missing = UnavailableSuite("bank", marks=False, reason="the data set is not here", skip=True)
-    whole = WorkerInput({"/a/shop": suite}, {"/a/bank": missing}, 3, ("shop",), PoolAddress(4711, "secret"), inline=True)
+    whole = WorkerInput({"/a/shop": suite}, {"/a/bank": missing}, 3, {"shop": ("tsq",)}, PoolAddress(4711, "secret"), inline=True)
 
     for sent in (whole, WorkerInput()):
         assert sent == codec.received(WorkerInput, json.loads(json.dumps(codec.plain(sent))))

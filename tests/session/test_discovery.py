@@ -177,7 +177,7 @@ def test_data_of_workers() -> None:
         quarantined={},
     )
 
-    assert WorkerSuite(info, sizes={}, scales={"tsq": "higher is better, between 0 and 1"}, unsupported={}) == worker_suite(whole)
+    assert WorkerSuite(info, sizes={}, scales={"tsq": SCALES["tsq"]}, unsupported={}) == worker_suite(whole)
 
 
 def test_thresholds_override_each_other() -> None:

@@ -124,7 +124,7 @@ def test_a_baseline_alone(asking: Any) -> None:
     gate = made([found()], asking(f"--agentbench-baseline={path}"))
 
     assert [("shop", "tsq.mean >= -0.05 vs baseline", True)] == texts(gate)
-    assert ({"shop"}, True) == (gate.compared, gate.decides)
+    assert ({"shop": ["tsq"]}, True) == (gate.compared, gate.decides)
 
 
 def test_a_promoted_baseline(asking: Any) -> None:
@@ -132,16 +132,16 @@ def test_a_promoted_baseline(asking: Any) -> None:
     baseline(asking())
     suites = [found("tsq.mean >= -0.1 vs baseline")]
 
-    assert {"shop"} == made(suites, asking()).compared
-    assert set() == made(suites, asking("--agentbench-verdict=tests")).compared
-    assert set() == made([found("ttft.p50 <= +10% vs baseline")], asking()).compared
+    assert {"shop": ["tsq"]} == made(suites, asking()).compared
+    assert {} == made(suites, asking("--agentbench-verdict=tests")).compared
+    assert {} == made([found("ttft.p50 <= +10% vs baseline")], asking()).compared
 
 
 def test_no_baseline(asking: Any) -> None:
     """A rule `vs baseline` without a baseline stays, so that the verdict can report it."""
     gate = made([found("tsq.mean >= -0.1 vs baseline")], asking())
 
-    assert (1, {}, set()) == (len(gate.rules), gate.baselines, gate.compared)
+    assert (1, {}, {}) == (len(gate.rules), gate.baselines, gate.compared)
 
 
 def test_a_baseline_of_other_suites(asking: Any) -> None:

@@ -42,10 +42,11 @@ def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
     yield Fact("", say(gate_phrases.lost_arms, ab), "open", level=first)
     for each in shown:
         short = each if each.low is None else replace(each, reason="")  # An interval needs no reason.
-        yield Fact(each.suite, say(gate_phrases.comparison, ab, short), TONES.get(each.finding, ""), level=first, until=summary)
-    yield Fact("", say(gate_phrases.no_difference, len(comparisons) - len(shown)), level=first, until=summary)
+        until = summary if each.finding in TONES else first  # The table of arms has the others.
+        yield Fact(each.suite, say(gate_phrases.comparison, ab, short), TONES.get(each.finding, ""), level=first, until=until)
+    yield Fact("", say(gate_phrases.no_difference, len(comparisons) - len(shown)), level=first, until=first)
     for name, suite in run.suites.items():
-        yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary, spare=2)
+        yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=first, spare=2)
     for arm in ab.arms:
         yield Fact(arm.name, say(gate_phrases.arm, arm))
         yield Fact("", say(gate_phrases.arm_failure, arm), "bad", level=Level.VERBOSE)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, EXITS, IMPORTED, INTERRUPTED, NO_GATE, SKIPPED
 from pytest_agentbench.gate.needed import needed
-from pytest_agentbench.gate.rules import scenario_thresholds
 from pytest_agentbench.records import RolloutKey, suite_of
+from pytest_agentbench.records.judgement import scenario_thresholds
 from pytest_agentbench.reports import comment_phrases, gate_phrases, phrases
 from pytest_agentbench.reports.ci_pages import Pages
 from pytest_agentbench.reports.document import NOWHERE, Fact, Finding, PageAddress, Section, plain, say
@@ -114,10 +114,10 @@ def _fallen(run: Run) -> Iterator[Fallen]:
         if (key := (rule.suite, each.scenario)) not in seen:
             seen.add(key)
             yield Fallen(*key, rule=rule, suspect=each)
-    compared = run.gate.compared if run.gate else ()
     for group, suite in run.suites.items():
         score, scale = suite.main_score, suite.scales[suite.main_score]
-        threshold = None if group in compared else scenario_thresholds(suite.thresholds).get(score)
+        is_left_to_gate = run.gate is not None and run.gate.decides_about(group, score)
+        threshold = None if is_left_to_gate else scenario_thresholds(suite.thresholds).get(score)
         excused = {each.scenario for each in suite.quarantined}
         for result in suite.scenarios if threshold is not None else ():
             value = result.scores.get(score)
@@ -135,8 +135,8 @@ def _fell(run: Run, fallen: Sequence[Fallen], pages: Pages) -> Iterator[Fact]:
             for each in fallen[:MOST]
             if each.group == group
         )
-    if (ab := run.ab) is not None:
-        worse = (each for each in essentials(ab) if TONES.get(each.finding) == "bad")
+    if ab := run.ab:
+        worse = [each for each in essentials(ab) if TONES.get(each.finding) == "bad"]
         yield from (Fact("", say(gate_phrases.comparison, ab, replace(each, reason="")), "bad") for each in worse)
     tests = [] if fallen else failed_tests(run)
     yield from (Fact("", say(comment_phrases.failed_test, each), "bad") for each in tests[:MOST])

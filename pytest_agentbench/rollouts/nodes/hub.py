@@ -15,11 +15,13 @@ from typing import Protocol
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.door import Door
-from pytest_agentbench.lib.introductions import HELLO
+from pytest_agentbench.lib.error_texts import cause
+from pytest_agentbench.lib.introductions import HELLO, PATIENCE
 from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.lib.tls import server_context
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts.nodes import suite_files
+from pytest_agentbench.rollouts.nodes.breaker import Breaker
 from pytest_agentbench.rollouts.nodes.endpoints import for_nodes, is_local_address
 from pytest_agentbench.rollouts.nodes.joined_node import AttemptLease, JoinedNode
 from pytest_agentbench.rollouts.nodes.protocol import (
@@ -44,9 +46,9 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     Tock,
     Welcome,
 )
-from pytest_agentbench.rollouts.nodes.silence import PERIOD, SILENCE, Silence
+from pytest_agentbench.rollouts.nodes.silence import PERIOD, Silence, silence_limit
 from pytest_agentbench.rollouts.nodes.templates import NodeTemplates
-from pytest_agentbench.rollouts.nodes.versions import versions
+from pytest_agentbench.rollouts.nodes.versions import join_problem
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
@@ -56,9 +58,9 @@ from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.nodes import NodeCpu
 from pytest_agentbench.suites.suite import Task
 
-MOST_FAILURES = 3  # infra_errors in a row at one node worker, while others have none, after which it gets no more rollouts
 MOST_LOSSES = 3  # node workers that may be lost while the same rollout runs, after which it ends as infra_error
 NOTES = 10  # calls of `Silence.is_too_long` between two notes of the state of a node worker
+LARGEST = 256 << 20  # bytes of a message of a node worker at most: a record with its requests and replies
 GOODBYE = 8.0  # seconds that node workers get to end when the session ends
 
 
@@ -114,7 +116,9 @@ class Hub:
         self._templates = NodeTemplates(link, host.apply_holds)
         self._changed = asyncio.Condition()
         self._nobody_since = time.monotonic()
-        self._problems = dict[tuple[str, str], None]()  # machine and reason why a node worker there could not take part, the last one last
+        self._breaker, self._silence_s = Breaker(), silence_limit()
+        self._told: dict[tuple[str, str], None] = {}  # node and why its node worker was lost, of which the user was told, in this order
+        self._stopped = ""  # why no node worker gets attempts any more
         self._ending = False
         self.leftovers = 0  # ended processes that agents had left running on nodes; known after `close`
         self._listener: socket.socket | None = None
@@ -157,63 +161,60 @@ class Hub:
                 for node in self._ready:
                     self._link.tell(node.record(self._settings.session))
             self._stop_without_nodes()
+            await self._update()
 
     def _stop_without_nodes(self) -> None:
         now, wait = time.monotonic(), self._terms.wait_s
         if self._ready or not self._host.waits:
             self._nobody_since = now
-        elif self.images and any(node.has_joined for node in self._nodes.values()):
-            self._nobody_since = min(self._nobody_since + PERIOD, now)  # It builds images.
+        elif self._nodes:  # They start, or build images. This may fail again and again, so earlier absence still counts.
+            self._nobody_since = min(self._nobody_since + PERIOD, now)
         elif now - self._nobody_since > wait:
-            last = "".join(f"; the last one, on {node}, could not take part: {why}" for node, why in [*self._problems][-1:])
-            self._host.stop(
+            last = "".join(f"; the last one, on {node}, was lost: {why}" for node, why in [*self._told][-1:])
+            self._stopped = (
                 f"no node worker has been there for {wait:g} s{last}; start one with `agentbench worker --join HOST:PORT --token-file FILE`"
             )
+            self._host.stop(self._stopped)
 
     async def _serve_node(self, _: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves a connection whose client has the token for node workers."""
         node: JoinedNode | None = None
         lost = "its connection was closed"
         try:
-            join = FROM_NODE.read((await wire.read(reader, HELLO))[0])
+            async with asyncio.timeout(PATIENCE):
+                join = FROM_NODE.read((await wire.read(reader, HELLO))[0])
             if isinstance(join, Join) and (node := await self._admit(join, writer)) is not None:
                 while True:
-                    header, body = await wire.read(reader)
+                    header, body = await wire.read(reader, LARGEST)
                     node.silence.end()
                     await self._handle(node, FROM_NODE.read(header), body)
-        except (EOFError, ConnectionError):
-            pass
-        except ValueError as error:
-            lost = f"a message of it cannot be read: {error}"
+        except ConfigError as error:  # The files of the suites have changed since the session started, and cannot be sent any more.
+            self._host.stop(str(error))
+        except (EOFError, ConnectionError, TimeoutError) as error:
+            lost = str(error) if type(error) is ConnectionError else lost  # a message larger than LARGEST
+        except Exception as error:
+            lost = f"a message of it cannot be handled: {cause(error)}"
         finally:
             if node is not None:
                 await self._lose(node, lost)
 
     async def _admit(self, join: Join, writer: asyncio.StreamWriter) -> JoinedNode | None:
-        if reason := self._refusal(join):
+        if reason := join_problem(join):
             self._show(f"a node worker on {join.node} cannot take part: {reason}")
             writer.write(wire.pack(NotAdmitted(reason, again=False)))
             await writer.drain()
             return None
+        self._files = self._files or await asyncio.to_thread(suite_files.pack, self._settings.suites)
         for other in [*self._nodes.values()]:
             if other.join.instance == join.instance:
                 await self._lose(other, "it has connected again")
-        node = JoinedNode(f"w{next(self._names)}{self._suffix}", join, writer, Silence(SILENCE), in_clear=_is_readable(writer))
-        self._files = self._files or await asyncio.to_thread(suite_files.pack, self._settings.suites)
+        node = JoinedNode(f"w{next(self._names)}{self._suffix}", join, writer, Silence(self._silence_s), in_clear=_is_readable(writer))
         terms = self._terms
-        node.send(Welcome(node.name, self._settings, terms.budgets, terms.taps, terms.sandboxes, SILENCE), self._files)
+        node.send(
+            Welcome(node.name, self._settings, terms.budgets, terms.taps, terms.sandboxes, terms.backend, self._silence_s), self._files
+        )
         self._nodes[node.name] = node
         return node
-
-    def _refusal(self, join: Join) -> str:
-        """Returns why a node worker cannot take part in this session, or an empty text."""
-        own = versions()
-        if (join.package, join.python) == own:
-            return ""
-        return (
-            f"it has package {join.package} on Python {join.python}, and the session has package {own[0]} on Python {own[1]}; "
-            "install the same version of pytest-agentbench on both"
-        )
 
     async def _handle(self, node: JoinedNode, message: FromNode, body: bytes) -> None:  # noqa: C901, PLR0912 - one branch for each message
         now = time.monotonic_ns()
@@ -265,8 +266,7 @@ class Hub:
         try:
             endpoint = for_nodes(self._endpoint, sharing, in_clear=node.in_clear)
         except ConfigError as error:
-            node.send(NotAdmitted(str(error), again=False))
-            await self._lose(node, str(error))
+            await self._dismiss(node, str(error), again=False)
             return
         node.send(PointNode(self._point, endpoint, self._salt, () if node.pointed else self.images))
 
@@ -278,8 +278,7 @@ class Hub:
 
     async def _pointed(self, node: JoinedNode, answer: NodePointed) -> None:
         if answer.problem:
-            node.send(NotAdmitted(answer.problem, again=True))
-            await self._lose(node, answer.problem)
+            await self._dismiss(node, answer.problem, again=True)
             return
         is_new = not node.pointed
         node.pointed, node.connect_ms = answer.number, answer.connect_ms
@@ -294,25 +293,39 @@ class Hub:
         lease = node.leases.get(message.lease)
         if lease is None or lease.ended.done():  # It was revoked.
             return
+        node.clock.before(lease.given_ns, message.node_ns)
         line, *lines = body.split(b"\n")
         rollout = dataclasses.replace(node.clock.place(rollout_of(line)), node=node.name)
+        if rollout.key != lease.key:
+            raise ValueError(f"it has sent the record of {rollout.key} for {lease.key}")
         self._addresses.add_lines(lease.key, lines)
         node.attempts += 1
-        node.failures = node.failures + 1 if rollout.status == "infra_error" and not message.interrupted else 0
-        if message.is_lost:
-            lease.ended.set_exception(self._interruption(lease, rollout))
-        elif message.interrupted:
+        if message.interrupted and message.is_lost:
+            self._give_back(lease, rollout)
+            return
+        if message.interrupted:
+            lease.ended.set_exception(Interrupted(rollout))
+            return
+        lease.ended.set_result(rollout)
+        for bad in self._breaker.ended(node, lease.given_ns, rollout, self._ready):
+            why = f"{bad.failures} rollouts in a row have failed there alone: {bad.failure}"
+            await self._dismiss(bad, why, again=self._breaker.may_join_again(bad))
+
+    async def _dismiss(self, node: JoinedNode, why: str, *, again: bool) -> None:
+        """Tells a node worker that it cannot take part, and why. Gives its leases back."""
+        node.send(NotAdmitted(why, again))
+        await self._lose(node, why)
+
+    def _give_back(self, lease: AttemptLease, rollout: Rollout) -> None:
+        """Has the scheduler repeat an interrupted attempt. Counts it, and ends the rollout if that has happened too often."""
+        self._losses[lease.key] += 1
+        if self._losses[lease.key] < MOST_LOSSES:
             lease.ended.set_exception(Interrupted(rollout))
         else:
-            lease.ended.set_result(rollout)
-        if node.failures >= MOST_FAILURES and any(not other.failures for other in self._ready if other is not node):
-            node.send(NotAdmitted(f"{node.failures} rollouts in a row have failed there alone", again=False))
-            await self._lose(node, f"{node.failures} rollouts in a row have failed there alone: {rollout.reason}")
+            lease.ended.set_result(dataclasses.replace(rollout, reason=f"{self._why_ended(lease.key)}; the last one: {rollout.reason}"))
 
-    def _interruption(self, lease: AttemptLease, rollout: Rollout) -> Exception:
-        """Returns the exception that makes the scheduler repeat an attempt that a node worker lost. Counts how often that happens."""
-        self._losses[lease.key] += 1
-        return Interrupted(rollout)
+    def _why_ended(self, key: RolloutKey) -> str:
+        return f"{self._losses[key]} node workers were lost while this rollout ran; run it alone with -k"
 
     async def _lose(self, node: JoinedNode, why: str) -> None:
         """Gives the leases of a node worker back. Does nothing if that has happened already."""
@@ -325,20 +338,9 @@ class Hub:
         if node.pointed:
             self._link.tell(node.record(self._settings.session, None if self._ending else why))
         for lease in open_leases:
-            rollout = Rollout(
-                *lease.key,
-                status="infra_error",
-                reason=reason,
-                node=node.name,
-                started_at=lease.given_at,
-                started_ns=lease.given_ns,
-                ended_ns=time.monotonic_ns(),
-            )
-            lease.ended.set_exception(self._interruption(lease, rollout))
-        is_repeated = not node.pointed and (node.join.node, why) in self._problems
-        if not node.pointed:
-            self._problems[node.join.node, why] = None
-        if not self._ending and not is_repeated:
+            self._give_back(lease, lease.lost(reason, node.name))
+        if not self._ending and (open_leases or (node.join.node, why) not in self._told):
+            self._told[node.join.node, why] = None
             again = f"; {len(open_leases)} rollout{'s run' if len(open_leases) > 1 else ' runs'} again" if open_leases else ""
             self._show(f"{reason}{again}")
         self._addresses.release(node.unreleased)
@@ -355,7 +357,8 @@ class Hub:
 
     async def _update(self) -> None:
         """Wakes up everything that waits for a node worker, because one has come, gone or become free."""
-        self._host.resize(sum(node.join.slots for node in self._ready))
+        self._breaker.release(self._ready)
+        self._host.resize(sum(node.slots for node in self._ready))
         async with self._changed:
             self._changed.notify_all()
 
@@ -365,14 +368,12 @@ class Hub:
         Waits until a node worker is free. A rollout that was in flight at MOST_LOSSES lost node workers ends as infra_error.
         """
         if self._losses[key] >= MOST_LOSSES:
-            now = time.monotonic_ns()
-            why = f"{self._losses[key]} node workers were lost while this rollout ran; run it alone with -k"
-            return Rollout(*key, status="infra_error", reason=why, started_at=time.time(), started_ns=now, ended_ns=now)
+            return _never_ran(key, self._why_ended(key))
         async with self._changed:
-            await self._changed.wait_for(lambda: self._choose(key) is not None)
-            node = self._choose(key)
-            assert node is not None
-            self._places.setdefault(self._place_of(key), node.join.node)
+            await self._changed.wait_for(lambda: self._stopped or self._choose(key) is not None)
+            if (node := self._choose(key)) is None:
+                return _never_ran(key, self._stopped)
+            self._places[self._place_of(key)] = node.join.node
             lease = node.give(next(self._leases), key)
         node.send(GiveLease(lease.number, key))
         try:
@@ -413,6 +414,12 @@ class Hub:
         async with self._changed:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait_for(lambda: not self._nodes), GOODBYE)
+
+
+def _never_ran(key: RolloutKey, why: str) -> Rollout:
+    """Returns the record of a rollout that ends without an attempt."""
+    now = time.monotonic_ns()
+    return Rollout(*key, status="infra_error", reason=why, started_at=time.time(), started_ns=now, ended_ns=now)
 
 
 def _is_readable(writer: asyncio.StreamWriter) -> bool:

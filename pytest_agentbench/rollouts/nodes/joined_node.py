@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from pytest_agentbench.lib import wire
 from pytest_agentbench.records import Rollout, RolloutKey
@@ -13,6 +14,8 @@ from pytest_agentbench.rollouts.nodes.protocol import Join, ToNode
 from pytest_agentbench.rollouts.nodes.silence import Silence
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, LabelReleased, OpenLabel, RolloutTally
 from pytest_agentbench.runs.nodes import NodeRecord, local_time
+
+MOST_FAILURES = 3  # infra_errors in a row, after which a node worker is held
 
 
 @dataclass
@@ -25,6 +28,11 @@ class AttemptLease:
     given_ns: int  # monotonic nanoseconds
     ended: asyncio.Future[Rollout]  # the record; or the exception of the attempt
     has_begun: bool = False  # whether setup and sandbox of the attempt were ready
+
+    def lost(self, reason: str, node: str) -> Rollout:
+        """Returns the record of an attempt of which no record comes, because the node worker `node` was lost."""
+        times: dict[str, Any] = {"started_at": self.given_at, "started_ns": self.given_ns, "ended_ns": time.monotonic_ns()}
+        return Rollout(*self.key, status="infra_error", reason=reason, node=node, **times)
 
 
 @dataclass(eq=False)
@@ -41,6 +49,8 @@ class JoinedNode:
     has_joined: bool = False  # whether its processes serve
     pointed: int = 0  # number of the last `PointNode` that it has confirmed
     failures: int = 0  # infra_errors since the last attempt that was not one
+    failing_since: int = 0  # end of the first of these failures, monotonic nanoseconds; 0 without one
+    failure: str = ""  # reason of the last of these failures
     connect_ms: float | None = None  # time that connecting to the backend takes
     lag_ms: float | None = None  # the longest that a timer of its runner was late
     attempts: int = 0  # attempts whose record it sent
@@ -56,9 +66,19 @@ class JoinedNode:
         return f"{self.name} on {self.join.node}"
 
     @property
+    def is_held(self) -> bool:
+        """Whether it gets no attempts for now, because the last ones have failed (see Breaker)."""
+        return self.failures >= MOST_FAILURES
+
+    @property
+    def slots(self) -> int:
+        """The number of attempts that it may make at the same time."""
+        return 0 if self.is_held else self.join.slots
+
+    @property
     def free(self) -> int:
         """The number of attempts that it can make beside those that it makes."""
-        return self.join.slots - len(self.leases)
+        return self.slots - len(self.leases)
 
     @property
     def unreleased(self) -> list[OpenLabel]:

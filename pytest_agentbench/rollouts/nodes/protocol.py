@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_agentbench.backends.per_node import NodeBackend
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Endpoint, RolloutKey
 from pytest_agentbench.rollouts.protocol import PoolSettings, ShowUser, TemplateLost, TemplateServes, TemplateVerdict
@@ -138,6 +139,7 @@ class Welcome:
     budgets: Budgets  # time limits for parts of an LLM call
     taps: int  # number of tap processes
     sandboxes: int | None  # maximum number of open sandboxes on a node; None: by its cores
+    backend: NodeBackend | None  # the backend of which the node boots a copy; None: it calls that of `PointNode`
     silence_s: float  # seconds without a message after which each side gives up the connection
 
 
@@ -210,6 +212,7 @@ class RunnerConfig:
     folder: Path  # gets files of the runner
     settings: PoolSettings  # with the paths and the number of sandboxes of this host
     taps: TapPorts
+    endpoint: Endpoint | None  # the backend of this node; None: that of `PointNode`
     secret: str = field(repr=False)  # for the tokens of addresses at the taps
 
 

@@ -80,6 +80,7 @@ class NodeRunner:
     def __init__(self, config: RunnerConfig) -> None:
         self._sizes = config.settings.sizes
         self._taps, self._node, self._folder = config.taps, config.node, config.folder
+        self._own_endpoint = config.endpoint
         self._suites, self._suites_folder = config.settings.suites.values(), config.folder / SUITES
         self._is_prepared = False  # whether the disk was checked, and the images of tasks were built
         self._loop = asyncio.get_running_loop()
@@ -139,7 +140,7 @@ class NodeRunner:
     async def _point(self, point: PointNode) -> None:
         """Points the tap at the backend, and reports whether this machine reaches it."""
         try:
-            endpoint = on_node(point.endpoint, self._folder, self._node)
+            endpoint = self._own_endpoint or on_node(point.endpoint, self._folder, self._node)
             connect_ms = await _connect_ms(endpoint)
             await self._addresses.point_at(endpoint, anew=True)
         except (ConfigError, InfraError, OSError) as error:

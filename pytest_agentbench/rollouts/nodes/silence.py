@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 PERIOD = 1.0  # seconds between two calls of `is_too_long`
@@ -9,6 +10,13 @@ LATE = 1.0  # seconds by which a call may be late without an effect
 
 #: Seconds without a message after which a side gives up the connection. 10 s were a false alarm on a busy machine.
 SILENCE = 25.0
+
+VARIABLE = "AGENTBENCH_NODES_SILENCE"  # environment variable of a session with another limit in seconds, for tests
+
+
+def silence_limit() -> float:
+    """Returns the limit of a session in seconds. Its node workers get it with `Welcome`."""
+    return float(os.environ.get(VARIABLE, SILENCE))
 
 
 class Silence:
@@ -20,7 +28,7 @@ class Silence:
     """
 
     def __init__(self, limit: float = SILENCE) -> None:
-        self._limit = limit
+        self.limit = limit
         self._heard = self._called = time.monotonic()
         self._has_begun_anew = False
 
@@ -35,7 +43,7 @@ class Silence:
         if now - self._called > PERIOD + LATE and not self._has_begun_anew:
             self._heard, self._has_begun_anew = now, True
         self._called = now
-        return now - self._heard > self._limit
+        return now - self._heard > self.limit
 
     @property
     def seconds(self) -> float:

@@ -53,8 +53,7 @@ def pack(suites: Mapping[str, PoolSuite]) -> bytes:
     Blocks for up to several seconds. Raises ConfigError if the files are too large, or if a link leads to a file that does not travel.
     """
     roots = _roots(suites.values())
-    paths = {path for root in roots for path in _travelling(root, suites.values())} | {*_code_elsewhere(suites.values(), roots)}
-    _check_size(paths)
+    paths = _paths(roots, suites)
     packed = io.BytesIO()
     with gzip.GzipFile("", "wb", 6, packed, mtime=0) as compressed, tarfile.open(fileobj=compressed, mode="w") as archive:
         hashes = json.dumps(outside_code(suites), sort_keys=True).encode()
@@ -65,6 +64,14 @@ def pack(suites: Mapping[str, PoolSuite]) -> bytes:
             if path != path.resolve():  # A part of the path is a link, so settings and files have different paths.
                 archive.addfile(_member(f"{FILES}{path}", 0o777, tarfile.SYMTYPE, target=os.path.relpath(path.resolve(), path.parent)))
     return packed.getvalue()
+
+
+def check(suites: Mapping[str, PoolSuite]) -> None:
+    """Raises ConfigError if `pack` would, except for files that cannot be read. Reads no file completely."""
+    roots = _roots(suites.values())
+    for path in _paths(roots, suites):
+        if path.is_symlink():
+            _target(path, roots)
 
 
 def unpack(body: bytes, folder: Path) -> None:
@@ -136,6 +143,13 @@ def _roots(suites: Iterable[PoolSuite]) -> list[Path]:
             options = paths_of(suite.agent_of(variant), suite.folder)
             roots |= {(suite.folder / path).resolve() for path in options if not Path(path).is_absolute()}
     return sorted(root for root in roots if not any(root != other and root.is_relative_to(other) for other in roots))
+
+
+def _paths(roots: Iterable[Path], suites: Mapping[str, PoolSuite]) -> set[Path]:
+    """Returns all files, links and folders that travel. Raises ConfigError if they are too large."""
+    paths = {path for root in roots for path in _travelling(root, suites.values())} | {*_code_elsewhere(suites.values(), roots)}
+    _check_size(paths)
+    return paths
 
 
 def _travelling(root: Path, suites: Iterable[PoolSuite]) -> Iterator[Path]:

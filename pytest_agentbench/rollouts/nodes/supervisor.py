@@ -5,6 +5,7 @@ It runs no code of a suite and no event loop, so it answers the session even whi
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import socket
@@ -15,7 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.machine.cpu import CpuWatch
+from pytest_agentbench.backends.per_node import NodeBackend
 from pytest_agentbench.errors import AgentbenchError, ConfigError, InfraError
 from pytest_agentbench.lib import json_text, wire
 from pytest_agentbench.lib.error_texts import cause
@@ -23,6 +26,7 @@ from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.lib.process import SESSION, Child, end_marked
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.lib.tls import Trust
+from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.nodes import suite_files
 from pytest_agentbench.rollouts.nodes.connection import NodeConnection
 from pytest_agentbench.rollouts.nodes.protocol import (
@@ -51,8 +55,9 @@ from pytest_agentbench.runs.journal import record_line
 from pytest_agentbench.sandbox.containers import end_run
 
 OVER, LOST, REFUSED = 0, 3, 4  # exit statuses: the session is over; it is gone, or this node worker was asked to end; it was not admitted
-AGAIN = 0.5  # seconds between two attempts to join, doubled each time if the session has given no rollout
-LONGEST_PAUSE = 10.0  # seconds between two attempts to join at most
+AGAIN = 0.5  # seconds between two attempts to join, doubled after each one that fails
+LONGEST = 8.0  # seconds between two attempts to join at most
+UNANSWERED = 3  # connections in a row that are closed without an answer, after which the token counts as wrong
 SANDBOXES = 3.0  # seconds for removing the sandboxes that a runner has left
 GRACE = 0.5  # seconds that processes get to end by themselves, before they are killed
 
@@ -74,6 +79,11 @@ class JoinTerms:
     folder: Path  # gets a folder for each time that this node worker joins, with logs and the files of the suites
     trust: Trust | None = None  # how the session's certificate is checked; None: no TLS
 
+    @property
+    def at(self) -> str:
+        """Where the session listens, as in messages."""
+        return f"{self.host}:{self.port}"
+
 
 class Supervisor:
     """Joins a session again and again, until it is over or the node worker is not needed. `leave` may be called from any thread."""
@@ -84,40 +94,58 @@ class Supervisor:
         self._membership: Membership | None = None
         self._left = ""
         self._leaving = threading.Event()
+        self._unanswered = 0  # connections in a row that were closed without an answer
 
     def run(self) -> int:
         """Returns the exit status: OVER, LOST or REFUSED."""
-        until = time.monotonic() + self._terms.patience_s
-        was_member, pause = False, 0.0
+        until, pause, was_member = time.monotonic() + self._terms.patience_s, AGAIN, False
         while not self._left:
+            is_gone = False
             try:
-                connection = NodeConnection.connect(self._terms.host, self._terms.port, self._terms.token, self._terms.trust)
+                status, problem = self._join()
             except ConfigError as error:
+                status, problem = REFUSED, ""
                 self._say(str(error))
-                return REFUSED
             except OSError as error:
-                is_gone = was_member and isinstance(error, ConnectionRefusedError)
-                if is_gone or time.monotonic() > until:
-                    self._say(f"no session answers at {self._terms.host}:{self._terms.port}: {error}")
-                    return LOST
-                time.sleep(AGAIN)
-                continue
-            self._membership = membership = Membership(self._terms, self._instance, connection, self._say)
-            membership.run()
-            if membership.status is not None:
-                return membership.status
-            if membership.was_member:
-                was_member, until = True, time.monotonic() + self._terms.patience_s
-            elif time.monotonic() > until:
+                status, problem = None, f"no session answers at {self._terms.at}: {error}"
+                is_gone = was_member and isinstance(error, ConnectionRefusedError)  # It has closed its socket.
+            if status is not None:
+                return status
+            if not problem:
+                until, pause, was_member = time.monotonic() + self._terms.patience_s, AGAIN, True
+            elif (is_gone or time.monotonic() > until) and not self._left:
+                self._say(problem)
                 return LOST
-            pause = 0.0 if membership.has_worked else min(max(AGAIN, 2 * pause), LONGEST_PAUSE)
             self._leaving.wait(pause)
+            pause = min(2 * pause, LONGEST) if problem else AGAIN
         self._say(f"left the session: {self._left}")
         return LOST
 
+    def _join(self) -> tuple[int | None, str]:
+        """Joins once, and waits until that has ended. Returns the exit status, or None and why the session cannot use this node worker.
+
+        Raises OSError if nothing answers, and ConfigError if the session's certificate is not accepted.
+        """
+        connection = NodeConnection.connect(self._terms.host, self._terms.port, self._terms.token, self._terms.trust)
+        self._membership = membership = Membership(self._terms, self._instance, connection, self._say)
+        if self._left:
+            membership.end(self._left)
+        membership.run()
+        self._unanswered = 0 if membership.was_answered else self._unanswered + 1
+        if self._unanswered >= UNANSWERED and not self._left:
+            self._say(
+                f"{self._terms.at} closes each connection without an answer; the token is not that of the session, or the session uses TLS "
+                "(--tls-ca)"
+            )
+            return REFUSED, ""
+        return membership.status, membership.problem
+
     def leave(self, reason: str) -> None:
-        """Gives the leases back and ends."""
+        """Gives the leases back and ends. Returns at once, so that a signal handler may call it in a thread that holds locks."""
         self._left = reason
+        daemon(self._end, reason, name="leave")
+
+    def _end(self, reason: str) -> None:
         self._leaving.set()
         if self._membership is not None:
             self._membership.end(reason)
@@ -129,7 +157,8 @@ class Membership:
     def __init__(self, terms: JoinTerms, instance: str, connection: NodeConnection, say: Say) -> None:
         self._terms, self._instance, self._connection, self._say = terms, instance, connection, say
         self.status: int | None = None  # exit status of the node worker; None if it should join again
-        self.was_member = False  # whether the session has admitted it
+        self.was_answered = False  # whether the session has sent anything
+        self.problem = f"{terms.at} has not admitted this node worker"  # why the session cannot use it; empty if it can
         self._silence = Silence(SILENCE)
         self._over = threading.Event()
         self._leases: dict[tuple[str, str, str, int], int] = {}  # rollout -> its lease
@@ -140,6 +169,7 @@ class Membership:
         self._sent_samples: dict[str, int] = {}
         self._taps: TapProcesses | None = None
         self._runner: Child | None = None
+        self._backend: Backend | None = None  # the backend of this machine, with `placement: per-node`
         self._line: socket.socket | None = None  # socket to the runner
         self._starting: threading.Thread | None = None
         self._forwarding: threading.Thread | None = None
@@ -152,6 +182,7 @@ class Membership:
             while True:
                 header, body = self._connection.receive()
                 self._silence.end()
+                self.was_answered = True
                 self._handle(header, body)
         except OtherVersion as error:
             self._say(str(error))
@@ -162,11 +193,6 @@ class Membership:
         finally:
             self._over.set()
             self._stop()
-
-    @property
-    def has_worked(self) -> bool:
-        """Whether the session has given it a rollout."""
-        return bool(self._leases)
 
     def end(self, reason: str) -> None:
         """Gives the leases back, because the node worker ends or one of its processes has died."""
@@ -204,7 +230,7 @@ class Membership:
             case Tick(pool_ns):
                 self._connection.send(Tock(pool_ns, time.monotonic_ns()))
             case Welcome() as welcome:
-                self.was_member = True
+                self.problem, self._silence.limit = "", welcome.silence_s
                 self._starting = daemon(self._start, welcome, body, name="start")
             case Bye(reason):
                 self._say(reason)
@@ -212,7 +238,8 @@ class Membership:
                 self._leave_quietly()
             case NotAdmitted(reason, again):
                 self._say(f"the session does not admit this node worker: {reason}")
-                self.status = None if again else REFUSED
+                self.problem, self.status = reason, None if again else REFUSED
+                self._over.set()
                 raise ConnectionError(reason)
 
     def _leave_quietly(self) -> None:
@@ -223,22 +250,25 @@ class Membership:
 
     def _to_runner(self, header: object, body: bytes) -> None:
         if self._line is not None:
-            self._line.sendall(wire.framed(header, body))
+            with suppress(OSError):  # The runner has died, which `_watch` reports.
+                self._line.sendall(wire.framed(header, body))
 
     def _start(self, welcome: Welcome, body: bytes) -> None:
         """Starts tap and runner. Runs in its own thread, because the session expects answers meanwhile."""
         try:
-            logs = self._terms.folder / welcome.name
+            logs = _new_folder(self._terms.folder, welcome.name)
             folder = logs / suite_files.SUITES
-            folder.mkdir(parents=True)
+            folder.mkdir()
             suite_files.unpack(body, folder)
             at_node = suite_files.at_node(welcome.settings, folder, welcome.sandboxes)
             settings = replace(at_node, run=f"{at_node.run}-{welcome.name}")  # Node workers on one engine tell their sandboxes apart.
             self._run = settings.run
             if problem := suite_files.code_problem(settings, folder, self._terms.node):
                 self.status = REFUSED
+                self._say(problem)
                 self.end(problem)
                 return
+            endpoint = None if welcome.backend is None else self._start_backend(welcome.backend, logs)
             self._taps = TapProcesses(welcome.taps, welcome.budgets, logs)
             self._line, theirs = socket.socketpair()
             pipe, their_pipe = os.pipe()
@@ -246,7 +276,14 @@ class Membership:
             with theirs:
                 try:
                     config = RunnerConfig(
-                        theirs.fileno(), their_pipe, self._terms.node, logs, settings, self._taps.facts, secret=secrets.token_urlsafe(16)
+                        theirs.fileno(),
+                        their_pipe,
+                        self._terms.node,
+                        logs,
+                        settings,
+                        self._taps.facts,
+                        endpoint,
+                        secret=secrets.token_urlsafe(16),
                     )
                     inherited = (theirs.fileno(), their_pipe)
                     self._runner = Child(
@@ -261,7 +298,9 @@ class Membership:
             daemon(self._read_pipe, pipe, name="runner-pipe")
             self._runner.ready(RunnerServes)
         except Exception as error:
-            self.end(f"its processes could not be started: {error if isinstance(error, AgentbenchError) else cause(error)}")
+            self.problem = f"its processes could not be started: {error if isinstance(error, AgentbenchError) else cause(error)}"
+            self._say(self.problem)
+            self.end(self.problem)
             return
         self._forwarding = daemon(self._forward, self._line, name="forward")
         children = {RUNNER: self._runner, **self._taps.children}
@@ -272,6 +311,23 @@ class Membership:
             self._connection.send(Joined())
         self._say(f"joined the session as {welcome.name}, {self._terms.slots} slots, logs in {logs}")
 
+    def _start_backend(self, terms: NodeBackend, logs: Path) -> Endpoint:
+        """Boots the backend of this machine, and ends the membership when it dies. Raises ConfigError if it cannot be the session's."""
+        try:
+            self._backend = backend = terms.make(Path.cwd(), self._terms.node)
+        except ConfigError:
+            self.status = REFUSED
+            raise
+        self._say(f"booting the backend {backend.name!r}")
+        endpoint = backend.start(logs)
+        daemon(self._watch_backend, backend, name="watch-backend")
+        return endpoint
+
+    def _watch_backend(self, backend: Backend) -> None:
+        if died := backend.watch(lambda _: False):
+            self._say(died)
+            self.end(f"its backend died: {died.partition(chr(10))[0]}")
+
     def _watch(self, name: str, child: Child) -> None:
         child.process.wait()
         if self._over.is_set():
@@ -280,7 +336,7 @@ class Membership:
         self._say(message)
         if name == RUNNER and self._forwarding is not None:
             self._forwarding.join(GRACE)  # Its last messages come first.
-        self.end(message.partition("\n")[0])
+        self.end(message.partition("; the end of ")[0])  # without lines of its log
 
     def _watch_silence(self) -> None:
         while not self._over.wait(PERIOD):
@@ -326,6 +382,8 @@ class Membership:
     def _stop(self) -> None:
         """Ends all processes. Does nothing if they have ended already."""
         if self._starting is not None:
+            if self._starting.is_alive() and self._backend is not None:
+                self._backend.stop()  # It may be booting for minutes.
             self._starting.join()
         self._starting = None
         runner, taps = self._runner, self._taps
@@ -337,6 +395,8 @@ class Membership:
         for thread in [daemon(child.stop, GRACE, name="stop") for child in children[1:]]:
             thread.join()
         self._cpu.stop()
+        if self._backend is not None:
+            self._backend.stop()
         if self._line is not None:
             self._line.close()
         if self._has_sandboxes:
@@ -350,3 +410,13 @@ class Membership:
     def _remove_sandboxes(self) -> None:
         with suppress(InfraError):  # They end by themselves, and the next session on this machine removes those that are left.
             end_run(self._run)
+
+
+def _new_folder(parent: Path, name: str) -> Path:
+    """Makes a folder that was not there: an earlier session may have left one with this name."""
+    for number in itertools.count(1):
+        folder = parent / (name if number == 1 else f"{name}.{number}")
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError

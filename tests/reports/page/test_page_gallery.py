@@ -15,6 +15,7 @@ from benchmarks.reference.store import INPUTS, archive_of, below, read_archive, 
 from pytest_agentbench.reports import comment
 from pytest_agentbench.reports import page as report
 from pytest_agentbench.reports.columns import columns
+from pytest_agentbench.reports.document import Fact, Section
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.terminal import MOST, write_run
 from pytest_agentbench.reports.view import RunView
@@ -133,3 +134,32 @@ def unequal_rows(lines: list[str]) -> list[str]:
     """Returns the rows of tables that have more or fewer cells than their header."""
     cells = [len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0 for line in lines]
     return [line for line, own, before in zip(lines[1:], cells[1:], cells, strict=False) if own and before and own != before]
+
+
+def test_each_arm_has_its_own_line(gallery: Gallery, opened: Callable[..., Any]) -> None:
+    """In the pictures of servers over time, each of three arms has a line of its own, and the report has no timing of all arms together."""
+    run, directory = gallery("three arms")
+    page = opened(directory / report.PAGE)
+    poll(page, "document.querySelectorAll('.sizer .row').length")
+    page.evaluate("buildSpeed()")
+
+    arms = [arm.name for arm in run.ab.arms] if run.ab else []
+    running = "[...document.querySelectorAll('.over-time > div')].map(each => [...each.querySelectorAll('title')].map(x => x.textContent))"
+    assert 3 == len(arms)
+    assert all(set(arms) == {*names} for names in page.evaluate(running))
+    assert arms == page.evaluate("[...document.querySelectorAll('.over-time .legend li')].map(each => each.textContent)")
+    [serving] = [each for each in document(RunView(run, directory)).sections if each.title == "Serving"]
+    assert ["Slowest LLM calls"] == [each.title for each in serving.blocks if isinstance(each, Section)]
+    assert {"timing quality", "evidence", "calls", "timings"} >= {
+        each.label for each in serving.flat() if isinstance(each, Fact) and each.label
+    }
+
+
+def test_a_comment_says_why_nothing_was_measured(gallery: Gallery) -> None:
+    """If all rollouts failed, the comment has the error, and does not say that nothing fell. What decided comes first in the reasons."""
+    lost = (gallery("all errors")[1] / "comment.md").read_text(encoding="utf-8").partition("<details>")[0]
+    limits = (gallery("limits")[1] / "comment.md").read_text(encoding="utf-8")
+
+    assert "HTTP 500" in lost
+    assert "- **fell**: unknown" in lost
+    assert "- **why**: tests: 6 failed" in limits

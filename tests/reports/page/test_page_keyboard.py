@@ -141,3 +141,19 @@ def test_the_focus_comes_back_to_the_report(tmp_path: Path, opened: Opened) -> N
     poll(page, "location.hash === '#scenarios'")  # the browser closes the dialog before the page gets the event
     page.keyboard.press("Enter")
     poll(page, "document.getElementById('rollout').open")
+
+
+def test_definitions_with_the_keyboard(tmp_path: Path, opened: Opened) -> None:
+    """Tab reaches the abbreviation of a tile, a picture and a column, and the definition is visible at the bottom of the window."""
+    page = opened(written(tmp_path / "run", rollout("a"), rollout("b", 0.2)), viewport={"width": 390, "height": 844})
+
+    poll(page, ROWS + ".length")
+    page.evaluate("buildSpeed()")
+    for place, part in ((".figure abbr", "::after"), ("figcaption abbr", "::after"), ("[data-order=ttft] button", "::before")):
+        page.focus(place)
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.press("Tab")
+        style = f"getComputedStyle(document.activeElement, '{part}')"
+        assert page.evaluate("document.activeElement.title") == page.evaluate(f"{style}.content").strip('"').replace('\\"', '"')
+        assert "fixed" == page.evaluate(f"{style}.position")
+    assert 390 == page.evaluate("document.documentElement.scrollWidth")

@@ -44,7 +44,7 @@ def test_the_axis_of_a_distribution_starts_where_values_are(tmp_path: Path, open
     figure = page.locator("figure", has_text="Inter-token latency")
     ticks = [float(text) for text in figure.locator("svg text").all_text_contents() if text.replace(".", "").isdigit()]
     assert [] == [tick for tick in ticks if 0 < tick < 1]
-    assert "20.2 % of the values are lower than this axis" in figure.inner_text()
+    assert "20.2 % of the values are left of this axis" in figure.inner_text()
     assert "124 values" in figure.inner_text()
 
 

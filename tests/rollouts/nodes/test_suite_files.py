@@ -18,7 +18,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts.nodes import suite_files
-from pytest_agentbench.rollouts.nodes.suite_files import at_controller, at_node, code_problem, pack, package_hash, unpack
+from pytest_agentbench.rollouts.nodes.suite_files import at_controller, at_node, check, code_problem, pack, package_hash, unpack
 from pytest_agentbench.rollouts.protocol import HOST_BOUND, PoolSettings
 from pytest_agentbench.rollouts.rollout import prepare
 from pytest_agentbench.sandbox.factory import default_count
@@ -253,6 +253,9 @@ def test_links(tmp_path: Path) -> None:
         ConfigError, match=r"shop/neighbour: is a link that leads to .*other/y\.txt, which is not sent to node workers; replace"
     ):
         pack({"shop": suite})
+    with pytest.raises(ConfigError, match="which is not sent to node workers"):
+        check({"shop": suite})
+    check({"shop": suite, "other": other})
 
 
 def test_too_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,6 +267,8 @@ def test_too_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ConfigError, match=r"have 3 MB, and at most 2 MB .* largest are /.*/big\.bin \(3\.0 MB\), /.*/small\.bin \(0\.4 MB\)"
     ):
         pack({"shop": suite})
+    with pytest.raises(ConfigError, match="have 3 MB"):
+        check({"shop": suite})
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root can read every file")

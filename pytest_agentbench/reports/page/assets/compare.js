@@ -82,7 +82,8 @@ function buildRules() {
 
 function intervalItem(each) {
   const ends = [each.low, each.high, each.threshold, each.estimate].filter(value => value !== null);
-  const room = (Math.max(...ends) - Math.min(...ends)) * 0.08 || 0.1;
+  // At least two hundredths of the values, so that the numbers of the axis differ.
+  const room = Math.max((Math.max(...ends) - Math.min(...ends)) * 0.08, Math.max(...ends.map(Math.abs)) * 0.02) || 0.1;
   const low = Math.min(...ends) - room, high = Math.max(...ends) + room;
   const x = value => 8 + (value - low) / (high - low) * 384;
   const interval = hasInterval(each) ? `[${figure(each.low)}, ${figure(each.high)}] at ${figure(each.confidence * 100, 4)} %` : "without an interval";
