@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from pytest_agentbench.records import Rollout
 from pytest_agentbench.sandbox.containers import RUN
 from tests.acceptance.test_mcp_tools import SERVER
 from tests.plain_agent import PLAIN
-from tests.project import FIND_THEN_ANSWER, Project
+from tests.project import FIND_THEN_ANSWER, ROOT, Project
 from tests.robustness.conftest import start
 from tests.robustness.processes import Background
 from tests.robustness.test_isolation import ANY, isolated
@@ -94,6 +95,19 @@ def test_drafts_and_a_judge(project: Project) -> None:
     rollouts = same_records(project, "scenarios/banking", "--agentbench-agent=self_evaluating", "--agentbench-limit=10")
 
     assert all(rollout.drafts and rollout.other_calls for rollout in rollouts)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="NOT TESTED: bubblewrap is not installed")
+def test_an_orchestrator_with_roles(project: Project) -> None:
+    """Roles, experts, and programs in bubblewrap sandboxes do the same on the nodes."""
+    shutil.copytree(ROOT / "scenarios/hle", project.root / "scenarios/hle", ignore=shutil.ignore_patterns("__pycache__"))
+    backend = "--agentbench-backend=scenarios/hle/orchestrated.yaml"
+
+    rollouts = same_records(project, "scenarios/hle", "--agentbench-variants=orchestrator", backend)
+
+    assert {("ok", "bubblewrap")} == {(rollout.status, (rollout.sandbox or "").partition(",")[0]) for rollout in rollouts}
+    assert 1 < len({call.role for rollout in rollouts for call in rollout.all_calls})
 
 
 @pytest.mark.slow
