@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pytest_agentbench.records import Rollout
+from pytest_agentbench.sandbox.containers import RUN
 from tests.acceptance.test_mcp_tools import SERVER
 from tests.plain_agent import PLAIN
-from tests.project import FIND_THEN_ANSWER, Project
-from tests.robustness.test_isolation import isolated
+from tests.project import FIND_THEN_ANSWER, ROOT, Project
+from tests.robustness.conftest import start
+from tests.robustness.processes import Background
+from tests.robustness.test_isolation import ANY, isolated
 from tests.sandbox.conftest import IMAGE, engine, engine_url, listed
 from tests.tasks import write_task
+from tests.waits import wait_for
 
-__all__ = ["engine", "engine_url"]  # fixtures
+__all__ = ["engine", "engine_url", "start"]  # fixtures
 
 NODES = "--agentbench-nodes=local:2"
 
@@ -90,6 +98,19 @@ def test_drafts_and_a_judge(project: Project) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="NOT TESTED: bubblewrap is not installed")
+def test_an_orchestrator_with_roles(project: Project) -> None:
+    """Roles, experts, and programs in bubblewrap sandboxes do the same on the nodes."""
+    shutil.copytree(ROOT / "scenarios/hle", project.root / "scenarios/hle", ignore=shutil.ignore_patterns("__pycache__"))
+    backend = "--agentbench-backend=scenarios/hle/orchestrated.yaml"
+
+    rollouts = same_records(project, "scenarios/hle", "--agentbench-variants=orchestrator", backend)
+
+    assert {("ok", "bubblewrap")} == {(rollout.status, (rollout.sandbox or "").partition(",")[0]) for rollout in rollouts}
+    assert 1 < len({call.role for rollout in rollouts for call in rollout.all_calls})
+
+
+@pytest.mark.slow
 def test_a_program(project: Project) -> None:
     """The program of a command agent runs on the nodes, from the folder of the suite's files there."""
     project.suite(agent={"kind": "command", "program": [sys.executable, "agent.py"]})
@@ -123,6 +144,36 @@ def test_isolated_rollouts(project: Project) -> None:
     assert 4 == len(rollouts)
 
 
+KILLS = """
+import asyncio, os
+
+async def run(scenario, llm, tools):
+    await llm.chat(scenario.messages, tools.schemas)
+    if scenario.id == "shop-3":
+        os.kill(os.getppid(), 9)
+        await asyncio.sleep(600)
+    return "done"
+"""
+
+
+@pytest.mark.slow
+def test_a_rollout_that_kills_its_template_process(project: Project) -> None:
+    """It is identified on nodes as in a local session: it runs alone and ends, costs no other rollout a retry, and no node is lost."""
+    project.suite(scenarios=12, agent={"kind": "./agent.py:run"}, isolation="process", test=ANY, thresholds={})
+    project.write("scenarios/shop/agent.py", KILLS)
+    ends = []
+
+    for options in ((), (NODES,)):
+        result = project.run("scenarios/shop", "--agentbench-retries=0", *options)
+        result.assert_outcomes(passed=11, errors=1)
+        assert "was lost" not in result.stdout.str()
+        assert {"template of shop": 3} == project.run_json["interruptions"]["deaths"]
+        ends.append({each.scenario: (each.status, each.reason) for each in project.rollouts})
+
+    assert ends[0] == ends[1]
+    assert ("infra_error", True) == (ends[0]["shop-3"][0], "template of shop died 3 times" in ends[0]["shop-3"][1])
+
+
 LEAVES = """
 import subprocess, sys
 
@@ -135,7 +186,7 @@ def run(scenario, llm, tools):
 @pytest.mark.slow
 def test_processes_that_agents_leave(project: Project) -> None:
     """Processes that agents leave running on nodes are ended and counted as in a local session."""
-    project.suite(scenarios=4, agent={"kind": "./agent.py:run"}, test="def test_it(rollout): pass\n", thresholds={})
+    project.suite(scenarios=4, agent={"kind": "./agent.py:run"}, test=ANY, thresholds={})
     project.write("scenarios/shop/agent.py", LEAVES)
 
     for options in ((), (NODES,)):
@@ -221,6 +272,22 @@ def test_an_image_that_cannot_be_built(project: Project, engine: Any) -> None:
 
 
 @pytest.mark.slow
+def test_sandboxes_after_ctrl_c(project: Project, engine: Any, start: Callable[..., Background]) -> None:
+    """After Ctrl-C, or after SIGKILL of a node worker, none of the sandboxes of its rollouts is left when the session has ended."""
+    tasks(project, "one", "two")
+    project.backend([{"tool_calls": [{"name": "bash", "arguments": {"command": "sleep 600"}}]}])
+    background = start("scenarios/bench", NODES, "--agentbench-retries=0", "--agentbench-concurrency=2")
+    wait_for(lambda: len(listed(engine)) == 2 or background.process.poll() is not None, "two sandboxes")
+    assert {"-w1", "-w2"} == {each.labels[RUN][-3:] for each in listed(engine)}
+
+    os.kill(background.children("pytest_agentbench.cli worker")[0], signal.SIGKILL)
+    os.kill(background.process.pid, signal.SIGINT)
+
+    assert 2 == background.ended()
+    assert [] == listed(engine, all=True)
+
+
+@pytest.mark.slow
 def test_nodes_without_an_engine(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """If no node has a container engine, and tasks need one, the session says so and ends."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
@@ -229,4 +296,7 @@ def test_nodes_without_an_engine(project: Project, monkeypatch: pytest.MonkeyPat
     result = project.run("scenarios/bench", NODES, "--agentbench-nodes-wait=5")
 
     result.assert_outcomes(errors=1)
-    assert "tasks run in containers, and there no Docker Engine answers at unix:///nowhere/docker.sock" in result.stdout.str()
+    assert "no node worker has been there for 5 s; the last one, on local-" in result.stdout.str()
+    problem = "tasks run in containers, and there no Docker Engine answers at unix:///nowhere/docker.sock"
+    told = [line for line in result.outlines if line.startswith("agentbench: the node worker") and problem in line]
+    assert 2 == len(told)

@@ -69,6 +69,7 @@ TO_CONTROLLER: list[protocol.ToController] = [
     protocol.BlockBegun(4),
     protocol.BlockEnded(),
     protocol.TemplateLost("template of shop", "shop"),
+    protocol.TemplateLost("template of shop", "shop", (KEY,)),
     RolloutRead(KEY),
     AttemptBegun(KEY, 7),
     AttemptFailed(KEY, ATTEMPT, interrupted=True),

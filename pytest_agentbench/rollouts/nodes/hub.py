@@ -41,7 +41,7 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     NotAdmitted,
     PointNode,
     RevokeLease,
-    TemplateDied,
+    TemplateLostOnNode,
     Tick,
     Tock,
     Welcome,
@@ -117,7 +117,7 @@ class Hub:
         self._changed = asyncio.Condition()
         self._nobody_since = time.monotonic()
         self._breaker, self._silence_s = Breaker(), silence_limit()
-        self._told: set[tuple[str, str]] = set()  # node and why its node worker was lost, of which the user was told
+        self._told: dict[tuple[str, str], None] = {}  # node and why its node worker was lost, of which the user was told, in this order
         self._stopped = ""  # why no node worker gets attempts any more
         self._ending = False
         self.leftovers = 0  # ended processes that agents had left running on nodes; known after `close`
@@ -165,11 +165,14 @@ class Hub:
 
     def _stop_without_nodes(self) -> None:
         now, wait = time.monotonic(), self._terms.wait_s
-        if self._nodes or not self._host.waits:
+        if self._ready or not self._host.waits:
             self._nobody_since = now
+        elif self._nodes:  # They start, or build images. This may fail again and again, so earlier absence still counts.
+            self._nobody_since = min(self._nobody_since + PERIOD, now)
         elif now - self._nobody_since > wait:
+            last = "".join(f"; the last one, on {node}, was lost: {why}" for node, why in [*self._told][-1:])
             self._stopped = (
-                f"no node worker has been there for {wait:g} s; start one with `agentbench worker --join HOST:PORT --token-file FILE`"
+                f"no node worker has been there for {wait:g} s{last}; start one with `agentbench worker --join HOST:PORT --token-file FILE`"
             )
             self._host.stop(self._stopped)
 
@@ -237,7 +240,7 @@ class Hub:
                 self._addresses.nodes[node.name] = node.tally
             case GroupGivenUp(group, reason):
                 self._host.give_up(group, f"{reason} (node worker {node.shown})")
-            case TemplateDied(name, group):
+            case TemplateLostOnNode(name, group):
                 self._templates.died(node, name, group)
             case TemplateLost():
                 self._templates.decide(node, message)
@@ -337,7 +340,7 @@ class Hub:
         for lease in open_leases:
             self._give_back(lease, lease.lost(reason, node.name))
         if not self._ending and (open_leases or (node.join.node, why) not in self._told):
-            self._told.add((node.join.node, why))
+            self._told[node.join.node, why] = None
             again = f"; {len(open_leases)} rollout{'s run' if len(open_leases) > 1 else ' runs'} again" if open_leases else ""
             self._show(f"{reason}{again}")
         self._addresses.release(node.unreleased)

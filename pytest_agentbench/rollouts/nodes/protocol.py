@@ -103,7 +103,7 @@ class NodeSample:
 
 
 @dataclass(frozen=True)
-class TemplateDied:
+class TemplateLostOnNode:
     """Sent when a template process of the node has died. Sent before the ends of the attempts that this interrupts.
 
     `TemplateLost` of rollouts/protocol follows when it is known how the process died. The pool answers with `TemplateVerdict`. When another
@@ -190,7 +190,7 @@ class Bye:
     reason: str  # why it is not needed any more
 
 
-FromTemplates = TemplateDied | TemplateLost | TemplateServes | GroupGivenUp
+FromTemplates = TemplateLostOnNode | TemplateLost | TemplateServes | GroupGivenUp
 FromAddresses = AddressOpened | AddressClosed | LabelReleased
 FromRunner = NodePointed | AttemptStarted | AttemptEnded | FromTemplates | FromAddresses | ShowUser | NodeSample
 FromNode = Join | Joined | Leaving | Tock | FromRunner

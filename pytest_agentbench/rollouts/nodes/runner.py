@@ -43,7 +43,7 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     RevokeLease,
     RunnerConfig,
     RunnerServes,
-    TemplateDied,
+    TemplateLostOnNode,
 )
 from pytest_agentbench.rollouts.nodes.suite_files import SUITES, at_controller
 from pytest_agentbench.rollouts.pool.addresses import Addresses
@@ -213,7 +213,7 @@ class NodeRunner:
             case AddressOpened() | AddressClosed() | LabelReleased() | protocol.ShowUser():
                 self._send(message)
             case protocol.TemplateServes(name):
-                self._dead.pop(name, None)
+                self._dead = {part: group for part, group in self._dead.items() if part != name}
                 self._outages.update(self._dead)
                 self._send(message)
 
@@ -227,9 +227,9 @@ class NodeRunner:
 
     def hold(self, part: str, group: str) -> None:
         """Notes that a template process has died, so that attempts that fail now count as interrupted."""
-        self._dead[part] = group
+        self._dead = {**self._dead, part: group}
         self._outages.update(self._dead)
-        self._send(TemplateDied(part, group))
+        self._send(TemplateLostOnNode(part, group))
 
     def give_up(self, group: str, reason: str) -> None:
         """Tells the pool that the code of a suite and variant cannot run here."""

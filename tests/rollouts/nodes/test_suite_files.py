@@ -16,8 +16,9 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
+from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts.nodes import suite_files
-from pytest_agentbench.rollouts.nodes.suite_files import at_node, check, code_problem, pack, package_hash, unpack
+from pytest_agentbench.rollouts.nodes.suite_files import at_controller, at_node, check, code_problem, pack, package_hash, unpack
 from pytest_agentbench.rollouts.protocol import HOST_BOUND, PoolSettings
 from pytest_agentbench.rollouts.rollout import prepare
 from pytest_agentbench.sandbox.factory import default_count
@@ -298,3 +299,18 @@ def test_the_hash_of_the_package() -> None:
     """The hash is computed once in a process, and is equal in all processes."""
     assert 16 == len(package_hash())
     assert package_hash() is package_hash()
+
+
+def test_records_have_the_paths_of_the_controller(tmp_path: Path) -> None:
+    """A record of a node names files of suites as the controller's host does. Other paths and values stay."""
+    place, file = f"{tmp_path}/files/home/me/shop", "/home/me/shop"
+    settings = {"cwd": place, "program": ["python", f"{place}/agent.py"], "env": {"HOME": str(tmp_path)}, "limit": 3, "stream": None}
+    errors = {"tsq": f"KeyError in {place}/score.py"}
+    rollout = Rollout(
+        "shop", "one", "default", 1, status="agent_error", settings=settings, score_errors=errors, reason=place, log=f"{place}\n"
+    )
+
+    moved = at_controller(rollout, tmp_path)
+
+    assert {**settings, "cwd": file, "program": ["python", f"{file}/agent.py"]} == moved.settings
+    assert ({"tsq": f"KeyError in {file}/score.py"}, file, f"{file}\n") == (moved.score_errors, moved.reason, moved.log)
