@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.nodes.connection import NodeConnection
 from pytest_agentbench.rollouts.nodes.protocol import (
@@ -145,6 +146,9 @@ class ScriptedNode:
         rollout = Rollout(*key, status=status, reason=reason, started_ns=1, ended_ns=2, answer="scripted")
         self.connection.send(AttemptEnded(number, 0, interrupted), record_line(rollout))
 
+    def close(self) -> None:
+        self.connection.close()
+
     def is_closed(self) -> bool:
         """Waits until the session closes the connection."""
         with suppress(ConnectionError):
@@ -159,10 +163,11 @@ class Relay:
     def __init__(self, port: int) -> None:
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
         self.port = int(self._listener.getsockname()[1])
         self._flows = threading.Event()
         self._flows.set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads = [daemon(self._accept, name="relay")]
 
     def stop(self) -> None:
         self._flows.clear()
@@ -170,17 +175,26 @@ class Relay:
     def resume(self) -> None:
         self._flows.set()
 
+    def close(self) -> None:
+        self._flows.set()
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for each in self._sockets:
+            each.close()
+
     def _accept(self) -> None:
-        while True:
-            near, _ = self._listener.accept()
-            self._flows.wait()
-            try:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                self._sockets.append(near)
+                self._flows.wait()
                 far = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                near.close()
-                continue
-            for pair in ((near, far), (far, near)):
-                threading.Thread(target=self._copy, args=pair, daemon=True).start()
+                self._sockets.append(far)
+                self._threads += [daemon(self._copy, *pair, name="relay") for pair in ((near, far), (far, near))]
+        self._listener.close()
 
     def _copy(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
