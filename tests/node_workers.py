@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -114,6 +115,7 @@ class ScriptedNode:
         self.connection = NodeConnection.connect("127.0.0.1", port, token)
         self.connection.send(self.join)
         self.received: list[ToNode] = []
+        self.pointed = ""  # why this node cannot call the backend; empty if it can
         if joined:
             assert isinstance(self.next(), Welcome)
             self.connection.send(Joined())
@@ -121,16 +123,25 @@ class ScriptedNode:
     def next(self) -> ToNode:
         """Returns the next message that is not a `Tick`. Answers ticks and `PointNode`. Raises ConnectionError at the end."""
         while True:
-            header, _ = self.connection.receive()
-            message = TO_NODE.read(header)
-            match message:
-                case Tick(pool_ns):
-                    self.connection.send(Tock(pool_ns, pool_ns))
-                case PointNode(number):
-                    self.connection.send(NodePointed(number, 0.1))
-                case _:
-                    self.received.append(message)
-                    return message
+            message = self._read()
+            if not isinstance(message, Tick | PointNode):
+                self.received.append(message)
+                return message
+
+    def point(self) -> None:
+        """Waits for a `PointNode`, and answers it."""
+        while not isinstance(self._read(), PointNode):
+            pass
+
+    def _read(self) -> ToNode:
+        """Reads a message, and answers it if it is a `Tick` or `PointNode`."""
+        message = TO_NODE.read(self.connection.receive()[0])
+        match message:
+            case Tick(pool_ns):
+                self.connection.send(Tock(pool_ns, time.monotonic_ns()))
+            case PointNode(number):
+                self.connection.send(NodePointed(number, None if self.pointed else 0.1, self.pointed))
+        return message
 
     def lease(self) -> GiveLease:
         """Waits for a lease."""
@@ -139,12 +150,12 @@ class ScriptedNode:
         return message
 
     def start(self, lease: GiveLease) -> None:
-        self.connection.send(AttemptStarted(lease.lease, 0))
+        self.connection.send(AttemptStarted(lease.lease, time.monotonic_ns()))
 
     def end(self, number: int, key: RolloutKey, status: str = "ok", reason: str = "", *, interrupted: bool = False) -> None:
         """Sends a record for a lease."""
         rollout = Rollout(*key, status=status, reason=reason, started_ns=1, ended_ns=2, answer="scripted")
-        self.connection.send(AttemptEnded(number, 0, interrupted), record_line(rollout))
+        self.connection.send(AttemptEnded(number, time.monotonic_ns(), interrupted), record_line(rollout))
 
     def close(self) -> None:
         self.connection.close()
