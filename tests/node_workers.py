@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.nodes.connection import NodeConnection
 from pytest_agentbench.rollouts.nodes.protocol import (
@@ -113,6 +115,7 @@ class ScriptedNode:
         self.connection = NodeConnection.connect("127.0.0.1", port, token)
         self.connection.send(self.join)
         self.received: list[ToNode] = []
+        self.pointed = ""  # why this node cannot call the backend; empty if it can
         if joined:
             assert isinstance(self.next(), Welcome)
             self.connection.send(Joined())
@@ -120,16 +123,25 @@ class ScriptedNode:
     def next(self) -> ToNode:
         """Returns the next message that is not a `Tick`. Answers ticks and `PointNode`. Raises ConnectionError at the end."""
         while True:
-            header, _ = self.connection.receive()
-            message = TO_NODE.read(header)
-            match message:
-                case Tick(pool_ns):
-                    self.connection.send(Tock(pool_ns, pool_ns))
-                case PointNode(number):
-                    self.connection.send(NodePointed(number, 0.1))
-                case _:
-                    self.received.append(message)
-                    return message
+            message = self._read()
+            if not isinstance(message, Tick | PointNode):
+                self.received.append(message)
+                return message
+
+    def point(self) -> None:
+        """Waits for a `PointNode`, and answers it."""
+        while not isinstance(self._read(), PointNode):
+            pass
+
+    def _read(self) -> ToNode:
+        """Reads a message, and answers it if it is a `Tick` or `PointNode`."""
+        message = TO_NODE.read(self.connection.receive()[0])
+        match message:
+            case Tick(pool_ns):
+                self.connection.send(Tock(pool_ns, time.monotonic_ns()))
+            case PointNode(number):
+                self.connection.send(NodePointed(number, None if self.pointed else 0.1, self.pointed))
+        return message
 
     def lease(self) -> GiveLease:
         """Waits for a lease."""
@@ -138,12 +150,15 @@ class ScriptedNode:
         return message
 
     def start(self, lease: GiveLease) -> None:
-        self.connection.send(AttemptStarted(lease.lease, 0))
+        self.connection.send(AttemptStarted(lease.lease, time.monotonic_ns()))
 
     def end(self, number: int, key: RolloutKey, status: str = "ok", reason: str = "", *, interrupted: bool = False) -> None:
         """Sends a record for a lease."""
         rollout = Rollout(*key, status=status, reason=reason, started_ns=1, ended_ns=2, answer="scripted")
-        self.connection.send(AttemptEnded(number, 0, interrupted), record_line(rollout))
+        self.connection.send(AttemptEnded(number, time.monotonic_ns(), interrupted), record_line(rollout))
+
+    def close(self) -> None:
+        self.connection.close()
 
     def is_closed(self) -> bool:
         """Waits until the session closes the connection."""
@@ -159,10 +174,11 @@ class Relay:
     def __init__(self, port: int) -> None:
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
         self.port = int(self._listener.getsockname()[1])
         self._flows = threading.Event()
         self._flows.set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads = [daemon(self._accept, name="relay")]
 
     def stop(self) -> None:
         self._flows.clear()
@@ -170,17 +186,26 @@ class Relay:
     def resume(self) -> None:
         self._flows.set()
 
+    def close(self) -> None:
+        self._flows.set()
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for each in self._sockets:
+            each.close()
+
     def _accept(self) -> None:
-        while True:
-            near, _ = self._listener.accept()
-            self._flows.wait()
-            try:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                self._sockets.append(near)
+                self._flows.wait()
                 far = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                near.close()
-                continue
-            for pair in ((near, far), (far, near)):
-                threading.Thread(target=self._copy, args=pair, daemon=True).start()
+                self._sockets.append(far)
+                self._threads += [daemon(self._copy, *pair, name="relay") for pair in ((near, far), (far, near))]
+        self._listener.close()
 
     def _copy(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):

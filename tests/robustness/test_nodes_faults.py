@@ -9,7 +9,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 Start = Callable[..., Background]
 Join = Callable[..., NodeWorker]
+Close = Callable[[Any], Any]
 
 #: Rollouts of a session. `NODE_ROLLOUTS=300 .venv/bin/pytest tests/robustness/test_nodes_faults.py` takes longer.
 ROLLOUTS = int(os.environ.get("NODE_ROLLOUTS", "90"))
@@ -48,6 +49,18 @@ def join(project: Project) -> Iterator[Join]:
     yield join
     for worker in started:
         worker.clean_up()
+
+
+@pytest.fixture
+def closing() -> Iterator[Close]:
+    """Returns its argument, and closes it at the end of the test."""
+    with ExitStack() as stack:
+
+        def closing(resource: Any) -> Any:
+            stack.callback(resource.close)
+            return resource
+
+        yield closing
 
 
 def shop(project: Project, scenarios: int = ROLLOUTS, ttft_ms: float = 150) -> None:
@@ -163,11 +176,13 @@ def test_suspended(shopped: dict[str, Any], start: Start, join: Join, monkeypatc
     assert 1 == stays.output.count("joined the session as")
 
 
-def test_network_cut(shopped: dict[str, Any], start: Start, join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_cut(
+    shopped: dict[str, Any], start: Start, join: Join, monkeypatch: pytest.MonkeyPatch, closing: Callable[[Any], Any]
+) -> None:
     """If the network between session and node worker is cut, both notice, and the node worker joins again when it is back."""
     monkeypatch.setenv(VARIABLE, "4")
     background, port, token = listening(start, "--agentbench-concurrency=8")
-    relay = Relay(port)
+    relay = closing(Relay(port))
     join(port, token, "--slots", "4", name="near")
     far = join(relay.port, token, "--slots", "4", name="far")
     background.in_the_middle(10)
@@ -194,14 +209,14 @@ def test_late(shopped: dict[str, Any], start: Start, join: Join) -> None:
     assert {"w1", "w2"} == {each.node for each in background.rollouts}
 
 
-def test_wrong_records(shopped: dict[str, Any], start: Start, join: Join) -> None:
+def test_wrong_records(shopped: dict[str, Any], start: Start, join: Join, closing: Close) -> None:
     """A late, a second and a foreign record are ignored. The attempts of a node worker that sends a wrong one are made elsewhere."""
     background, port, token = listening(start, "--agentbench-concurrency=8")
-    node = ScriptedNode(port, token.read_text().strip())
+    node = closing(ScriptedNode(port, token.read_text().strip()))
     lease, other = node.lease(), node.lease()
     node.end(lease.lease + 1000, lease.key)
     node.connection.close()
-    again = ScriptedNode(port, token.read_text().strip())
+    again = closing(ScriptedNode(port, token.read_text().strip()))
     given = again.lease()
     again.end(lease.lease, lease.key)  # It was given to the connection before.
     again.end(other.lease, other.key)
@@ -295,12 +310,12 @@ def test_all_nodes_gone(shopped: dict[str, Any], project: Project, start: Start,
     assert shopped == lasting([each for each in project.rollouts if each.status == "ok"])
 
 
-def test_three_losses(project: Project, start: Start) -> None:
+def test_three_losses(project: Project, start: Start, closing: Close) -> None:
     """A rollout that was in flight at three lost node workers ends as infra_error with that reason."""
     shop(project, scenarios=1)
     background, port, token = listening(start)
     for number in range(3):
-        node = ScriptedNode(port, token.read_text().strip(), name=f"n{number}")
+        node = closing(ScriptedNode(port, token.read_text().strip(), name=f"n{number}"))
         node.start(node.lease())
         node.connection.close()
         wait_for(functools.partial(told, background, f"on n{number} was lost"), "the loss")
@@ -312,11 +327,11 @@ def test_three_losses(project: Project, start: Start) -> None:
     assert 2 == len(rollout.earlier_attempts)
 
 
-def test_fails_fast(project: Project, start: Start, join: Join) -> None:
+def test_fails_fast(project: Project, start: Start, join: Join, closing: Close) -> None:
     """A node worker where every rollout fails at once gets few of them, and is told so. Those that failed there pass elsewhere."""
     shop(project, scenarios=40)
     background, port, token = listening(start, "--agentbench-retries=5", "--agentbench-concurrency=6")
-    bad = ScriptedNode(port, token.read_text().strip(), name="bad")
+    bad = closing(ScriptedNode(port, token.read_text().strip(), name="bad"))
     leases: list[Any] = [bad.lease(), bad.lease()]
     join(port, token, "--slots", "4", name="good")
     wait_for(lambda: told(background, "on good has joined"), "the other node worker")
