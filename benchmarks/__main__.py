@@ -33,6 +33,7 @@ from benchmarks import (
     workers,
 )
 from benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
+from benchmarks.nodes import benchmark as nodes
 from benchmarks.pressure import benchmark as pressure
 from benchmarks.timing import benchmark as timing
 from benchmarks.verdicts import benchmark as verdicts
@@ -54,6 +55,7 @@ BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "tables": tables.measure,
     "frame": frame.measure,
     "reports": reports.measure,
+    "nodes": nodes.measure,
     "timing": timing.measure,
     "sandbox": sandbox.measure,
     "stack": stack.measure,
@@ -100,15 +102,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="measure less: tables without a million calls, pressure with two blocks of each arm, timing with 48 plain streams "
-        "(under a minute), verdicts (three minutes), verdicts_real (under a minute)",
+        help="measure less: tables without a million calls, nodes with two node workers and no long session, pressure with two blocks of "
+        "each arm, timing with 48 plain streams (under a minute), verdicts (three minutes), verdicts_real (under a minute)",
     )
     parser.add_argument("--streams", type=int, nargs="+", default=(), metavar="N", help="timing: numbers of concurrent streams")
     parser.add_argument(
         "--table",
         type=Path,
         metavar="FILE",
-        help="pressure, timing, verdicts, verdicts_real: also write the table to this file, as Markdown",
+        help="nodes, pressure, timing, verdicts, verdicts_real: also write the table to this file, as Markdown",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file, as JSON")
     arguments = parser.parse_args()

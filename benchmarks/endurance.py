@@ -130,7 +130,7 @@ def children(parent: int) -> dict[str, int]:
     pids: dict[str, int] = {}
     with suppress(psutil.Error):  # it ended while it was looked at
         for child in psutil.Process(parent).children():
-            pids[child.cmdline()[-1].removeprefix("pytest_agentbench.")] = child.pid
+            pids[child.cmdline()[-1].rpartition(".")[2]] = child.pid
     return pids
 
 

@@ -66,6 +66,14 @@ def test_processes_are_light(module: str, libraries: set[str]) -> None:
     assert libraries == loaded(f"import pytest_agentbench.{module}.__main__")
 
 
+def test_a_node_worker_is_light() -> None:
+    """`agentbench worker` loads no module of another command, and its two processes only the libraries that they need."""
+    joining = "main(['worker', '--join', '127.0.0.1:1', '--token-file', 'missing'])"
+
+    assert set() == loaded("from pytest_agentbench.cli import main", joining)
+    assert {"aiohttp", "asyncio"} == loaded("import pytest_agentbench.rollouts.nodes.runner")
+
+
 def test_a_project_without_suites_is_light(tmp_path: Path) -> None:
     """In a project without suites, a session loads no heavy library and no module of a run."""
     (tmp_path / "test_it.py").write_text("def test_it(): pass\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
@@ -84,7 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    options = parser().parse_args(arguments)
+    words = [*(sys.argv[1:] if arguments is None else arguments)]
+    # Modules of other commands take half a second of CPU to import, and a session starts node workers with this command.
+    options = parser(words[:1] if words and words[0] in COMMANDS else COMMANDS).parse_args(words)
     try:
         status: int | None = options.run(options)
     except AgentbenchError as error:
@@ -96,12 +98,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     return status or 0
 
 
-def parser() -> Parser:
-    """Returns the parser of the whole command line. Its help lists the commands in groups."""
+def parser(names: Collection[str] = tuple(COMMANDS)) -> Parser:
+    """Returns the parser of the command line with these commands. If it has all commands, its help lists them in groups."""
     about = f"Agent benchmarks as pytest suites. To run one: pytest scenarios/banking\nDocumentation (docs/): {shipped('docs')}"
     top = Parser(prog="agentbench", description=about)
     top.add_argument("--version", action="version", version=f"agentbench {version('pytest-agentbench')}")
     commands = top.commands(groups=GROUPS)
-    for name in COMMANDS:
+    for name in names:
         load_object("command", name, COMMANDS, Path())(commands)
     return top

@@ -20,14 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest_agentbench
-from pytest_agentbench.agents.factory import paths_of
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.config import load_yaml
 from pytest_agentbench.lib.user_code import search_path
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts.nodes.outside_code import code_sha256, named_code, outside_code, outside_problem, packages_above
 from pytest_agentbench.rollouts.protocol import PoolSettings
-from pytest_agentbench.sandbox.factory import default_count
 from pytest_agentbench.suites.suite import SUITE_FILE, PoolSuite, Scenario, is_task_directory
 
 SUITES = "suites"  # folder of a node worker into which the archive is unpacked
@@ -86,6 +83,8 @@ def at_node(settings: PoolSettings, folder: Path, sandboxes: int | None) -> Pool
     Code is found first among the suites' files, then where this process finds it, and then in folders of the controller that this host
     has, too. `sandboxes` is the maximum number of open sandboxes on this host; None: by its cores.
     """
+    from pytest_agentbench.sandbox.factory import default_count
+
     suites = {name: _suite_at_node(suite, folder) for name, suite in settings.suites.items()}
     unpacked = [str(place) for each in settings.sys_path if (place := _place(each, folder)).is_dir()]
     own = search_path()
@@ -137,6 +136,8 @@ def _task_folders(suite: PoolSuite) -> set[Path]:
 
 def _roots(suites: Iterable[PoolSuite]) -> list[Path]:
     """Returns the folders that travel: those of the suites, of their tasks, and working directories of their programs; none in another."""
+    from pytest_agentbench.agents.factory import paths_of
+
     roots = {path.resolve() for path in _given_paths(suites)}
     for suite in suites:
         for variant in ("default", *suite.variants):
@@ -188,6 +189,8 @@ def _unread_data(suite: PoolSuite) -> Iterator[Path]:
 
     Small files are not among them, because code may find them without naming them.
     """
+    from pytest_agentbench.lib.config import load_yaml
+
     folder = suite.folder.resolve()
     file = folder / SUITE_FILE
     dataset = load_yaml(file).get("dataset") if file.is_file() else None
