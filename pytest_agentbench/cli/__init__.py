@@ -12,8 +12,8 @@ from typing import TextIO, cast
 from pytest_agentbench.cli.output import OutputClosed, Pipe, abandon
 from pytest_agentbench.cli.parser import Parser
 from pytest_agentbench.errors import AgentbenchError
-from pytest_agentbench.lib.foreign import ForeignOutput
 from pytest_agentbench.lib.file_system import shipped
+from pytest_agentbench.lib.foreign import ForeignOutput
 from pytest_agentbench.lib.user_code import load_object
 
 #: Group in the help -> command -> function that adds its parser, which names the function that runs it. A new command is a file here and a
