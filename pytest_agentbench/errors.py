@@ -14,6 +14,7 @@ AgentbenchError
         └── NoTerminal   code of the suite waits for input, for example in a debugger, in a process without a terminal
 
 NoScore (an AssertionError) is raised in a test that reads a score which the rollout does not have.
+├── RolloutFailed      the rollout ended without a result that can be scored, for example as agent_error
 └── ScorerFailed       the scorer failed: the test is then an ERROR, not a FAILURE
 """
 
@@ -95,6 +96,15 @@ class NoScore(AssertionError):
         self.score = score
 
 
+class RolloutFailed(NoScore):
+    """A test read a score of a rollout that ended without a result. Failures with the same reason have the same `cause`."""
+
+    def __init__(self, rollout: str, score: str, status: str, reason: str) -> None:
+        """Takes the rollout, the name of the score, and status and reason of the rollout."""
+        self.outcome, self.cause = f"{rollout}: {status}", reason
+        super().__init__(f"{rollout}: no score {score!r}, because the rollout ended as {status}: {reason}", score)
+
+
 class ScorerFailed(NoScore):
     """A test read a score whose scorer failed on the rollout. Failures with the same reason have the same `cause`."""
 
@@ -103,6 +113,10 @@ class ScorerFailed(NoScore):
         self.outcome = rollout
         self.cause = f"no score {score!r}, because the scorer failed: {error}"
         super().__init__(f"{rollout}: {self.cause}", score)
+
+
+for _error in (NoScore, RolloutFailed, ScorerFailed):
+    _error.__module__ = "builtins"  # pytest's summaries then show the name alone, and have space for the message.
 
 
 MOST_LISTED = 40  # known names in a message at most

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import TextIO
 
 from pytest_agentbench.lib.cut_marks import mark
+from pytest_agentbench.lib.error_texts import is_users_file
 from pytest_agentbench.lib.foreign import cut
 
 LOG_LIMIT = 64 * 1024  # characters kept of a rollout's log: half from its beginning, half from its end
@@ -68,16 +69,30 @@ def capture() -> Iterator[Log]:
 
 
 def print_exception(error: BaseException) -> None:
-    """Prints the traceback of an exception to stderr.
+    """Prints the traceback of an exception to stderr, from the first frame in the user's code.
 
     A message that is longer than the log of a rollout is truncated, because printing copies it.
     """
     text = str(error)
     if (shortened := cut(text, LOG_LIMIT)) is text:
-        traceback.print_exception(error)
+        sys.stderr.write("".join(_users_part(traceback.TracebackException.from_exception(error)).format()))
         return
     traceback.print_tb(error.__traceback__)
     sys.stderr.write(f"{type(error).__name__}: {shortened}\n")
+
+
+def _users_part(error: traceback.TracebackException) -> traceback.TracebackException:
+    """Returns the exception, and those that it came from, without the frames before the first one in a file of the user."""
+    inner: traceback.TracebackException | None = error
+    while inner is not None:
+        first = next((place for place, frame in enumerate(inner.stack) if is_users_file(frame.filename)), 0)
+        inner.stack[:] = inner.stack[first:]
+        inner = inner.__cause__ or inner.__context__
+    return error
+
+
+#: Loggers with a line about each request at INFO: those of the HTTP client of the openai SDK. The record of a rollout has its calls.
+CHATTY = ("httpx", "httpx2")
 
 
 class _Handler(logging.Handler):
@@ -113,4 +128,7 @@ def install(level: str) -> None:
     handler.setFormatter(logging.Formatter(FORMAT))
     logging.getLogger().addHandler(handler)
     logging.getLogger().setLevel(level.upper())
+    if level.lower() == "info":
+        for name in CHATTY:
+            logging.getLogger(name).setLevel(logging.WARNING)
     sys.stdout, sys.stderr = _Stream(sys.stdout), _Stream(sys.stderr)

@@ -122,10 +122,11 @@ FOREIGN_FOLDERS = (str(Path(__file__).parents[1]), *{sysconfig.get_path(name) fo
 
 def is_users(frame: FrameType) -> bool:
     """Returns whether a frame runs code in a file of the user."""
-    return _is_users_file(frame.f_code.co_filename)
+    return is_users_file(frame.f_code.co_filename)
 
 
-def _is_users_file(name: str) -> bool:
+def is_users_file(name: str) -> bool:
+    """Returns whether a file belongs to the user: not to this package, to the standard library or to an installed package."""
     return name.endswith(".py") and not name.startswith(FOREIGN_FOLDERS)
 
 
@@ -140,7 +141,7 @@ def place_of(function: Any) -> str:
     while isinstance(function := inspect.unwrap(function), functools.partial):
         function = function.func
     code = getattr(function, "__code__", None)
-    return f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code is not None and _is_users_file(code.co_filename) else ""
+    return f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code is not None and is_users_file(code.co_filename) else ""
 
 
 _PLACE = re.compile(r" \(([^()]+\.py:\d+)\)$")
@@ -153,7 +154,7 @@ def with_place(text: str, error: BaseException) -> str:
     If the first line was truncated, the place is at the end of the text, because the redaction looks for a truncated key directly before
     the truncation mark.
     """
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users_file(frame.filename)]
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users_file(frame.filename)]
     if not own or _place_in(text):
         return text
     first, newline, rest = text.partition("\n")

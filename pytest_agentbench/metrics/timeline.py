@@ -16,6 +16,17 @@ Span = tuple[int, int]  # start and end, monotonic nanoseconds
 #: Activities of a rollout. If several happen at the same time, the time counts for the first of these.
 PARTS = ("decoding", "first_token", "tools", "client_queue", "roles", "judge", "agent")
 
+#: Activity -> its name in reports.
+PART_NAMES = {
+    "decoding": "decoding",
+    "first_token": "waiting for the first token",
+    "tools": "tools",
+    "client_queue": "client queue",
+    "roles": "other roles",
+    "judge": "judge",
+    "agent": "agent",
+}
+
 
 @dataclass(frozen=True)
 class InFlight:
@@ -88,6 +99,11 @@ def _counts(spans: Iterable[Span]) -> Iterator[tuple[int, int]]:
     for at, group in groupby(steps, key=itemgetter(0)):
         count += sum(step for _, step in group)
         yield at, count
+
+
+def part_names(streamed: bool) -> Mapping[str, str]:
+    """Returns PART_NAMES for rollouts with streamed calls, or for those without any, in which no first token was seen."""
+    return PART_NAMES if streamed else {**PART_NAMES, "first_token": "waiting for the answer"}
 
 
 def split(rollout: Rollout) -> dict[str, int]:

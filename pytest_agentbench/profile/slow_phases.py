@@ -206,7 +206,8 @@ class _Usual:
         if row["error_kind"] is not None:
             return f"failed: {ERROR_KINDS.get(row['error_kind'], row['error_kind'])}"
         above = {part: values[place] - self._usual(values) for part, values in self.parts.items() if not np.isnan(values[place])}
-        match max(above, key=lambda part: above[part], default=None):
+        slowest = max(above, key=lambda part: above[part], default=None)
+        match slowest if slowest and above[slowest] > 0 else None:
             case "client_queue":
                 return "it waited in the client before it was sent"
             case "rate_limit":
@@ -215,7 +216,7 @@ class _Usual:
                 return self._why_late(place, row)
             case "decoding":
                 return self._why_long(place, row)
-        return "unknown"
+        return "no part of it took longer than usual"
 
     def _why_late(self, place: int, row: dict[str, Any]) -> str:
         """Returns why the first token was late."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from pytest_agentbench.errors import NoScore, ScorerFailed
+from pytest_agentbench.errors import NoScore, RolloutFailed, ScorerFailed
 from pytest_agentbench.records.call import Json, LLMCall, Stamp, ToolCall
 
 BETTER = ("higher", "lower")
@@ -334,12 +334,15 @@ class Rollout:
         return [str(call["tool"]) for call in self.expected]
 
     def score(self, name: str) -> Score:
-        """Returns the score called `name`. Raises ScorerFailed if its scorer failed, and NoScore if it is missing for another reason."""
+        """Returns the score called `name`.
+
+        Raises RolloutFailed if the rollout has no scores, ScorerFailed if the scorer failed, and NoScore if the name is unknown.
+        """
         __tracebackhide__ = True
         if name in self.scores:
             return self.scores[name]
         if not self.evaluable:
-            raise NoScore(f"{self.key}: no score {name!r}, because the rollout ended as {self.status}: {self.reason}", name)
+            raise RolloutFailed(str(self.key), name, self.status, self.reason)
         if name in self.score_errors:
             raise ScorerFailed(str(self.key), name, self.score_errors[name])
         raise NoScore(f"{self.key}: no score {name!r}; this suite measures: {', '.join(sorted(self.scores)) or 'none'}", name)

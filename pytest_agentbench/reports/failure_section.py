@@ -54,7 +54,8 @@ def _shared(name: str, value: object) -> tuple[str, object]:
 def rollout_section(rollout: Rollout) -> str:
     """Returns a text about a rollout: status, scores, drafts, time split, earlier attempts, tools or verifier result, messages and log."""
     status = f"{rollout.status} ({rollout.reason})" if rollout.reason else rollout.status
-    rows = [("status", f"{status}, {len(rollout.calls)} LLM calls, {rollout.duration_s:.2f} s")]
+    calls = f"{len(rollout.calls)} LLM call{'s' * (len(rollout.calls) != 1)}"
+    rows = [("status", f"{status}, {calls}, {rollout.duration_s:.2f} s")]
     rows += [(name, f"{score!r}  {score.explanation}") for name, score in rollout.scores.items()]
     rows += [(f"draft {draft.number}", draft_text(draft)) for draft in rollout.drafts]
     rows.append(("time", split_text(rollout)))
@@ -86,9 +87,9 @@ def draft_text(draft: Draft) -> str:
 
 
 def split_text(rollout: Rollout) -> str:
-    """`decoding 0.40 s, first token 0.10 s`: how the time of the rollout was spent."""
-    parts = timeline.split(rollout).items()
-    return ", ".join(f"{part.replace('_', ' ')} {duration / 1e9:.2f} s" for part, duration in parts if duration) or "none"
+    """`decoding 0.40 s, waiting for the first token 0.10 s`: how the time of the rollout was spent."""
+    names, parts = timeline.part_names(any(call.output for call in rollout.calls)), timeline.split(rollout).items()
+    return ", ".join(f"{names[part]} {duration / 1e9:.2f} s" for part, duration in parts if duration) or "none"
 
 
 def tool_table(rollout: Rollout) -> list[str]:

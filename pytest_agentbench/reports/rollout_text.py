@@ -19,6 +19,7 @@ BAR = 50  # columns of the timeline
 LOG = 20  # last lines of the log that are shown
 
 LEGEND = "`-` waiting for the first token, `=` answer, `#` tool"
+WHOLE = "`-` waiting for the answer (no call was streamed), `#` tool"
 
 
 def rollout_text(rollout: Rollout, conversations: Conversations | None, directory: str) -> Iterator[str]:
@@ -93,7 +94,7 @@ def timeline(rollout: Rollout) -> Iterator[str]:
     for started, middle, ended, name, marks in sorted(rows):
         yield f"{name:<{width}} |{_bar(started - begin, middle - begin, ended - begin, length, marks)}| {(ended - started) / 1e6:.1f} ms"
     if rows:
-        yield LEGEND
+        yield LEGEND if any(call.output for call in (*rollout.calls, *rollout.other_calls)) else WHOLE
 
 
 def _bar(started: int, middle: int, ended: int, length: int, marks: str) -> str:

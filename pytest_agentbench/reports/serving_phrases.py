@@ -9,7 +9,7 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import GoodputSummary, PartOfTime, PerformanceSummary, SteadyCalls, SteadyRollouts, WindowSummary
 from pytest_agentbench.metrics.slow_calls import SlowCall
 from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch, unusable_reason
-from pytest_agentbench.metrics.timeline import InFlight
+from pytest_agentbench.metrics.timeline import InFlight, part_names
 from pytest_agentbench.records import ERROR_KINDS
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.phrases import brackets, count, each_count, number, percent, seconds_text, short
@@ -18,16 +18,8 @@ from pytest_agentbench.stats.quantiles import HIGH, needed
 
 ENOUGH = 3  # samples taken during the calls; with fewer, no mean and no peak is shown
 
-#: Part of the time of rollouts -> its name in reports.
-PARTS = {
-    "decoding": "decoding",
-    "first_token": "waiting for the first token",
-    "tools": "tools",
-    "client_queue": "client queue",
-    "roles": "other roles",
-    "judge": "judge",
-    "agent": "agent",
-}
+#: Why a run has no TTFT, and how to measure it.
+NO_TTFT = "no TTFT, because no call was streamed; --agentbench-set agent.stream_upgrade=true measures it"
 
 DEFINITIONS: Text = (
     "TTFT: last request byte sent to first content, reasoning or tool-call text. ITL: gaps between output events, pooled. ",
@@ -78,9 +70,14 @@ def _failures(performance: PerformanceSummary, verb: str) -> str:
     return f"{failed} of {performance.calls} LLM calls{verb}: {each_count(performance.failed_calls)}" if failed else ""
 
 
-def time_of(part: str, of_time: PartOfTime) -> str:
+def is_streamed(performance: PerformanceSummary) -> bool:
+    """Returns whether a call was streamed, so that the run has a TTFT."""
+    return performance.latency("ttft") is not None
+
+
+def time_of(part: str, of_time: PartOfTime, streamed: bool = True) -> str:
     """`64.9 % of the rollouts' time went to decoding`: the share of one part of the time."""
-    return f"{percent(of_time.share)} of the rollouts' time went to {PARTS[part]}"
+    return f"{percent(of_time.share)} of the rollouts' time went to {part_names(streamed)[part]}"
 
 
 def node_left(node: NodeRecord) -> str:
@@ -97,7 +94,7 @@ def uncertain_rates(parts: Sequence[str]) -> str:
 def timing_verdict(stopwatch: Stopwatch) -> str:
     """Returns the verdict on timing quality, and whether gates on timings are INCONCLUSIVE because of it."""
     if stopwatch.verdict is None:
-        return "no verdict: no call with a stream was measured"
+        return "no verdict: no call was streamed, so only the whole time of each call (E2E) was measured"
     return str(stopwatch.verdict) + (", timing gates are INCONCLUSIVE" if stopwatch.verdict == SATURATED else "")
 
 
@@ -160,16 +157,19 @@ def failed_kind(kind: str, amount: int) -> str:
 def speed(performance: PerformanceSummary, stopwatch: Stopwatch) -> str:
     """`TTFT 45.7 ms (median) [39.8, 85.9], 293.9 output tokens/s`: the speed of a run in one line. Empty without calls.
 
-    A TTFT that is not usable says so, and has no interval.
+    A TTFT that is not usable says so, and has no interval. Without streamed calls there is none, and E2E takes its place.
     """
-    parts = []
+    parts, end = [], ""
     if spread := performance.latency("ttft"):
         unusable = unusable_reason(stopwatch, "ttft.p50")
         value = "(median, not usable)" if unusable else f"(median) {brackets(spread.intervals.get('p50'))}"
         parts.append(f"{registry.title_of('ttft')} {number(spread.p50)} ms {value}".rstrip())
+    elif spread := performance.latency("e2e"):
+        parts.append(f"{registry.title_of('e2e')} {number(spread.p50)} ms (median) {brackets(spread.intervals.get('p50'))}".rstrip())
+        end = f"; {NO_TTFT}"
     if rate := performance.number("output_tokens_per_s"):
         parts.append(f"{number(rate)} output tokens/s")
-    return ", ".join(parts)
+    return ", ".join(parts) + end
 
 
 def high_latency(p90: float | None) -> str:
@@ -244,9 +244,10 @@ def goodput(value: GoodputSummary) -> str:
     )
 
 
-def split(value: Mapping[str, PartOfTime]) -> str:
+def split(value: Mapping[str, PartOfTime], streamed: bool = True) -> str:
     """`decoding 64.9 %, tools 20.1 %`: the shares of the rollouts' time by part."""
-    return ", ".join(f"{title} {percent(value[part].share)}" for part, title in PARTS.items() if part in value)
+    names = part_names(streamed)
+    return ", ".join(f"{title} {percent(value[part].share)}" for part, title in names.items() if part in value)
 
 
 def few_values(performance: PerformanceSummary) -> str:

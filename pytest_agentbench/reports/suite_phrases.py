@@ -12,7 +12,16 @@ from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.reports.phrases import count, each_count, percent, significant
-from pytest_agentbench.runs.results import Mean, Passes, QuarantineResult, RetriedMeans, ScorerFailure, SuiteResult, WorstScore
+from pytest_agentbench.runs.results import (
+    Mean,
+    Passes,
+    QuarantineResult,
+    RetriedMeans,
+    ScorerFailure,
+    SuiteResult,
+    UnmeasuredRollout,
+    WorstScore,
+)
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.runs.tasks_and_mistakes import Confusion, TaskFailure, TasksSummary, ToolMistakes, Triage
 from pytest_agentbench.stats.pass_rates import PassRate
@@ -296,6 +305,12 @@ def spreadsheet(run: Run) -> Text:
 def scorer_failure(value: ScorerFailure) -> str:
     """`3 rollouts: scorer mistakes failed: ValueError: no label (scorers.py:12), first in banking-003`: a cause of missing scores."""
     return f"{count(value.rollouts, 'rollout')}: scorer {value.score} failed: {brief(value.error)}, first in {value.first}"
+
+
+def error_cause(value: tuple[UnmeasuredRollout, int]) -> str:
+    """`TypeError: no label (agent.py:12), in banking-003 and 4 more`: why rollouts have no result."""
+    first, number = value
+    return f"{brief(first.reason)}, in {first.id}{f' and {number - 1} more' if number > 1 else ''}"
 
 
 def more_causes(amount: int) -> str:

@@ -231,8 +231,7 @@ def _with_model_named(call: LLMCall, model: str) -> LLMCall:
     """Returns a call of the agent. If the server does not know the model that the agent asked for, the error says which one to ask for."""
     if call.http_status != NOT_FOUND or not call.measured or call.role or call.model in ("", model):
         return call
-    advice = f"the agent asked for the model {call.model!r}; send `model=llm.model`, which is {model!r}"
-    return dataclasses.replace(call, error=f"{call.error.rstrip('.')}; {advice}")
+    return dataclasses.replace(call, error=f"{call.error.rstrip('.')}; send `model=llm.model`, which is {model!r}")
 
 
 async def outcome(

@@ -27,7 +27,8 @@ BELOW = "agentbench_below"  # True: a score is below its threshold, and the gate
 QUARANTINED = "agentbench_quarantined"  # True: a score is below its threshold, and the scenario is in quarantine
 IN_QUARANTINE = "agentbench_in_quarantine"  # on every test of a quarantined scenario, with any outcome: [group, scenario]
 APPLIED = "agentbench_applied"  # on a test that compared a rollout with thresholds: the group of its rollout
-UNMEASURED = "agentbench_unmeasured"  # on a test that had nothing to judge: [outcome of the rollout, cause]
+UNMEASURED = "agentbench_unmeasured"  # True: the test had nothing to judge
+CAUSE = "agentbench_cause"  # on a test without a score to judge, which other tests may miss for the same reason: [outcome, cause]
 OVER = "agentbench_over"  # True: no later test of this session can have anything to judge
 
 
@@ -100,7 +101,7 @@ def message(report: pytest.TestReport) -> str:
 
 
 class Causes:
-    """Shortens reports of tests that had nothing to judge, so that a cause that several tests share is printed in full only once.
+    """Shortens reports of tests without a score to judge, so that a cause that several tests share is printed in full only once.
 
     It is used in the controller, because with xdist only the controller gets all reports.
     """
@@ -109,30 +110,31 @@ class Causes:
         self._shown: dict[str, str] = {}  # cause -> the first test with it
 
     def shorten(self, report: pytest.TestReport) -> None:
-        """Reduces the report of a test that had nothing to judge to one line, if an earlier report has the same cause."""
-        if not hasattr(report, UNMEASURED):
+        """Reduces the report of a test without a score to one line, if an earlier report has the same cause."""
+        if not hasattr(report, CAUSE):
             return
-        outcome, cause = getattr(report, UNMEASURED)
+        outcome, cause = getattr(report, CAUSE)
         first = self._shown.setdefault(cause_of(cause), report.nodeid)
         if first != report.nodeid:
             report.longrepr = f"{outcome}: the same as {first.rpartition('::')[2]}: {brief(cause)}"
             report.sections = []
 
     def summarize(self, report: pytest.TestReport) -> None:
-        """Shortens the message of a test that had nothing to judge to one line in pytest's short summary.
+        """Shortens the message of a test without a score to one line in pytest's short summary, which begins with the error.
 
         In CI, pytest would print the whole message there. The section about the failed test stays complete.
         """
         crash = getattr(report.longrepr, "reprcrash", None)
-        if hasattr(report, UNMEASURED) and crash is not None:
-            crash.message = brief(crash.message)
+        if hasattr(report, CAUSE) and crash is not None:
+            crash.message = brief(crash.message if hasattr(report, UNMEASURED) else getattr(report, CAUSE)[1])
 
 
 def mark_crash(report: pytest.TestReport) -> None:
     """Turns xdist's report about a dead worker into an ERROR, because nothing was judged."""
     report.longrepr = f"{report.longrepr}: nothing was judged; no rollout is lost, and --agentbench-resume judges the recorded ones"
     report.when = "setup"
-    setattr(report, UNMEASURED, ["", report.longrepr])
+    setattr(report, UNMEASURED, True)
+    setattr(report, CAUSE, ["", report.longrepr])
 
 
 def escape_report(report: pytest.TestReport | pytest.CollectReport, *, colours: bool) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, assert_never
 
 import pytest
 
-from pytest_agentbench.errors import InfraError, MissingError, ScorerFailed
+from pytest_agentbench.errors import InfraError, MissingError, RolloutFailed, ScorerFailed
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.foreign import Sizes, one_line
 from pytest_agentbench.records import Rollout, RolloutKey, Scale, Score
@@ -31,7 +31,7 @@ from pytest_agentbench.rollouts.worker_protocol import (
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.session.discovery import first_scenarios
 from pytest_agentbench.session.pool_connection import PoolConnection, PoolLost
-from pytest_agentbench.session.pytest_reports import APPLIED, BELOW, IN_QUARANTINE, OVER, QUARANTINED, UNMEASURED
+from pytest_agentbench.session.pytest_reports import APPLIED, BELOW, CAUSE, IN_QUARANTINE, OVER, QUARANTINED, UNMEASURED
 from pytest_agentbench.session.threshold_tests import is_left_to_gate
 from pytest_agentbench.suites.suite import is_task_directory
 
@@ -300,7 +300,9 @@ class Worker:
         error = call.excinfo.value if report.failed and call.excinfo is not None else None
         if isinstance(error, (Unmeasured, ScorerFailed)):
             report.when = "setup"  # Nothing was judged. pytest, JUnit and other tools show a failed setup as an ERROR.
-            setattr(report, UNMEASURED, [error.outcome, error.cause])
+            setattr(report, UNMEASURED, True)
+        if isinstance(error, (Unmeasured, ScorerFailed, RolloutFailed)):
+            setattr(report, CAUSE, [error.outcome, error.cause])
         if rollout is not None and call.when == "call":
             report.duration += rollout.duration_s
         if call.when != "setup" or report.failed:  # JUnit reads the properties from the teardown, other tools from the failure.

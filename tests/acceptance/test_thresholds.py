@@ -165,5 +165,5 @@ class Agent(ToolCalling):
     assert {"ok": 1, "limit": 0, "agent_error": 1, "infra_error": 1, "cancelled": 0} == suite["rollouts"]
     assert (0.5, 1.0) == (suite["scores"]["tsq"]["mean"]["value"], suite["scores"]["tsq"]["mean_evaluable"]["value"])
     result.stdout.fnmatch_lines(
-        ["*NoScore: shop[[]shop-1[]]: no score 'tsq', because the rollout ended as agent_error: ValueError: I am lost (agent.py:9)"]
+        ["*RolloutFailed: shop[[]shop-1[]]: no score 'tsq', because the rollout ended as agent_error: ValueError: I am lost (agent.py:9)"]
     )

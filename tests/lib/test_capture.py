@@ -8,6 +8,7 @@ import logging
 import sys
 import tracemalloc
 from collections.abc import Iterator
+from concurrent import futures
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 
 import pytest
@@ -16,18 +17,55 @@ from pytest_agentbench.lib import capture
 
 
 @contextmanager
-def installed() -> Iterator[io.StringIO]:
+def installed(level: str = "info") -> Iterator[io.StringIO]:
     """Captures in this process as the pool does, instead of pytest. Returns the output that belongs to no rollout."""
     outside, root = io.StringIO(), logging.getLogger()
-    handlers, level = [*root.handlers], root.level
+    handlers, before = [*root.handlers], root.level
     root.handlers.clear()
     try:
         with redirect_stdout(outside), redirect_stderr(outside):
-            capture.install("info")
+            capture.install(level)
             yield outside
     finally:
         root.handlers[:] = handlers
-        root.setLevel(level)
+        root.setLevel(before)
+
+
+def fails_in_a_package() -> None:
+    try:
+        logging.getLogger("x").setLevel("loud")
+    except ValueError as error:
+        raise KeyError("colour") from error
+
+
+def test_frames_before_the_users() -> None:
+    """A traceback in a log begins with the first frame in a file of the user, in each exception of a chain."""
+    errors: list[Exception] = []
+    with installed(), capture.capture() as log:
+        try:
+            with futures.ThreadPoolExecutor(1) as pool:
+                pool.submit(fails_in_a_package).result()
+        except KeyError as error:
+            errors.append(error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None))
+        capture.print_exception(errors[0])
+
+    files = [line.split('"')[1].rpartition("/")[2] for line in log.text.splitlines() if line.startswith("  File")]
+    assert ["test_capture.py", "__init__.py", "__init__.py", "test_capture.py"] == files
+
+
+@pytest.mark.parametrize(("level", "lines"), [("info", []), ("debug", ["INFO httpx: HTTP Request"])])
+def test_the_http_client(level: str, lines: list[str]) -> None:
+    """The HTTP client of the openai SDK logs each request at INFO. A rollout's log leaves these lines out, except at the level debug."""
+    logger = logging.getLogger("httpx")
+    before = logger.level
+    try:
+        logger.setLevel(logging.NOTSET)
+        with installed(level), capture.capture() as log:
+            logger.info("HTTP Request")
+    finally:
+        logger.setLevel(before)
+
+    assert lines == log.text.splitlines()
 
 
 async def talk(name: str, meet: asyncio.Barrier) -> str:

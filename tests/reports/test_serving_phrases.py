@@ -18,7 +18,7 @@ from pytest_agentbench.metrics.performance import (
     WindowSummary,
 )
 from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
-from pytest_agentbench.metrics.timeline import InFlight
+from pytest_agentbench.metrics.timeline import PART_NAMES, InFlight
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import serving_phrases
 from pytest_agentbench.stats.quantiles import LatencySpread, latency_spread
@@ -40,7 +40,7 @@ def nothing_but(**metrics: LatencySpread | float | None) -> PerformanceSummary:
         ({}, ["ok"]),
         ({"verdict": "warn", "reasons": ("a queue",)}, ["warn", "a queue"]),
         ({"verdict": SATURATED, "reasons": ("a", "b")}, [f"{SATURATED}, timing gates are INCONCLUSIVE", "a; b"]),
-        ({"verdict": None}, ["no verdict", "no call with a stream was measured"]),
+        ({"verdict": None}, ["no verdict", "no call was streamed, so only the whole time of each call (E2E) was measured"]),
     ],
 )
 def test_timings(keys: Json, parts: list[str]) -> None:
@@ -109,8 +109,24 @@ def test_split() -> None:
 
     texts = serving_phrases.split(split).split(", ")
 
-    assert [f"{serving_phrases.PARTS[name]} {share}00.0 %".replace(" 000.0", " 0.0") for share, name in enumerate(parts)] == texts
+    assert [f"{PART_NAMES[name]} {share}00.0 %".replace(" 000.0", " 0.0") for share, name in enumerate(parts)] == texts
     assert ["64.9 %"] == amounts(serving_phrases.time_of("tools", PartOfTime(0.649, 0.0, None)))
+
+
+def test_a_run_without_streams() -> None:
+    """Without a streamed call the speed is E2E, with the option that measures TTFT, and the wait is for the answer, not for a token."""
+    whole = latency_spread([300.0, 335.3, 400.0])
+    assert whole is not None
+    without = nothing_but(e2e_ms=whole)
+
+    text = serving_phrases.speed(without, READING)
+
+    assert text.startswith("E2E 335.3 ms (median)")
+    assert text.endswith("; no TTFT, because no call was streamed; --agentbench-set agent.stream_upgrade=true measures it")
+    assert (False, True) == tuple(map(serving_phrases.is_streamed, (without, nothing_but(ttft_ms=whole, e2e_ms=whole))))
+    share = PartOfTime(0.586, 0.0, None)
+    assert "58.6 % of the rollouts' time went to waiting for the answer" == serving_phrases.time_of("first_token", share, False)
+    assert "waiting for the answer 58.6 %" == serving_phrases.split({"first_token": share}, False)
 
 
 def test_dashes_are_explained() -> None:

@@ -125,6 +125,27 @@ def test_a_scorer_that_always_fails(project: Project, way: tuple[str, ...]) -> N
     assert 6 == result.ret
 
 
+@WAYS
+def test_an_agent_that_always_fails(project: Project, way: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of an agent is shown once, from the frame of the user on; other tests refer to that one, also in the summary of all
+    rollouts, which has the error and the number. A line of pytest's short summary begins with the error.
+    """
+    monkeypatch.setenv("COLUMNS", "80")
+    project.suite(scenarios=4, agent={"kind": "./agent.py:run"})
+    project.write("scenarios/shop/agent.py", "def run(scenario):\n    raise KeyError('colour')\n")
+
+    result = project.run(*way, "scenarios/shop")
+
+    result.assert_outcomes(failed=4)
+    output = result.stdout.str()
+    assert 1 == output.count("Traceback (most recent call last):\n  File ")
+    assert "pytest_agentbench/" not in output
+    assert 3 == output.count(": agent_error: the same as test_tools[shop-")
+    assert 1 == output.count("]: no score 'tsq', because the rollout ended as agent_error: KeyError: 'colour' (agent.py:2)")
+    result.stdout.re_match_lines([r"error +KeyError: 'colour' \(agent.py:2\), in shop-0 and 3 more"])
+    result.stdout.re_match_lines([r"FAILED scenarios/shop/test_shop.py::test_tools\[shop-\d\] - KeyError: 'co.*"])
+
+
 def test_a_missing_resource_is_one_line(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Skipped tests have the same reason, which pytest shows once."""
     monkeypatch.setenv("AGENTBENCH_GPUS", "")

@@ -82,7 +82,7 @@ def test_an_agent_at_fault(project: Project) -> None:
     for word, reason in REASONS.items():
         assert ("agent_error", 1, {}) == (rollouts[word].status, rollouts[word].attempt, rollouts[word].scores)
         assert reason in rollouts[word].reason
-        line = f"*NoScore: shop?shop_{word}?: no score 'tsq', because the rollout ended as agent_error: {reason.replace('[', '?')}*"
+        line = f"*RolloutFailed: shop?shop_{word}?: no score 'tsq', because the rollout ended as agent_error: {reason.replace('[', '?')}*"
         result.stdout.fnmatch_lines([line])
     log = rollouts["prints"].log
     assert ["a line on stdout", "and on stderr", "WARNING shop: a warning", "Traceback (most recent call last):"] == log.splitlines()[:4]

@@ -38,7 +38,7 @@ def _findings(run: Run) -> Iterator[Finding]:
     all_failed = run.performance.calls and run.performance.calls == sum(run.performance.failed_calls.values())
     for part, of_time in (run.performance.split or {}).items():
         if of_time.share >= GREAT and not all_failed:
-            yield say(serving_phrases.time_of, part, of_time)
+            yield say(serving_phrases.time_of, part, of_time, serving_phrases.is_streamed(run.performance))
 
 
 def _of_suite(suite: SuiteResult) -> Iterator[Finding]:

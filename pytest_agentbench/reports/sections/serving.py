@@ -9,6 +9,7 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.slow_calls import SlowCall
 from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch, unusable_reason
+from pytest_agentbench.metrics.timeline import part_names
 from pytest_agentbench.reports import phrases, serving_phrases
 from pytest_agentbench.reports.document import (
     AnyBlock,
@@ -120,7 +121,7 @@ def _totals(run: Run) -> Iterator[AnyBlock]:
     else:
         yield Fact("steady", say(serving_phrases.steady, performance))
     if performance.split:
-        yield Fact("time", say(serving_phrases.split, performance.split), level=Level.SUMMARY)
+        yield Fact("time", say(serving_phrases.split, performance.split, serving_phrases.is_streamed(performance)), level=Level.SUMMARY)
 
 
 def _tables(performance: PerformanceSummary) -> Iterator[AnyBlock | Section | None]:
@@ -137,7 +138,7 @@ def _tables(performance: PerformanceSummary) -> Iterator[AnyBlock | Section | No
     if (window := performance.window) and window.calls:
         with_intervals = Table(_columns("milliseconds", COLUMNS), tuple(_rows(window.latencies)), level=verbose)
         yield of("Calls sent in the window", [*_latencies(window.latencies), with_intervals])
-    yield of("Where the time went", [_split(performance.split)] if performance.split else [])
+    yield of("Where the time went", [_split(performance.split, serving_phrases.is_streamed(performance))] if performance.split else [])
     yield of("Slowest LLM calls", _slow_calls(performance.slowest_calls))
 
 
@@ -187,9 +188,9 @@ def _rates(performance: PerformanceSummary) -> Table:
     return Table(_columns("rates", RATE_COLUMNS), tuple(rows), level=Level.VERBOSE)
 
 
-def _split(split: Mapping[str, PartOfTime]) -> Table:
+def _split(split: Mapping[str, PartOfTime], streamed: bool) -> Table:
     columns = heads("part", ("share", 1), ("mean ms", 1), ("median ms", 1))
-    parts = [(title, split[part]) for part, title in serving_phrases.PARTS.items() if part in split]
+    parts = [(title, split[part]) for part, title in part_names(streamed).items() if part in split]
     rows = tuple((title, say(percent, part.share), part.mean_ms, part.p50_ms) for title, part in parts)
     return Table(columns, rows, level=Level.VERBOSE)
 

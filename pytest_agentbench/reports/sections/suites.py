@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from pytest_agentbench.lib.error_texts import cause_of
 from pytest_agentbench.metrics.suite_metrics import AGENT, RoleUse
 from pytest_agentbench.reports import phrases, suite_phrases
 from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Measure, Note, Section, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView
-from pytest_agentbench.runs.results import Mean, SuiteResult
+from pytest_agentbench.runs.results import Mean, SuiteResult, UnmeasuredRollout
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.runs.tasks_and_mistakes import MistakeCount, TaskResult, Triage
 from pytest_agentbench.scorers.mistakes import KINDS
@@ -120,10 +121,24 @@ def _mistakes(run: Run, _name: str, suite: SuiteResult) -> Blocks:
 
 
 def _without_score(run: Run, _name: str, suite: SuiteResult) -> Blocks:
+    errors = error_causes(suite.errors)
+    for each in errors[:CAUSES]:
+        yield Fact(
+            "error", say(suite_phrases.error_cause, each), "open", level=Level.FULL if run.ab else Level.FIRST_PAGE, until=Level.FULL
+        )
     failures, first = suite.scorer_failures, Level.FULL if run.ab else Level.FIRST_PAGE
     for place, each in enumerate(failures):
         yield Fact("no score", say(suite_phrases.scorer_failure, each), "open", level=first if place < CAUSES else Level.VERBOSE)
     yield Fact("", say(suite_phrases.more_causes, len(failures) - CAUSES), level=first, until=Level.FULL)
+
+
+def error_causes(errors: Sequence[UnmeasuredRollout]) -> list[tuple[UnmeasuredRollout, int]]:
+    """Returns the first of the listed rollouts for each cause, with the number of listed rollouts that ended for it."""
+    causes: dict[str, tuple[UnmeasuredRollout, int]] = {}
+    for each in (each for each in errors if each.reason):
+        first, number = causes.get(cause := f"{each.status} {cause_of(each.reason)}", (each, 0))
+        causes[cause] = first, number + 1
+    return [*causes.values()]
 
 
 def _answers(run: Run, name: str, suite: SuiteResult) -> Blocks:

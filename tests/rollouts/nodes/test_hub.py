@@ -66,6 +66,9 @@ class Host(ControllerLink):
     def stop(self, reason: str) -> None:
         self.stopped.append(reason)
 
+    def apply_holds(self) -> None:
+        """Nothing is held here."""
+
     def give_up(self, group: str, reason: str) -> None:
         self.given_up.append((group, reason))
 
