@@ -278,10 +278,10 @@ class Controller:
         if self.opened is None:
             return (yield)
         from pytest_agentbench.session.finish import Finish
-        from pytest_agentbench.session.summary import gather
+        from pytest_agentbench.session.summary import gather, test_outcomes
 
         self.finish = Finish(self.opened, self.outcomes, session)
-        gathered: Callable[[], SessionFindings] = functools.partial(gather, self.opened)
+        gathered: Callable[[], SessionFindings] = functools.partial(gather, self.opened, test_outcomes(self.opened, self.outcomes))
         with ExitStack() as threads:
             if self.workers:
                 from concurrent.futures import ThreadPoolExecutor

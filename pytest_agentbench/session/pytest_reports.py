@@ -28,6 +28,7 @@ QUARANTINED = "agentbench_quarantined"  # True: a score is below its threshold, 
 IN_QUARANTINE = "agentbench_in_quarantine"  # on every test of a quarantined scenario, with any outcome: [group, scenario]
 APPLIED = "agentbench_applied"  # on a test that compared a rollout with thresholds: the group of its rollout
 UNMEASURED = "agentbench_unmeasured"  # on a test that had nothing to judge: [outcome of the rollout, cause]
+JUDGED = "agentbench_judged"  # on a failed test that reads a rollout: the name of the rollout, such as `banking[banking-017]`
 OVER = "agentbench_over"  # True: no later test of this session can have anything to judge
 
 
@@ -90,6 +91,7 @@ class Outcomes:
             outcome=outcome,
             message=beginning(message(report), WIDTH),
             properties={str(name): value for name, value in report.user_properties},
+            rollout=getattr(report, JUDGED, ""),
         )
 
 
