@@ -340,7 +340,7 @@ def undecided(ab: ArmsCompared, scores: Sequence[MetricCompared]) -> str:
 
 
 def no_difference(same: int, timings: int) -> str:
-    """`no difference is shown for 11 other metrics; 4 timings are inconclusive, report.md says why`: the comparisons that a list leaves out.
+    """`no difference is shown for 11 other metrics; 4 timings are inconclusive, report.md says why`: the comparisons left out.
 
     Empty if it leaves out none. `same` is the number of metrics without a difference, `timings` that of inconclusive timings.
     """

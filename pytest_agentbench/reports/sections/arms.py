@@ -60,9 +60,9 @@ def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
     others = [each for each in comparisons if each not in shown]
     timings = sum(each.finding == UNDECIDED and is_timing(each) for each in others)
     same = sum(each.finding != UNDECIDED for each in others)
-    yield Fact("", say(gate_phrases.no_difference, same, timings), level=first, until=summary)
     for name, undecided in undecided_scores(others):
         yield Fact(name, say(gate_phrases.undecided, ab, undecided), "open", level=first, until=summary)
+    yield Fact("others", say(gate_phrases.no_difference, same, timings), level=first, until=summary, spare=1)
     for name, suite in run.suites.items():
         yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary, spare=2)
     for arm in ab.arms:
