@@ -13,8 +13,8 @@ from pytest_agentbench.errors import ConfigError, unknown_name
 if TYPE_CHECKING:
     from pytest_agentbench.records import Rollout, RolloutKey
     from pytest_agentbench.runs.conversations import Conversations
+    from pytest_agentbench.runs.judgement import Judge
     from pytest_agentbench.runs.run_file import Run
-    from pytest_agentbench.stats.pass_rates import PassThreshold
 
 
 def test_id(key: RolloutKey) -> str:
@@ -71,15 +71,14 @@ def show_failed(directory: Path, run: Run, shown: str) -> None:
     """Prints the rollouts that failed, each with the command that prints the whole rollout, and their number."""
     from pytest_agentbench.reports.phrases import count
     from pytest_agentbench.reports.rollout_text import brief_text
-    from pytest_agentbench.runs.builder import pass_threshold_of
     from pytest_agentbench.runs.journal import check_journal, read_journal
+    from pytest_agentbench.runs.judgement import Judge
 
     check_journal(directory)
-    bars = {group: pass_threshold_of(suite.scorers, suite.thresholds, suite.scales) for group, suite in run.suites.items()}
-    tests = {failure.id.rpartition("::")[2].partition("[")[2].removesuffix("]") for failure in run.tests.failures}
+    judge = Judge.of(run)
     rollouts = [rollout for rollout in read_journal(directory) if rollout.kind == "scenario"]
     ids = [test_id(rollout.key) for rollout in rollouts]
-    failed = [each for each in rollouts if test_id(each.key) in tests or has_failed(each, bars.get(each.key.group))]
+    failed = [each for each in rollouts if has_failed(each, judge)]
     for rollout in sorted(failed, key=lambda each: each.key):
         id = test_id(rollout.key)
         name = id if ids.count(id) == 1 else f"{rollout.suite}/{id}"
@@ -87,8 +86,6 @@ def show_failed(directory: Path, run: Run, shown: str) -> None:
     print(f"{len(failed):,} of {count(len(rollouts), 'rollout')} failed")
 
 
-def has_failed(rollout: Rollout, threshold: PassThreshold | None) -> bool:
-    """Returns whether a rollout did not end as `ok`, lacks a score, or does not reach the threshold of its suite for each scenario."""
-    if rollout.status != "ok" or rollout.score_errors:
-        return True
-    return threshold is not None and (threshold.score not in rollout.scores or not threshold.reached(rollout.scores[threshold.score]))
+def has_failed(rollout: Rollout, judge: Judge) -> bool:
+    """Returns whether a rollout did not end as `ok`, lacks a score, misses a threshold, or has a failed test."""
+    return rollout.status != "ok" or bool(rollout.score_errors) or judge.judge(rollout).passed is False

@@ -35,6 +35,7 @@ CONFIDENCE = 0.95  # confidence of a single comparison
 MAX_HIT_RATIO_DIFFERENCE = 0.1  # difference of prefix cache hit ratios above which a warning says that conditions were not equal
 
 BETTER, WORSE, FASTER, SLOWER, SAME = "better", "worse", "faster", "slower", "no difference shown"
+UNDECIDED = "inconclusive"
 
 
 class SuiteInArms(NamedTuple):
@@ -185,7 +186,7 @@ def answers(question: ArmQuestion, pairs: Sequence[ArmPair], facts: ArmFacts) ->
             new_arm=pair.new,
             base=question.values[pair.base],
             new=question.values[pair.new],
-            finding=finding or ("inconclusive" if decision.reason else SAME),
+            finding=finding or (UNDECIDED if decision.reason else SAME),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, hit_ratio
@@ -328,9 +329,26 @@ def difference_of_arms(each: MetricCompared) -> str:
     return f"{'x' if ratio else ''}{estimate} ({low} to {high}): {each.finding}"
 
 
-def no_difference(left: int) -> str:
-    """`no difference is shown for 11 other metrics`: the comparisons that a list leaves out. Empty if it leaves out none."""
-    return f"no difference is shown for {count(left, 'other metric')}" if left else ""
+def undecided(ab: ArmsCompared, scores: Sequence[MetricCompared]) -> str:
+    """`polite 1.000 -> 0.000: inconclusive, 5 scenarios were measured, but ...`: scores that are inconclusive for the same reason."""
+    several = len(ab.arms) > 2
+    values = (
+        f"{each.metric} {f'{each.base_arm} ' * several}{number(each.base, 3)} -> {f'{each.new_arm} ' * several}{number(each.new, 3)}"
+        for each in scores
+    )
+    return f"{', '.join(values)}: inconclusive, {scores[0].reason}"
+
+
+def no_difference(same: int, timings: int) -> str:
+    """`no difference is shown for 11 other metrics; 4 timings are inconclusive, report.md says why`: the comparisons left out.
+
+    Empty if it leaves out none. `same` is the number of metrics without a difference, `timings` that of inconclusive timings.
+    """
+    parts = (
+        f"no difference is shown for {count(same, 'other metric')}" if same else "",
+        f"{count(timings, 'timing')} {'is' if timings == 1 else 'are'} inconclusive, report.md says why" if timings else "",
+    )
+    return "; ".join(filter(None, parts))
 
 
 def cache(run: Run) -> str:

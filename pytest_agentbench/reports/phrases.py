@@ -18,7 +18,7 @@ from pytest_agentbench.reports.document import Code, Column, Content, Finding, M
 from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.results import EarlierRuns, Mean, SuiteResult
-from pytest_agentbench.runs.run_file import BackendUse, Environment, OwnMean, Playback, Run
+from pytest_agentbench.runs.run_file import BackendUse, Environment, Failure, OwnMean, Playback, Run
 from pytest_agentbench.stats.quantiles import LatencySpread
 
 
@@ -197,6 +197,15 @@ def tests(run: Run) -> str:
     if not run.tests.failed and not run.tests.errors:
         return ""
     return ", ".join(f"{amount} {word}" for name, word in words.items() if (amount := getattr(run.tests, name)))
+
+
+def failures_of_test(failed: Sequence[Failure]) -> Text:
+    """`test_polite failed 4 times, first for c2: assert 0.000 >= 1.0`: the failures of one test function, which reads rollouts or not."""
+    first = failed[0]
+    function, _, case = first.id.rpartition("::")[2].partition("[")
+    where = f"for {case.removesuffix(']')}: " if case else ""
+    times = f"failed {len(failed):,} times, first {where}" if len(failed) > 1 else f"failed {where}".rstrip(" :") + ": "
+    return (Code(function), f" {times}", Code(brief(first.message)))
 
 
 def sessions(run: Run) -> str:

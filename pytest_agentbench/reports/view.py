@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -97,6 +97,14 @@ def failed_tests(run: Run) -> list[Failure]:
         return -max(losses, default=math.inf), test.id
 
     return sorted(failed, key=place)
+
+
+def by_function(tests: Iterable[Failure]) -> Iterator[Sequence[Failure]]:
+    """Yields the failed tests of each test function, in the order of their first ones."""
+    functions: dict[str, list[Failure]] = {}
+    for each in tests:
+        functions.setdefault(each.id.partition("[")[0], []).append(each)
+    yield from functions.values()
 
 
 def unmeasured(run: Run) -> dict[str, list[Failure]]:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
 from pytest_agentbench.errors import ConfigError
@@ -22,6 +22,8 @@ from pytest_agentbench.runs.nodes import NodeRecord
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import Git, ModelUse, RunIdentity
 from pytest_agentbench.runs.results import ArmResult, ArmsCompared, Cache, EarlierRuns, GateResult, RoundsResult, SuiteResult
+
+Redacted = TypeVar("Redacted")
 
 SCHEMA = "agentbench-run/8"  # docs/run-json.md describes it
 
@@ -193,6 +195,7 @@ class Failure:
     outcome: str  # `failed` or `error`
     message: str  # message of the failure, at most 1,000 characters
     properties: Mapping[str, Any]  # properties, as in [JUnit](running.md#what-a-failing-test-shows)
+    rollout: str = ""  # rollout of the test, such as `banking[banking-017]`; empty if the test reads none
 
 
 @dataclass(frozen=True)
@@ -292,7 +295,12 @@ def write_run(run: Run, directory: Path) -> Path:
 
 def redacted(run: Run, redact: Callable[[str], str]) -> Run:
     """Returns the run with all texts redacted, because a command or the end of a log may contain secrets."""
-    return read(Run, json.loads(redact(json.dumps(plain(run)))))
+    return redacted_record(run, redact)
+
+
+def redacted_record(record: Redacted, redact: Callable[[str], str]) -> Redacted:
+    """Returns a record (a frozen dataclass) with all texts redacted."""
+    return read(type(record), json.loads(redact(json.dumps(plain(record)))))
 
 
 def read_run(directory: Path) -> Run:

@@ -27,7 +27,7 @@ from pytest_agentbench.lib.kept_values import ALL, CALLS
 from pytest_agentbench.lib.kept_values import FILE as MESSAGES
 from pytest_agentbench.rollouts.worker_protocol import PoolAddress, WorkerInput
 from pytest_agentbench.runs.journal import summarize_damage
-from pytest_agentbench.session.discovery import worker_suite
+from pytest_agentbench.session.discovery import replaced_thresholds, worker_suite
 from pytest_agentbench.session.pytest_reports import (
     BELOW,
     QUARANTINED,
@@ -70,8 +70,10 @@ def _header_lines(setup: Setup, opened: OpenSession | None, workers: Workers) ->
     suites = ", ".join(f"{name} ({len(suite.scenarios)} scenarios)" for name, suite in setup.suites.items())
     yield f"backend {backend.name}{f' - {backend.note}' if backend.note else ''}"
     yield f"suites {suites or 'none (no suite could be loaded)'}"
-    for suite in setup.suites.values():
-        yield from suite.notes
+    for compiled in setup.discovered.compiled:
+        yield from compiled.suite.notes
+        if replaced := replaced_thresholds(compiled, backend.thresholds, backend.name):
+            yield replaced
     if opened is not None:
         yield f"{setup.concurrency} rollouts in flight, run directory {setup.shown(opened.directory)}"
         if opened.services.nodes is not None:
@@ -283,10 +285,10 @@ class Controller:
         if self.opened is None:
             return (yield)
         from pytest_agentbench.session.finish import Finish
-        from pytest_agentbench.session.summary import gather
+        from pytest_agentbench.session.summary import gather, test_outcomes
 
         self.finish = Finish(self.opened, self.outcomes, session)
-        gathered: Callable[[], SessionFindings] = functools.partial(gather, self.opened)
+        gathered: Callable[[], SessionFindings] = functools.partial(gather, self.opened, test_outcomes(self.opened, self.outcomes))
         with ExitStack() as threads:
             if self.workers:
                 from concurrent.futures import ThreadPoolExecutor

@@ -195,6 +195,21 @@ def merged_thresholds(compiled: CompiledSuite, backend: Mapping[str, Mapping[str
     return merged
 
 
+def replaced_thresholds(compiled: CompiledSuite, backend: Mapping[str, Mapping[str, float]], name: str) -> str:
+    """Returns a sentence about the thresholds of a suite that the backend called `name` replaces. Empty if it replaces none."""
+    in_suite, own = compiled.suite.thresholds, backend.get(compiled.name, {})
+    used = {score: limit for score, limit in own.items() if compiled.thresholds.get(score) == limit != in_suite.get(score)}
+    if not used:
+        return ""
+    known = {score: in_suite[score] for score in used if score in in_suite}
+    instead = f", not those of its suite.yaml ({_listed(known)})" if known else ""
+    return f"thresholds of {compiled.name} are those of the backend {name} ({_listed(used)}){instead}"
+
+
+def _listed(thresholds: Mapping[str, float]) -> str:
+    return ", ".join(f"{score}: {limit:g}" for score, limit in thresholds.items())
+
+
 def first_scenarios(keys: Iterable[RolloutKey], ids: Mapping[str, Sequence[str]], limit: int) -> set[tuple[str, str]]:
     """Returns the scenarios that --agentbench-limit leaves: the first `limit` of each suite and variant, among the rollouts in `keys`.
 

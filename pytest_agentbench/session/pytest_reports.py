@@ -29,6 +29,7 @@ IN_QUARANTINE = "agentbench_in_quarantine"  # on every test of a quarantined sce
 APPLIED = "agentbench_applied"  # on a test that compared a rollout with thresholds: the group of its rollout
 UNMEASURED = "agentbench_unmeasured"  # True: the test had nothing to judge
 CAUSE = "agentbench_cause"  # on a test without a score to judge, which other tests may miss for the same reason: [outcome, cause]
+JUDGED = "agentbench_judged"  # on a failed test that reads a rollout: the name of the rollout, such as `banking[banking-017]`
 OVER = "agentbench_over"  # True: no later test of this session can have anything to judge
 
 
@@ -91,6 +92,7 @@ class Outcomes:
             outcome=outcome,
             message=beginning(message(report), WIDTH),
             properties={str(name): value for name, value in report.user_properties},
+            rollout=getattr(report, JUDGED, ""),
         )
 
 

@@ -35,11 +35,12 @@ from pytest_agentbench.records import Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.page.data import PackedRollouts
 from pytest_agentbench.reports.terminal import rollout_lines
 from pytest_agentbench.rollouts.compile import CompiledSuite
-from pytest_agentbench.runs.builder import RunReader, build_run, pass_threshold_of, plan_suite
+from pytest_agentbench.runs.builder import RunReader, build_run, plan_suite
 from pytest_agentbench.runs.directory import PRIVATE, name_of
 from pytest_agentbench.runs.identity import SuiteSetup, run_identity, suite_setup, unknown_environment
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.judgement import Judge
 from pytest_agentbench.runs.nodes import NodeRecord, read_cpu, read_nodes
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import model_names, models_of
@@ -49,18 +50,19 @@ from pytest_agentbench.runs.run_file import (
     Environment,
     Interruptions,
     LabelCounts,
+    OutcomeCounts,
     Plan,
     ProcessCost,
     Run,
     SessionFacts,
     SessionShare,
+    redacted_record,
 )
 from pytest_agentbench.runs.sessions import append_session
 from pytest_agentbench.session.open_session import OpenSession
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.pytest_reports import Outcomes
 from pytest_agentbench.session.setup import Setup
-from pytest_agentbench.stats.pass_rates import PassThreshold
 
 if TYPE_CHECKING:
     from pytest_agentbench.metrics.frame import Frame, Slice
@@ -163,10 +165,10 @@ class SessionFindings(NamedTuple):
 class ShownRollouts:
     """Collects what report.html and the terminal show of each rollout while the journal is read, so that it is read only once."""
 
-    def __init__(self, pass_thresholds: Mapping[str, PassThreshold | None], verbosity: int) -> None:
-        """`pass_thresholds` has the pass threshold of each suite or `suite-variant`. The terminal gets lines only if `verbosity` > 0."""
+    def __init__(self, judge: Judge, verbosity: int) -> None:
+        """`judge` judges the rollouts. The terminal gets lines only if `verbosity` > 0."""
         # None if a rollout could not be added. The page then reads the journal itself.
-        self.page: PackedRollouts | None = PackedRollouts(pass_thresholds)
+        self.page: PackedRollouts | None = PackedRollouts(judge)
         self.lines: list[str] = []
         self._verbosity = verbosity
 
@@ -188,8 +190,17 @@ class ShownRollouts:
                 self.page = None
 
 
-def gather(opened: OpenSession) -> SessionFindings:
-    """Ends the services, reads the journal and returns the findings. May run in a thread, because it calls no hooks."""
+def test_outcomes(opened: OpenSession, tests: Outcomes) -> OutcomeCounts | None:
+    """Returns the outcomes of the tests, redacted also by hooks. None if a hook failed."""
+    redact = functools.partial(redacted_record, tests.summary(), opened.hooks.redacted)
+    return opened.losses.value("report.html does not judge rollouts by their tests", redact, None)
+
+
+def gather(opened: OpenSession, tests: OutcomeCounts | None) -> SessionFindings:
+    """Ends the services, reads the journal and returns the findings. May run in a thread, because it calls no hooks.
+
+    `tests` has the outcomes of the tests, by which report.html judges rollouts.
+    """
     setup, services, losses = opened.setup, opened.services, opened.losses
     # Import numpy while the services end. If no thread can be started, it is imported later.
     with suppress(RuntimeError):
@@ -200,7 +211,7 @@ def gather(opened: OpenSession) -> SessionFindings:
         put_back(opened)
     with losses.step(f"{JOURNAL} or {MESSAGES} may be incomplete on the disk"):
         opened.recorder.close()
-    shown = ShownRollouts(pass_thresholds_of(setup.discovered.compiled), setup.config.get_verbosity())
+    shown = ShownRollouts(Judge(terms_of(setup.discovered.compiled), tests), setup.config.get_verbosity())
     needs_trials = setup.gate is not None or bool(setup.settings.ab)
     mains = main_scores(setup.discovered.compiled)
     contents = read_rollouts(opened.directory, mains, opened.number, with_trials=needs_trials, also=shown.add)
@@ -358,11 +369,16 @@ def looks_of(sampler: Sampler | None) -> Looks | None:
     return Looks(notes=tuple(sampler.notes), looks=sampler.rounds, every_s=sampler.every_s, cpu_s=sampler.cpu_s)
 
 
-def pass_thresholds_of(compiled: Sequence[CompiledSuite]) -> dict[str, PassThreshold | None]:
-    """Returns the pass threshold of each suite and variant, None for suites without one."""
-    return {
-        group: pass_threshold_of(each.suite.score_names, each.thresholds, each.suite.every_scale) for each, _, group in groups(compiled)
-    }
+class JudgedBy(NamedTuple):
+    """The thresholds of a suite, and the scales of its scores."""
+
+    thresholds: Mapping[str, float]
+    scales: Mapping[str, Scale]
+
+
+def terms_of(compiled: Sequence[CompiledSuite]) -> dict[str, JudgedBy]:
+    """Returns what the rollouts of each suite and variant have to reach."""
+    return {group: JudgedBy(each.thresholds, each.suite.every_scale) for each, _, group in groups(compiled)}
 
 
 def main_scores(compiled: Sequence[CompiledSuite]) -> dict[str, MainScore]:

@@ -31,7 +31,7 @@ from pytest_agentbench.rollouts.worker_protocol import (
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.session.discovery import first_scenarios
 from pytest_agentbench.session.pool_connection import PoolConnection, PoolLost
-from pytest_agentbench.session.pytest_reports import APPLIED, BELOW, CAUSE, IN_QUARANTINE, OVER, QUARANTINED, UNMEASURED
+from pytest_agentbench.session.pytest_reports import APPLIED, BELOW, CAUSE, IN_QUARANTINE, JUDGED, OVER, QUARANTINED, UNMEASURED
 from pytest_agentbench.session.threshold_tests import is_left_to_gate
 from pytest_agentbench.suites.suite import is_task_directory
 
@@ -312,6 +312,8 @@ class Worker:
             )
         if rollout is not None and report.failed:
             report.sections.append((f"agentbench {rollout.key}", rollout_section(rollout)))
+        if report.failed and wants_rollout(item):
+            setattr(report, JUDGED, str(rollout_key(item)))
         if self._stop_reason and item.session.shouldfail:
             setattr(report, OVER, True)
         quarantined = self._quarantined(item)

@@ -18,7 +18,9 @@ Scores = Sequence[Sequence[float]]  # the scores of each scenario's trials
 #: (benchmarks/verdict-results.md).
 FEWEST_UNBOUNDED = 80
 
-NO_INTERVAL = "all or nearly all values are equal, and the score has no limits, so the mean has no interval; declare `range` in the scorer"
+#: What to do about a score without limits. All scorers that the package brings have a range.
+DECLARE_RANGE = "declare its range, as in `@scorer(range=(0, 1))` from pytest_agentbench"
+NO_INTERVAL = f"all or nearly all values are equal, and the score has no limits, so the mean has no interval; {DECLARE_RANGE}"
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def too_few(clusters: Clusters, limits: Limits | None = (0.0, 1.0)) -> str:
         measured = f"{count} scenario{'s were' if count != 1 else ' was'} measured, but"
         if limits:
             return f"{measured} {needed} are needed; run more scenarios"
-        return f"{measured} a score without limits needs {needed}; run more, or declare `range` in the scorer"
+        return f"{measured} a score without limits needs {needed}; run more, or {DECLARE_RANGE}"
     if clusters.single:
         return ""
     if clusters.effective >= FEWEST_CLUSTERS:

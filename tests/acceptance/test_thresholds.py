@@ -60,6 +60,7 @@ def test_the_command_line_wins(project: Project, way: tuple[str, ...]) -> None:
 
     result.assert_outcomes(passed=1, failed=2, deselected=0 if way else 1)
     result.stdout.fnmatch_lines(["in force: [[]('tsq', 0.8), ('tsq.mean', 0.7)[]]"])
+    assert "agentbench: thresholds" not in result.stdout.str()
     assert [("shop", "tsq.mean >= 0.7 of run", "FAIL", 0.667)] == rules(report_of(project.directory, Level.SUMMARY))
     assert {"tsq": 0.8, "tsq.mean": 0.7} == project.run_json["settings"]["thresholds"]
 
@@ -74,6 +75,8 @@ def test_the_backends_thresholds_win_over_the_suites(project: Project) -> None:
 
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(["in force: [[]('tsq', 0.3), ('tsq.mean', 0.6)[]]"])
+    replaced = "thresholds of shop are those of the backend embedded (tsq: 0.3), not those of its suite.yaml (tsq: 0.9)"
+    assert [f"agentbench: {replaced}"] == [line for line in result.outlines if "agentbench: thresholds" in line]
     assert [("shop", "tsq.mean >= 0.6 of run", "PASS", 0.667)] == rules(report_of(project.directory, Level.SUMMARY))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,9 @@ from pytest_agentbench.reports.page.blocks import block_text, encoded, packed
 from pytest_agentbench.reports.page.conversations import NumberedRollouts
 from pytest_agentbench.reports.page.pictures import BINS, LEAST_BIN, Distributions, server_series
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
-from pytest_agentbench.runs.builder import pass_threshold_of
 from pytest_agentbench.runs.journal import FILE, read_journal, with_cut_reasons
+from pytest_agentbench.runs.judgement import Judge
 from pytest_agentbench.runs.run_file import Run
-from pytest_agentbench.stats.pass_rates import PassThreshold
 
 BLOCK = 50  # rollouts in a compressed block
 LARGE = 1_000_000  # characters of JSON at which a block ends even if it has fewer rollouts
@@ -46,7 +45,7 @@ def run_data(run: Run, directory: Path, on_damage: Callable[[str], None], most: 
     """
     from pytest_agentbench.metrics.frame_reader import FrameReader  # imports numpy
 
-    packing, reader = PackedRollouts(pass_thresholds_of(run)), FrameReader()
+    packing, reader = PackedRollouts(Judge.of(run)), FrameReader()
     if (directory / FILE).is_file():
         for rollout in read_journal(directory, on_damage):
             packing.add(rollout)
@@ -78,34 +77,27 @@ def keys_of(data: RunData) -> list[RolloutKey]:
     return [RolloutKey(*row[first : first + 4]) for row in data.index["rows"]]
 
 
-def pass_thresholds_of(run: Run) -> dict[str, PassThreshold | None]:
-    """Returns for each suite or `suite-variant` the threshold that a rollout must reach to pass, or None without a threshold."""
-    return {name: pass_threshold_of(suite.scorers, suite.thresholds, suite.scales) for name, suite in run.suites.items()}
-
-
 def mains_of(run: Run) -> Json:
     """Returns suite or `suite-variant` -> main score, for the page's script."""
-    return {name: main(suite.main_score, suite.scales[suite.main_score], suite.thresholds) for name, suite in run.suites.items()}
+    return {name: main(suite.main_score, suite.scales[suite.main_score]) for name, suite in run.suites.items()}
 
 
-def main(score: str, scale: Scale, thresholds: Mapping[str, float] | None = None) -> Json:
-    """Returns a main score for the page's script: its name and scale, and whether a score can miss its threshold (None if unknown)."""
-    decides = None if thresholds is None else score in thresholds and thresholds[score] != scale.worst
-    return {"score": score, "falling": scale.falling, "least": scale.least, "greatest": scale.greatest, "decides": decides}
+def main(score: str, scale: Scale) -> Json:
+    """Returns a main score for the page's script: its name and scale."""
+    return {"score": score, "falling": scale.falling, "least": scale.least, "greatest": scale.greatest}
 
 
 class PageTable:
     """Turns rollouts into rows of the page's table. Times are relative to the first rollout with a known time."""
 
-    def __init__(self, pass_thresholds: Mapping[str, PassThreshold | None]) -> None:
-        """`pass_thresholds` has the threshold to pass of each suite or `suite-variant`."""
-        self._pass_thresholds, self._calendar = pass_thresholds, Calendar()
+    def __init__(self, judge: Judge) -> None:
+        self._judge, self._calendar = judge, Calendar()
         self.began: float | None = None  # origin of the times of rows, in seconds since 1970; None before the first known time
 
     def row(self, rollout: Rollout) -> list[Any]:
         """Returns the row of a rollout: a value for each name in FIELDS. Times are seconds after `began`, and may be negative."""
         self._calendar.learn(rollout)
-        facts = row(rollout, self._pass_thresholds.get(rollout.key.group), self._calendar)
+        facts = row(rollout, self._judge.judge(rollout), self._calendar)
         if self.began is None:
             self.began = facts["start"]
         for name in ("start", "end"):
@@ -119,8 +111,8 @@ class PackedRollouts:
     The caller must also add the same rollouts to `distributions`, as a frame (a table of rollouts and their calls).
     """
 
-    def __init__(self, pass_thresholds: Mapping[str, PassThreshold | None]) -> None:
-        self.table, self.distributions = PageTable(pass_thresholds), Distributions()
+    def __init__(self, judge: Judge) -> None:
+        self.table, self.distributions = PageTable(judge), Distributions()
         self._rows: list[list[Any]] = []
         self._details: list[bytes] = []  # JSON of the details of each row, compressed
 

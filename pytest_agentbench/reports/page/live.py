@@ -21,7 +21,7 @@ from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.html import no_address
 from pytest_agentbench.reports.page.blocks import encoded
 from pytest_agentbench.reports.page.conversations import NumberedRollouts
-from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, main, mains_of, pass_thresholds_of, urls_of
+from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, main, mains_of, urls_of
 from pytest_agentbench.reports.page.layout import RolloutLinks, page, run_html
 from pytest_agentbench.reports.page.pictures import Distributions, intervals, server_series
 from pytest_agentbench.reports.page.rollouts import detail
@@ -31,6 +31,7 @@ from pytest_agentbench.reports.view import RunView, tone
 from pytest_agentbench.runs import run_file
 from pytest_agentbench.runs.conversations import Transcripts
 from pytest_agentbench.runs.journal import FILE, rollout_of
+from pytest_agentbench.runs.judgement import Judge
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.runs.sessions import SESSIONS_FILE as SESSIONS
 from pytest_agentbench.runs.sessions import Session, read_sessions
@@ -59,7 +60,7 @@ class LiveRun:
     def page(self) -> str:
         """Returns the HTML of the page without rows. Its script gets them from `news`."""
         with self._lock:
-            index = {"name": self.directory.name, "mains": {}, "urls": {}, "server": [], **PackedRollouts({}).index()}
+            index = {"name": self.directory.name, "mains": {}, "urls": {}, "server": [], **PackedRollouts(Judge()).index()}
             return page(self.directory.name, self._records.html(self._phase()), [RunData(index, ())], [], live=True)
 
     def news(self, generation: str, state: str, after: int) -> str:
@@ -131,7 +132,7 @@ class LiveRecords:
     def __init__(self, directory: Path, run: Run | None) -> None:
         """`run` is the finished run, or None if the run has not ended."""
         self.run, self._directory = run, directory
-        self.table, self.distributions = PageTable(pass_thresholds_of(run) if run else {}), Distributions()
+        self.table, self.distributions = PageTable(Judge.of(run) if run else Judge()), Distributions()
         self.rows: list[str] = []  # table rows as JSON; if a rollout ran again, its last row counts
         self.places: list[tuple[int, int]] = []  # offset and size of the record of each row, in bytes
         self.damaged = 0  # number of invalid lines

@@ -11,8 +11,8 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.metrics import timings
 from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.records import Attempt, Draft, Json, LLMCall, Rollout, ToolCall
+from pytest_agentbench.runs.judgement import Judgement
 from pytest_agentbench.scorers.mistakes import has_labels
-from pytest_agentbench.stats.pass_rates import PassThreshold
 
 #: The fields of a row, in this order.
 FIELDS = (
@@ -28,7 +28,7 @@ LOG = 40_000  # maximum characters of an agent's output
 TICK_NS = 100_000  # unit of token timestamps on the timeline: 0.1 ms
 
 
-def row(rollout: Rollout, pass_threshold: PassThreshold | None, calendar: Calendar) -> Json:
+def row(rollout: Rollout, judgement: Judgement, calendar: Calendar) -> Json:
     """Returns field -> value of a rollout's row. Times are in seconds since 1970, TTFT and ITL in milliseconds, rates per second."""
     key, calls = rollout.key, rollout.all_calls
     return {
@@ -40,7 +40,7 @@ def row(rollout: Rollout, pass_threshold: PassThreshold | None, calendar: Calend
         "status": rollout.status,
         "reason": rollout.reason[:SHORT],
         "scores": {name: round(float(score), 4) for name, score in rollout.scores.items()},
-        "passed": _passed(rollout, pass_threshold),
+        "passed": judgement.passed,
         "question": _question(rollout)[:SHORT],
         "expected": _names(rollout.expected_tools) if has_labels(rollout) else None,
         "actual": _names(rollout.tools),
@@ -53,7 +53,7 @@ def row(rollout: Rollout, pass_threshold: PassThreshold | None, calendar: Calend
         "itl": _milliseconds(fmean, [gap for call in calls for gap in timings.itl_ns(call)]),
         "rate": _rounded(fmean, [speed for call in calls if (speed := timings.tokens_per_s(call)) is not None]),
         "tokens": sum(map(timings.output_tokens, calls)),
-        "why": "" if _passed(rollout, pass_threshold) else _why(rollout, pass_threshold)[:SHORT],
+        "why": "" if judgement.passed else _why(rollout, judgement)[:SHORT],
     }
 
 
@@ -79,30 +79,33 @@ def detail(rollout: Rollout) -> Json:
     }
 
 
-def _passed(rollout: Rollout, pass_threshold: PassThreshold | None) -> bool | None:
-    """Returns whether a rollout passed, or None without a threshold or a score. An agent error never passes."""
-    if pass_threshold is None:
-        return None
-    if rollout.status == "agent_error":
-        return False
-    return pass_threshold.reached(float(rollout.scores[pass_threshold.score])) if pass_threshold.score in rollout.scores else None
+def _why(rollout: Rollout, judgement: Judgement) -> str:
+    """Returns why a rollout did not pass: the missing score, the first failed check, a score below its threshold, or a failed test.
 
-
-def _why(rollout: Rollout, pass_threshold: PassThreshold | None) -> str:
-    """Returns why a rollout did not pass: the missing score, the first failed check, or the explanation of the main score.
-
-    Empty if the called tools differ from the expected ones, because the page shows how.
+    Empty if the called tools differ from the expected ones and the main score is too low, because the page shows how.
     """
     if rollout.score_errors:
         return "; ".join(f"{name} is missing: {why}" for name, why in rollout.score_errors.items())
     if rollout.verification and rollout.verification.first_failure:
         return rollout.verification.first_failure
-    if has_labels(rollout) and sorted(rollout.expected_tools) != sorted(rollout.tools):
+    main = next(iter(rollout.scores), "")
+    worst = main if main in judgement.missed else next(iter(judgement.missed), "")
+    if not worst and judgement.messages:
+        return judgement.messages[0].partition("\n")[0]
+    if worst in ("", main) and has_labels(rollout) and sorted(rollout.expected_tools) != sorted(rollout.tools):
         return ""
-    main = pass_threshold.score if pass_threshold else next(iter(rollout.scores), "")
-    if main not in rollout.scores:
+    return _score_text(rollout, worst or main, is_main=worst in ("", main), is_judged=judgement.passed is not None)
+
+
+def _score_text(rollout: Rollout, name: str, *, is_main: bool, is_judged: bool) -> str:
+    """Returns the explanation of a score, with its name and value unless it is the main score, which the page shows. Empty without one."""
+    if name not in rollout.scores:
         return ""
-    return rollout.scores[main].explanation or (f"{main} {float(rollout.scores[main]):.3f}" if pass_threshold else "")
+    score = rollout.scores[name]
+    value = f"{name} {float(score):.3f}"
+    if is_main:
+        return score.explanation or (value if is_judged else "")
+    return f"{value}: {score.explanation}" if score.explanation else value
 
 
 def _question(rollout: Rollout) -> str:

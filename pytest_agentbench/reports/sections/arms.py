@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE
+from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, UNDECIDED, WORSE
 from pytest_agentbench.reports import gate_phrases, suite_phrases
 from pytest_agentbench.reports.document import AnyBlock, Fact, Level, Note, Section, Table, Tone, heads, say
 from pytest_agentbench.reports.document import section as of
@@ -35,6 +35,20 @@ def essentials(ab: ArmsCompared) -> list[MetricCompared]:
     return [each for each in comparisons if each.finding in TONES or firsts[each.suite] == each.metric]
 
 
+def is_timing(each: MetricCompared) -> bool:
+    """Returns whether a comparison is about a timing, such as `ttft.p50`, and not about a score."""
+    return "." in each.metric
+
+
+def undecided_scores(comparisons: Iterable[MetricCompared]) -> list[tuple[str, list[MetricCompared]]]:
+    """Returns the inconclusive comparisons of scores, those of one suite with the same reason together: (suite, comparisons)."""
+    groups: dict[tuple[str, str], list[MetricCompared]] = {}
+    for each in comparisons:
+        if each.finding == UNDECIDED and not is_timing(each):
+            groups.setdefault((each.suite, each.reason), []).append(each)
+    return [(suite, found) for (suite, _), found in groups.items()]
+
+
 def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
     first, summary = Level.FIRST_PAGE, Level.SUMMARY
     comparisons, shown = complete_comparisons(ab), essentials(ab)
@@ -44,7 +58,12 @@ def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
         short = each if each.low is None else replace(each, reason="")  # An interval needs no reason.
         until = summary if each.finding in TONES else first  # The table of arms has the others.
         yield Fact(each.suite, say(gate_phrases.comparison, ab, short), TONES.get(each.finding, ""), level=first, until=until)
-    yield Fact("", say(gate_phrases.no_difference, len(comparisons) - len(shown)), level=first, until=first)
+    others = [each for each in comparisons if each not in shown]
+    timings = sum(each.finding == UNDECIDED and is_timing(each) for each in others)
+    same = sum(each.finding != UNDECIDED for each in others)
+    for name, undecided in undecided_scores(others):
+        yield Fact(name, say(gate_phrases.undecided, ab, undecided), "open", level=first, until=summary)
+    yield Fact("others", say(gate_phrases.no_difference, same, timings), level=first, until=first, spare=1)
     for name, suite in run.suites.items():
         yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=first, spare=2)
     for arm in ab.arms:

@@ -10,11 +10,12 @@ from pytest_agentbench.reports import gate_phrases, phrases, serving_phrases, su
 from pytest_agentbench.reports.document import Bullets, Finding, Level, Section, plain, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.headline import deciding_rules
-from pytest_agentbench.reports.view import RunView, worst_first
+from pytest_agentbench.reports.view import RunView, by_function, failed_tests, worst_first
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.runs.run_file import Run
 
 MOST = 10  # lines
+MOST_TESTS = 3  # functions of tests that get a line
 GREAT = 0.5  # A part of the rollouts' time gets a line if its share is at least this.
 
 
@@ -29,6 +30,7 @@ def _findings(run: Run) -> Iterator[Finding]:
         in_headline = deciding_rules(run)[:1]
         others = (rule for rule in worst_first(run.gate.rules) if rule.verdict != "PASS" and rule not in in_headline)
         yield from (say(gate_phrases.result, rule) for rule in others)
+    yield from (say(phrases.failures_of_test, tests) for tests in islice(by_function(failed_tests(run)), MOST_TESTS))
     for name, suite in run.suites.items():
         for each in _of_suite(suite):
             yield say(phrases.about_suite, name, each) if len(run.suites) > 1 and plain(each.words) else each

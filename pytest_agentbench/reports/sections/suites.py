@@ -127,8 +127,8 @@ def _without_score(run: Run, _name: str, suite: SuiteResult) -> Blocks:
             "error", say(suite_phrases.error_cause, each), "open", level=Level.FULL if run.ab else Level.FIRST_PAGE, until=Level.FULL
         )
     failures, first = suite.scorer_failures, Level.FULL if run.ab else Level.FIRST_PAGE
-    for place, each in enumerate(failures):
-        yield Fact("no score", say(suite_phrases.scorer_failure, each), "open", level=first if place < CAUSES else Level.VERBOSE)
+    for place, failure in enumerate(failures):
+        yield Fact("no score", say(suite_phrases.scorer_failure, failure), "open", level=first if place < CAUSES else Level.VERBOSE)
     yield Fact("", say(suite_phrases.more_causes, len(failures) - CAUSES), level=first, until=Level.FULL)
 
 

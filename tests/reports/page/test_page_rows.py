@@ -11,7 +11,7 @@ import pytest
 
 from pytest_agentbench.records import Score, Verification
 from pytest_agentbench.reports import page as report
-from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.runs.run_file import Failure, OutcomeCounts, read_run
 from tests.made_runs import run_directory, run_of
 from tests.reports.page.conftest import BEGAN, poll, rollout
 from tests.reports.page.test_page import ROWS, written
@@ -64,6 +64,24 @@ def test_a_threshold_that_no_score_can_miss_judges_nothing(tmp_path: Path, opene
 
     poll(page, ROWS + ".length")
     assert ["finished", "finished"] == cells(page, "outcome")
+
+
+def test_all_thresholds_and_tests_judge(tmp_path: Path, opened: Opened) -> None:
+    """A score that is not the main one, and a failed test, make a rollout fail in the table, and the row says why."""
+    suite = replace(run_of(rollout("a")).suites["shop"], thresholds={"tsq": 0.5, "polite": 1.0})
+    scores = {"tsq": Score(1.0), "polite": Score(1.0)}
+    impolite = {**scores, "polite": Score(0.0, {}, "no greeting")}
+    plain = {"expected": (), "tool_calls": ()}
+    rollouts = [rollout(name, scores=each, **plain) for name, each in (("a", scores), ("b", impolite), ("c", scores))]
+    test = Failure("test_shop.py::test_short[c]", "/shop/test_shop.py", 1, "failed", "too many tools\nassert 2 < 2", {}, "shop[c]")
+    tests = OutcomeCounts(passed=4, failed=1, errors=0, skipped=0, failures=(test,))
+    directory = run_directory(tmp_path / "run", *rollouts, suites={"shop": suite}, tests=tests)
+    page = opened(report.write(read_run(directory), directory))
+
+    poll(page, ROWS + ".length")
+    page.click("[data-order=scenario] button")
+    assert ["finished \u2713 passed", "finished \u2717 failed", "finished \u2717 failed"] == cells(page, "outcome")
+    assert ["\u2013", "polite 0.000: no greeting", "too many tools"] == cells(page, "why")
 
 
 def test_a_row_says_why_it_failed(tmp_path: Path, opened: Opened) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.records import UNDECLARED
 from pytest_agentbench.reports import gate_phrases
 from pytest_agentbench.reports.ci import commands
 from pytest_agentbench.reports.document import Document, Finding, Level, Note
@@ -13,7 +15,7 @@ from pytest_agentbench.runs.results import ArmFacts, ArmsCompared, MetricCompare
 from tests.amounts import amounts
 from tests.findings import facts, part, report, said, values_of
 from tests.findings import tables as tables_of
-from tests.gate.test_ab import both
+from tests.gate.test_ab import both, rollout
 from tests.gate.test_ab import compared as two_arms
 from tests.gate.test_ab_arms import compared as three_arms
 from tests.gate.test_ab_arms import of_metric
@@ -61,13 +63,31 @@ def test_comparisons_by_level() -> None:
     assert "tpot.p50" in [each.metric for each in full]
     assert not any(each.metric.endswith(".p90") for each in full)
     assert list(ab.comparisons) == verbose
-    assert [(len(verbose) - len(first),)] == said(arms(ab, Level.FIRST_PAGE), gate_phrases.no_difference)
+    left = [each for each in verbose if each not in first]
+    undecided = sum(each.finding == "inconclusive" for each in left)
+    assert [(len(left) - undecided, undecided)] == said(arms(ab, Level.FIRST_PAGE), gate_phrases.no_difference)
     assert ["bad"] == [fact.tone for fact in facts(arms(ab, Level.FULL), "shop") if is_about(fact.content, "tsq")]
     assert ["good"] == [fact.tone for fact in facts(arms(two_arms(*both(0.3, 0.5)), Level.FULL), "shop") if is_about(fact.content, "tsq")]
 
 
 def is_about(content: object, metric: str) -> bool:
     return isinstance(content, Finding) and content.phrase == gate_phrases.comparison and content.values[1].metric == metric
+
+
+def test_an_inconclusive_score_is_not_counted_as_no_difference() -> None:
+    """A score that fell in every scenario but is inconclusive has a line of its own on the first page: its values, why, what to do."""
+    ab = two_arms(*(rollout(arm, number, float(arm == "old"), 10.0) for arm in ("old", "new") for number in range(5)), scale=UNDECLARED)
+    polite = next(each for each in ab.comparisons if each.metric == "tsq")
+    assert polite.finding == "inconclusive"
+    ab = replace(ab, comparisons=(replace(polite, metric="main", finding="no difference shown"), polite, *ab.comparisons[1:]))
+    first = arms(ab, Level.FIRST_PAGE)
+
+    assert [(ab, [polite])] == said(first, gate_phrases.undecided)
+    text = gate_phrases.undecided(ab, [polite])
+    assert text.startswith("tsq 1.000 -> 0.000: inconclusive, 5 scenarios were measured, but a score without limits needs 80; run more, or")
+    assert text.endswith("declare its range, as in `@scorer(range=(0, 1))` from pytest_agentbench")
+    assert [(0, 8)] == said(first, gate_phrases.no_difference)
+    assert "10 timings are inconclusive, report.md says why" == gate_phrases.no_difference(0, 10)
 
 
 def test_a_session_without_arms() -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pytest_agentbench.metrics.performance import PartOfTime
 from pytest_agentbench.records import Rollout, Verification
 from pytest_agentbench.reports import gate_phrases, phrases, serving_phrases, suite_phrases
-from pytest_agentbench.reports.document import Bullets, Finding, Level
+from pytest_agentbench.reports.document import Bullets, Finding, Level, plain
 from pytest_agentbench.reports.sections.first_look import GREAT, MOST
-from pytest_agentbench.runs.run_file import Run
+from pytest_agentbench.runs.run_file import Failure, OutcomeCounts, Run
 from tests.findings import part, report
 from tests.made_runs import gate_result, rule_result, run_of
 from tests.reports.sections.shop import rollout
@@ -53,6 +53,22 @@ def test_the_order_of_findings() -> None:
         *(suite.triage.rollouts, suite.triage.faulty),
         {each.kind: each.rollouts for each in suite.triage.kinds},
     )
+
+
+def test_failed_tests_have_a_line_for_each_function() -> None:
+    """A failed test about any score, or about none, has a line: its function, the number of failures, the first case and its message."""
+    failures = [Failure(f"t.py::test_polite[{name}]", "t.py", 1, "failed", f"assert {name}", {}, f"shop[{name}]") for name in "bc"]
+    rules = Failure("t.py::test_rules", "t.py", 9, "failed", "assert 1 == 2", {})
+    tests = OutcomeCounts(passed=1, failed=3, errors=0, skipped=0, failures=(*failures, rules))
+
+    found = first_look(replace(quiet(rollout("b", "find", tsq=1.0)), tests=tests))
+
+    assert [(phrases.failures_of_test, (tuple(failures),)), (phrases.failures_of_test, ((rules,),))] == [
+        (each.phrase, tuple(map(tuple, each.values))) for each in found
+    ]
+    assert ["test_polite failed 2 times, first for b: assert b", "test_rules failed: assert 1 == 2"] == [
+        plain(each.words) for each in found
+    ]
 
 
 def test_ten_at_most() -> None:

@@ -32,7 +32,6 @@ function rowOf(run, place, values, number) {
   if (run.recorded) row.ttft = null; // The speed of a playback is not a measurement.
   row.main = main || { score: "", least: null, greatest: null };
   row.falling = Boolean(main && main.falling);
-  if (main && main.decides === false) row.passed = null; // A threshold that no rollout can miss does not judge.
   row.ms = row.start === null || row.end === null || run.recorded ? null : (row.end - row.start) * 1000;
   return row;
 }
