@@ -27,6 +27,7 @@ from pytest_agentbench.runs.attempts import (
     RolloutTally,
     RunAlone,
 )
+from pytest_agentbench.runs.nodes import NodeCpu, NodeRecord
 from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.tap.protocol import TapPorts
 from tests.rollouts.pool.test_server import pool_settings, shop
@@ -85,6 +86,8 @@ TO_CONTROLLER: list[protocol.ToController] = [
     protocol.PlanSettled(whole=False),
     protocol.ShowUser("hello"),
     protocol.Drained(TALLY),
+    NodeRecord(1, "w1", "gpu-1", 4, 8, 0, "3.11", "2026-03-04T05:06:07+00:00"),
+    NodeCpu(1, "w1", {"tap": ((1, 2, 0.5),)}),
 ]
 TO_PIPE: list[FromPipe] = [protocol.ShowUser("hello"), BlockedBy(END), BlockedBy(UNSCORED)]
 

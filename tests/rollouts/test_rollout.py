@@ -454,7 +454,13 @@ A_SCORE = "a score, which is a number between -1e+15 and 1e+15"
         (True, {"mine": {"value": 1.0, "parts": {}, "explanation": ""}}, {}),
         (float("nan"), {}, {"mine": f"ValueError: nan is not {A_SCORE}"}),
         (float("inf"), {}, {"mine": f"ValueError: inf is not {A_SCORE}"}),
-        (None, {}, {"mine": "TypeError: the scorer returned None (NoneType); return a number, or a Score with parts and an explanation"}),
+        (
+            None,
+            {},
+            {
+                "mine": "TypeError: the scorer returned None (NoneType); return a number, or a Score with parts and an explanation (from pytest_agentbench import Score)"
+            },
+        ),
         (KeyError("x"), {}, {"mine": "KeyError: 'x'"}),
         (SystemExit(3), {}, {"mine": "SystemExit: 3"}),
     ],
