@@ -458,7 +458,8 @@ A_SCORE = "a score, which is a number between -1e+15 and 1e+15"
             None,
             {},
             {
-                "mine": "TypeError: the scorer returned None (NoneType); return a number, or a Score with parts and an explanation (from pytest_agentbench import Score)"
+                "mine": "TypeError: the scorer returned None (NoneType); return a number, or a Score with parts and an explanation "
+                "(from pytest_agentbench import Score)"
             },
         ),
         (KeyError("x"), {}, {"mine": "KeyError: 'x'"}),

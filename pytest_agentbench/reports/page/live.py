@@ -32,6 +32,7 @@ from pytest_agentbench.runs import run_file
 from pytest_agentbench.runs.conversations import Transcripts
 from pytest_agentbench.runs.journal import FILE, rollout_of
 from pytest_agentbench.runs.judgement import Judge
+from pytest_agentbench.runs.nodes import read_nodes
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.runs.sessions import SESSIONS_FILE as SESSIONS
 from pytest_agentbench.runs.sessions import Session, read_sessions
@@ -163,7 +164,8 @@ class LiveRecords:
     def html(self, phase: RunPhase) -> str:
         """Returns the report of the run as HTML, or the results so far if the run has not ended."""
         if self.run is None:
-            return run_html(document_so_far(self._directory.name, self.session, self.so_far, stopped=phase == "stopped"), no_address)
+            stopped, nodes = phase == "stopped", read_nodes(self._directory)
+            return run_html(document_so_far(self._directory.name, self.session, self.so_far, stopped=stopped, nodes=nodes), no_address)
         if self._is_read not in self._html:
             address = RolloutLinks(self._numbers).of if self._is_read else no_address
             self._html[self._is_read] = run_html(document(RunView(self.run, self._directory)), address)

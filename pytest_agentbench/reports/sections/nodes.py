@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pytest_agentbench.gate.evidence import MAX_CLOCK_SHARE, connect_note
 from pytest_agentbench.reports import serving_phrases
@@ -24,8 +24,7 @@ def section(view: RunView) -> Section | None:
 
 
 def _blocks(run: Run) -> Iterator[AnyBlock]:
-    several = len({each.session for each in run.nodes}) > 1
-    yield Table(HEADS, tuple(_row(each, with_session=several) for each in run.nodes))
+    yield table(run.nodes)
     for each in run.nodes:
         if each.why_left:
             yield Fact("left", say(serving_phrases.node_left, each), "open")
@@ -34,6 +33,12 @@ def _blocks(run: Run) -> Iterator[AnyBlock]:
     if times := connect_times(run.nodes):
         yield Fact("latencies", connect_note(times), "open")
     yield Note(serving_phrases.CLOCKS)
+
+
+def table(nodes: Sequence[NodeRecord]) -> Table:
+    """Returns a table with a row for each node worker."""
+    several = len({each.session for each in nodes}) > 1
+    return Table(HEADS, tuple(_row(each, with_session=several) for each in nodes))
 
 
 def _times(run: Run) -> dict[str, float]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pytest_agentbench.records import EVALUABLE, Rollout
 from pytest_agentbench.reports import phrases, suite_phrases
 from pytest_agentbench.reports.document import AnyBlock, Document, Fact, Level, Measure, Note, say
 from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.sections.nodes import table
+from pytest_agentbench.runs.nodes import NodeRecord
 from pytest_agentbench.runs.sessions import Session
 
 SHOWN = 8  # scores shown of a suite
@@ -47,10 +49,14 @@ class SoFar:
         return sum(sum(counts.values()) for counts in self.statuses.values())
 
 
-def document_so_far(name: str, session: Session | None, so_far: SoFar, *, stopped: bool) -> Document:
-    """Returns the report of a run that has not ended. `session` is its last one. `stopped` means that no session is running rollouts."""
+def document_so_far(name: str, session: Session | None, so_far: SoFar, *, stopped: bool, nodes: Sequence[NodeRecord] = ()) -> Document:
+    """Returns the report of a run that has not ended. `session` is its last one. `stopped` means that no session is running rollouts.
+
+    `nodes` are the node workers of its sessions so far.
+    """
     headline = Fact("verdict", say(phrases.stopped if stopped else phrases.running, so_far.ended), "open", level=Level.HEADLINE)
-    return Document.of(f"Run {name}", [of("So far", _blocks(name, session, so_far, stopped=stopped))], headline)
+    sections = [of("So far", _blocks(name, session, so_far, stopped=stopped)), of("Nodes", [table(nodes)] if nodes else [])]
+    return Document.of(f"Run {name}", sections, headline)
 
 
 def _blocks(name: str, session: Session | None, so_far: SoFar, *, stopped: bool) -> Iterator[AnyBlock]:

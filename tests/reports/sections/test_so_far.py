@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.reports import phrases, suite_phrases
-from pytest_agentbench.reports.document import Document, Level
+from pytest_agentbench.reports.document import Document, Level, Table
 from pytest_agentbench.reports.sections.so_far import SHOWN, SoFar, document_so_far
+from pytest_agentbench.runs.nodes import NodeRecord
 from pytest_agentbench.runs.sessions import Session
 from tests.findings import facts, measure, said
 
@@ -65,3 +66,12 @@ def test_phases() -> None:
     assert ([(1,)], [("night",)]) == (said(stopped, phrases.stopped), said(stopped, phrases.how_to_resume))
     assert ([(0,)], ()) == (said(empty, phrases.running), empty.sections)
     assert stopped.at(Level.SUMMARY) == stopped.at(Level.VERBOSE) == stopped
+
+
+def test_node_workers() -> None:
+    """A run on several machines has a row for each node worker, also before it has ended."""
+    node = NodeRecord(1, "w1", "gpu-1", 4, 8, 0, "3.11", "2026-03-04T05:06:07+00:00", attempts=3)
+
+    (nodes,) = [each for each in document_so_far("night", None, SoFar(), stopped=False, nodes=[node]).sections if each.title == "Nodes"]
+
+    assert [("w1", "gpu-1", 4, 8, 3)] == [row[:5] for block in nodes.blocks if isinstance(block, Table) for row in block.rows]
