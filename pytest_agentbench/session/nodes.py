@@ -71,7 +71,9 @@ class SessionNodes:
         bound: tuple[str, int] = self._listener.getsockname()[:2]
         own = socket.gethostname() if bound[0] in ("0.0.0.0", "::") else bound[0]  # noqa: S104 - nothing is bound here
         advertised, advertised_port = settings.node_socket["advertise"] or (own, None)
-        self._join = f"{advertised}:{advertised_port or bound[1]}"
+        self._join = _joined(advertised, advertised_port or bound[1])
+        here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound[0], bound[0])  # noqa: S104 - nothing is bound here
+        self._join_here = _joined(here, bound[1])
         self.terms = NodeTerms(
             token=self._token,
             listener=self._listener.fileno(),
@@ -86,8 +88,11 @@ class SessionNodes:
     @property
     def command(self) -> str:
         """The command that starts a node worker for this session on another machine."""
-        tls = f" --tls-ca {fingerprint_of(self.terms.certificate[0])}" if self.terms.certificate else ""
-        return f"agentbench worker --join {self._join} --token-file {self._file}{tls}"
+        return " ".join(("agentbench worker", "--join", self._join, "--token-file", str(self._file), *self._trust))
+
+    @property
+    def _trust(self) -> tuple[str, ...]:
+        return ("--tls-ca", fingerprint_of(self.terms.certificate[0])) if self.terms.certificate else ()
 
     @property
     def sentences(self) -> Iterator[str]:
@@ -124,7 +129,7 @@ class SessionNodes:
                 process.stdin.flush()
 
     def _options(self, number: int, logs: Path) -> Iterator[str]:
-        yield from ("--join", f"127.0.0.1:{self._listener.getsockname()[1]}", "--token-file", "-", "--with-stdin")
+        yield from ("--join", self._join_here, "--token-file", "-", "--with-stdin", *self._trust)
         yield from ("--slots", str(self._slots), "--node", f"{LOCAL}-{number}", "--logs", str(logs))
 
     def stop(self) -> None:
@@ -140,3 +145,7 @@ class SessionNodes:
                 process.wait()
         self._file.unlink(missing_ok=True)
         self.log.close()
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
+import shutil
 import socket
 import threading
 import time
@@ -171,6 +172,7 @@ class Membership:
         self._runner: Child | None = None
         self._backend: Backend | None = None  # the backend of this machine, with `placement: per-node`
         self._line: socket.socket | None = None  # socket to the runner
+        self._suites: Path | None = None  # folder with the files of the suites
         self._starting: threading.Thread | None = None
         self._forwarding: threading.Thread | None = None
 
@@ -257,7 +259,7 @@ class Membership:
         """Starts tap and runner. Runs in its own thread, because the session expects answers meanwhile."""
         try:
             logs = _new_folder(self._terms.folder, welcome.name)
-            folder = logs / suite_files.SUITES
+            self._suites = folder = logs / suite_files.SUITES
             folder.mkdir()
             suite_files.unpack(body, folder)
             at_node = suite_files.at_node(welcome.settings, folder, welcome.sandboxes)
@@ -395,6 +397,8 @@ class Membership:
         for thread in [daemon(child.stop, GRACE, name="stop") for child in children[1:]]:
             thread.join()
         self._cpu.stop()
+        if self._suites is not None:
+            shutil.rmtree(self._suites, ignore_errors=True)
         if self._backend is not None:
             self._backend.stop()
         if self._line is not None:
