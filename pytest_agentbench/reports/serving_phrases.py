@@ -18,7 +18,7 @@ from pytest_agentbench.stats.quantiles import HIGH, needed
 ENOUGH = 3  # samples taken during the calls; with fewer, no mean and no peak is shown
 
 #: Why a run has no TTFT, and how to measure it.
-NO_TTFT = "no TTFT, because no call was streamed; --agentbench-set agent.stream_upgrade=true measures it"
+NO_TTFT = "no call was streamed; --agentbench-set agent.stream_upgrade=true measures it"
 
 DEFINITIONS: Text = (
     "TTFT: last request byte sent to first content, reasoning or tool-call text. ITL: gaps between output events, pooled. ",
@@ -141,17 +141,16 @@ def speed(performance: PerformanceSummary, stopwatch: Stopwatch) -> str:
 
     A TTFT that is not usable says so, and has no interval. Without streamed calls there is none, and E2E takes its place.
     """
-    parts, end = [], ""
+    parts = []
     if spread := performance.latency("ttft"):
         unusable = unusable_reason(stopwatch, "ttft.p50")
         value = "(median, not usable)" if unusable else f"(median) {brackets(spread.intervals.get('p50'))}"
         parts.append(f"{registry.title_of('ttft')} {number(spread.p50)} ms {value}".rstrip())
     elif spread := performance.latency("e2e"):
         parts.append(f"{registry.title_of('e2e')} {number(spread.p50)} ms (median) {brackets(spread.intervals.get('p50'))}".rstrip())
-        end = f"; {NO_TTFT}"
     if rate := performance.number("output_tokens_per_s"):
         parts.append(f"{number(rate)} output tokens/s")
-    return ", ".join(parts) + end
+    return ", ".join(parts)
 
 
 def high_latency(p90: float | None) -> str:
