@@ -187,12 +187,12 @@ def steady(performance: PerformanceSummary) -> str:
     """Returns the rates while at least 90 % of the configured concurrency was in flight."""
     rates = performance.steady
     windows = (("rollouts", rates.rollouts), ("calls", rates.calls))
-    return "; ".join(_steady(window, f"90 % of {rates.asked} {name} in flight") for name, window in windows)
+    return "; ".join(_steady(window, f"at least 90 % of {rates.asked} {name} in flight") for name, window in windows)
 
 
 def _steady(window: SteadyCalls | None, what: str) -> str:
     if window is None:
-        return f"never {what}"
+        return f"at no time were {what}"
     per_hour = f", {number(window.rollouts_per_hour, 0)} rollouts/h" if isinstance(window, SteadyRollouts) else ""
     rates = f"{number(window.output_tokens_per_s)} output tok/s{per_hour}"
     return f"{rates} in the {seconds_text(window.seconds)} ({percent(window.share)}) with {what}"
@@ -236,7 +236,7 @@ def few_values(performance: PerformanceSummary) -> str:
     tables = [table for table in performance.latencies.values() if table]
     if all(getattr(table, f"p{q}") is not None for table in tables for q in HIGH):
         return ""
-    return f"A dash means too few values: {', '.join(f'p{q} needs {needed(q)}' for q in HIGH if q != 50)}."
+    return f"A dash means too few values: {', '.join(f'p{q} needs {needed(q)} values' for q in HIGH if q != 50)}."
 
 
 def call_place(call: SlowCall) -> str:
