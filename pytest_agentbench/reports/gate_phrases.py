@@ -136,7 +136,7 @@ def _unseen(rule: RuleResult) -> str:
     """Returns in which share of rollouts a rule may miss failures if its suite is wrongly marked deterministic. Empty for other suites."""
     if rule.unseen is None:
         return ""
-    return f"; if the suite is not deterministic, failures in up to {rule.unseen * 100:.1f} % of rollouts may be undetected"
+    return f"; the suite is marked deterministic; if it is not, failures in up to {rule.unseen * 100:.1f} % of its rollouts can be missed"
 
 
 def reason(rule: RuleResult) -> str:

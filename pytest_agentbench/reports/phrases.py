@@ -73,6 +73,11 @@ def each_count(amounts: Mapping[str, int]) -> str:
     return ", ".join(f"{amount:,} {name}" for name, amount in amounts.items() if amount)
 
 
+def joined_lines(text: str) -> str:
+    """Returns a text of several lines, such as the message of a failed assertion, as one line."""
+    return " ".join(filter(None, map(str.strip, text.split("\n"))))
+
+
 def count(amount: int, noun: str) -> str:
     """Returns a number and its noun, for example `1 test` or `2 tests`."""
     return f"{amount:,} {noun}{'s' * (amount != 1)}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.runs.conversations import NotKept
+from pytest_agentbench.tools.toolbox import wire_names
 
 if TYPE_CHECKING:
     from pytest_agentbench.records import Json, LLMCall, ToolCall
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 BAR = 50  # columns of the timeline
 LOG = 20  # last lines of the log that are shown
+TRACEBACK = "Traceback (most recent call last)"
 
 LEGEND = "`-` waiting for the first token, `=` answer, `#` tool"
 WHOLE = "`-` waiting for the answer (no call was streamed), `#` tool"
@@ -29,13 +33,56 @@ def rollout_text(rollout: Rollout, conversations: Conversations | None, director
     yield from _labelled("scores", [*_scores(rollout)])
     yield from _labelled("expected", [_tool(each.get("tool"), each.get("parameters", {})) for each in rollout.expected])
     yield from _labelled("called", [_called(each) for each in rollout.tool_calls] or ["none"] * bool(rollout.expected))
+    yield from _labelled("offered", [", ".join(offered(rollout, conversations))] if conversations else [])
+    yield from _labelled("not run", [*not_run(rollout, conversations)] if conversations else [])
     yield from _labelled("timeline", [*timeline(rollout)])
     talk = [*conversation(rollout, conversations)]
     yield from ("", *talk, "")
     is_new = rollout.answer and not any(line.endswith(rollout.answer.partition("\n")[0]) for line in talk)
     yield from _labelled("answer", [rollout.answer] if is_new else [])  # The answer of most agents is the last reply.
-    yield from _labelled("log", rollout.log.strip().split("\n")[-LOG:] if rollout.log.strip() else [])
+    yield from _labelled("log", log_end(rollout.log))
     yield from _labelled("record", [f"{directory}/rollouts.jsonl", f"{directory}/backend/pool.log is the log of the process that ran it"])
+
+
+def log_end(log: str) -> list[str]:
+    """Returns the last lines of a log: at least LOG, and more if the first of them is in a traceback, which is then whole."""
+    lines = log.strip().split("\n") if log.strip() else []
+    first = start = max(0, len(lines) - LOG)
+    while start and lines[start].startswith(" "):
+        start -= 1
+    start = start if lines[start:] and lines[start].startswith(TRACEBACK) else first
+    return [*([f"... {start:,} lines before these are in the record"] if start else []), *lines[start:]]
+
+
+def offered(rollout: Rollout, conversations: Conversations) -> list[str]:
+    """Returns the names of the tools in the requests of the agent's last attempt, as the model saw them, in the order of the first one."""
+    names: dict[str, None] = {}
+    for call in rollout.calls:
+        with suppress(NotKept):
+            form = conversations.form(call)
+            tools = {**form.get("body", {}), **form["parts"]}.get("tools") or ()
+            names |= dict.fromkeys(name for tool in tools if (name := _tool_name(tool)))
+    return [*names]
+
+
+def not_run(rollout: Rollout, conversations: Conversations) -> Iterator[str]:
+    """Yields a sentence for each tool that the model asked for more often than the agent called it. Skips agents that call no tools."""
+    if rollout.drafts or not (rollout.expected or rollout.tool_calls):  # Of several drafts only the chosen one has its calls recorded.
+        return
+    asked: Counter[str] = Counter()
+    for call in (call for call in rollout.calls if not call.role and call.error_kind is None):
+        with suppress(NotKept):
+            calls = [each for message in conversations.chat_reply(call) for each in message.get("tool_calls") or ()]
+            asked.update(name for name in map(_tool_name, calls) if name)
+    wire = wire_names(dict.fromkeys(each.name for each in rollout.tool_calls))
+    for name, number in (asked - Counter(wire[each.name] for each in rollout.tool_calls)).items():
+        yield f"{name}: the model asked for it {phrases.count(number, 'more time')} than the agent called it with tools.call"
+
+
+def _tool_name(tool: Any) -> str:
+    """Returns the name of a tool, or of the tool in a tool call, in any API. Empty if it has none."""
+    function = tool.get("function") or tool if isinstance(tool, dict) else {}
+    return str(function.get("name") or "") if isinstance(function, dict) else ""
 
 
 def brief_text(rollout: Rollout, command: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from pytest_agentbench.stats.quantiles import HIGH, needed
 ENOUGH = 3  # samples taken during the calls; with fewer, no mean and no peak is shown
 
 #: Why a run has no TTFT, and how to measure it.
-NO_TTFT = "no TTFT, because no call was streamed; --agentbench-set agent.stream_upgrade=true measures it"
+NO_TTFT = "no call was streamed; --agentbench-set agent.stream_upgrade=true measures it"
 
 DEFINITIONS: Text = (
     "TTFT: last request byte sent to first content, reasoning or tool-call text. ITL: gaps between output events, pooled. ",
@@ -159,17 +159,16 @@ def speed(performance: PerformanceSummary, stopwatch: Stopwatch) -> str:
 
     A TTFT that is not usable says so, and has no interval. Without streamed calls there is none, and E2E takes its place.
     """
-    parts, end = [], ""
+    parts = []
     if spread := performance.latency("ttft"):
         unusable = unusable_reason(stopwatch, "ttft.p50")
         value = "(median, not usable)" if unusable else f"(median) {brackets(spread.intervals.get('p50'))}"
         parts.append(f"{registry.title_of('ttft')} {number(spread.p50)} ms {value}".rstrip())
     elif spread := performance.latency("e2e"):
         parts.append(f"{registry.title_of('e2e')} {number(spread.p50)} ms (median) {brackets(spread.intervals.get('p50'))}".rstrip())
-        end = f"; {NO_TTFT}"
     if rate := performance.number("output_tokens_per_s"):
         parts.append(f"{number(rate)} output tokens/s")
-    return ", ".join(parts) + end
+    return ", ".join(parts)
 
 
 def high_latency(p90: float | None) -> str:
@@ -206,12 +205,12 @@ def steady(performance: PerformanceSummary) -> str:
     """Returns the rates while at least 90 % of the configured concurrency was in flight."""
     rates = performance.steady
     windows = (("rollouts", rates.rollouts), ("calls", rates.calls))
-    return "; ".join(_steady(window, f"90 % of {rates.asked} {name} in flight") for name, window in windows)
+    return "; ".join(_steady(window, f"at least 90 % of {rates.asked} {name} in flight") for name, window in windows)
 
 
 def _steady(window: SteadyCalls | None, what: str) -> str:
     if window is None:
-        return f"never {what}"
+        return f"at no time were {what}"
     per_hour = f", {number(window.rollouts_per_hour, 0)} rollouts/h" if isinstance(window, SteadyRollouts) else ""
     rates = f"{number(window.output_tokens_per_s)} output tok/s{per_hour}"
     return f"{rates} in the {seconds_text(window.seconds)} ({percent(window.share)}) with {what}"
@@ -255,7 +254,7 @@ def few_values(performance: PerformanceSummary) -> str:
     tables = [table for table in performance.latencies.values() if table]
     if all(getattr(table, f"p{q}") is not None for table in tables for q in HIGH):
         return ""
-    return f"A dash means too few values: {', '.join(f'p{q} needs {needed(q)}' for q in HIGH if q != 50)}."
+    return f"A dash means too few values: {', '.join(f'p{q} needs {needed(q)} values' for q in HIGH if q != 50)}."
 
 
 def call_place(call: SlowCall) -> str:

@@ -27,6 +27,7 @@ from pytest_agentbench.runs.tasks_and_mistakes import Confusion, TaskFailure, Ta
 from pytest_agentbench.stats.pass_rates import PassRate
 
 BY_HAND = "hand"  # source of labels that a person has checked
+UNKNOWN = "unknown"  # source of labels of a data set that does not name one
 
 MEANS_WITH_QUARANTINED = "The means include quarantined scenarios."
 
@@ -91,7 +92,8 @@ def rollouts(suite: SuiteResult) -> str:
     total = sum(suite.rollouts.values())
     how = "all ok" if total and total == suite.rollouts["ok"] else statuses(suite.rollouts)
     source = suite.dataset.label_source
-    labels = "" if source == BY_HAND else f"; labels: {source}"
+    how_to = f" (set metadata.label_source of each entry in {suite.dataset.file})" if source == UNKNOWN and suite.dataset.file else ""
+    labels = "" if source == BY_HAND else f"; labels: {source}{how_to}"
     return f"{count(total, 'rollout')}{',' if how == 'all ok' else ':'} {how}{labels}"
 
 

@@ -65,9 +65,13 @@ def header(setup: Setup, opened: OpenSession | None, workers: Workers, left_out:
         yield f"agentbench: {line}"
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def _header_lines(setup: Setup, opened: OpenSession | None, workers: Workers) -> Iterator[str]:
     backend, settings = setup.backend, setup.settings
-    suites = ", ".join(f"{name} ({len(suite.scenarios)} scenarios)" for name, suite in setup.suites.items())
+    suites = ", ".join(f"{name} ({_count(len(suite.scenarios), 'scenario')})" for name, suite in setup.suites.items())
     yield f"backend {backend.name}{f' - {backend.note}' if backend.note else ''}"
     yield f"suites {suites or 'none (no suite could be loaded)'}"
     for compiled in setup.discovered.compiled:
@@ -75,7 +79,9 @@ def _header_lines(setup: Setup, opened: OpenSession | None, workers: Workers) ->
         if replaced := replaced_thresholds(compiled, backend.thresholds, backend.name):
             yield replaced
     if opened is not None:
-        yield f"{setup.concurrency} rollouts in flight, run directory {setup.shown(opened.directory)}"
+        inline = "one rollout at a time, in pytest's own process (--agentbench-inline)"
+        flight = inline if settings.inline else f"{_count(setup.concurrency, 'rollout')} in flight"
+        yield f"{flight}, run directory {setup.shown(opened.directory)}"
         if opened.services.nodes is not None:
             yield from opened.services.nodes.sentences
         if settings.keep in KEEPS:

@@ -207,6 +207,7 @@ def test_the_debugger_opens_where_the_users_code_raised(project: Project, code: 
     opened = out.partition("PDB post_mortem")[2].splitlines()
     assert opened[1].startswith("> ") and opened[1].endswith(function)
     assert f"mine is {mine}" in out
+    assert "KeyError: RolloutKey" not in out
     assert ("Newest frame" in out) is (code not in ("raises", "asks"))
 
 

@@ -90,6 +90,27 @@ def test_the_timing_quality_of_a_run(run: Project) -> None:
     assert bool(stopwatch["unusable"]) == any(reason.startswith("chunks arrive faster") for reason in stopwatch["reasons"])
 
 
+def test_a_tool_that_the_agent_did_not_run(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """`show` with an id names the tools in the requests, and a tool that the model asked for and the agent did not call. A message of a
+    failed test that has several lines is one line in the table of failed tests.
+    """
+    project.suite(scenarios=1, agent={"kind": "./agent.py:run"})
+    project.write(
+        "scenarios/shop/agent.py",
+        "async def run(scenario, llm, tools):\n    return (await llm.chat(scenario.messages, tools.schemas)).text or 'nothing'\n",
+    )
+    project.run("scenarios/shop")
+    capsys.readouterr()
+
+    assert [0, 0] == [main(["show", str(project.directory), *name]) for name in ([], ["shop-0"])]
+
+    shown = capsys.readouterr().out
+    assert "offered     find_item, order_item, return_item" in shown
+    assert "not run     find_item: the model asked for it 1 more time than the agent called it with tools.call" in shown
+    assert re.search(r"::test_tools\[shop-0\] +assert 0.000 >= 0.5 .*missing: find_item", shown)
+    assert "\\n" not in shown
+
+
 @pytest.mark.slow
 def test_show_profile(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """`--profile` shows where the time of a run went: slowest calls, the call tree, concurrency, and common prompt prefixes."""

@@ -25,9 +25,11 @@ def test_without_streams(project: Project, capsys: pytest.CaptureFixture[str]) -
 
     text = " ".join(" ".join(page(result)).split())
     assert "speed E2E " in text
-    assert "; no TTFT, because no call was streamed; --agentbench-set agent.stream_upgrade=true measures it" in text
+    assert "no TTFT no call was streamed; --agentbench-set agent.stream_upgrade=true measures it" in text
     assert 0 == main(["show", str(project.directory), "shop-0"])
     shown = capsys.readouterr().out
+    assert "offered     find_item, order_item, return_item" in shown
+    assert "not run" not in shown
     assert "`-` waiting for the answer (no call was streamed)" in shown
     assert "first token" not in result.stdout.str() + shown
     result.stdout.re_match_lines([r"status +ok, 1 LLM call, .*", "time .*waiting for the answer .*"])

@@ -55,6 +55,6 @@ def _tests(run: Run) -> Iterator[AnyBlock | Section | None]:
 
 
 def _table(tests: Sequence[Failure]) -> Iterator[AnyBlock]:
-    rows = tuple((Code(each.id), Code(each.message)) for each in tests[:SHOWN])
+    rows = tuple((Code(each.id), Code(phrases.joined_lines(each.message))) for each in tests[:SHOWN])
     yield Table(heads("test", "message"), rows, level=Level.SUMMARY)
     yield Note(say(phrases.more, len(tests) - SHOWN), level=Level.SUMMARY)

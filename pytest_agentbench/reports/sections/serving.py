@@ -58,6 +58,8 @@ def _measures(run: Run) -> Iterator[AnyBlock]:
         yield Fact("timings", serving_phrases.RECORDED, level=first, until=summary)
         return
     yield Fact("speed", say(serving_phrases.speed, performance, run.stopwatch), level=first, until=first, spare=1)
+    if performance.latency("e2e") and not serving_phrases.is_streamed(performance):
+        yield Fact("no TTFT", serving_phrases.NO_TTFT, level=first, until=Level.FULL, spare=5)
     for name in LATENCIES:
         if spread := performance.latency(name):
             yield Fact(registry.title_of(name), _median(run.stopwatch, name, spread), level=summary, until=summary)

@@ -121,11 +121,11 @@ def _mistakes(run: Run, _name: str, suite: SuiteResult) -> Blocks:
 
 
 def _without_score(run: Run, _name: str, suite: SuiteResult) -> Blocks:
-    errors = error_causes(suite.errors)
-    for each in errors[:CAUSES]:
-        yield Fact(
-            "error", say(suite_phrases.error_cause, each), "open", level=Level.FULL if run.ab else Level.FIRST_PAGE, until=Level.FULL
-        )
+    ended = sum(suite.rollouts.values()) - suite.rollouts.get("ok", 0) - suite.rollouts.get("limit", 0)
+    is_main = not run.ab and not run.backend.failure and 2 * ended >= sum(suite.rollouts.values())  # The first page has few lines.
+    for place, cause in enumerate(error_causes(suite.errors)[:CAUSES]):
+        level = Level.FIRST_PAGE if is_main and place == 0 else Level.FULL
+        yield Fact("error", say(suite_phrases.error_cause, cause), "open", level=level, until=Level.FULL)
     failures, first = suite.scorer_failures, Level.FULL if run.ab else Level.FIRST_PAGE
     for place, failure in enumerate(failures):
         yield Fact("no score", say(suite_phrases.scorer_failure, failure), "open", level=first if place < CAUSES else Level.VERBOSE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,18 @@ def test_a_link_opens_a_rollout_and_keys_navigate(tmp_path: Path, opened: Opened
     assert page.url.endswith("#a")
     page.keyboard.press("Escape")
     poll(page, "!document.getElementById('rollout').open")
+
+
+def test_a_call_without_a_stream(tmp_path: Path, opened: Opened) -> None:
+    """The time of a call that was not streamed is the wait for its answer; no first token is mentioned in its bar and in the legend."""
+    whole = replace(call(0), chunks=())
+    page = opened(written(tmp_path / "run", rollout("a", calls=(whole,), ended_ns=whole.ended_ns)), "#a")
+
+    poll(page, "document.querySelector('.timeline svg .part.whole')")
+    assert "waiting for the answer" in page.inner_text("dialog .legend")
+    titles = page.evaluate("[...document.querySelectorAll('.timeline rect.part title')].map(each => each.textContent)")
+    assert [title for title in titles if "waiting for the answer" in title]
+    assert [] == [title for title in titles if "first token" in title]
 
 
 def test_a_timeline_shows_each_token_on_zoom(tmp_path: Path, opened: Opened) -> None:

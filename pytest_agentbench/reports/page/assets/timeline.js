@@ -1,6 +1,6 @@
 // The timeline of a rollout: a line for each call and tool. It can be zoomed until each token is visible.
 
-const PARTS = { queue: "client queue", wait: "waiting for the first token", decode: "decoding", tool: "tool", program: "program", agent: "agent",
+const PARTS = { queue: "client queue", wait: "waiting for the first token", whole: "waiting for the answer", decode: "decoding", tool: "tool", program: "program", agent: "agent",
   after: "calls of a judge", verifier: "verifier" };
 const AFTER = ["after", "verifier"]; // parts that run after the rollout
 const ROW = 20, TOP = 6, AXIS = 34, LEFT = 30;
@@ -12,7 +12,8 @@ function spansOf(attempt) {
   const calls = attempt.calls.map((call, place) => {
     const [called, sent, first, ended] = call.at;
     const parts = sent === null ? [["queue", called, ended]]
-      : [["queue", called, sent], ["wait", sent, first ?? ended], ["decode", first ?? ended, ended]];
+      : first === null ? [["queue", called, sent], ["whole", sent, ended]] // It was not streamed, so no first token was seen.
+      : [["queue", called, sent], ["wait", sent, first], ["decode", first, ended]];
     return { name: `call ${place + 1}${call.role ? ` of the ${call.role}` : ""}`, begin: called, parts, call, place, tokens: tokensOf(call) };
   });
   const others = attempt.spans.map(span => ({ name: span.name, begin: span.at[0], parts: [[span.kind, ...span.at]], tokens: [] }));
@@ -26,7 +27,7 @@ function tokensOf(call) {
   return [at, ...call.stamps.map(step => { at += step / 10; return at; })];
 }
 
-const FIRST = ["decode", "wait", "tool", "program", "queue"]; // Of simultaneous parts, the first one of these gets the time.
+const FIRST = ["decode", "wait", "whole", "tool", "program", "queue"]; // Of simultaneous parts, the first one of these gets the time.
 
 /** Returns the milliseconds of each part. Each moment of the rollout belongs to one part, and to the agent if no other part covers it. What runs after the rollout, such as the verifier and a judge's calls, is counted apart. */
 function sharesOf(spans, whole) {
