@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 BAR = 50  # columns of the timeline
 LOG = 20  # last lines of the log that are shown
 
+NO_CALL = "conversation: none, because no LLM call of this rollout went through agentbench"
 LEGEND = "`-` waiting for the first token, `=` answer, `#` tool"
 
 
@@ -50,6 +51,9 @@ def brief_text(rollout: Rollout, command: str) -> Iterator[str]:
 
 def conversation(rollout: Rollout, conversations: Conversations | None) -> Iterator[str]:
     """Yields the calls of all attempts in order, with the messages of each request that the call before did not have, and the reply."""
+    if not any(calls_of(rollout)):
+        yield NO_CALL
+        return
     if conversations is None:
         yield "conversation: not kept (--agentbench-keep)"
         return

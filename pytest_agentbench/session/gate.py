@@ -196,11 +196,24 @@ def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate 
         if explicit and group in explicit.groups:
             baselines[group] = explicit
         elif promoted.is_file() and any(rule.versus for _, rule in rules):
-            baselines[group] = read_evidence(promoted)
+            baselines[group] = _promoted(each, promoted)
         elif explicit:
             baselines[group] = explicit  # It does not contain this group, and the verdict will say so.
     insists = bool(settings.gate or settings.baseline)
     return Gate(suite_rules, baselines, settings.verdict == "gate", insists) if suite_rules or insists else None
+
+
+def _promoted(compiled: CompiledSuite, path: Path) -> Evidence:
+    """Reads the promoted baseline of a suite. Raises ConfigError if it has no results of the suite with any of its variants."""
+    evidence, suite = read_evidence(path), compiled.suite
+    known = {RolloutKey(suite.name, "", variant).group for variant in ("default", *suite.variants, *compiled.variants)}
+    if known.isdisjoint(evidence.groups):
+        raise ConfigError(
+            f"the baseline {path} has results of {', '.join(evidence.groups) or 'nothing'}, but none of the suite {suite.name}; "
+            f"replace it with `agentbench baseline promote RUN --suite {suite.name} --reason TEXT`, or name another one with "
+            "--agentbench-baseline"
+        )
+    return evidence
 
 
 def judge_again(run: Run, directory: Path, compiled: Sequence[CompiledSuite], options: GateOptions) -> tuple[GateResult | None, Evidence]:

@@ -137,6 +137,15 @@ def test_a_promoted_baseline(asking: Any) -> None:
     assert {} == made([found("ttft.p50 <= +10% vs baseline")], asking()).compared
 
 
+def test_a_promoted_baseline_without_the_suite(asking: Any) -> None:
+    """A promoted baseline without results of the suite is a usage error, which says what it has and what to do."""
+    path = default_baseline("shop", asking().reports_directory)
+    write_baseline(evidence([replace(trial(1), group="shop-fast")], run="before"), "shop", path)
+
+    with pytest.raises(ConfigError, match=r"shop\.jsonl has results of shop-fast, but none of the suite shop; replace it with `agentbench"):
+        made([found("tsq.mean >= -0.1 vs baseline")], asking())
+
+
 def test_no_baseline(asking: Any) -> None:
     """A rule `vs baseline` without a baseline stays, so that the verdict can report it."""
     gate = made([found("tsq.mean >= -0.1 vs baseline")], asking())
