@@ -120,9 +120,11 @@ class Gate:
         design = Design(scenarios, trials, within or 0.0, min(trials, base_trials or trials), suite_rule.rule.of, CONFIDENCE)
         if suite_rule.rule.of == POPULATION and (bound := replace(design, within=0.0).smallest_margin()) > margin:
             return f"no result passes with a margin below {bound * width:.3f}, however many trials; add scenarios, or use `of suite`"
-        if suite_rule.rule.of == SUITE and margin < least_margin(scenarios, trials):
-            least, takes = least_margin(scenarios, trials) * width, trials_for(margin, scenarios)
-            return f"no result passes with a margin below {least:.3f}; use --agentbench-trials={takes}"
+        fewest = min(trials, base_trials or trials)
+        if suite_rule.rule.of == SUITE and margin < least_margin(scenarios, fewest):
+            least, takes = least_margin(scenarios, fewest) * width, trials_for(margin, scenarios)
+            both = f" for a new baseline, which has {base_trials}, and for this run" if 0 < base_trials < takes else ""
+            return f"no result passes with a margin below {least:.3f}; use --agentbench-trials={takes}{both}"
         if within is not None and (smallest := design.smallest_margin(POWER)) > margin:
             return (
                 f"with the baseline's noise, unchanged runs pass 4 times out of 5 only with a margin of {smallest * width:.3f} or more; "

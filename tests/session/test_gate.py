@@ -196,6 +196,19 @@ def test_warnings_know_the_baselines_spread(asking: Any) -> None:
     assert [] == [*made(suites, asking()).warnings(suites, None)]
 
 
+def test_warnings_count_the_baselines_trials(asking: Any) -> None:
+    """With a baseline of one trial, more trials of the run alone are not enough, so the advice is about both."""
+    baseline(asking())
+    suites = [found("tsq.mean >= -0.05 vs baseline", scenarios=20, trials=4)]
+    both = "use --agentbench-trials=4 for a new baseline, which has 1, and for this run"
+
+    (warning,) = made(suites, asking()).warnings(suites, None)
+    assert warning.endswith(f"no result passes with a margin below 0.185; {both}")
+    whole = [trial(i, number=k) for i in range(20) for k in (1, 2, 3, 4)]
+    write_baseline(evidence(whole, run="before"), "shop", default_baseline("shop", asking().reports_directory))
+    assert [] == [*made(suites, asking()).warnings(suites, None)]
+
+
 MEANS = {"tsq": 0.5, "tsq.mean": 0.8, "repeated.mean": 0.25}
 
 
