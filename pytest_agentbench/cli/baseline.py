@@ -17,7 +17,9 @@ def add(commands: Any) -> None:
     promote.takes_run()
     promote.add_argument("--suite", metavar="NAME", help="only this suite of the run (default: all)")
     promote.add_argument("--to", type=Path, metavar="FILE", help="write to this file instead, for a single suite")
-    promote.add_argument("--reason", default="", metavar="TEXT", help="why a lower mean is intended; kept in the file")
+    promote.add_argument(
+        "--reason", default="", metavar="TEXT", help="why a lower mean, or a run without passed tests, is right; kept in the file"
+    )
     promote.takes_reports()
     promote.set_defaults(run=run_promote)
 
@@ -56,7 +58,7 @@ def run_promote(options: argparse.Namespace) -> None:
             print(f"{change.group} {change.score}.mean: {mean_text(change.was)} -> {mean_text(change.now)} ({change.scenarios} scenarios)")
         for warning in (*baseline_warnings(run, evidence, plan.suite), *best_run_warnings(run, plan.suite, others)):
             print(f"{plan.suite}: {warning}")
-    check_reason(plans, options.reason)
+    check_reason(plans, run, options.reason)
     for plan in plans:
         plan.write(options.reason)
         print(f"wrote {plan.path}" + (f", in place of {plan.old.facts.run}" if plan.old else ""))

@@ -132,20 +132,39 @@ class Promotion:
         write_baseline(self.new, self.suite, self.path, self.old.facts.run if self.old else None, reason)
 
 
-def check_reason(plans: Iterable[Promotion], reason: str) -> None:
-    """Raises ConfigError if a mean gets worse and no reason is given. Otherwise many small drops could add up to a large one."""
-    for plan in plans:
-        if not reason and (worse := [each for each in plan.changes if each.worse]):
-            what = ", ".join(f"{each.group} {each.score}" for each in worse)
-            raise ConfigError(
-                f"the new baseline {plan.path} is worse than the old one for {what}; if that is intended, "
-                "give the reason with --reason TEXT"
-            )
+def check_reason(plans: Iterable[Promotion], run: Run, reason: str) -> None:
+    """Raises ConfigError if a baseline is doubtful and no reason is given.
+
+    It is doubtful if a mean gets worse (otherwise many small drops could add up to a large one), if scores of the old baseline are missing,
+    or if later runs could not be worse than it.
+    """
+    for plan in plans if not reason else ():
+        lost = ", ".join(f"{each.group} {each.score}" for each in plan.changes if each.worse and each.now is None)
+        worse = ", ".join(f"{each.group} {each.score}" for each in plan.changes if each.worse and each.now is not None)
+        doubts = [
+            f"the new baseline {plan.path} is worse than the old one for {worse}" if worse else "",
+            f"the new baseline {plan.path} has no results of {lost}, which the old one has" if lost else "",
+            *_useless(plan, run),
+        ]
+        if doubts := [*filter(None, doubts)]:
+            raise ConfigError(f"{'; '.join(doubts)}; if that is intended, give the reason with --reason TEXT")
+
+
+def _useless(plan: Promotion, run: Run) -> Iterator[str]:
+    """Yields why no later run could be worse than the new baseline."""
+    if run.tests.failed and not run.tests.passed:
+        yield f"{run.id} is a poor baseline: all {run.tests.failed} tests failed, so almost any later run passes against it"
+        return
+    for change in plan.changes:
+        part = run.suites.get(change.group)
+        if part and change.score == part.main_score and change.now is not None and change.now == change.scale.worst:
+            yield f"{run.id} is a poor baseline: {change.group} {change.score} is {change.now:g}, and no later run can be worse"
 
 
 def plan_promotion(run: Run, evidence: Evidence, suite: str, path: Path) -> Promotion:
     """Plans a promotion. Raises ConfigError if the run is not fit to be a baseline, or if the file at `path` is not a baseline."""
-    if reasons := [*unfit_reasons(run, evidence, suite)]:
+    arms = ["it compares arms (--agentbench-ab), and later runs do not have these; promote a run without arms"] if run.ab else []
+    if reasons := [*arms, *unfit_reasons(run, evidence, suite)]:
         raise ConfigError(f"{run.id} cannot be a baseline for {suite}: {'; '.join(reasons)}")
     return Promotion(suite, path, evidence, read_evidence(path) if path.exists() else None)
 
@@ -200,6 +219,8 @@ def baseline_warnings(run: Run, evidence: Evidence, suite: str) -> Iterator[str]
     """Yields warnings about a run that can be a baseline but is a poor one. A warning about a variant of the suite names it."""
     if evidence.facts.stopwatch == SATURATED:
         yield "the client was saturated: rules about timings will be INCONCLUSIVE against this baseline"
+    if run.tests.failed:
+        yield f"{run.tests.failed} of {run.tests.failed + run.tests.passed} tests of the run failed"
     for group, trials in evidence.groups.items():
         size, ran = evidence.facts.scenarios.get(group, 0), len({trial.scenario for trial in trials})
         if trials[0].suite == suite and ran < ENOUGH * size:

@@ -53,9 +53,9 @@ CONFIDENCE = 0.95
 
 #: Hash of a rollout -> note if it differs from the baseline's.
 DIFFERENT = {
-    "agent": "the agent is not the baseline's",
-    "prompts": "the prompts are not the baseline's",
-    "backend": "the backend is not the baseline's",
+    "agent": "the agent has changed since the baseline",
+    "prompts": "the prompts have changed since the baseline",
+    "backend": "the backend has changed since the baseline",
 }
 
 

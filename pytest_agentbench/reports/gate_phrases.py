@@ -34,7 +34,9 @@ LOAD = "the load may differ"
 
 BY_VALUE = "judged by the measured value"
 
-NO_CLAIM = f"lower scores, not significant: a claim needs {FEWEST} trials of a scenario in both runs"
+#: About scenarios with lower scores, none of which is a claim.
+NO_CLAIM = f"no scenario alone is significantly lower: such a claim needs {FEWEST} trials of it in both runs; a rule judges all together"
+NO_TEST = "the suite is marked deterministic, so these lower scores are facts that need no test of significance"
 
 SHOWN_ONLY = "shown only: the tests decide"
 

@@ -210,7 +210,7 @@ def failures_of_test(failed: Sequence[Failure]) -> Text:
     function, _, case = first.id.rpartition("::")[2].partition("[")
     where = f"for {case.removesuffix(']')}: " if case else ""
     times = f"failed {len(failed):,} times, first {where}" if len(failed) > 1 else f"failed {where}".rstrip(" :") + ": "
-    return (Code(function), f" {times}", Code(brief(first.message)))
+    return (Code(function), f" {times}", Code(brief(first.message.partition("\n")[0])))
 
 
 def sessions(run: Run) -> str:

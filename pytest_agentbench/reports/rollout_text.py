@@ -22,6 +22,7 @@ BAR = 50  # columns of the timeline
 LOG = 20  # last lines of the log that are shown
 TRACEBACK = "Traceback (most recent call last)"
 
+NO_CALL = "conversation: none, because no LLM call of this rollout went through agentbench"
 LEGEND = "`-` waiting for the first token, `=` answer, `#` tool"
 WHOLE = "`-` waiting for the answer (no call was streamed), `#` tool"
 
@@ -98,6 +99,9 @@ def brief_text(rollout: Rollout, command: str) -> Iterator[str]:
 
 def conversation(rollout: Rollout, conversations: Conversations | None) -> Iterator[str]:
     """Yields the calls of all attempts in order, with the messages of each request that the call before did not have, and the reply."""
+    if not any(calls_of(rollout)):
+        yield NO_CALL
+        return
     if conversations is None:
         yield "conversation: not kept (--agentbench-keep)"
         return

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.metrics.suite_metrics import AnswersSummary, DraftsSummary, Efficiency, RoleUse
-from pytest_agentbench.records import Scale
+from pytest_agentbench.records import EVALUABLE, Scale
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.failure_section import brief
@@ -95,6 +95,21 @@ def rollouts(suite: SuiteResult) -> str:
     how_to = f" (set metadata.label_source of each entry in {suite.dataset.file})" if source == UNKNOWN and suite.dataset.file else ""
     labels = "" if source == BY_HAND else f"; labels: {source}{how_to}"
     return f"{count(total, 'rollout')}{',' if how == 'all ok' else ':'} {how}{labels}"
+
+
+#: What an agent has to do, so that its calls are measured.
+USE_THE_TAP = "the agent has to use llm.openai() or llm.chat(), or send its requests to llm.base_url (a program: to OPENAI_BASE_URL)"
+CALL_NO_MODEL = ("oracle", "nothing")  # built-in agents
+
+
+def without_calls(suite: SuiteResult) -> str:
+    """`no LLM call of 5 rollouts went through agentbench, so no call was measured; ...`. Empty if all rollouts made calls."""
+    silent, total = suite.without_calls, sum(suite.rollouts[status] for status in EVALUABLE)
+    if not silent or suite.agent.get("kind") in CALL_NO_MODEL:
+        return ""
+    if silent < total:
+        return f"{silent} of {count(total, 'rollout')} ended without an LLM call through agentbench; if there were calls, {USE_THE_TAP}"
+    return f"no LLM call of {count(total, 'rollout')} went through agentbench, so no call was measured; {USE_THE_TAP}"
 
 
 def retried(suite: SuiteResult) -> str:

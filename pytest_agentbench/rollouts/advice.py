@@ -39,7 +39,8 @@ def error_text(error: BaseException, most: int, kind: str = "") -> str:
         most: Largest number of bytes of its own text.
         kind: What stands before the text, instead of the name of the exception's type.
     """
-    return f"{kind or type(error).__name__}: {cut(str(error), most)}{advice_on(error)}"
+    text, advice = cut(str(error), most), advice_on(error)
+    return f"{kind or type(error).__name__}: {text.rstrip('.') if advice else text}{advice}"
 
 
 def advice_on(error: BaseException) -> str:
@@ -53,6 +54,8 @@ def advice_on(error: BaseException) -> str:
     if isinstance(error, AttributeError) and isinstance(error.obj, dict):
         keys = [cut(repr(key), KEY) for key in error.obj][:LISTED]
         return f"; it has keys instead of attributes, as in x[{error.name!r}]: {', '.join(keys) or 'none'}"
+    if "credentials" in text.lower() and type(error).__module__.partition(".")[0] == "openai":
+        return "; llm.openai() returns a client that needs none, and whose calls are measured (llm.base_url is its address)"
     if isinstance(error, AttributeError) and _is_ours(type(error.obj)):
         return f"{did_you_mean(str(error.name), _attributes(type(error.obj)))}; it has: {', '.join(_attributes(type(error.obj)))}"
     if isinstance(error, TypeError) and (match := _NO_DICT.match(text)) and (cls := _public_class(match[1])) is not None:

@@ -98,6 +98,7 @@ def build_suite(planned: PlannedSuite, tally: SuiteTally, part: Slice, prices: T
         tasks=tally.tasks.summary(),
         sandboxes=tuple(sorted(tally.sandboxes)),
         errors=tuple(tally.errors),
+        without_calls=tally.without_calls,
     )
 
 

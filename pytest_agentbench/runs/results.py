@@ -199,6 +199,7 @@ class SuiteResult(SuiteFacts):
     triage: Triage | None  # mistakes of the agent; null if no rollout was measured
     tasks: TasksSummary | None  # results of tasks; null if no task was verified
     sandboxes: tuple[str, ...]  # [kinds of sandboxes](sandboxes.md#without-docker) that ran programs of models, tasks excluded
+    without_calls: int = 0  # rollouts with the status `ok` or `limit` without an LLM call
 
     @property
     def trials(self) -> int:

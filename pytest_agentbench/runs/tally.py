@@ -64,6 +64,7 @@ class SuiteTally:
     answers: AnswerCounts = field(default_factory=AnswerCounts)
     mistakes: MistakeCounts = field(default_factory=MistakeCounts)
     tasks: Tasks = field(default_factory=Tasks)
+    without_calls: int = 0  # number of evaluable rollouts without an LLM call
     sandboxes: set[str] = field(default_factory=set)  # kinds of sandboxes that ran programs of models
 
     def add(self, rollout: Rollout, main_score: str, scale: Scale = UNDECLARED) -> None:
@@ -75,6 +76,7 @@ class SuiteTally:
         self.statuses[rollout.status] += 1
         self.clusters[rollout.scenario] = rollout.cluster
         self.retried += bool(rollout.earlier_attempts)
+        self.without_calls += rollout.evaluable and not any(each.calls or each.other_calls for each in rollout.attempts)
         for name, score in rollout.scores.items():
             self.scores[name][rollout.scenario].append(float(score))
             self.retried_scores[name][bool(rollout.earlier_attempts)][rollout.scenario].append(float(score))

@@ -120,9 +120,11 @@ class Gate:
         design = Design(scenarios, trials, within or 0.0, min(trials, base_trials or trials), suite_rule.rule.of, CONFIDENCE)
         if suite_rule.rule.of == POPULATION and (bound := replace(design, within=0.0).smallest_margin()) > margin:
             return f"no result passes with a margin below {bound * width:.3f}, however many trials; add scenarios, or use `of suite`"
-        if suite_rule.rule.of == SUITE and margin < least_margin(scenarios, trials):
-            least, takes = least_margin(scenarios, trials) * width, trials_for(margin, scenarios)
-            return f"no result passes with a margin below {least:.3f}; use --agentbench-trials={takes}"
+        fewest = min(trials, base_trials or trials)
+        if suite_rule.rule.of == SUITE and margin < least_margin(scenarios, fewest):
+            least, takes = least_margin(scenarios, fewest) * width, trials_for(margin, scenarios)
+            both = f" for a new baseline, which has {base_trials}, and for this run" if 0 < base_trials < takes else ""
+            return f"no result passes with a margin below {least:.3f}; use --agentbench-trials={takes}{both}"
         if within is not None and (smallest := design.smallest_margin(POWER)) > margin:
             return (
                 f"with the baseline's noise, unchanged runs pass 4 times out of 5 only with a margin of {smallest * width:.3f} or more; "
@@ -196,11 +198,24 @@ def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate 
         if explicit and group in explicit.groups:
             baselines[group] = explicit
         elif promoted.is_file() and any(rule.versus for _, rule in rules):
-            baselines[group] = read_evidence(promoted)
+            baselines[group] = _promoted(each, promoted)
         elif explicit:
             baselines[group] = explicit  # It does not contain this group, and the verdict will say so.
     insists = bool(settings.gate or settings.baseline)
     return Gate(suite_rules, baselines, settings.verdict == "gate", insists) if suite_rules or insists else None
+
+
+def _promoted(compiled: CompiledSuite, path: Path) -> Evidence:
+    """Reads the promoted baseline of a suite. Raises ConfigError if it has no results of the suite with any of its variants."""
+    evidence, suite = read_evidence(path), compiled.suite
+    known = {RolloutKey(suite.name, "", variant).group for variant in ("default", *suite.variants, *compiled.variants)}
+    if known.isdisjoint(evidence.groups):
+        raise ConfigError(
+            f"the baseline {path} has results of {', '.join(evidence.groups) or 'nothing'}, but none of the suite {suite.name}; "
+            f"replace it with `agentbench baseline promote RUN --suite {suite.name} --reason TEXT`, or name another one with "
+            "--agentbench-baseline"
+        )
+    return evidence
 
 
 def judge_again(run: Run, directory: Path, compiled: Sequence[CompiledSuite], options: GateOptions) -> tuple[GateResult | None, Evidence]:

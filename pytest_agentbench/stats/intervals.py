@@ -19,7 +19,7 @@ Scores = Sequence[Sequence[float]]  # the scores of each scenario's trials
 FEWEST_UNBOUNDED = 80
 
 #: What to do about a score without limits. All scorers that the package brings have a range.
-DECLARE_RANGE = "declare its range, as in `@scorer(range=(0, 1))` from pytest_agentbench"
+DECLARE_RANGE = "declare the range if it has one, as in `@scorer(range=(0, 1))` from pytest_agentbench"
 NO_INTERVAL = f"all or nearly all values are equal, and the score has no limits, so the mean has no interval; {DECLARE_RANGE}"
 
 

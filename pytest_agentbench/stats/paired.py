@@ -26,7 +26,6 @@ from pytest_agentbench.stats.intervals import (
 )
 from pytest_agentbench.stats.mean_intervals import Clusters, mcnemar
 from pytest_agentbench.stats.means import scenarios_interval
-from pytest_agentbench.stats.power import trials_for
 
 if TYPE_CHECKING:
     import numpy as np
@@ -240,7 +239,7 @@ def _decided_by_interval(
     decision = decided(blank, sampled, higher_is_better=higher_is_better)
     if blank.threshold == 0:
         decision = _permuted(decision, trials, seed)
-    return replace(decision, reason=_unchanged(decision, pairs, limits)) if decision.verdict == INCONCLUSIVE else decision
+    return replace(decision, reason=_unchanged(decision, pairs)) if decision.verdict == INCONCLUSIVE else decision
 
 
 def _interval(
@@ -266,7 +265,7 @@ def _permuted(decision: Decision, trials: tuple[Scores, Scores], seed: int) -> D
     return replace(decision, p_worse=p, verdict=FAIL if fails else decision.verdict)
 
 
-def _unchanged(decision: Decision, pairs: Mapping[str, Pair], limits: Limits) -> str:
+def _unchanged(decision: Decision, pairs: Mapping[str, Pair]) -> str:
     """Returns a sentence if two runs without any difference are still not enough for a verdict, or an empty string."""
     if any(each.difference for each in pairs.values()) or decision.floor is None or decision.low is None:
         return ""
@@ -274,8 +273,8 @@ def _unchanged(decision: Decision, pairs: Mapping[str, Pair], limits: Limits) ->
     what = f"no score differs in {fewest} rollouts, which only rules out drops above {-decision.low:.3f}, but the margin is {margin:g}"
     if decision.of == POPULATION:
         return f"{what}: measure more scenarios"
-    takes = f"run {trials_for(margin, decision.n, limits[1] - limits[0])} trials, or" if margin else "no number of trials is enough, so"
-    return f"{what}: {takes} set `deterministic: true` if trials never differ"
+    takes = "" if margin else "no number of trials is enough, so "  # For a margin above 0, `gate/needed` computes how many are.
+    return f"{what}: {takes}set `deterministic: true` in suite.yaml if trials never differ"
 
 
 def against_limit(

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.project import Project
+from pytest_agentbench.cli import main
+from tests.project import Project, page
 from tests.robustness.test_bad_backends import web_server
 
 LOOP = """
@@ -130,6 +131,43 @@ def test_mistakes_that_show_in_a_rollout(project: Project) -> None:
     statuses = {each.suite: each.status for each in project.rollouts}
     assert {"agent_error"} == {statuses[name] for name in AGENTS}
     assert "coroutine 'Toolbox" not in result.stdout.str()  # Python's own RuntimeWarning
+
+
+OWN_CLIENT = """
+from openai import AsyncOpenAI
+
+
+async def run(scenario, llm, tools):
+    client = AsyncOpenAI(base_url="http://127.0.0.1:9/v1")
+    return "a lamp"
+"""
+
+
+@pytest.mark.slow
+def test_calls_that_do_not_go_through_agentbench(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An agent with a client of its own: the first page and `agentbench show` say that no call was measured, an error names the remedy."""
+    pytest.importorskip("openai")
+    project.suite(agent={"kind": "./agent.py:run"})
+    project.write("scenarios/shop/agent.py", OWN_CLIENT)
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    monkeypatch.chdir(project.root)
+
+    result = project.run("scenarios/shop")
+
+    first_page = " ".join(" ".join(page(result)).split())
+    assert "no LLM call of 3 rollouts went through agentbench, so no call was measured; the agent has to use llm.openai()" in first_page
+    assert 3 == project.run_json["suites"]["shop"]["without_calls"]
+    assert 0 == main(["show", "latest", "shop-1"])
+    assert "conversation: none, because no LLM call of this rollout went through agentbench" in capsys.readouterr().out
+
+    monkeypatch.delenv("OPENAI_API_KEY")
+    project.run("scenarios/shop", "-k", "shop-1")
+
+    [rollout] = project.rollouts
+    assert "agent_error" == rollout.status
+    assert "; llm.openai() returns a client that needs none, and whose calls are measured" in rollout.reason
 
 
 @pytest.mark.slow

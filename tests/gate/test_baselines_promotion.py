@@ -17,6 +17,8 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.run_file import Plan, Run
 from tests.gate.evidences import evidence, trial
+from tests.gate.test_ab import both
+from tests.gate.test_ab import compared as two_arms
 from tests.made_runs import SCALES, run_of
 
 
@@ -85,24 +87,46 @@ def test_a_first_baseline() -> None:
     """Without an old baseline, no reason is needed."""
     first = promotion(of(0.5, 1.0), None)
 
-    check_reason([first], "")
+    check_reason([first], run(), "")
     assert ScoreChange("shop", "tsq", None, 0.75, 2, SCALES["tsq"]) == first.changes[0]
 
 
-@given(st.floats(0, 1), st.floats(0, 1))
+@given(st.floats(0.01, 1), st.floats(0.01, 1))
 def test_a_lower_mean_needs_a_reason(was: float, now: float) -> None:
     """A lower mean needs a reason, even if the drop can be chance, because drops add up."""
     plan = promotion(of(now, now), of(was, was))
-    check_reason([plan], "the data set is harder")
+    check_reason([plan], run(), "the data set is harder")
 
     if was - now > 1e-9:
         with pytest.raises(
             ConfigError,
             match=r"the new baseline .*shop\.jsonl is worse than the old one for shop tsq; if that is intended, give the reason",
         ):
-            check_reason([plan], "")
+            check_reason([plan], run(), "")
     else:
-        check_reason([plan], "")
+        check_reason([plan], run(), "")
+
+
+def test_a_useless_baseline_needs_a_reason() -> None:
+    """A run in which every test failed, or whose main score has its worst value, needs a reason. Some failed tests only cause a warning."""
+    plan, tests = promotion(of(0.5, 1.0), None), run().tests
+    all_failed, some_failed = (replace(run(), tests=replace(tests, passed=passed, failed=3)) for passed in (0, 7))
+
+    for bad, measured, why in (
+        (all_failed, plan, "now is a poor baseline: all 3 tests failed, so almost any later run passes against it; if that is intended"),
+        (run(), promotion(of(0.0, 0.0), None), "now is a poor baseline: shop tsq is 0, and no later run can be worse; if that is intended"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            check_reason([measured], bad, "")
+        check_reason([measured], bad, "the agent is a stub")
+    check_reason([plan], some_failed, "")
+    assert ["3 of 10 tests of the run failed"] == [*baseline_warnings(some_failed, of(1.0, 1.0), "shop")]
+
+
+def test_a_run_with_arms_is_refused(tmp_path: Path) -> None:
+    """A run that compares arms cannot be a baseline, because later runs do not have its arms."""
+    with pytest.raises(ConfigError, match=r"it compares arms .*; promote a run without arms"):
+        plan_promotion(replace(run(), ab=two_arms(*both())), of(1.0), "shop", tmp_path / "shop.jsonl")
 
 
 def test_less_may_be_better() -> None:
@@ -115,10 +139,10 @@ def test_less_may_be_better() -> None:
 
 def test_a_missing_variant_needs_a_reason() -> None:
     """A variant or a score that the new run lacks needs a reason, like a lower mean."""
-    both = evidence([trial(1), replace(trial(1), group="shop-hot")])
+    whole = evidence([trial(1), replace(trial(1), group="shop-hot")])
 
-    with pytest.raises(ConfigError, match="worse than the old one for shop-hot tsq, shop-hot repeated;"):
-        check_reason([promotion(of(1.0), both)], "")
+    with pytest.raises(ConfigError, match="has no results of shop-hot tsq, shop-hot repeated, which the old one has; if"):
+        check_reason([promotion(of(1.0), whole)], run(), "")
 
 
 def test_other_suites_are_not_checked() -> None:

@@ -286,7 +286,7 @@ def test_notes_about_other_changes() -> None:
     run = evidence(suite(content={**HASHES, "agent": "x", "backend": "y"}), rates={"prefix_cache_hit_ratio": 0.9})
     base = evidence(suite(), rates={"prefix_cache_hit_ratio": 0.1})
 
-    assert ("the agent is not the baseline's", "the backend is not the baseline's") == judged(
+    assert ("the agent has changed since the baseline", "the backend has changed since the baseline") == judged(
         "tsq.mean >= -0.05 vs baseline", run, base
     ).notes
     timed = judged("ttft.p50 <= +10% vs baseline", run, base)

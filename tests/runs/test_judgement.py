@@ -19,7 +19,7 @@ SUITE: Any = SimpleNamespace(
 GOOD = {"tsq": 1.0, "polite": 1.0, "mistakes": 0}
 
 
-def rollout(status: str = "ok", **scores: float) -> Rollout:
+def rollout(status: str = "ok", /, **scores: float) -> Rollout:
     return Rollout("shop", "shop-1", "default", 1, status, scores={name: Score(value) for name, value in scores.items()})
 
 

@@ -137,6 +137,15 @@ def test_a_promoted_baseline(asking: Any) -> None:
     assert {} == made([found("ttft.p50 <= +10% vs baseline")], asking()).compared
 
 
+def test_a_promoted_baseline_without_the_suite(asking: Any) -> None:
+    """A promoted baseline without results of the suite is a usage error, which says what it has and what to do."""
+    path = default_baseline("shop", asking().reports_directory)
+    write_baseline(evidence([replace(trial(1), group="shop-fast")], run="before"), "shop", path)
+
+    with pytest.raises(ConfigError, match=r"shop\.jsonl has results of shop-fast, but none of the suite shop; replace it with `agentbench"):
+        made([found("tsq.mean >= -0.1 vs baseline")], asking())
+
+
 def test_no_baseline(asking: Any) -> None:
     """A rule `vs baseline` without a baseline stays, so that the verdict can report it."""
     gate = made([found("tsq.mean >= -0.1 vs baseline")], asking())
@@ -184,6 +193,19 @@ def test_warnings_know_the_baselines_spread(asking: Any) -> None:
     assert "with the baseline's noise, unchanged runs pass 4 times out of 5 only with a margin of 0." in warning
     quiet = [trial(i, number=k) for i in range(40) for k in (1, 2, 3)]
     write_baseline(evidence(quiet, run="before"), "shop", default_baseline("shop", asking().reports_directory))
+    assert [] == [*made(suites, asking()).warnings(suites, None)]
+
+
+def test_warnings_count_the_baselines_trials(asking: Any) -> None:
+    """With a baseline of one trial, more trials of the run alone are not enough, so the advice is about both."""
+    baseline(asking())
+    suites = [found("tsq.mean >= -0.05 vs baseline", scenarios=20, trials=4)]
+    both = "use --agentbench-trials=4 for a new baseline, which has 1, and for this run"
+
+    (warning,) = made(suites, asking()).warnings(suites, None)
+    assert warning.endswith(f"no result passes with a margin below 0.185; {both}")
+    whole = [trial(i, number=k) for i in range(20) for k in (1, 2, 3, 4)]
+    write_baseline(evidence(whole, run="before"), "shop", default_baseline("shop", asking().reports_directory))
     assert [] == [*made(suites, asking()).warnings(suites, None)]
 
 

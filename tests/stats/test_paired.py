@@ -96,7 +96,7 @@ def test_a_small_suite_without_a_difference_is_inconclusive(trials: tuple[float,
     assert ("INCONCLUSIVE", 0.0) == (decision.verdict, decision.estimate)
     assert decision.low is not None and decision.low < -0.08
     assert decision.reason.startswith(f"no score differs in {20 * len(trials)} rollouts, which only rules out drops above 0.")
-    assert decision.reason.endswith("the margin is 0.05: run 4 trials, or set `deterministic: true` if trials never differ")
+    assert decision.reason.endswith("the margin is 0.05: set `deterministic: true` in suite.yaml if trials never differ")
 
 
 def test_a_hundred_unchanged_scenarios_pass_the_usual_rule() -> None:

@@ -41,10 +41,13 @@ def is_timing(each: MetricCompared) -> bool:
 
 
 def undecided_scores(comparisons: Iterable[MetricCompared]) -> list[tuple[str, list[MetricCompared]]]:
-    """Returns the inconclusive comparisons of scores, those of one suite with the same reason together: (suite, comparisons)."""
+    """Returns the inconclusive comparisons of scores whose values differ, those of a suite with the same reason together.
+
+    Each group is a pair (suite, comparisons).
+    """
     groups: dict[tuple[str, str], list[MetricCompared]] = {}
     for each in comparisons:
-        if each.finding == UNDECIDED and not is_timing(each):
+        if each.finding == UNDECIDED and not is_timing(each) and each.base != each.new:
             groups.setdefault((each.suite, each.reason), []).append(each)
     return [(suite, found) for (suite, _), found in groups.items()]
 
@@ -60,7 +63,7 @@ def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
         yield Fact(each.suite, say(gate_phrases.comparison, ab, short), TONES.get(each.finding, ""), level=first, until=until)
     others = [each for each in comparisons if each not in shown]
     timings = sum(each.finding == UNDECIDED and is_timing(each) for each in others)
-    same = sum(each.finding != UNDECIDED for each in others)
+    same = sum(each.finding != UNDECIDED or (not is_timing(each) and each.base == each.new) for each in others)
     for name, undecided in undecided_scores(others):
         yield Fact(name, say(gate_phrases.undecided, ab, undecided), "open", level=first, until=summary)
     yield Fact("others", say(gate_phrases.no_difference, same, timings), level=first, until=first, spare=1)

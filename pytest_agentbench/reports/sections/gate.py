@@ -94,8 +94,9 @@ def _ranking(gate: GateResult) -> Iterator[AnyBlock]:
             yield Fact(
                 "lower", say(gate_phrases.change, rule, suspect, _suite(gate, rule)), level=Level.FIRST_PAGE if is_first else Level.FULL
             )
-    if any(ranking_of(rule) for rule in gate.rules):
-        yield Fact("", gate_phrases.NO_CLAIM, level=Level.FIRST_PAGE if shown else Level.FULL)
+    if ranked := [rule for rule in gate.rules if ranking_of(rule)]:
+        is_exact = all(rule.unseen is not None for rule in ranked)
+        yield Fact("", gate_phrases.NO_TEST if is_exact else gate_phrases.NO_CLAIM, level=Level.FIRST_PAGE if shown else Level.FULL)
 
 
 def _interim_looks(rounds: RoundsResult | None) -> Section | None:

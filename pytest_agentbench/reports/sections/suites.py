@@ -39,6 +39,9 @@ def _first_page(run: Run, name: str, suite: SuiteResult) -> Blocks:
     first, summary, several = Level.FIRST_PAGE, Level.SUMMARY, len(run.suites) > 1
     if not run.ab:
         yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary, spare=2)
+    if not run.imported:
+        level = Level.SUMMARY if run.ab else first
+        yield Fact(_in_summary(run, name, "no calls"), say(suite_phrases.without_calls, suite), "open", level=level)
     # The main score is in the headline. A further score that counts mistakes is on the first page if its mean is not perfect.
     news = {score: mean for score in suite.scorers[1:] if _has_news(suite, score, mean := suite.scores[score].mean)}
     if not run.ab and not several:

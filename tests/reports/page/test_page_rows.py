@@ -71,7 +71,7 @@ def test_all_thresholds_and_tests_judge(tmp_path: Path, opened: Opened) -> None:
     suite = replace(run_of(rollout("a")).suites["shop"], thresholds={"tsq": 0.5, "polite": 1.0})
     scores = {"tsq": Score(1.0), "polite": Score(1.0)}
     impolite = {**scores, "polite": Score(0.0, {}, "no greeting")}
-    plain = {"expected": (), "tool_calls": ()}
+    plain: dict[str, Any] = {"expected": (), "tool_calls": ()}
     rollouts = [rollout(name, scores=each, **plain) for name, each in (("a", scores), ("b", impolite), ("c", scores))]
     test = Failure("test_shop.py::test_short[c]", "/shop/test_shop.py", 1, "failed", "too many tools\nassert 2 < 2", {}, "shop[c]")
     tests = OutcomeCounts(passed=4, failed=1, errors=0, skipped=0, failures=(test,))

@@ -85,7 +85,7 @@ def test_an_inconclusive_score_is_not_counted_as_no_difference() -> None:
     assert [(ab, [polite])] == said(first, gate_phrases.undecided)
     text = gate_phrases.undecided(ab, [polite])
     assert text.startswith("tsq 1.000 -> 0.000: inconclusive, 5 scenarios were measured, but a score without limits needs 80; run more, or")
-    assert text.endswith("declare its range, as in `@scorer(range=(0, 1))` from pytest_agentbench")
+    assert text.endswith("declare the range if it has one, as in `@scorer(range=(0, 1))` from pytest_agentbench")
     assert [(0, 8)] == said(first, gate_phrases.no_difference)
     assert "10 timings are inconclusive, report.md says why" == gate_phrases.no_difference(0, 10)
 

@@ -111,6 +111,10 @@ def test_a_ranking_on_the_first_page() -> None:
 
     assert (WORST, 0) == (len(said(failed, gate_phrases.change)), len(said(held, gate_phrases.change)))
     assert (True, False) == tuple(any(fact.content == gate_phrases.NO_CLAIM for fact in facts(each, "")) for each in (failed, held))
+    exact = gate_of(rule_result("x", "FAIL", suspects=suspects(5, claimed=False), unseen=0.5), level=Level.FIRST_PAGE)
+    assert [gate_phrases.NO_TEST] == [
+        fact.content for fact in facts(exact, "") if fact.content in (gate_phrases.NO_TEST, gate_phrases.NO_CLAIM)
+    ]
 
 
 def test_looks() -> None:
