@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.lib.process import lives
-from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.nodes.protocol import NotAdmitted
 from pytest_agentbench.rollouts.nodes.silence import VARIABLE
 from pytest_agentbench.runs.journal import read_journal
@@ -220,7 +219,7 @@ def test_wrong_records(shopped: dict[str, Any], start: Start, join: Join, closin
     given = again.lease()
     again.end(lease.lease, lease.key)  # It was given to the connection before.
     again.end(other.lease, other.key)
-    again.end(given.lease, RolloutKey(*given.key[:-1], 77))
+    again.end(given.lease, given.key._replace(trial=77))
     assert again.is_closed()
 
     join(port, token, "--slots", "8", name="real")
