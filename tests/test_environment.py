@@ -18,12 +18,14 @@ from pytest_agentbench.retriever.config import NAMED, RetrieverConfig, TavilySpe
 PACKAGE = Path(pytest_agentbench.__file__).parent
 ROOT = PACKAGE.parent
 
-#: Variables of the system, of Python, of a CI, of our own processes, and an old name of HF_HUB_CACHE. Users do not set them for us.
+#: Variables of the system, of Slurm, of Python, of a CI, of our own processes and tests, and an old name of HF_HUB_CACHE. Users do not
+#: set them for us.
 OTHERS = frozenset(
     [
         *("PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONBREAKPOINT", "VIRTUAL_ENV", "HUGGINGFACE_HUB_CACHE"),
         *("GITHUB_ACTIONS", "GITHUB_WORKSPACE", "GITHUB_STEP_SUMMARY", *DETECTED),
         *("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID", "GITHUB_SHA"),
+        *("AGENTBENCH_NODES_SILENCE", "SLURMD_NODENAME"),
         *("CI_PROJECT_URL", "CI_PROJECT_DIR", "CI_JOB_URL", "CI_COMMIT_SHA"),
     ]
 )

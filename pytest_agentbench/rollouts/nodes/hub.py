@@ -199,12 +199,17 @@ class Hub:
                 await self._lose(node, lost)
 
     async def _admit(self, join: Join, writer: asyncio.StreamWriter) -> JoinedNode | None:
-        if reason := join_problem(join):
+        reason = join_problem(join)
+        try:
+            self._files = self._files or await asyncio.to_thread(suite_files.pack, self._settings.suites)
+        except ConfigError as error:  # No node worker can get the suites.
+            reason = self._stopped = str(error)
+            self._host.stop(reason)
+        if reason:
             self._show(f"a node worker on {join.node} cannot take part: {reason}")
             writer.write(wire.pack(NotAdmitted(reason, again=False)))
             await writer.drain()
             return None
-        self._files = self._files or await asyncio.to_thread(suite_files.pack, self._settings.suites)
         for other in [*self._nodes.values()]:
             if other.join.instance == join.instance:
                 await self._lose(other, "it has connected again")

@@ -265,6 +265,19 @@ async def test_refused(tmp_path: Path, fields: dict[str, Any], words: str) -> No
     assert [f"a node worker on n1 cannot take part: {answer.reason}"] == those.host.shown
 
 
+async def test_files_that_cannot_travel(tmp_path: Path) -> None:
+    """If the suites' files cannot be sent, no node worker is admitted, and the session stops with the reason."""
+    async with session(tmp_path / "nowhere") as those:
+        node = await those.connect(joined=False)
+        answer = await next_of(node)
+        rollout = await those.hub.attempt(KEYS[0])
+
+    assert isinstance(answer, NotAdmitted)
+    assert "nowhere cannot be sent to node workers" in answer.reason
+    assert [answer.reason] == those.host.stopped
+    assert answer.reason == rollout.reason
+
+
 async def test_backend_out_of_reach(tmp_path: Path) -> None:
     """A node worker that cannot call the backend gets no lease and may join again. The user is told once, however often it tries."""
     async with session(tmp_path) as those:
