@@ -23,6 +23,7 @@ KEY = 64  # bytes of a key that a message lists
 ADVICE = {
     "'coroutine' object": "`await` is missing before the call that returned it",
     "Object of type Tool is not JSON serializable": "send `tools.schemas`, which has the tools of the scenario as a request needs them",
+    "Missing credentials": "llm.openai() returns a client that needs none, and whose calls are measured (llm.base_url is its address)",
     "missing 1 required positional argument: 'turn'": (
         "it is the number of the model's answer that asks for the call, from 1, as in `for turn in range(1, 7)`"
     ),
@@ -54,8 +55,6 @@ def advice_on(error: BaseException) -> str:
     if isinstance(error, AttributeError) and isinstance(error.obj, dict):
         keys = [cut(repr(key), KEY) for key in error.obj][:LISTED]
         return f"; it has keys instead of attributes, as in x[{error.name!r}]: {', '.join(keys) or 'none'}"
-    if "credentials" in text.lower() and type(error).__module__.partition(".")[0] == "openai":
-        return "; llm.openai() returns a client that needs none, and whose calls are measured (llm.base_url is its address)"
     if isinstance(error, AttributeError) and _is_ours(type(error.obj)):
         return f"{did_you_mean(str(error.name), _attributes(type(error.obj)))}; it has: {', '.join(_attributes(type(error.obj)))}"
     if isinstance(error, TypeError) and (match := _NO_DICT.match(text)) and (cls := _public_class(match[1])) is not None:
