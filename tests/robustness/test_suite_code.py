@@ -18,8 +18,8 @@ import asyncio, logging, os, sys, threading, time
 from pytest_agentbench.errors import AgentError, InfraError
 from pytest_agentbench.records import Answer
 
-def deep():
-    raise ValueError("no idea what to do")
+def deep(kind=ValueError):
+    raise kind("no idea what to do")
 
 @dataclass(frozen=True)
 class Agent:
@@ -41,7 +41,9 @@ MISBEHAVIOUR = {
     "cancels": "task = asyncio.create_task(asyncio.sleep(9)); task.cancel(); await task",
     "returns_nothing": "pass",
     "times_out": 'raise TimeoutError("of its own")',
-    "prints": 'print("a line on stdout"); print("and on stderr", file=sys.stderr); logging.getLogger("shop").warning("a warning"); deep()',
+    "prints": (
+        'print("a line on stdout"); print("and on stderr", file=sys.stderr); logging.getLogger("shop").warning("a warning"); deep(OSError)'
+    ),
 }
 
 #: Maps the word in a scenario's id to words of the reason.
@@ -52,7 +54,7 @@ REASONS = {
     "cancels": "CancelledError: ",
     "returns_nothing": "the agent returned 'None' (NoneType), not an Answer",
     "times_out": "TimeoutError: of its own (agent.py:",
-    "prints": "ValueError: no idea what to do",
+    "prints": "OSError: no idea what to do",
 }
 
 
@@ -94,7 +96,7 @@ def test_an_agent_at_fault(project: Project) -> None:
             "WARNING shop: a warning",
             "Traceback*",
             "*in deep",
-            "ValueError*",
+            "OSError*",
         ]
     )
     mean = project.run_json["suites"]["shop"]["scores"]["tsq"]

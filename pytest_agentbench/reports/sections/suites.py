@@ -136,12 +136,12 @@ def _without_score(run: Run, _name: str, suite: SuiteResult) -> Blocks:
 
 
 def error_causes(errors: Sequence[UnmeasuredRollout]) -> list[tuple[UnmeasuredRollout, int]]:
-    """Returns the first of the listed rollouts for each cause, with the number of listed rollouts that ended for it."""
+    """Returns the first of the listed rollouts for each cause, with the number of listed rollouts that ended for it, the most first."""
     causes: dict[str, tuple[UnmeasuredRollout, int]] = {}
     for each in (each for each in errors if each.reason):
         first, number = causes.get(cause := f"{each.status} {cause_of(each.reason)}", (each, 0))
         causes[cause] = first, number + 1
-    return [*causes.values()]
+    return sorted(causes.values(), key=lambda cause: -cause[1])
 
 
 def _answers(run: Run, name: str, suite: SuiteResult) -> Blocks:
