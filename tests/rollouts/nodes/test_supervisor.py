@@ -91,7 +91,7 @@ def welcome(folder: Path, silence_s: float = 25.0) -> tuple[Welcome, bytes]:
     scenarios = (Scenario("s-0", ({"role": "user", "content": "A lamp?"},)),)
     dataset = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1)
     settings = pool_settings(Suite("shop", folder, scenarios, dataset=dataset, agent={"kind": "tool_calling"}))
-    return Welcome("w1", settings, Budgets(), 1, None, silence_s), suite_files.pack(settings.suites)
+    return Welcome("w1", settings, Budgets(), 1, None, None, silence_s), suite_files.pack(settings.suites)
 
 
 def test_join(session: PlayedSession, start: Callable[..., Running]) -> None:
