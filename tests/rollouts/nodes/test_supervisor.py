@@ -14,6 +14,7 @@ from pytest_agentbench.lib.messages import Hello, Refused
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.rollouts.nodes import suite_files
 from pytest_agentbench.rollouts.nodes.protocol import FROM_NODE, ROLE, Bye, Join, Leaving, NotAdmitted, Tick, Tock, Welcome
+from pytest_agentbench.rollouts.nodes.silence import SILENCE
 from pytest_agentbench.rollouts.nodes.supervisor import LOST, OVER, REFUSED, JoinTerms, Supervisor
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from pytest_agentbench.tap.protocol import Budgets
@@ -90,7 +91,7 @@ def welcome(folder: Path, silence_s: float = 25.0) -> tuple[Welcome, bytes]:
     scenarios = (Scenario("s-0", ({"role": "user", "content": "A lamp?"},)),)
     dataset = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1)
     settings = pool_settings(Suite("shop", folder, scenarios, dataset=dataset, agent={"kind": "tool_calling"}))
-    return Welcome("w1", settings, Budgets(), 1, None, silence_s), suite_files.pack(settings.suites)
+    return Welcome("w1", settings, Budgets(), 1, None, None, silence_s), suite_files.pack(settings.suites)
 
 
 def test_join(session: PlayedSession, start: Callable[..., Running]) -> None:
@@ -175,7 +176,8 @@ def test_silence(session: PlayedSession, start: Callable[..., Running], tmp_path
 
     assert OVER == running.ended()
     assert first == again
-    assert any("nothing has come from the session for" in sentence for sentence in running.said)
+    (found,) = (sentence for sentence in running.said if sentence.startswith("nothing has come from the session for"))
+    assert float(found.split()[-2]) < SILENCE
 
 
 def test_leave(session: PlayedSession, start: Callable[..., Running], tmp_path: Path) -> None:
