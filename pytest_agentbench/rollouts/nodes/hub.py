@@ -188,8 +188,6 @@ class Hub:
                     header, body = await wire.read(reader, LARGEST)
                     node.silence.end()
                     await self._handle(node, FROM_NODE.read(header), body)
-        except ConfigError as error:  # The files of the suites have changed since the session started, and cannot be sent any more.
-            self._host.stop(str(error))
         except (EOFError, ConnectionError, TimeoutError) as error:
             lost = str(error) if type(error) is ConnectionError else lost  # a message larger than LARGEST
         except Exception as error:
@@ -202,7 +200,7 @@ class Hub:
         reason = join_problem(join)
         try:
             self._files = self._files or await asyncio.to_thread(suite_files.pack, self._settings.suites)
-        except ConfigError as error:  # No node worker can get the suites.
+        except ConfigError as error:  # The files of the suites have changed since the session started, and cannot be sent any more.
             reason = self._stopped = str(error)
             self._host.stop(reason)
         if reason:

@@ -147,6 +147,7 @@ async def test_files_that_cannot_be_sent_any_more(tmp_path: Path) -> None:
     suite = suite_in(tmp_path)
     async with served(settings_of(suite)) as there:
         (suite.folder / "link").symlink_to("/etc/passwd")
-        assert [] == await there.answer(wire.pack(Hello(TOKEN, ROLE)), join())
+        [(answer, _)] = await there.answer(wire.pack(Hello(TOKEN, ROLE)), join())
 
     assert "shop/link: is a link that leads to /etc/passwd, which is not sent to node workers" in there.host.stopped
+    assert ["NotAdmitted", {"reason": there.host.stopped, "again": False}] == answer
