@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.backends.backend import Backend, Tell
-from pytest_agentbench.backends.spec import SessionTerms, load_backend
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.suites.arms import CARRY, Arm
 from pytest_agentbench.suites.hashes import digest
+
+if TYPE_CHECKING:
+    from pytest_agentbench.backends.spec import SessionTerms
 
 PER_NODE = "per-node"
 
@@ -28,11 +30,16 @@ class NodeBackend:
     name: str  # value of --agentbench-backend
     changes: tuple[tuple[str, Any], ...]  # changes of --agentbench-set
     identity: str  # hash of the backend's identity in the session
-    terms: SessionTerms
+    gpu_wait: float  # seconds to wait for GPUs that are in use
+    warm_up: int  # requests before anything is measured, unless the YAML has a number
+    patience: float | None  # seconds to wait for a server that stopped answering; None: the default
 
     def make(self, root: Path, node: str) -> Backend:
         """Returns the backend of this machine, not yet started. Raises ConfigError if its YAML is missing or differs."""
-        backend = load_backend(self.name, root, self.changes).make(self.terms)
+        from pytest_agentbench.backends.spec import SessionTerms, load_backend  # These import pydantic, which the pool does without.
+
+        terms = SessionTerms(gpu_wait=self.gpu_wait, warm_up=self.warm_up, patience=self.patience)
+        backend = load_backend(self.name, root, self.changes).make(terms)
         if digest(backend.identity) != self.identity:
             raise ConfigError(
                 f"the backend {self.name!r} of the node {node} (in {root}) has other settings than that of the session; "
@@ -48,7 +55,7 @@ class OnNodes(Backend):
         """Takes the backend as it would be without nodes, its `model`, and the values of the options that choose it."""
         self.name, self.note, self.thresholds, self.description = backend.name, backend.note, backend.thresholds, backend.description
         self._identity, self._model = backend.identity, model
-        self.node_backend = NodeBackend(name, tuple(changes), digest(self._identity), replace(terms, keep=None))
+        self.node_backend = NodeBackend(name, tuple(changes), digest(self._identity), terms.gpu_wait, terms.warm_up, terms.patience)
         self._stopped = threading.Event()
 
     @property

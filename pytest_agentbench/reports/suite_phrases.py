@@ -104,7 +104,7 @@ CALL_NO_MODEL = ("oracle", "nothing")  # built-in agents
 
 def without_calls(suite: SuiteResult) -> str:
     """`no LLM call of 5 rollouts went through agentbench, so no call was measured; ...`. Empty if all rollouts made calls."""
-    silent, total = suite.without_calls, sum(suite.rollouts[status] for status in EVALUABLE)
+    silent, total = suite.without_calls, sum(suite.rollouts.get(status, 0) for status in EVALUABLE)
     if not silent or suite.agent.get("kind") in CALL_NO_MODEL:
         return ""
     if silent < total:

@@ -59,7 +59,7 @@ def test_the_parts_of_a_rollout(shop: Project, capsys: Capture) -> None:
 
     first, *lines = capsys.readouterr().out.splitlines()
     labels = [line.split()[0] for line in lines if line[:1].strip() and not line.startswith("call ")]
-    assert ("shop[shop-1]", ["result", "scores", "expected", "called", "timeline", "record"]) == (first, labels)
+    assert ("shop[shop-1]", ["result", "scores", "expected", "called", "offered", "timeline", "record"]) == (first, labels)
     assert lines[0].startswith("result      ok, ")
     assert lines[1].startswith("scores      tsq 1.000: ")
     assert ['find_item({"item": "lamp"})'] * 2 == [line[12:] for line in lines if line.startswith(("expected", "called"))]

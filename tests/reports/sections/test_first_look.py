@@ -108,7 +108,7 @@ def test_a_large_part_of_the_time() -> None:
     split = {"decoding": PartOfTime(GREAT, 1.0, None), "tools": PartOfTime(GREAT - 0.01, 1.0, None)}
     great = replace(run, performance=replace(run.performance, split=split))
 
-    assert [(serving_phrases.time_of, ("decoding", split["decoding"]))] == [(each.phrase, each.values) for each in first_look(great)]
+    assert [(serving_phrases.time_of, ("decoding", split["decoding"], False))] == [(each.phrase, each.values) for each in first_look(great)]
 
 
 def test_failed_calls() -> None:
