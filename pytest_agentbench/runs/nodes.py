@@ -40,6 +40,7 @@ class NodeRecord:
     why_left: str = ""  # why it left before the session ended; empty if it did not
     attempts: int = 0  # attempts whose record it sent
     lost: int = 0  # attempts that it had begun when it left; others made them again
+    dropped: int = 0  # results that were ignored, because their attempt had been given to others or cancelled
     # greatest distance of the bounds between which the offset of its clock lay, milliseconds; times of its rollouts on the clock of the
     # session are wrong by half of it at most; null if it sent no record
     clock_width_ms: float | None = None

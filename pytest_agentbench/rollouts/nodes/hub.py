@@ -294,7 +294,8 @@ class Hub:
     async def _attempt_ended(self, node: JoinedNode, message: AttemptEnded, body: bytes, now: int) -> None:
         node.clock.after(message.node_ns, now)
         lease = node.leases.get(message.lease)
-        if lease is None or lease.ended.done():  # It was revoked.
+        if lease is None or lease.ended.done():  # It was revoked, or the result has come already.
+            node.dropped += 1
             return
         node.clock.before(lease.given_ns, message.node_ns)
         line, *lines = body.split(b"\n")

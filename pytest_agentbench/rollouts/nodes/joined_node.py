@@ -55,6 +55,7 @@ class JoinedNode:
     lag_ms: float | None = None  # the longest that a timer of its runner was late
     attempts: int = 0  # attempts whose record it sent
     lost: int = 0  # attempts that it had begun when it was lost
+    dropped: int = 0  # results whose lease was not open
     joined_at: str = field(default_factory=local_time)
     tally: RolloutTally = field(default_factory=RolloutTally)
     _labels: dict[str, OpenLabel] = field(default_factory=dict)  # number of an address -> its label, which is not released
@@ -100,6 +101,7 @@ class JoinedNode:
             why_left=why_left or "",
             attempts=self.attempts,
             lost=self.lost,
+            dropped=self.dropped,
             clock_width_ms=round(self.clock.widest_ns / 1e6, 3) if self.attempts else None,
             connect_ms=self.connect_ms,
             lag_ms=self.lag_ms,

@@ -171,6 +171,7 @@ async def test_records_of_other_leases(tmp_path: Path) -> None:
         lease = await leased(one)
         one.end(lease.lease, lease.key)
         await another
+        assert {"w1": 4, "w2": 0} == {name: node.dropped for name, node in those.hub._nodes.items()}
 
     assert not [sentence for sentence in those.host.shown if "lost" in sentence]
 
