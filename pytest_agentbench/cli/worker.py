@@ -70,7 +70,8 @@ def run_worker(options: argparse.Namespace) -> int:
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.lib.threads import daemon
     from pytest_agentbench.lib.tls import Trust
-    from pytest_agentbench.rollouts.nodes.supervisor import JoinTerms, Supervisor
+    from pytest_agentbench.rollouts.nodes.membership import JoinTerms
+    from pytest_agentbench.rollouts.nodes.supervisor import Supervisor
 
     try:
         token = sys.stdin.buffer.readline().decode() if options.token_file == "-" else Path(options.token_file).read_text(encoding="utf-8")

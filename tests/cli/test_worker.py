@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.rollouts.nodes.supervisor import LOST, REFUSED, JoinTerms, Supervisor
+from pytest_agentbench.rollouts.nodes.membership import LOST, REFUSED, JoinTerms
+from pytest_agentbench.rollouts.nodes.supervisor import Supervisor
 from tests.node_workers import free_port
 
 pytestmark = pytest.mark.timeout(60)
