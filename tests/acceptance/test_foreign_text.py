@@ -151,7 +151,7 @@ def test_commands_of_a_hostile_run(project: Project) -> None:
     """
     shop(project)
     page = run(project, "scenarios/shop")
-    assert "\nworst " in page
+    assert "\nverdict " in page
     assert [] == faults(page)
     name = project.directory.name
     rows = [*call(0, "a", "100.0", ["100.2"], "100.5"), *tool(0, "t", f"shop__{HOSTILE}", "100.5", "100.6")]

@@ -230,10 +230,10 @@ def test_wrong_records(shopped: dict[str, Any], start: Start, join: Join, closin
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of its own, which is nearly full. Skips if this process may not mount one."""
+    """A folder on a disk of its own, with a little more space than a node worker needs. Skips if this process may not mount one."""
     folder = tmp_path / "full"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True, text=True, check=False)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=260m", "tmpfs", str(folder)], capture_output=True, text=True, check=False)
     if mounted.returncode:
         pytest.skip(f"a file system cannot be mounted here, so a full disk is not tested: {mounted.stderr.strip()}")
     yield folder
@@ -242,9 +242,10 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 def fill(folder: Path) -> None:
     """Writes a file until the disk has no space left."""
-    with (folder / "filler").open("wb", buffering=0) as filler, suppress(OSError):
-        while True:
-            filler.write(bytes(4096))
+    for size in (1 << 20, 4096):
+        with (folder / f"filler-{size}").open("wb", buffering=0) as filler, suppress(OSError):
+            while True:
+                filler.write(bytes(size))
 
 
 def test_full_disk(shopped: dict[str, Any], start: Start, join: Join, full_disk: Path) -> None:

@@ -20,7 +20,7 @@ from pytest_agentbench.records import Endpoint
 from pytest_agentbench.suites.suite import PoolSuite
 
 TLS_OPTION = "--agentbench-nodes-tls=CERT:KEY"
-CERTIFICATE = re.compile(r"-----BEGIN (?P<kind>(?:TRUSTED )?CERTIFICATE)-----.+?-----END (?P=kind)-----\n?", re.DOTALL)
+CERTIFICATE = re.compile(r"-----BEGIN (?P<kind>(?:TRUSTED )?CERTIFICATE)-----[^-]+-----END (?P=kind)-----\n?")
 
 
 def for_nodes(endpoint: Endpoint, nodes: int, *, in_clear: bool) -> Endpoint:

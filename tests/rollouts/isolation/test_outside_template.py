@@ -36,6 +36,7 @@ from pytest_agentbench.rollouts.isolation.protocol import (
     Scored,
     ScoreJob,
 )
+from pytest_agentbench.rollouts.scores import FailedElsewhere
 from pytest_agentbench.suites.suite import PoolSuite, Scenario
 from pytest_agentbench.tools.toolbox import Toolbox
 
@@ -169,5 +170,5 @@ async def test_an_answer_that_is_not_a_text(tmp_path: Path) -> None:
             refused = (
                 r"^the scorer's process could not read the scenario and rollout of its job: rollout\.answer is a whole number, not a text$"
             )
-            with pytest.raises(ChildProcessError, match=refused):
+            with pytest.raises(FailedElsewhere, match=refused):
                 await setup.scorers["score"](wrong, replace(ROLLOUT, answer=5))  # type: ignore[arg-type,misc]
