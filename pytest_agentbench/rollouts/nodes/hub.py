@@ -102,7 +102,7 @@ class Hub:
         self._terms, self._settings, self._link, self._addresses, self._host = terms, settings, link, addresses, host
         self._suffix = "" if pool == 1 else f"-{pool}"  # No two node workers of a session have the same name.
         self._nodes: dict[str, JoinedNode] = {}
-        self._files = b""  # files of the suites, packed when the first node worker joins
+        self._files: asyncio.Task[bytes] | None = None  # packs the files of the suites, from when the first node worker joins
         self.images: tuple[Task, ...] = ()  # one task for each image that nodes need
         self._endpoint: Endpoint | None = None
         self._salt = ""
@@ -199,7 +199,9 @@ class Hub:
     async def _admit(self, join: Join, writer: asyncio.StreamWriter) -> JoinedNode | None:
         reason = join_problem(join)
         try:
-            self._files = self._files or await asyncio.to_thread(suite_files.pack, self._settings.suites)
+            if self._files is None:
+                self._files = asyncio.create_task(asyncio.to_thread(suite_files.pack, self._settings.suites))
+            files = await asyncio.shield(self._files)
         except ConfigError as error:  # The files of the suites have changed since the session started, and cannot be sent any more.
             reason = self._stopped = str(error)
             self._host.stop(reason)
@@ -213,9 +215,7 @@ class Hub:
                 await self._lose(other, "it has connected again")
         node = JoinedNode(f"w{next(self._names)}{self._suffix}", join, writer, Silence(self._silence_s), in_clear=_is_readable(writer))
         terms = self._terms
-        node.send(
-            Welcome(node.name, self._settings, terms.budgets, terms.taps, terms.sandboxes, terms.backend, self._silence_s), self._files
-        )
+        node.send(Welcome(node.name, self._settings, terms.budgets, terms.taps, terms.sandboxes, terms.backend, self._silence_s), files)
         self._nodes[node.name] = node
         return node
 

@@ -49,7 +49,7 @@ class Host:
         """Nothing is held here."""
 
     def give_up(self, group: str, reason: str) -> None:
-        raise NotImplementedError
+        raise AssertionError(f"{group} was given up: {reason}")
 
 
 class Served:
