@@ -6,6 +6,7 @@ orjson is tried first. The standard library handles the rest.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -70,3 +71,16 @@ def json_object(text: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yields all texts in a JSON value in their order, including the keys of objects."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from texts_in(name)
+            yield from texts_in(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from texts_in(each)
+    elif isinstance(value, str):
+        yield value

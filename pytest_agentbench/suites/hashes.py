@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.json_text import texts_in
 from pytest_agentbench.records import JUDGE, Json, RolloutKey
 from pytest_agentbench.suites.suite import PoolSuite, Scenario, Suite, Tool, score_name
 
@@ -104,15 +105,8 @@ def _code(value: Any, folder: Path) -> Json:
 
 
 def _files(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for name, each in value.items():
-            yield from _files(name)
-            yield from _files(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _files(each)
-    elif isinstance(value, str) and value.partition(":")[0].endswith(".py"):
-        yield value.partition(":")[0]
+    paths = (text.partition(":")[0] for text in texts_in(value))
+    return (path for path in paths if path.endswith(".py"))
 
 
 class ContentHashes:

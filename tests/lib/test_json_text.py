@@ -7,7 +7,7 @@ from datetime import date
 
 import pytest
 
-from pytest_agentbench.lib.json_text import dumps, dumps_any, json_object, loads, readable
+from pytest_agentbench.lib.json_text import dumps, dumps_any, json_object, loads, readable, texts_in
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
@@ -69,3 +69,9 @@ def test_any_value() -> None:
         nested = [nested]
     with pytest.raises(ValueError, match="nested too deeply"):
         dumps_any(nested)
+
+
+def test_texts_of_a_value() -> None:
+    """All texts of a JSON value come in their order, keys of objects included. Numbers and null are left out."""
+    assert ["a", "b", "c", "d", "e"] == [*texts_in({"a": ["b", 1, None, ("c",)], "d": {"e": True}})]
+    assert ([], ["x"]) == ([*texts_in(7)], [*texts_in("x")])

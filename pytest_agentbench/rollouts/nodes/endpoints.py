@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.json_text import texts_in
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.suites.suite import PoolSuite
 
@@ -120,14 +121,7 @@ def _with_authority(endpoint: Endpoint) -> Endpoint:
 
 
 def _urls(settings: Any) -> Iterator[str]:
-    if isinstance(settings, dict):
-        for each in settings.values():
-            yield from _urls(each)
-    elif isinstance(settings, list | tuple):
-        for each in settings:
-            yield from _urls(each)
-    elif isinstance(settings, str) and settings.startswith(("http://", "https://")):
-        yield settings
+    return (text for text in texts_in(settings) if text.startswith(("http://", "https://")))
 
 
 def _is_of_this_host(url: str) -> bool:

@@ -15,8 +15,8 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any
 
+from pytest_agentbench.lib.json_text import texts_in
 from pytest_agentbench.suites.suite import PoolSuite
 
 OWN = "pytest_agentbench"  # compared by a hash of its own, when a node worker joins
@@ -64,7 +64,7 @@ def outside_problem(hashes: Mapping[str, str], path: Sequence[str], node: str) -
 
 def named_code(suite: PoolSuite) -> list[str]:
     """Returns the modules and Python files in the import paths that a suite names for its agents, tools and scorers."""
-    texts = _texts((suite.agent, suite.variants, suite.tools, suite.scorers))
+    texts = texts_in((suite.agent, suite.variants, suite.tools, suite.scorers))
     return [*dict.fromkeys(text.rpartition(":")[0] for text in texts if IMPORT_PATH.fullmatch(text))]
 
 
@@ -74,18 +74,6 @@ def packages_above(folder: Path) -> Iterator[Path]:
         if not (file := parent / "__init__.py").is_file():
             return
         yield file
-
-
-def _texts(settings: Any) -> Iterator[str]:
-    if isinstance(settings, Mapping):
-        for name, each in settings.items():
-            yield from _texts(name)
-            yield from _texts(each)
-    elif isinstance(settings, list | tuple):
-        for each in settings:
-            yield from _texts(each)
-    elif isinstance(settings, str):
-        yield settings
 
 
 def _find(name: str, path: Sequence[str]) -> Path | None:
