@@ -54,11 +54,7 @@ class SessionNodes:
         certificate = settings.node_socket["tls"] and (Path(settings.node_socket["tls"][0]), Path(settings.node_socket["tls"][1]))
         if certificate is not None:
             server_context(*certificate)  # Raises an error here instead of in the pool.
-        host, port = settings.node_socket["listen"] or ("127.0.0.1", 0)
-        try:
-            self._listener = socket.create_server((host, port), backlog=BACKLOG, family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        except OSError as error:
-            raise pytest.UsageError(f"--agentbench-nodes-listen {host}:{port}: {error.strerror or error}") from error
+        self._listener = _listen(*(settings.node_socket["listen"] or ("127.0.0.1", 0)))
         self._suites, self.log = suites, log
         self._accepts_others = settings.node_socket["listen"] is not None
         self._token, self._file = secrets.token_urlsafe(24), directory / TOKEN_FILE
@@ -145,6 +141,13 @@ class SessionNodes:
                 process.wait()
         self._file.unlink(missing_ok=True)
         self.log.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), backlog=BACKLOG, family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise pytest.UsageError(f"--agentbench-nodes-listen {host}:{port}: {error.strerror or error}") from error
 
 
 def _joined(host: str, port: int) -> str:

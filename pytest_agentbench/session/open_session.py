@@ -131,11 +131,7 @@ def open_session(setup: Setup) -> OpenSession:
     budgets = _budgets(setup.settings)
     nodes = None
     if setup.settings.uses_nodes:
-        node_log = NodeLog(run.directory, hooks.redacted, notices.put)
-        try:
-            nodes = SessionNodes(setup.settings, pool_settings.suites, run.directory, setup.concurrency, budgets, node_log, setup.backend)
-        except ConfigError as error:
-            raise pytest.UsageError(str(error)) from error
+        nodes = _open_nodes(setup, pool_settings, run.directory, budgets, NodeLog(run.directory, hooks.redacted, notices.put))
     services = Services(
         setup.backend,
         folder_of(run.directory, number),
@@ -155,6 +151,13 @@ def open_session(setup: Setup) -> OpenSession:
     )
     losses = Losses(redactor.plain)
     return OpenSession(setup, run.directory, run.sessions, run.recorder, services, rounds, redactor, hooks, losses, surroundings)
+
+
+def _open_nodes(setup: Setup, pool_settings: PoolSettings, directory: Path, budgets: Budgets, log: NodeLog) -> SessionNodes:
+    try:
+        return SessionNodes(setup.settings, pool_settings.suites, directory, setup.concurrency, budgets, log, setup.backend)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def make_redactor(setup: Setup) -> Redactor:

@@ -48,9 +48,10 @@ from pytest_agentbench.rollouts.nodes.protocol import (
 from pytest_agentbench.rollouts.nodes.silence import PERIOD, SILENCE, Silence
 from pytest_agentbench.rollouts.nodes.versions import versions
 from pytest_agentbench.rollouts.parts.pool_and_tap_processes import TapProcesses
-from pytest_agentbench.rollouts.protocol import FROM_PIPE, BlockedBy, ShowUser
+from pytest_agentbench.rollouts.protocol import FROM_PIPE, BlockedBy, PoolSettings, ShowUser
 from pytest_agentbench.runs.journal import record_line
 from pytest_agentbench.sandbox.containers import end_run
+from pytest_agentbench.tap.protocol import TapPorts
 
 OVER, LOST, REFUSED = 0, 3, 4  # exit statuses: the session is over; it is gone, or this node worker was asked to end; it was not admitted
 SANDBOXES = 3.0  # seconds for removing the sandboxes that a runner has left
@@ -200,32 +201,8 @@ class Membership:
                 return
             endpoint = None if welcome.backend is None else self._start_backend(welcome.backend, logs)
             self._taps = TapProcesses(welcome.taps, welcome.budgets, logs)
-            self._line, theirs = socket.socketpair()
-            pipe, their_pipe = os.pipe()
             self._taps.ready()
-            with theirs:
-                try:
-                    config = RunnerConfig(
-                        theirs.fileno(),
-                        their_pipe,
-                        self._terms.node,
-                        logs,
-                        settings,
-                        self._taps.facts,
-                        endpoint,
-                        secret=secrets.token_urlsafe(16),
-                    )
-                    inherited = (theirs.fileno(), their_pipe)
-                    self._runner = Child(
-                        "pytest_agentbench.rollouts.nodes.runner",
-                        config,
-                        logs / "runner.log",
-                        pass_fds=inherited,
-                        variables={SESSION: self._mark},
-                    )
-                finally:
-                    os.close(their_pipe)
-            daemon(self._read_pipe, pipe, name="runner-pipe")
+            self._line, self._runner = self._start_runner(settings, self._taps.facts, endpoint, logs)
             self._runner.ready(RunnerServes)
         except Exception as error:
             self.problem = f"its processes could not be started: {error if isinstance(error, AgentbenchError) else cause(error)}"
@@ -240,6 +217,21 @@ class Membership:
         with suppress(OSError):
             self._connection.send(Joined())
         self._say(f"joined the session as {welcome.name}, {self._terms.slots} slots, logs in {logs}")
+
+    def _start_runner(self, settings: PoolSettings, taps: TapPorts, endpoint: Endpoint | None, logs: Path) -> tuple[socket.socket, Child]:
+        """Starts the runner. Returns the socket to it and its process. A thread reads what it writes while its event loop is blocked."""
+        line, theirs = socket.socketpair()
+        pipe, their_pipe = os.pipe()
+        with theirs:
+            try:
+                secret = secrets.token_urlsafe(16)
+                config = RunnerConfig(theirs.fileno(), their_pipe, self._terms.node, logs, settings, taps, endpoint, secret=secret)
+                module, inherited = "pytest_agentbench.rollouts.nodes.runner", (theirs.fileno(), their_pipe)
+                runner = Child(module, config, logs / "runner.log", pass_fds=inherited, variables={SESSION: self._mark})
+            finally:
+                os.close(their_pipe)
+        daemon(self._read_pipe, pipe, name="runner-pipe")
+        return line, runner
 
     def _start_backend(self, terms: NodeBackend, logs: Path) -> Endpoint:
         """Boots the backend of this machine, and ends the membership when it dies. Raises ConfigError if it cannot be the session's."""
