@@ -86,7 +86,7 @@ def test_several_suites_in_one_run(project: Project, way: tuple[str, ...]) -> No
     assert {"shop": 2, "bank": 1} == {name: suite["rollouts"]["ok"] for name, suite in suites.items()}
     assert {"shop": 0.6, "bank": 0.2} == {name: suite["thresholds"]["tsq.mean"] for name, suite in suites.items()}
     assert [("shop", "PASS"), ("bank", "PASS")] == [(rule["suite"], rule["verdict"]) for rule in project.run_json["gate"]["rules"]]
-    result.stdout.fnmatch_lines(["agentbench: suites shop (2 scenarios), bank (1 scenarios)"])
+    result.stdout.fnmatch_lines(["agentbench: suites shop (2 scenarios), bank (1 scenario)"])
     report = report_of(project.directory, Level.SUMMARY)
     assert [[2], [1]] == [[suite.rollouts["ok"] for (suite,) in under(report, name)] for name in ("shop", "bank")]
     means = [fact.content for name in ("shop", "bank") for fact in facts(report, f"{name} tsq")]
