@@ -57,6 +57,9 @@ class BackendKeys(ModelSpec):
             "all call the same one."
         ),
     )
+    nodes: dict[str, dict[str, Any]] = Field(
+        default={}, description="Name of a [launcher](scale.md) of node workers -> its settings, for `--agentbench-nodes=NAME`."
+    )
     kind: str = Field(description="The kind of backend.")
 
     @property

@@ -163,6 +163,10 @@ class Hub:
             self._stop_without_nodes()
             await self._update()
 
+    def wait_longer(self) -> None:
+        """Counts the time without node workers anew from now on, because they wait for machines."""
+        self._nobody_since = time.monotonic()
+
     def _stop_without_nodes(self) -> None:
         now, wait = time.monotonic(), self._terms.wait_s
         if self._ready or not self._host.waits:
