@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,14 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_agentbench.errors import BackendError, ConfigError
-from pytest_agentbench.lib.process import child_environment
+from pytest_agentbench.lib.process import child_environment, ended_within
 
 COMMANDS = ("sbatch", "scontrol", "scancel")
 PATIENCE = 120.0  # seconds that a command may take; Slurm's commands themselves try a daemon that does not answer for about a minute
 PAUSE = 0.25  # seconds between two looks at a job that ends
 UNKNOWN = "UNKNOWN"  # state of a job that Slurm has forgotten, by default five minutes after its end
 
+IN_A_JOB = "SLURM_JOB_ID"  # variable of all processes of a job
+
 _FORGOTTEN = "Invalid job id"
+_SETTINGS = frozenset(("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS"))  # variables that lead to the cluster
 _RUNS = frozenset(("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"))
 _OVER = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT", UNKNOWN)
@@ -72,20 +76,27 @@ class SlurmJob:
         status = (-int(signal) or int(code)) if word in _OVER else None
         return SlurmState(word, "" if reason == "None" else reason, self._names(_field(text, "NodeList")), status)
 
+    def wait(self, seconds: float) -> SlurmState:
+        """Waits until all of its processes have ended, but not longer than `seconds`. Returns the last state.
+
+        Raises BackendError if Slurm does not answer.
+        """
+        deadline = time.monotonic() + seconds
+        while not (state := self.state()).is_over and time.monotonic() < deadline:
+            time.sleep(PAUSE)
+        return state
+
     def cancel(self, seconds: float = 60.0) -> SlurmState:
-        """Cancels the job, and waits until all of its processes have ended, but not longer than `seconds`. Returns the last state.
+        """Cancels the job, and waits for its end as `wait` does. Returns the last state.
 
         Raises BackendError if Slurm does not answer or refuses, but not if the job is over already.
         """
-        deadline = time.monotonic() + seconds
         try:
             _run("scancel", self.id)
         except BackendError:
             if not self.state().is_over:
                 raise
-        while not (state := self.state()).is_over and time.monotonic() < deadline:
-            time.sleep(PAUSE)
-        return state
+        return self.wait(seconds)
 
     def _names(self, nodes: str) -> tuple[str, ...]:
         """Returns the names in a list such as `n[1-3],gpu7`."""
@@ -94,6 +105,26 @@ class SlurmJob:
         if nodes not in self._hosts:
             self._hosts[nodes] = tuple(_run("scontrol", "show", "hostnames", nodes).split()) if re.search(r"[\[,]", nodes) else (nodes,)
         return self._hosts[nodes]
+
+
+class Canceller:
+    """A process that cancels a job when this process ends, also if that is by SIGKILL: it waits for the end of its stdin."""
+
+    def __init__(self, job: SlurmJob) -> None:
+        """Starts the process."""
+        command = ["sh", "-c", 'cat >/dev/null; exec scancel "$0"', job.id]
+        quiet = subprocess.DEVNULL
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=_environment(), start_new_session=True
+        )
+
+    def close(self) -> None:
+        """Has the job cancelled now. Returns when Slurm has been told."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        if not ended_within(self._process, PATIENCE):
+            self._process.kill()
+            self._process.wait()
 
 
 def check(commands: Sequence[str] = COMMANDS) -> None:
@@ -126,16 +157,33 @@ def _field(text: str, name: str) -> str:
 
 
 def _run(*command: str, stdin: str = "") -> str:
-    """Runs a command of Slurm. Returns its output. Raises BackendError with what it has written to stderr if it fails."""
+    """Runs a command of Slurm. Returns its output. Raises BackendError with what it has written to stderr if it fails.
+
+    Ctrl-C in the terminal of this process does not reach the command.
+    """
     try:
         done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, errors="replace", timeout=PATIENCE, env=child_environment(), check=False
+            command,
+            input=stdin.encode(),
+            capture_output=True,
+            timeout=PATIENCE,
+            env=_environment(),
+            start_new_session=True,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise BackendError(f"`{' '.join(command)}` has not answered within {PATIENCE:g} s") from error
     except OSError as error:
         raise BackendError(f"`{command[0]}` cannot be started: {error.strerror}") from error
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        said = " ".join(done.stderr.decode(errors="replace").split()) or f"exit status {done.returncode}"
         raise BackendError(f"`{' '.join(command)}` has failed: {said}")
-    return done.stdout
+    return done.stdout.decode(errors="replace")
+
+
+def _environment() -> dict[str, str]:
+    """Returns the environment for a command. Within a job, the variables that describe that job are left out, or sbatch would use them."""
+    environment = child_environment()
+    if IN_A_JOB not in os.environ:
+        return environment
+    return {name: value for name, value in environment.items() if name in _SETTINGS or not name.startswith(("SLURM", "SRUN_"))}
