@@ -16,6 +16,7 @@ import yaml  # noqa: F401  # the same
 from pytest_agentbench.reports.ci import DETECTED
 from tests import certificates as certificate_files
 from tests.project import Project
+from tests.slurm_cluster import SlurmCluster, slurm_cluster
 
 #: The tests start hundreds of processes. Without bytecode files, each of them would compile the whole package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -76,3 +77,19 @@ def tls(certificates: Path) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     return context
+
+
+@pytest.fixture(scope="session")
+def slurm_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """A running cluster of Slurm."""
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm(slurm_nodes: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+    """A cluster of Slurm whose nodes are idle, for commands that this process and its children call."""
+    for name in ("PATH", "SLURM_CONF"):
+        monkeypatch.setenv(name, slurm_nodes.environment[name])
+    yield slurm_nodes
+    slurm_nodes.clear()

@@ -43,15 +43,24 @@ SelectType=select/linear
 MpiDefault=none
 ReturnToService=2
 KillWait=5
+KillOnBadExit=1
+WaitTime=1
 SlurmdTimeout=60
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
 {nodes}
-PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes={names} MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 
 class SlurmCluster:
-    """A running cluster with the nodes n1, n2 and n3. Commands find it with `SLURM_CONF`."""
+    """A running cluster with the nodes n1, n2 and n3. Commands find it with `SLURM_CONF`.
+
+    A job in the partition `urgent` takes the nodes of jobs in the other partition, `all`, which then wait again. Slurm is configured to
+    end all tasks of a step soon after the first one has failed.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Writes the configuration and starts the daemons."""
@@ -89,17 +98,23 @@ class SlurmCluster:
 
     def is_idle(self) -> bool:
         """Returns whether no node has a job, and all can be used."""
-        return ["idle"] * len(NODES) == self.run("sinfo", "--noheader", "--Node", "--format=%t", check=False).split()
+        return ["idle"] * len(NODES) == self.run("sinfo", "--noheader", "--Node", "--partition=all", "--format=%t", check=False).split()
 
-    def run(self, *command: str, check: bool = True, stdin: str = "") -> str:
-        """Runs a command of Slurm. Returns its output."""
-        done = subprocess.run(command, env=self.environment, input=stdin, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0 or not check, done.stderr
+    def run(self, *command: str, check: bool = True, folder: Path | None = None) -> str:
+        """Runs a command of Slurm in a folder. Returns its output."""
+        done = subprocess.run(
+            command, env=self.environment, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0 or not check, f"{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def jobs(self) -> list[str]:
-        """Returns the ids of all jobs that are not over."""
-        return self.run("squeue", "--noheader", "--format=%i").split()
+    def state(self, job: str) -> str:
+        """Returns the state of a job, also if it is over."""
+        return self.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").strip()
+
+    def jobs(self, *options: str) -> list[str]:
+        """Returns the ids of all jobs that are not over, or of those that options of squeue select."""
+        return self.run("squeue", "--noheader", "--format=%i", *options).split()
 
     def clear(self) -> None:
         """Cancels all jobs, and waits until the nodes are idle."""

@@ -88,9 +88,9 @@ class Slurm(Launcher):
         return f"{self._count} on {where} of Slurm, each with {slots} slot{'s' * (slots > 1)}"
 
     def check(self) -> None:
-        slurm.check(("srun",) if self._allocation else slurm.COMMANDS)
         if self._settings.via == "srun" and not self._allocation:
             raise ConfigError("nodes.slurm.via is srun, but this session does not run in a job of Slurm; start it with salloc or sbatch")
+        slurm.check(("srun",) if self._allocation else slurm.COMMANDS)
 
     def start(self, terms: WorkerTerms) -> None:
         self._logs = terms.logs.absolute()

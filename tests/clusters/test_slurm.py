@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_agentbench.clusters.slurm import UNKNOWN, SlurmJob, SlurmState, check, submit
 from pytest_agentbench.errors import BackendError, ConfigError
-from tests.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.slurm_cluster import SlurmCluster
 from tests.waits import wait_for
 
 QUIET = "--output=/dev/null"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def slurm(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
-    """The cluster, whose nodes are idle, for commands of this process."""
-    for name, value in cluster.environment.items():
-        monkeypatch.setenv(name, value)
-    yield cluster
-    cluster.clear()
 
 
 def script(*lines: str) -> str:
