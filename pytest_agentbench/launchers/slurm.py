@@ -123,7 +123,8 @@ class Slurm(Launcher):
             problem = f"Slurm does not say how it is: {error}"
         if before.runs and self._last.waits:
             problem = f"it has lost its nodes and waits for others: {self._last}"
-        elif before.is_over and self._last.is_over:  # At the second look, because the session may be about to end as well.
+        # A job that has lost a node worker fails at the end of the session. So a failure is a problem only if the session is there later.
+        elif self._last.is_over and (before.is_over or self._last.word != "FAILED"):
             problem = self._why_it_ended()
         return LaunchState(f"job {self._job.id}", str(self._last) if self._last.waits else "", problem)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from pytest_agentbench.lib.config import parse_yaml
 from pytest_agentbench.lib.process import lives, variable_of, with_variable
 from pytest_agentbench.runs.journal import read_journal
 from tests.node_workers import lasting
-from tests.project import FIND_THEN_ANSWER, PYTEST, Project
+from tests.project import FIND_THEN_ANSWER, PYTEST, ROOT, Project
 from tests.robustness.processes import Background, command_of
 from tests.slurm_cluster import SlurmCluster
 from tests.waits import wait_for
@@ -29,10 +30,11 @@ pytestmark = pytest.mark.timeout(120)
 
 Start = Callable[..., Background]
 
-ROLLOUTS = 30
+ROLLOUTS = 24
 SLURM = ("--agentbench-nodes=slurm", "--agentbench-nodes-listen=127.0.0.1")
 SHOP = ("--agentbench-concurrency=6", "--agentbench-retries=0", "-p", "no:cacheprovider", "scenarios/shop")
 WORKER = "agentbench worker --join"
+SCALE = ROOT / "docs" / "scale.md"
 TERMS = WorkerTerms("20261127-101500", "gpu-1:7100", "127.0.0.1:7100", "secret", Path("/r/nodes.token"), (), 10, Path("/r/a b%/nodes"))
 
 
@@ -178,13 +180,13 @@ def test_preemption(project: Project, slurm: SlurmCluster, shopped: dict[str, An
 @pytest.mark.slow
 def test_scancel(project: Project, slurm: SlurmCluster, shopped: dict[str, Any], start: Start) -> None:
     """A session whose job is cancelled says so, and ends when node workers have been missing for too long. It can be resumed."""
-    background = start("--agentbench-nodes-wait=10s")
+    background = start("--agentbench-nodes-wait=8s")
     background.in_the_middle(6)
     (job,) = slurm.jobs()
     slurm.run("scancel", job)
 
     assert 0 != background.ended(60)
-    assert "no node worker has been there for 10 s" in background.output
+    assert "no node worker has been there for 8 s" in background.output
     assert [f"job {job}"] == [launch["id"] for launch in launches(project)]
     assert ["it was cancelled"] == [each.partition(";")[0] for each in launches(project)[0]["problems"]]
 
@@ -196,16 +198,17 @@ def test_scancel(project: Project, slurm: SlurmCluster, shopped: dict[str, Any],
 @pytest.mark.slow
 def test_srun_is_killed(project: Project, slurm: SlurmCluster, shopped: dict[str, Any], start: Start) -> None:
     """The node workers end with srun, and so does the job. The session shows the end of its log."""
-    background = start("--agentbench-nodes-wait=15s")
+    background = start()
     background.in_the_middle(3)
     for pid in in_jobs(slurm, "srun --nodes=3"):
         os.kill(pid, signal.SIGKILL)
-
-    assert 0 != background.ended(60)
+    waits_for(background, "it has ended: FAILED (")
     assert not slurm.jobs()
     assert not in_jobs(slurm, "agentbench")
+
+    os.kill(background.process.pid, signal.SIGINT)
+    background.ended(60)
     (problem,) = launches(project)[0]["problems"]
-    assert problem.startswith("it has ended: FAILED (")
     assert f"; the end of {project.directory}/nodes/slurm-" in problem
 
 
@@ -265,6 +268,31 @@ def test_in_an_allocation(project: Project, slurm: SlurmCluster, shopped: dict[s
     assert f"agentbench: node workers: 3 on the nodes of job {job} of Slurm, each with 2 slots" in output
     assert [f"slurm-{job}.log"] == [each.name for each in (project.directory / "nodes").iterdir()]
     assert {job} == {*slurm.jobs("--states=all")} - {*before}
+
+
+@pytest.mark.slow
+def test_the_recipe(project: Project, slurm: SlurmCluster, shopped: dict[str, Any]) -> None:
+    """The script of docs/scale.md runs a session and its node workers in one job. If Slurm requeues the job, the run is resumed."""
+    script = next(each for each in SCALE.read_text(encoding="utf-8").split("```bash\n") if "SLURM_JOB_ID" in each).partition("```")[0]
+    for old, new in {
+        "--nodes=4": "--nodes=3",
+        "source venv/bin/activate": "",
+        "pytest scenarios/banking -n 64 --agentbench-backend=gpu-1": shlex.join([*PYTEST, *SHOP]),
+        '"$(hostname):7100"': "127.0.0.1",
+    }.items():
+        assert old in script
+        script = script.replace(old, new)
+    job = submit(script, f"--chdir={project.root}", f"--output={(output := project.root / 'output.txt')}")
+    wait_for(lambda: [each for each in project.root.glob(f"reports/2*-job-{job.id}/rollouts.jsonl") if each.stat().st_size], "a record", 60)
+
+    slurm.run("scontrol", "requeue", job.id)
+    wait_for(lambda: job.state().waits, "the requeued job", 60)
+    slurm.run("scontrol", "update", f"jobid={job.id}", "StartTime=now")
+
+    assert "COMPLETED" == wait_for(lambda: state if (state := job.state()).is_over else None, "the end of the job", 90).word
+    assert "session 2 of this run" in output.read_text()
+    assert shopped == lasting(project.rollouts)
+    assert [f"job {job.id}"] * 2 == [launch["id"] for launch in launches(project)]
 
 
 @pytest.mark.slow
