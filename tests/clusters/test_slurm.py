@@ -58,6 +58,19 @@ def test_cancel(slurm: SlurmCluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("slurm")
+def test_a_job_that_a_job_submits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new job does not inherit the variables that describe the job in which this process runs."""
+    monkeypatch.setenv("SLURM_JOB_ID", "987654")
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "7")
+    monkeypatch.setenv("OTHER", "8")
+    job = submit(script('echo "$SLURM_JOB_ID ${SLURM_MEM_PER_CPU-none} $OTHER"'), f"--output={tmp_path / 'output'}")
+
+    assert "COMPLETED" == ended(job).word
+    assert f"{job.id} none 8\n" == (tmp_path / "output").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
 def test_refused_jobs() -> None:
     """The error of a refused job contains Slurm's own words."""
     with pytest.raises(BackendError, match=r"^`sbatch --parsable --partition=night` has failed: .*invalid partition specified: night"):

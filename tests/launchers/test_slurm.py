@@ -80,6 +80,13 @@ def in_jobs(slurm: SlurmCluster, words: str, without: str = "no such words") -> 
     return [pid for pid in pids if words in (command := command_of(pid)) and without not in command and lives(pid)]
 
 
+def workers(slurm: SlurmCluster) -> dict[str, int]:
+    """Returns the name of each node -> the process of its node worker."""
+    of_node = {variable_of(pid, "SLURMD_NODENAME"): pid for pid in in_jobs(slurm, WORKER, without="srun")}
+    assert {"n1", "n2", "n3"} == {*of_node}
+    return of_node
+
+
 def occupy(slurm: SlurmCluster, partition: str = "all") -> SlurmJob:
     """Returns a job that has all nodes."""
     job = submit("#!/bin/bash\nexec sleep 1000\n", "--nodes=3", f"--partition={partition}", "--output=/dev/null")
@@ -214,18 +221,28 @@ def test_srun_is_killed(project: Project, slurm: SlurmCluster, shopped: dict[str
 
 @pytest.mark.slow
 def test_lost_tasks_and_nodes(project: Project, slurm: SlurmCluster, shopped: dict[str, Any], start: Start) -> None:
-    """The death of a node worker, of another one's slurmstepd, and the loss of a node end neither the job nor the session."""
-    background = start()
+    """The death of a node worker and the loss of a node end neither the job nor the session."""
+    background = start("--agentbench-nodes-wait=10s")
     background.in_the_middle(3)
-    of_node = {variable_of(pid, "SLURMD_NODENAME"): pid for pid in in_jobs(slurm, WORKER, without="srun")}
-    assert {"n1", "n2", "n3"} == {*of_node}
+    of_node = workers(slurm)
     os.kill(of_node["n1"], signal.SIGKILL)
-    os.kill(psutil.Process(of_node["n2"]).ppid(), signal.SIGKILL)
     slurm.run("scontrol", "update", "nodename=n3", "state=down", "reason=test")
+    wait_for(lambda: not lives(of_node["n3"]), "the loss of the node")
 
     has_the_same_record(background, shopped)
     assert {1, 2} == {each.attempt for each in background.rollouts}
     assert [[]] == [launch["problems"] for launch in launches(project)]
+
+
+@pytest.mark.slow
+def test_slurmstepd_is_killed(slurm: SlurmCluster, shopped: dict[str, Any], start: Start) -> None:
+    """A node worker does not need Slurm's process on its node, and the other tasks do not end."""
+    background = start("--agentbench-nodes-wait=10s")
+    background.in_the_middle(3)
+    os.kill(psutil.Process(workers(slurm)["n2"]).ppid(), signal.SIGKILL)
+
+    has_the_same_record(background, shopped)
+    assert {1} == {each.attempt for each in background.rollouts}
 
 
 @pytest.mark.slow
