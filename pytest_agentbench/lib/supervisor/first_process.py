@@ -53,7 +53,7 @@ def main(command: Sequence[str]) -> int:
     if (status := run_below()) is not None:
         return status
     try:
-        os.execvp(command[0], command)
+        os.execvp(command[0], command)  # noqa: S606 - a shell would be between this process and the program
     except OSError as error:
         sys.stderr.write(f"agentbench: {command[0]}: {error.strerror}\n")
         return 127
