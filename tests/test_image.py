@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -63,28 +64,12 @@ class BoxWorker:
 
     def __init__(self, docker: Docker, port: int, token: Path, name: str, *options: str) -> None:
         self._docker, self._container = docker, f"agentbench-{docker.tag}-{name}"
-        words = ["worker", "--join", f"127.0.0.1:{port}", "--token-file", "-", "--node", name, "--slots", "2"]
+        settings = ("--interactive", "--network", "host", "--env", "IN_A_CONTAINER=1", "--name", self._container)
         start = [*options, docker.image] if options else [docker.image, "agentbench"]
+        words = ("worker", "--join", f"127.0.0.1:{port}", "--token-file", "-", "--node", name, "--slots", "2")
+        command = docker.command("run", "--rm", *settings, *start, *words)
         with token.open("rb") as stdin:
-            self._process = subprocess.Popen(
-                docker.command(
-                    "run",
-                    "--rm",
-                    "--interactive",
-                    "--env",
-                    "IN_A_CONTAINER=1",
-                    "--network",
-                    "host",
-                    "--name",
-                    self._container,
-                    *start,
-                    *words,
-                ),
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+            self._process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def zombies(self) -> list[str]:
         """Returns the names of zombies in the container. `docker top` does not list any."""
@@ -150,13 +135,14 @@ def test_sessions(docker: Docker, image: str, tmp_path: Path) -> None:
     """A session runs on the example in the image, and on a mounted project as the user of this machine, whose files the reports are."""
     shutil.copytree(ROOT / "scenarios/banking", tmp_path / "scenarios/banking")
     shutil.copytree(ROOT / "backends", tmp_path / "backends")
+    user, group = os.getuid() or 1234, os.getgid() or 1234  # Root may be another user in the container, and others only themselves.
     for path in (tmp_path, *tmp_path.rglob("*")):
-        shutil.chown(path, 1234, 1234)
+        shutil.chown(path, user, group)
     session = ("pytest", "scenarios/banking", "--agentbench-limit", "2")
 
     assert "2 passed" in docker.run(image, *session)
-    assert "2 passed" in docker.run("--user", "1234:1234", "--volume", f"{tmp_path}:/work", image, *session)
-    assert 1234 == (tmp_path / "reports/latest/run.json").stat().st_uid
+    assert "2 passed" in docker.run("--user", f"{user}:{group}", "--volume", f"{tmp_path}:/work", image, *session)
+    assert user == (tmp_path / "reports/latest/run.json").stat().st_uid
 
 
 def test_node_workers(docker: Docker, image: str, project: Project, session: tuple[Background, int], cleaned: Callable[[Any], Any]) -> None:
