@@ -25,10 +25,10 @@ def root(names: Sequence[str] = PROGRAMS, files: Iterable[Path] = ()) -> bytes:
     """Returns the tar of a file system with these programs, these files at the same paths, and the libraries that all of them load."""
     packed = io.BytesIO()
     programs = {f"bin/{name}": Path(where).resolve() for name in names if (where := shutil.which(name))}
-    files = {str(file) for file in files}
-    binaries = (*programs.values(), *(Path(file) for file in files if BINARY.search(file)))
-    files |= {each for binary in binaries for each in _libraries(binary)}
-    parents = {str(each) for file in (*programs, "etc/passwd", "home/worker", *files) for each in PurePosixPath(file.strip("/")).parents}
+    paths = {str(file) for file in files}
+    binaries = (*programs.values(), *(Path(path) for path in paths if BINARY.search(path)))
+    paths |= {each for binary in binaries for each in _libraries(binary)}
+    parents = {str(each) for path in (*programs, "etc/passwd", "home/worker", *paths) for each in PurePosixPath(path.strip("/")).parents}
     folders = {"tmp": 0o1777, "root": 0o700, "home/worker": 0o777, "app": 0o777, "proc": 0o755, "sys": 0o755}
     folders |= dict.fromkeys(parents - {"."}, 0o755)  # Folders that the engine creates itself belong to root.
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -40,7 +40,7 @@ def root(names: Sequence[str] = PROGRAMS, files: Iterable[Path] = ()) -> bytes:
             tar.addfile(entry, io.BytesIO(text.encode()))
         for name, file in programs.items():
             tar.add(file, name, filter=_of_root)
-        for each in sorted(files):
+        for each in sorted(paths):
             tar.add(Path(each).resolve(), each, filter=_of_root)
     return packed.getvalue()
 

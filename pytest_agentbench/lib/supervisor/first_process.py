@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -48,7 +48,7 @@ def _ended() -> Iterator[tuple[int, int]]:
             yield pid, status
 
 
-def main(command: Sequence[str]) -> int:
+def main(command: list[str]) -> int:
     """Runs a command below this process. Returns its exit status, which is 127 if it cannot be started, as in a shell."""
     if (status := run_below()) is not None:
         return status
