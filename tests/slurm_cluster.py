@@ -108,10 +108,6 @@ class SlurmCluster:
         assert done.returncode == 0 or not check, f"{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def state(self, job: str) -> str:
-        """Returns the state of a job, also if it is over."""
-        return self.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").strip()
-
     def jobs(self, *options: str) -> list[str]:
         """Returns the ids of all jobs that are not over, or of those that options of squeue select."""
         return self.run("squeue", "--noheader", "--format=%i", *options).split()

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -133,9 +134,17 @@ class Slurm(Launcher):
             end_group(self._srun, GRACE)
         if self._job is not None and self._canceller is not None:
             with suppress(BackendError):  # The canceller also tries.
-                if self._job.state().waits or not self._job.wait(GRACE).is_over:
+                if not self._has_ended(self._job):
                     self._job.cancel()
             self._canceller.close()
+
+    @staticmethod
+    def _has_ended(job: SlurmJob) -> bool:
+        """Gives node workers time to end by themselves. Returns whether they have. Slurm may clean up their nodes after that."""
+        deadline = time.monotonic() + GRACE
+        while (state := job.state()).word == "RUNNING" and time.monotonic() < deadline:
+            time.sleep(slurm.PAUSE)
+        return state.is_over or state.word == "COMPLETING"
 
     @property
     def _log(self) -> Path:

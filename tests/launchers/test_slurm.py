@@ -150,7 +150,8 @@ def test_a_job(project: Project, slurm: SlurmCluster, shopped: dict[str, Any]) -
     assert "exec srun " in shown
     assert project.root.joinpath("token.txt").read_text() not in shown
     (log,) = (directory / "nodes").glob("slurm-*.log")
-    assert "COMPLETED" == slurm.state(log.stem.removeprefix("slurm-"))
+    job = SlurmJob(log.stem.removeprefix("slurm-"))
+    assert "COMPLETED" == wait_for(lambda: state if (state := job.state()).is_over else None, "the end of the job").word
 
 
 @pytest.mark.slow
@@ -180,7 +181,7 @@ def test_preemption(project: Project, slurm: SlurmCluster, shopped: dict[str, An
     slurm.run("scontrol", "update", f"jobid={job}", "StartTime=now")  # Slurm waits for two minutes before it starts a job again.
 
     has_the_same_record(background, shopped)
-    assert {1, 2} == {each.attempt for each in background.rollouts}
+    assert 1 < max(each.attempt for each in background.rollouts)
     assert [1] == [len(launch["problems"]) for launch in launches(project)]
 
 
