@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.reports.document import Code, Column, Fact, Level, Measure, Note, Section, Table
     from pytest_agentbench.reports.view import RunView
     from pytest_agentbench.rollouts.checks import SuiteDraft
+    from pytest_agentbench.rollouts.worker_protocol import SuiteInfo
     from pytest_agentbench.runs.conversations import Conversations, NotKept
     from pytest_agentbench.runs.journal import read_journal
     from pytest_agentbench.runs.run_file import Run
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from pytest_agentbench.scorers.tsq import tsq
     from pytest_agentbench.suites.datasets.selection import Selection
     from pytest_agentbench.suites.suite import Scenario, Tool
-    from pytest_agentbench.suites.suite_info import SuiteInfo
     from pytest_agentbench.tables.frames import load
     from pytest_agentbench.tools.toolbox import BlockingToolbox, Toolbox
 

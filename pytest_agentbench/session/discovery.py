@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError, MissingData
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.rollouts.worker_protocol import UnavailableSuite, WorkerSuite
+from pytest_agentbench.rollouts.worker_protocol import SuiteInfo, UnavailableSuite, WorkerSuite
 from pytest_agentbench.suites.suite import SUITE_FILE
-from pytest_agentbench.suites.suite_info import SuiteInfo
 
 if TYPE_CHECKING:
     from pytest_agentbench.rollouts.compile import CompiledSuite, CompileOptions

@@ -22,8 +22,9 @@ from pytest_agentbench.lib.tls import server_context
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts.nodes import suite_files
 from pytest_agentbench.rollouts.nodes.breaker import Breaker
+from pytest_agentbench.rollouts.nodes.connection import PERIOD, Silence, join_problem, silence_limit
 from pytest_agentbench.rollouts.nodes.endpoints import for_nodes, is_local_address
-from pytest_agentbench.rollouts.nodes.joined_node import AttemptLease, JoinedNode
+from pytest_agentbench.rollouts.nodes.joined_node import AttemptLease, JoinedNode, NodeTemplates
 from pytest_agentbench.rollouts.nodes.protocol import (
     FROM_NODE,
     ROLE,
@@ -46,9 +47,6 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     Tock,
     Welcome,
 )
-from pytest_agentbench.rollouts.nodes.silence import PERIOD, Silence, silence_limit
-from pytest_agentbench.rollouts.nodes.templates import NodeTemplates
-from pytest_agentbench.rollouts.nodes.versions import join_problem
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted

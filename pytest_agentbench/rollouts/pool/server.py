@@ -23,13 +23,12 @@ from pytest_agentbench.records import Access, Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import inline_protocol as inline
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.nodes.hub import Hub
-from pytest_agentbench.rollouts.pool.addresses import Addresses, number_of
+from pytest_agentbench.rollouts.pool.addresses import Addresses, number_of, with_conversation
 from pytest_agentbench.rollouts.pool.block_switch import BlockTransition
 from pytest_agentbench.rollouts.pool.controller_link import CLOSED, ControllerLink
 from pytest_agentbench.rollouts.pool.failed_attempts import Outages, RetryPolicy
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
-from pytest_agentbench.rollouts.pool.transcripts import with_conversation
 from pytest_agentbench.rollouts.protocol import PoolConfig, PoolSettings
 from pytest_agentbench.rollouts.worker_protocol import (
     BackendReady,
