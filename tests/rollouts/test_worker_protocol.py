@@ -26,7 +26,7 @@ from pytest_agentbench.rollouts.inline_protocol import (
     TakeModelReplies,
     WrittenRecord,
 )
-from pytest_agentbench.rollouts.pool.server import FROM_TEST, TestQuestion
+from pytest_agentbench.rollouts.pool.answers_for_tests import FROM_TEST, TestQuestion
 from pytest_agentbench.rollouts.worker_protocol import (
     BackendReady,
     FoundScenario,
