@@ -1,4 +1,4 @@
-"""Finds and loads the suites that belong to the paths on the command line, and selects scenarios for --agentbench-limit."""
+"""Finds and loads the suites for the paths on the command line, and selects tests and scenarios, for -m and --agentbench-limit."""
 
 from __future__ import annotations
 
@@ -223,3 +223,10 @@ def first_scenarios(keys: Iterable[RolloutKey], ids: Mapping[str, Sequence[str]]
         for (suite, group), scenarios in selected.items()
         for scenario in sorted(scenarios, key=lambda scenario: places[suite].get(scenario, -1))[:limit]
     }
+
+
+def unknown_marks(expression: str, registered: Sequence[str]) -> list[str]:
+    """Returns the words of a -m expression that are not names of markers. `registered` has pytest's marker lines, `shop: tests of ...`."""
+    names = {"and", "or", "not", *(line.partition(":")[0].partition("(")[0].strip() for line in registered)}
+    bare = re.sub(r"\([^()]*=[^()]*\)", "", expression)  # without the markers' arguments
+    return [word for word in dict.fromkeys(re.findall(r"[^\s()]+", bare)) if word not in names]
