@@ -32,7 +32,7 @@ from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, PrepareBlock, RolloutsPlanned, RolloutTally
 from pytest_agentbench.runs.nodes import NodeCpu, NodeRecord
-from pytest_agentbench.sandbox.task_images import TaskImages
+from pytest_agentbench.sandbox.factory import TaskImages
 from pytest_agentbench.session.arm_switcher import ArmSwitcher
 from pytest_agentbench.session.nodes import SessionNodes
 from pytest_agentbench.session.recorder import RunRecorder

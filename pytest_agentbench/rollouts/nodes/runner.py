@@ -54,7 +54,7 @@ from pytest_agentbench.rollouts.pool.watchdog import Watchdog, end_leftovers, ex
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptBegun, AttemptState, LabelReleased, RolloutTally
 from pytest_agentbench.runs.journal import limit_size
 from pytest_agentbench.sandbox.containers import client, image_of
-from pytest_agentbench.sandbox.task_images import ImageBuilder
+from pytest_agentbench.sandbox.factory import ImageBuilder
 from pytest_agentbench.suites.suite import Task
 
 SAMPLE = 1.0  # seconds between two samples of the loop's lateness
