@@ -33,7 +33,7 @@ from pytest_agentbench.runs.identity import unknown_environment
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.judgement import Judge
-from pytest_agentbench.runs.nodes import NodeRecord, read_cpu, read_nodes
+from pytest_agentbench.runs.nodes import LaunchRecord, NodeRecord, read_cpu, read_launches, read_nodes
 from pytest_agentbench.runs.run_file import Environment, OutcomeCounts, redacted_record
 from pytest_agentbench.runs.sessions import append_session
 from pytest_agentbench.session.open_session import OpenSession
@@ -109,6 +109,7 @@ class SessionFindings(NamedTuple):
     journal: JournalContents
     shown: ShownRollouts
     nodes: tuple[NodeRecord, ...]  # node workers of all sessions
+    launches: tuple[LaunchRecord, ...]  # how they were started
     stopwatch: Stopwatch
     serving: ServingSummary | None  # metrics of the stack during this session
     environment: Environment
@@ -179,6 +180,7 @@ def gather(opened: OpenSession, tests: OutcomeCounts | None) -> SessionFindings:
         contents,
         shown,
         nodes,
+        losses.value("how node workers were started is left out", lambda: read_launches(opened.directory), ()),
         stopwatch,
         losses.value("the metrics of the stack are left out", look, None),
         losses.value(

@@ -114,6 +114,7 @@ def _facts(opened: OpenSession, tests: Outcomes, findings: SessionFindings, resu
         command=opened.setup.command,
         sessions=tuple(SessionShare(each.number, each.started_at, each.concurrency, rollouts=0) for each in opened.sessions),
         nodes=findings.nodes,
+        launches=findings.launches,
         repeated=recorder.journal.index.repeated + len(recorder.ran_again),
         resume=resume,
         settings=_options(opened.setup),
