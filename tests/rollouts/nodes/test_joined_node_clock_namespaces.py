@@ -13,7 +13,7 @@ import pytest
 
 from pytest_agentbench.metrics.performance import PerformanceSettings, summarize
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.rollouts.nodes.clock import NodeClock
+from pytest_agentbench.rollouts.nodes.joined_node import NodeClock
 from tests.frames import frame_of
 
 SECOND = 1_000_000_000

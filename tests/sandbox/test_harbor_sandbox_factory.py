@@ -17,7 +17,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.rollouts.compile import checked
-from pytest_agentbench.sandbox.harbor_factory import TELEMETRY, check_sandbox, compose_problem
+from pytest_agentbench.sandbox.harbor_sandbox import TELEMETRY, check_sandbox, compose_problem
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.hashes import ContentHashes
 from tests.tasks import write_task

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.sandbox.task_images import TaskImages
+from pytest_agentbench.sandbox.factory import TaskImages
 from pytest_agentbench.suites.suite import Task
 
 TASK = Task(folder="/tasks/one", digest="0" * 16, image="alpine:3.20")

@@ -18,7 +18,16 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.datasets.agent_leaderboard import load
-from pytest_agentbench.suites.datasets.hub import COLUMNS, REPOSITORY, REVISION, documents, download, entry, parquet_files, write
+from pytest_agentbench.suites.datasets.agent_leaderboard_hub import (
+    COLUMNS,
+    REPOSITORY,
+    REVISION,
+    documents,
+    download,
+    entry,
+    parquet_files,
+    write,
+)
 from tests.hub import COMMIT, Hub, hub_client
 from tests.web import serving
 
@@ -184,7 +193,7 @@ def hub() -> Iterator[Hub]:
 
 
 def _download(endpoint: str, revision: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    module = "pytest_agentbench.suites.datasets.hub"
+    module = "pytest_agentbench.suites.datasets.agent_leaderboard_hub"
     code = f"from pathlib import Path; from {module} import download; download(['banking'], {revision!r}, Path('out'))"
     return hub_client(endpoint, folder, "-c", code)
 

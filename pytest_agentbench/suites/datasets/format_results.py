@@ -1,14 +1,37 @@
-"""Checks the scenarios that a data format returns before any of them runs."""
+"""What a data format returns: scenarios, or Selection if it left out entries, or PackagedData of a package; and checks of scenarios."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.lib import codec, json_text
 from pytest_agentbench.suites.suite import Scenario, Tool
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The scenarios of a data file, and the numbers of entries that the format left out on purpose."""
+
+    scenarios: tuple[Scenario, ...]
+    left_out: Mapping[str, int]  # kind of entries, a plural noun -> number
+
+
+@dataclass(frozen=True)
+class PackagedData:
+    """The scenarios of an installed package. Its format has compared the files with a known hash, so the scenarios
+    need no further checks.
+    """
+
+    package: str
+    version: str
+    sha256: str  # hash of all files that were read, in their order
+    scenarios: tuple[Scenario, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)  # kind of entries, a plural noun -> number
+
 
 #: Fields of a scenario that are tuples -> type of their items.
 TUPLES = {"messages": dict, "tools": Tool, "expected": dict, "turns": tuple}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout
-from pytest_agentbench.rollouts.nodes.clock import DRIFT, NodeClock, placed
+from pytest_agentbench.rollouts.nodes.joined_node import DRIFT, NodeClock, placed
 from tests.record_values import INTEGERS, values_of
 
 LENGTHS = {"lag_ns", "held_ns"}

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.errors import NoScore
 from pytest_agentbench.records import SHARE, Rollout, Scale, Score
-from pytest_agentbench.session.threshold_tests import NotedThresholds, is_left_to_gate
+from pytest_agentbench.session.rollout_tests import NotedThresholds, is_left_to_gate
 
 THRESHOLDS = {"tsq": 0.5, "polite": 1.0, "tsq.mean": 0.9, "mistakes": 2.0}
 SCALES = {"tsq": SHARE, "polite": SHARE, "mistakes": Scale(better="lower", declared=True)}

@@ -7,10 +7,10 @@ import time
 from typing import cast
 
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.rollouts.nodes.breaker import Breaker
+from pytest_agentbench.rollouts.nodes.connection import Silence
 from pytest_agentbench.rollouts.nodes.joined_node import JoinedNode
+from pytest_agentbench.rollouts.nodes.node_choice import Breaker
 from pytest_agentbench.rollouts.nodes.protocol import Join
-from pytest_agentbench.rollouts.nodes.silence import Silence
 
 OK, FAILED = Rollout("s", "a", "v", 1, "ok"), Rollout("s", "a", "v", 1, "infra_error", "dead")
 

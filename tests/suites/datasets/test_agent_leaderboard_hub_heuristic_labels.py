@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.suites.datasets.heuristic_labels import expected_calls
+from pytest_agentbench.suites.datasets.agent_leaderboard_hub import expected_calls
 
 
 def _tool(title: str, description: str | None, **properties: Json) -> Json:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
+from pytest_agentbench.rollouts.nodes.connection import join_problem, versions
 from pytest_agentbench.rollouts.nodes.protocol import Join
-from pytest_agentbench.rollouts.nodes.versions import join_problem, versions
 
 PACKAGE, PYTHON = versions()
 JOIN = Join("n", "i", 1, 4, 2, 0, PACKAGE, PYTHON)

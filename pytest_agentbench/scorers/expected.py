@@ -1,16 +1,29 @@
-"""Shared code of the scorers of tool calls: normalises names, matches expected with actual calls, and computes F1."""
+"""What a scenario expects, and how far it was met: expected answers, and matches of expected with actual calls. Shared code of scorers."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_agentbench.records import Json, Rollout, Score, ToolCall
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario, Tool
+
+
+def expected_answers(scenario: Scenario, answer: Any, key: str) -> list[Any]:
+    """Returns the right answers: `answer`, an option of the scorer, or the value of `key` in the scenario's metadata. A list has several.
+
+    Raises LookupError if there are none, so that the rollout gets no score instead of 0.
+    """
+    expected = scenario.metadata.get(key) if answer is None else answer
+    answers = expected if isinstance(expected, list) else [expected]
+    if not answers or any(each is None for each in answers):
+        option = "or set the scorer's option, `answer` of exact and numeric or `pattern` of regex"
+        raise LookupError(f"scenario {scenario.id} has no expected answer; add {key!r} to its metadata, {option}")
+    return answers
 
 
 def normalised(name: str) -> str:

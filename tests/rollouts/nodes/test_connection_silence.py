@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_agentbench.rollouts.nodes import silence
-from pytest_agentbench.rollouts.nodes.silence import SILENCE, VARIABLE, Silence, silence_limit
+from pytest_agentbench.rollouts.nodes import connection
+from pytest_agentbench.rollouts.nodes.connection import SILENCE, VARIABLE, Silence, silence_limit
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(silence, "time", clock)
+    monkeypatch.setattr(connection, "time", clock)
     return clock
 
 
