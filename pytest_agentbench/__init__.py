@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.backends.telemetry.samples import Sources, Target, read_samples
     from pytest_agentbench.errors import AgentError, BackendError, InfraError, LimitReached, ToolError
     from pytest_agentbench.exports import Source
+    from pytest_agentbench.launchers.launcher import Launcher, LaunchState, WorkerTerms
     from pytest_agentbench.llm.client import LLM
     from pytest_agentbench.llm.judge import Form, ask
     from pytest_agentbench.metrics import timings
@@ -45,6 +46,8 @@ __all__ = [
     "Form",
     "InfraError",
     "LLMCall",
+    "LaunchState",
+    "Launcher",
     "Level",
     "LimitReached",
     "Measure",
@@ -68,6 +71,7 @@ __all__ = [
     "ToolCall",
     "ToolError",
     "Toolbox",
+    "WorkerTerms",
     "ask",
     "load",
     "load_peer",
@@ -95,6 +99,8 @@ _MODULES = {
     "Form": "llm.judge",
     "InfraError": "errors",
     "LLMCall": "records",
+    "LaunchState": "launchers.launcher",
+    "Launcher": "launchers.launcher",
     "Level": "reports.document",
     "LimitReached": "errors",
     "Measure": "reports.document",
@@ -118,6 +124,7 @@ _MODULES = {
     "ToolCall": "records",
     "ToolError": "errors",
     "Toolbox": "tools.toolbox",
+    "WorkerTerms": "launchers.launcher",
     "ask": "llm.judge",
     "load": "tables",
     "load_peer": "metrics.other_tools",
