@@ -137,7 +137,6 @@ class Driver:
         except BaseException as error:  # Ray also raises SystemExit.
             self._fail(f"cannot be used: {_one_line(error)}")
         late.cancel()
-        self._tell(id=f"Ray job {ray.get_runtime_context().get_job_id()}", waiting=self._starting)
 
     def _fail(self, reason: str) -> None:
         self._write(StartFailed(f"{self._plan.cluster} {reason}"))
@@ -159,6 +158,8 @@ class Driver:
         """Starts actors and follows them, until this process is ended."""
         import ray
 
+        missing = self._start_actors()
+        self._tell(id=f"Ray job {ray.get_runtime_context().get_job_id()}", waiting=missing or self._starting)
         while True:
             missing = self._start_actors()
             done, _ = ray.wait([*self._calls], num_returns=1, timeout=PAUSE) if self._calls else ([], time.sleep(PAUSE))
@@ -183,7 +184,7 @@ class Driver:
         plan = self._plan
         nodes = [node for node in ray.nodes() if node["Alive"]]
         able = [node for node in nodes if all(node["Resources"].get(name, 0) >= amount for name, amount in plan.reserved.items())]
-        if not able and plan.nodes is None:
+        if not able and not self._actors and plan.nodes is None:
             self._fail(f"has no node with {self._resources('{}')}; its nodes have " + "; ".join(map(_resources_of, nodes)))
         self._slots = self._slots or plan.terms.slots(len(able))
         room = (plan.nodes or len(able) + len(self._actors)) - len(self._actors.keys() - self._lost)
