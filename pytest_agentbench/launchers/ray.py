@@ -82,7 +82,7 @@ class Ray(Launcher):
             timeout=settings.timeout,
             terms=terms,
             nodes=settings.nodes,
-            slots=settings.slots,
+            slots=self._slots(terms),
             reserved=settings.reserved,
             runtime_env=settings.runtime_env,
             logs=settings.logs,
@@ -91,23 +91,27 @@ class Ray(Launcher):
     def text(self, terms: WorkerTerms) -> str:
         settings = self._settings
         reserved = ", ".join(f"{name} {amount:g}" for name, amount in settings.reserved.items()) or "nothing"
-        slots = settings.slots or (settings.nodes and terms.slots(settings.nodes))
-        options = " ".join(terms.options(slots or 1)) if slots else " ".join(terms.options(1))[: -len("1")] + "CONCURRENCY/NODES"
+        options = [*terms.options(self._slots(terms) or 1)]
+        options[-1] = str(self._slots(terms) or "CONCURRENCY/NODES")
         return (
-            f"# an actor on {self._places} of {self._cluster}, which reserves {reserved} and starts\n"
-            f"agentbench worker {options} --with-stdin --node NODE --logs {settings.logs or 'FOLDER'}"
+            f"# an actor on {self._places} of {self._cluster}; it reserves {reserved} and starts\n"
+            f"agentbench worker {' '.join(options)} --with-stdin --node HOST --logs {settings.logs or 'TEMPORARY-FOLDER'}"
         )
+
+    def sentence(self, terms: WorkerTerms) -> str:
+        slots = self._slots(terms)
+        each = f"each with {slots} slot{'s' * (slots > 1)}" if slots else f"together with {terms.concurrency} slots or more"
+        return f"one on {self._places} of {self._cluster}, {each}"
 
     @property
     def _places(self) -> str:
         count = self._settings.nodes
         return "each node" if count is None else f"{count} node{'s' * (count > 1)}"
 
-    def sentence(self, terms: WorkerTerms) -> str:
+    def _slots(self, terms: WorkerTerms) -> int | None:
+        """Returns the slots of each node worker, or None if they depend on the number of nodes."""
         settings = self._settings
-        slots = settings.slots or (settings.nodes and terms.slots(settings.nodes))
-        each = f", each with {slots} slot{'s' * (slots > 1)}" if slots else f", with {terms.concurrency} slots together"
-        return f"one on {self._places} of {self._cluster}{each}"
+        return settings.slots or (settings.nodes and terms.slots(settings.nodes))
 
     def check(self) -> None:
         if find_spec("ray") is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,15 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.launchers.launcher import LaunchState, WorkerTerms
-from pytest_agentbench.lib.messages import Messages, header, read_config
-from pytest_agentbench.lib.redact import indented
+from pytest_agentbench.lib.messages import LOG, Messages, header, read_config
+from pytest_agentbench.lib.redact import indented, tail
 from pytest_agentbench.lib.threads import daemon
 
 PAUSE = 2.0  # seconds between two looks at the nodes of the cluster
 GRACE = 10.0  # seconds that node workers get to end
 NICENESS = "RAY_worker_niceness"  # variable with the nice value of Ray's workers, 15 by default
 ONCE = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2}  # options of actors: Ray repeats nothing
-HINT = "; Ray replaces a loopback address by another one of this machine, so give the address that `ray start` has printed"
+ADDRESS = "Ray replaces a loopback address by another one of this machine, so give the address that `ray start` has printed"
+VERSIONS = "start pytest with the versions of the cluster"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class RayPlan:
     timeout: float  # seconds in which the cluster has to answer
     terms: WorkerTerms
     nodes: int | None  # number of node workers; None: one for each node that has the resources
-    slots: int | None  # slots of each node worker; None: the concurrency is divided among them
+    slots: int | None  # slots of each node worker; None: the concurrency is divided among the nodes of the cluster
     reserved: dict[str, float]  # resource of Ray -> amount for each node worker
     runtime_env: dict[str, Any]
     logs: str  # folder on each node for logs; empty: a temporary one
@@ -112,7 +114,7 @@ class Driver:
         """`out` is the descriptor for messages to the launcher."""
         self._plan, self._out = plan, out
         self._state = LaunchState()  # its id is empty until this process is connected
-        self._slots = plan.slots or (plan.nodes and plan.terms.slots(plan.nodes))
+        self._slots = plan.slots
         self._actors: dict[str, Any] = {}  # id of a node -> its actor
         self._names: dict[str, str] = {}  # id of a node -> name of its node worker
         self._lost: set[str] = set()  # ids of nodes whose actors were lost
@@ -124,8 +126,7 @@ class Driver:
         import ray
 
         plan = self._plan
-        hint = HINT if plan.address.startswith(("127.", "localhost:")) else ""
-        late = threading.Timer(plan.timeout, self._fail, (f"did not answer within {plan.timeout:g} s{hint}",))
+        late = threading.Timer(plan.timeout, self._fail, (f"did not answer within {plan.timeout:g} s",))
         late.daemon = True
         late.start()
         try:
@@ -139,7 +140,10 @@ class Driver:
         late.cancel()
 
     def _fail(self, reason: str) -> None:
-        self._write(StartFailed(f"{self._plan.cluster} {reason}"))
+        """Tells the launcher that no node worker can be started, with what Ray has logged and what may help, and ends this process."""
+        loopback = self._plan.address.startswith(("127.", "localhost:")) and "did not answer" in reason
+        hints = (_last_warning(), ADDRESS if loopback else "", VERSIONS if "Version mismatch" in reason else "")
+        self._write(StartFailed("; ".join((f"{self._plan.cluster} {reason}", *filter(None, hints)))))
         os._exit(1)
 
     def _write(self, message: FromDriver) -> None:
@@ -255,6 +259,13 @@ class Driver:
 def _one_line(error: BaseException) -> str:
     """Returns the first lines of an exception's text, up to an empty one, in one line."""
     return " ".join(str(error).strip().partition("\n\n")[0].split()) or type(error).__name__
+
+
+def _last_warning() -> str:
+    """Returns the last warning that Ray has logged in this process. Its exceptions do not mention a wrong token, for example."""
+    lines = tail(Path(os.environ[LOG]))
+    found = (re.match(rf"\[.* W {os.getpid()} \d+\] \S+ (.*)", line) for line in reversed(lines))
+    return next((each[1].strip() for each in found if each), "")
 
 
 def _resources_of(node: Mapping[str, Any]) -> str:
