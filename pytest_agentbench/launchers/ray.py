@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from contextlib import suppress
 from importlib.util import find_spec
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -20,6 +22,8 @@ from pytest_agentbench.lib.threads import daemon
 DRIVER = "pytest_agentbench.launchers.ray_driver"
 GRACE = 15.0  # seconds that the driver gets to end all node workers
 ANY = "auto"  # Ray's word for the cluster of this machine
+
+_ADDRESS = re.compile(r"[^/]+:\d{1,5}")
 
 
 class RayNodes(Spec):
@@ -60,10 +64,11 @@ class Ray(Launcher):
     def __init__(self, argument: str, settings: RayNodes) -> None:
         """Takes the address of the cluster. Without it, it is that of RAY_ADDRESS or of the cluster that runs on this machine."""
         self._address = argument or os.environ.get("RAY_ADDRESS") or ANY
-        if "://" in self._address:
+        if self._address != ANY and not _ADDRESS.fullmatch(self._address):
+            kind = ", which belongs to Ray Client or Ray Jobs; node workers are started without them" if "://" in self._address else ""
             raise ConfigError(
-                f"--agentbench-nodes=ray: the address {self._address} is for Ray Client, which ends with its connection; start pytest on a "
-                "node of the Ray cluster, and give the address that `ray start` has printed, such as 10.0.0.5:6379"
+                f"--agentbench-nodes=ray: the address of the cluster is {self._address}{kind}; start pytest on a node of the Ray cluster, "
+                "and give the address that `ray start` has printed, such as 10.0.0.5:6379"
             )
         self._settings = settings
         self._child: Child | None = None
@@ -124,8 +129,9 @@ class Ray(Launcher):
     def _read(self, child: Child) -> None:
         """Reads the driver's messages until it ends."""
         assert child.process.stdout is not None
-        for line in child.process.stdout:
-            self._messages.put(FROM_DRIVER.read(json_text.loads(line)))
+        with suppress(ValueError):  # `stop` has closed the pipe.
+            for line in child.process.stdout:
+                self._messages.put(FROM_DRIVER.read(json_text.loads(line)))
         self._messages.put(StartFailed(child.exit_message("ended, and with it its actors and their node workers")))
 
     def state(self) -> LaunchState:

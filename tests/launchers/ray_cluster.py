@@ -1,4 +1,4 @@
-"""A Ray cluster of three nodes on this machine, all on 127.0.0.1. Run as a program, it starts the cluster, which ends when its stdin closes.
+"""A Ray cluster of three nodes on 127.0.0.1. Run as a program, it starts the cluster, which ends when its stdin closes.
 
 The program reads commands from stdin: `add` starts a further node, and `versions X` makes the cluster say that it runs Ray X.
 """

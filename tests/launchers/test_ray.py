@@ -295,12 +295,16 @@ def test_an_address_without_a_cluster(launch: Launch, monkeypatch: pytest.Monkey
         until(launch(address), lambda state: state.id)
 
 
-@pytest.mark.parametrize("way", ["argument", "variable"])
-def test_ray_client_is_refused(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("address", ["ray://head:10001", "http://head:8265", "head"])
+def test_other_addresses_are_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An address of Ray Client is refused, also in RAY_ADDRESS, and the sentence says where pytest has to run."""
-    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    with pytest.raises(ConfigError, match=r"the address ray://head:10001 is for Ray Client, .*start pytest on a node of the Ray cluster"):
-        made("ray://head:10001" if way == "argument" else "")
+    with pytest.raises(ConfigError, match=f"the address of the cluster is {address}.*; start pytest on a node of the Ray cluster"):
+        made(address)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ConfigError, match=f"the address of the cluster is {address}"):
+        made("")
+    monkeypatch.delenv("RAY_ADDRESS")
+    assert "one on each node of the Ray cluster of this machine, together with 10 slots or more" == made("").sentence(TERMS)
 
 
 def test_the_text_of_a_launch() -> None:
