@@ -132,7 +132,9 @@ class Ray(Launcher):
         with suppress(ValueError):  # `stop` has closed the pipe.
             for line in child.process.stdout:
                 self._messages.put(FROM_DRIVER.read(json_text.loads(line)))
-        self._messages.put(StartFailed(child.exit_message("ended, and with it its actors and their node workers")))
+        self._messages.put(
+            StartFailed(child.exit_message("ended; Ray then ends its actors and their node workers, if the head of the cluster answers"))
+        )
 
     def state(self) -> LaunchState:
         try:

@@ -166,7 +166,11 @@ class Driver:
         self._tell(id=f"Ray job {ray.get_runtime_context().get_job_id()}", waiting=missing or self._starting)
         while True:
             missing = self._start_actors()
-            done, _ = ray.wait([*self._calls], num_returns=1, timeout=PAUSE) if self._calls else ([], time.sleep(PAUSE))
+            done = []
+            if self._calls:
+                done, _ = ray.wait([*self._calls], num_returns=1, timeout=PAUSE)
+            else:
+                time.sleep(PAUSE)
             for call in done:
                 self._take(call)
             starting = self._actors.keys() - self._started - self._lost
@@ -225,7 +229,7 @@ class Driver:
             result = ray.get(call)
         except Exception as error:  # Ray raises errors of the actor, and its own.
             self._lost.add(id)
-            self._tell(f"the actor of node worker {name} is lost: {_one_line(error)}")
+            self._tell(f"the actor of node worker {name} is lost: {_first_line(error)}")
             return
         if id not in self._started:
             self._started.add(id)
@@ -259,6 +263,10 @@ class Driver:
 def _one_line(error: BaseException) -> str:
     """Returns the first lines of an exception's text, up to an empty one, in one line."""
     return " ".join(str(error).strip().partition("\n\n")[0].split()) or type(error).__name__
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _last_warning() -> str:

@@ -35,7 +35,7 @@ class RayCluster:
     def __init__(self, folder: Path) -> None:
         self.token, self.mark = secrets.token_hex(32), secrets.token_hex(8)
         self.variables = {**VARIABLES, "RAY_AUTH_TOKEN": self.token}
-        environment = {**os.environ, **self.variables, MARK: self.mark}
+        environment = {**os.environ, **self.variables, MARK: self.mark, "TMPDIR": str(folder)}
         with (folder / "cluster.txt").open("w") as log:
             self.program = subprocess.Popen(
                 [sys.executable, "-m", "tests.launchers.ray_cluster"],
@@ -101,7 +101,7 @@ def _command(pid: int) -> str:
 
 
 def main() -> None:
-    from ray._raylet import GcsClient
+    import ray
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
@@ -115,7 +115,7 @@ def main() -> None:
             case ["add"]:
                 result = cluster.add_node(**NODE).all_processes["raylet"][0].process.pid
             case ["versions", version]:
-                client = GcsClient(address=cluster.address)
+                client = ray._raylet.GcsClient(address=cluster.address)
                 key = (b"CLUSTER_METADATA", b"cluster")
                 metadata = json.loads(client.internal_kv_get(key[0], key[1]))
                 result, metadata["ray_version"] = metadata["ray_version"], version

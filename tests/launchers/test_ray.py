@@ -137,7 +137,7 @@ def test_the_driver_dies(session: Callable[..., Background], cluster: RayCluster
 
     cluster.has_no_actors()
     assert 6 == background.ended(60), background.output
-    assert "ray_driver` ended, and with it its actors and their node workers" in background.output
+    assert "ray_driver` ended; Ray then ends its actors and their node workers" in background.output
     assert "no node worker has been there for 3 s" in background.output
     assert not [pid for pid in background.seen if lives(pid)]
 
