@@ -137,17 +137,20 @@ class Ray(Launcher):
         )
 
     def state(self) -> LaunchState:
-        try:
-            message = self._messages.get_nowait()
-        except Empty:
-            return self._state
-        if isinstance(message, LaunchState):
-            self._state = message
-        elif self._state.id:  # Other node workers may have joined, so the session decides how it goes on.
-            self._state = LaunchState(self._state.id, problem=message.reason)
-        else:
-            raise BackendError(message.reason)
+        with suppress(Empty):
+            while not (state := self._next_state()).problem:
+                self._state = state
+            self._state = state
         return self._state
+
+    def _next_state(self) -> LaunchState:
+        """Returns the state in the driver's next message. Raises Empty if there is none, and BackendError if the start failed."""
+        message = self._messages.get_nowait()
+        if isinstance(message, LaunchState):
+            return message
+        if not self._state.id:
+            raise BackendError(message.reason)
+        return LaunchState(self._state.id, problem=message.reason)  # Other node workers may have joined, so the session decides.
 
     def stop(self) -> None:
         if self._child is not None:

@@ -274,10 +274,10 @@ def test_parts_of_the_cluster_die(session: Callable[..., Background], known: dic
 
     has_the_same_records(background, known)
     assert any(each.earlier_attempts for each in background.rollouts)
-    (launch,) = read_launches(background.directory)
-    assert any(each.startswith("the actor of node worker ") for each in launch.problems), launch
     cluster.has_no_actors()
     assert not [pid for pid in background.seen if lives(pid)]
+    (launch,) = read_launches(background.directory)
+    assert any(each.startswith("the actor of node worker ") for each in launch.problems), launch
 
 
 @pytest.mark.slow
