@@ -266,9 +266,10 @@ def test_parts_of_the_cluster_die(session: Callable[..., Background], known: dic
     background = session()
     background.in_the_middle(3)
 
-    os.kill(cluster.actors[0], signal.SIGKILL)
+    raylet = cluster.raylets[-1]
+    os.kill(next(pid for pid in cluster.actors if variable_of(pid, "RAY_RAYLET_PID") != str(raylet)), signal.SIGKILL)
     background.has_recorded(10)
-    os.kill(cluster.raylets[-1], signal.SIGKILL)
+    os.kill(raylet, signal.SIGKILL)
     background.has_recorded(20)
     os.kill(cluster.head, signal.SIGKILL)
 
