@@ -261,8 +261,8 @@ def test_runtime_env(launch: Launch, cluster: RayCluster, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_parts_of_the_cluster_die(session: Callable[..., Background], known: dict[str, Any], cluster: RayCluster) -> None:
-    """If an actor is killed, its rollouts run elsewhere. If a raylet and the head are killed, all rollouts go on. No process is left."""
+def test_an_actor_and_a_raylet_die(session: Callable[..., Background], known: dict[str, Any], cluster: RayCluster) -> None:
+    """If an actor is killed, its rollouts run elsewhere. If a raylet is killed, they go on, and its actor ends with the session."""
     background = session()
     background.in_the_middle(3)
 
@@ -270,8 +270,6 @@ def test_parts_of_the_cluster_die(session: Callable[..., Background], known: dic
     os.kill(next(pid for pid in cluster.actors if variable_of(pid, "RAY_RAYLET_PID") != str(raylet)), signal.SIGKILL)
     background.has_recorded(10)
     os.kill(raylet, signal.SIGKILL)
-    background.has_recorded(20)
-    os.kill(cluster.head, signal.SIGKILL)
 
     has_the_same_records(background, known)
     assert any(each.earlier_attempts for each in background.rollouts)
@@ -279,6 +277,22 @@ def test_parts_of_the_cluster_die(session: Callable[..., Background], known: dic
     assert not [pid for pid in background.seen if lives(pid)]
     (launch,) = read_launches(background.directory)
     assert any(each.startswith("the actor of node worker ") for each in launch.problems), launch
+    cluster.raylets[-1] = cluster.command("add")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_head_dies(session: Callable[..., Background], known: dict[str, Any], cluster: RayCluster) -> None:
+    """If the head of the cluster is killed, all rollouts go on, and no process of the session is left at its end."""
+    background = session()
+    background.in_the_middle(3)
+
+    os.kill(cluster.head, signal.SIGKILL)
+
+    has_the_same_records(background, known)
+    assert {1} == {each.attempt for each in background.rollouts}
+    cluster.has_no_actors()
+    assert not [pid for pid in background.seen if lives(pid)]
 
 
 @pytest.mark.slow
