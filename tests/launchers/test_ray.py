@@ -123,7 +123,7 @@ def test_the_same_records(session: Callable[..., Background], known: dict[str, A
     assert {"w1": os.nice(0), "w2": os.nice(0), "w3": os.nice(0)} == {each.name: each.niceness for each in nodes}
     assert {"w1", "w2", "w3"} == {each.node for each in background.rollouts}
     cluster.has_no_actors()
-    assert not [pid for pid in background.seen if lives(pid)]
+    wait_for(lambda: not [pid for pid in background.seen if lives(pid)], "the end of all processes of the session")
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def test_the_driver_dies(session: Callable[..., Background], cluster: RayCluster
     assert 6 == background.ended(60), background.output
     assert "ray_driver` ended; Ray then ends its actors and their node workers" in background.output
     assert "no node worker has been there for 3 s" in background.output
-    assert not [pid for pid in background.seen if lives(pid)]
+    wait_for(lambda: not [pid for pid in background.seen if lives(pid)], "the end of all processes of the session")
 
 
 @pytest.mark.slow
@@ -274,7 +274,7 @@ def test_an_actor_and_a_raylet_die(session: Callable[..., Background], known: di
     has_the_same_records(background, known)
     assert any(each.earlier_attempts for each in background.rollouts)
     cluster.has_no_actors()
-    assert not [pid for pid in background.seen if lives(pid)]
+    wait_for(lambda: not [pid for pid in background.seen if lives(pid)], "the end of all processes of the session")
     (launch,) = read_launches(background.directory)
     assert any(each.startswith("the actor of node worker ") for each in launch.problems), launch
     cluster.raylets[-1] = cluster.command("add")
@@ -292,7 +292,7 @@ def test_the_head_dies(session: Callable[..., Background], known: dict[str, Any]
     has_the_same_records(background, known)
     assert {1} == {each.attempt for each in background.rollouts}
     cluster.has_no_actors()
-    assert not [pid for pid in background.seen if lives(pid)]
+    wait_for(lambda: not [pid for pid in background.seen if lives(pid)], "the end of all processes of the session")
 
 
 @pytest.mark.slow
