@@ -23,6 +23,7 @@ ENTRY_POINTS = "pytest_agentbench.launchers"
 #: Name of a built-in launcher -> its class
 LAUNCHERS: Mapping[str, str] = {
     LOCAL: "pytest_agentbench.launchers.local:Local",
+    "kubernetes": "pytest_agentbench.launchers.kubernetes:Kubernetes",
 }
 
 
