@@ -70,9 +70,9 @@ class KubernetesServer:
         """Starts both, and waits until the API server is ready. Skips the test if a program is not there."""
         program = cache_folder() / PROGRAM
         if not program.exists():
-            pytest.skip(f"no {PROGRAM} in the cache of this machine: .ci/kube-apiserver builds it in a few minutes, on Debian 12")
+            pytest.skip(f"NOT TESTED: Kubernetes; no {PROGRAM} in the user's cache; .ci/kube-apiserver builds it in minutes")
         if shutil.which("etcd") is None:
-            pytest.skip("etcd is not installed (Debian: etcd-server)")
+            pytest.skip("NOT TESTED: Kubernetes; etcd is not installed (Debian: etcd-server)")
         etcd, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         files = {
             "tokens.csv": f"{TOKEN},admin,1\n{WEAK_TOKEN},weak,2\n",
