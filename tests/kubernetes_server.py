@@ -131,10 +131,10 @@ class KubernetesServer:
         kind = {"content_type": "application/merge-patch+json"} if method == "PATCH" else {}
         return json.loads(self._client.request(method, path, body=body, serialize=False, _request_timeout=30, **kind).data)
 
-    def event(self, pod: str, reason: str, message: str) -> None:
-        """Creates an event of a pod."""
-        involved = {"apiVersion": "v1", "kind": "Pod", "name": pod, "namespace": "default"}
-        body = {"metadata": {"name": f"{pod}.{time.monotonic_ns():x}"}, "involvedObject": involved, "reason": reason, "message": message}
+    def event(self, kind: str, name: str, reason: str, message: str) -> None:
+        """Creates an event of an object."""
+        involved = {"kind": kind, "name": name, "namespace": "default"}
+        body = {"metadata": {"name": f"{name}.{time.monotonic_ns():x}"}, "involvedObject": involved, "reason": reason, "message": message}
         self.request("POST", "/api/v1/namespaces/default/events", body)
 
     @staticmethod

@@ -126,7 +126,7 @@ def test_why_pods_wait(cluster: Cluster, api_server: KubernetesServer) -> None:
         "p-schedule": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]},
     }.items():
         api_server.request("PATCH", f"{PODS}/{name}/status", {"status": status})
-    api_server.event("p-event", "FailedMount", 'secret "x" not found')
+    api_server.event("Pod", "p-event", "FailedMount", 'secret "x" not found')
 
     found = {pod.name: pod for pod in cluster.pods(f"{RUN}=pods")}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ import pytest
 import yaml
 
 from pytest_agentbench.clusters.manifests import CONTROLLER, OWNER, RUN
-from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.launchers import make_launcher
-from pytest_agentbench.launchers.launcher import WorkerTerms
+from pytest_agentbench.launchers.launcher import LaunchState, WorkerTerms
 from pytest_agentbench.runs.journal import read_journal
 from tests.kubernetes_nodes import KubernetesNodes, kubernetes_nodes
-from tests.kubernetes_server import JOBS, PODS, SECRETS, KubernetesServer
-from tests.node_workers import free_port, lasting
+from tests.kubernetes_server import JOBS, PODS, SECRETS, SERVICES, KubernetesServer
+from tests.node_workers import Relay, free_port, lasting
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.robustness.conftest import start
 from tests.robustness.processes import Background
@@ -142,6 +143,73 @@ def nodes(api_server: KubernetesServer, tmp_path: Path, monkeypatch: pytest.Monk
         yield nodes
 
 
+@pytest.fixture
+def relay(api_server: KubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
+    """A relay to the API server, to which KUBECONFIG leads. When it is closed, the API server does not answer."""
+    relay = Relay(api_server.port)
+    text = api_server.kubeconfig.read_text().replace(str(api_server.port), str(relay.port))
+    (tmp_path / "kubeconfig").write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    yield relay
+    relay.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_what_the_user_is_told(api_server: KubernetesServer, relay: Relay, tmp_path: Path) -> None:
+    """Events of the Job, pods that wait and pods that failed are sentences, each failure once. A server that is away decides nothing."""
+    launcher = make_launcher("kubernetes", {"kubernetes": {"image": "x", "nodes": 2}}, "backend 'vllm'")
+    assert LaunchState() == launcher.state()
+    launcher.start(replace(TERMS, logs=tmp_path / "logs"))
+    (job,) = api_server.request("GET", JOBS)["items"]
+    name = job["metadata"]["name"]
+
+    assert LaunchState(f"job {name}", "2 of 2 pods: no pod yet") == launcher.state()
+    api_server.event("Job", name, "FailedCreate", "exceeded quota: small")
+    assert "2 of 2 pods: FailedCreate: exceeded quota: small" == launcher.state().waiting
+
+    template = job["spec"]["template"]
+    for pod in ("p-0", "p-1"):
+        api_server.request("POST", PODS, {"metadata": {"name": pod, "labels": template["metadata"]["labels"]}, "spec": template["spec"]})
+    failed = api_server.container_status("worker", terminated={"exitCode": 4})
+    api_server.request("PATCH", f"{PODS}/p-1/status", {"status": {"phase": "Failed", "containerStatuses": [failed]}})
+    problem = "pod p-1 failed: container worker ended with exit status 4 (no reason)"
+    expected = LaunchState(f"job {name}", "1 of 2 pods: Pending", problem)
+    assert [expected, replace(expected, problem="")] == [launcher.state(), launcher.state()]
+
+    relay.close()
+    away = launcher.state()
+    assert "1 of 2 pods: Pending" == away.waiting
+    assert f"https://127.0.0.1:{relay.port} cannot be asked to " in away.problem
+    with pytest.raises(BackendError, match="cannot be asked to"):
+        launcher.stop()
+    api_server.cluster().delete(f"{RUN}={TERMS.session}")
+    assert [] == left(api_server)
+
+
+@pytest.mark.slow
+def test_a_session_in_a_pod(api_server: KubernetesServer, relay: Relay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `controller: service`, a Service leads to the session's own pod, and its name is the address that node workers get."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("POD_NAME", "controller")
+    session = {"metadata": {"name": "controller"}, "spec": {"containers": [{"name": "pytest", "image": "x"}]}}
+    api_server.request("POST", PODS, session)
+    launcher = make_launcher("kubernetes", {"kubernetes": {"image": "x", "controller": "service"}}, "backend 'vllm'")
+
+    launcher.check()
+    launcher.start(replace(TERMS, logs=tmp_path / "logs"))
+
+    (job,) = api_server.request("GET", JOBS)["items"]
+    service = api_server.request("GET", f"{SERVICES}/{job['metadata']['name']}")
+    labels = api_server.request("GET", f"{PODS}/controller")["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert 7100 == service["spec"]["ports"][0]["port"]
+    assert job["metadata"]["uid"] == service["metadata"]["ownerReferences"][0]["uid"]
+    launcher.stop()
+    assert ["controller"] == left(api_server)
+    api_server.request("DELETE", f"{PODS}/controller", {"gracePeriodSeconds": 0})
+
+
 def shop(project: Project, ttft_ms: float = 50) -> None:
     """Creates a suite, and a backend whose node workers are two pods."""
     project.suite(scenarios=8)
@@ -177,7 +245,7 @@ def test_a_session(project: Project, api_server: KubernetesServer, nodes: Kubern
 
     assert 0 == session.ended(120), session.output
     assert before == lasting(session.rollouts)
-    assert {"node-0", "node-1"} == {each["node"] for each in project.run_json["nodes"]["workers"]}
+    assert {"node-0", "node-1"} == {each["node"] for each in project.run_json["nodes"]}
     assert "have their machines after" in session.output
     assert [] == left(api_server)
     logs = sorted((project.directory / "nodes").glob("agentbench-*.log"))
