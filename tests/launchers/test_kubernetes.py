@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,7 +22,7 @@ from pytest_agentbench.runs.journal import read_journal
 from tests.kubernetes_nodes import KubernetesNodes, kubernetes_nodes
 from tests.kubernetes_server import JOBS, PODS, SECRETS, SERVICES, KubernetesServer
 from tests.node_workers import Relay, free_port, lasting
-from tests.project import FIND_THEN_ANSWER, Project
+from tests.project import FIND_THEN_ANSWER, ROOT, Project
 from tests.robustness.conftest import start
 from tests.robustness.processes import Background
 from tests.waits import wait_for
@@ -188,13 +189,19 @@ def test_what_the_user_is_told(api_server: KubernetesServer, relay: Relay, tmp_p
 
 
 @pytest.mark.slow
-def test_a_session_in_a_pod(api_server: KubernetesServer, relay: Relay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `controller: service`, a Service leads to the session's own pod, and its name is the address that node workers get."""
+@pytest.mark.usefixtures("relay")
+def test_a_session_in_a_pod(api_server: KubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `controller: service`, a Service leads to the session's own pod, and its name is the address that node workers get.
+
+    The rights in docs/scale.md are enough for all of it.
+    """
+    (role,) = re.findall(r"# role\.yaml\n(.*?)```", (ROOT / "docs" / "scale.md").read_text(), re.DOTALL)
+    api_server.permit("session", yaml.safe_load(role)["rules"])
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("POD_NAME", "controller")
     session = {"metadata": {"name": "controller"}, "spec": {"containers": [{"name": "pytest", "image": "x"}]}}
     api_server.request("POST", PODS, session)
-    launcher = make_launcher("kubernetes", {"kubernetes": {"image": "x", "controller": "service"}}, "backend 'vllm'")
+    launcher = make_launcher("kubernetes", {"kubernetes": {"image": "x", "controller": "service", "context": "session"}}, "backend 'vllm'")
 
     launcher.check()
     launcher.start(replace(TERMS, logs=tmp_path / "logs"))
@@ -205,6 +212,8 @@ def test_a_session_in_a_pod(api_server: KubernetesServer, relay: Relay, tmp_path
     assert service["spec"]["selector"].items() <= labels.items()
     assert 7100 == service["spec"]["ports"][0]["port"]
     assert job["metadata"]["uid"] == service["metadata"]["ownerReferences"][0]["uid"]
+    assert "1 of 1 pods: no pod yet" == launcher.state().waiting
+    assert "" == launcher.state().problem
     launcher.stop()
     assert ["controller"] == left(api_server)
     api_server.request("DELETE", f"{PODS}/controller", {"gracePeriodSeconds": 0})
