@@ -29,7 +29,8 @@ PLACEHOLDER = "(the session's token)"
 GRACE = 20  # seconds from SIGTERM to SIGKILL in which a node worker gives its rollouts back
 RETRIES = 3  # times that a node worker whose pod was lost is started again
 FINISHING = 10.0  # seconds that the pods get to end by themselves when the session is over
-PAUSE = 0.5
+PAUSE = 0.5  # seconds between two looks at the pods at the end
+MOST_REASONS = 3  # different reasons for which pods wait, in one sentence
 FS_GROUP = 1000  # group that may read the token, because the user of the image is not known
 
 #: What the session creates: apiVersion, kind.
@@ -147,13 +148,12 @@ class Kubernetes(Launcher):
         return self._connected
 
     def _waiting(self, pods: Sequence[Pod]) -> str:
-        """Returns why not all node workers have a machine, the most frequent reason first."""
-        reasons = [pod.waiting for pod in pods if pod.waiting]
-        if (missing := self._settings.nodes - len(pods)) > 0:
+        """Returns why not all node workers have a machine. The text changes only when the reasons do, because each change is shown."""
+        reasons = {pod.waiting for pod in pods if pod.waiting}
+        if len(pods) < self._settings.nodes:
             events = self._cluster().events("Job", self._name)
-            reasons += [events[0] if events else "no pod yet"] * missing
-        counts = {reason: reasons.count(reason) for reason in sorted(reasons, key=reasons.count, reverse=True)}
-        return "; ".join(f"{count} of {self._settings.nodes} pods: {reason}" for reason, count in counts.items())
+            reasons.add(events[0] if events else "not created yet")
+        return f"not all of {self._settings.nodes} pods run: {'; '.join(sorted(reasons)[:MOST_REASONS])}" if reasons else ""
 
     def _slots(self, terms: WorkerTerms) -> int:
         return self._settings.slots or terms.slots(self._settings.nodes)

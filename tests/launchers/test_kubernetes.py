@@ -165,9 +165,9 @@ def test_what_the_user_is_told(api_server: KubernetesServer, relay: Relay, tmp_p
     (job,) = api_server.request("GET", JOBS)["items"]
     name = job["metadata"]["name"]
 
-    assert LaunchState(f"job {name}", "2 of 2 pods: no pod yet") == launcher.state()
+    assert LaunchState(f"job {name}", "not all of 2 pods run: not created yet") == launcher.state()
     api_server.event("Job", name, "FailedCreate", "exceeded quota: small")
-    assert "2 of 2 pods: FailedCreate: exceeded quota: small" == launcher.state().waiting
+    assert "not all of 2 pods run: FailedCreate: exceeded quota: small" == launcher.state().waiting
 
     template = job["spec"]["template"]
     for pod in ("p-0", "p-1"):
@@ -175,12 +175,12 @@ def test_what_the_user_is_told(api_server: KubernetesServer, relay: Relay, tmp_p
     failed = api_server.container_status("worker", terminated={"exitCode": 4})
     api_server.request("PATCH", f"{PODS}/p-1/status", {"status": {"phase": "Failed", "containerStatuses": [failed]}})
     problem = "pod p-1 failed: container worker ended with exit status 4 (no reason)"
-    expected = LaunchState(f"job {name}", "1 of 2 pods: Pending", problem)
+    expected = LaunchState(f"job {name}", "not all of 2 pods run: Pending", problem)
     assert [expected, replace(expected, problem="")] == [launcher.state(), launcher.state()]
 
     relay.close()
     away = launcher.state()
-    assert "1 of 2 pods: Pending" == away.waiting
+    assert "not all of 2 pods run: Pending" == away.waiting
     assert f"https://127.0.0.1:{relay.port} cannot be asked to " in away.problem
     with pytest.raises(BackendError, match="cannot be asked to"):
         launcher.stop()
@@ -212,7 +212,7 @@ def test_a_session_in_a_pod(api_server: KubernetesServer, tmp_path: Path, monkey
     assert service["spec"]["selector"].items() <= labels.items()
     assert 7100 == service["spec"]["ports"][0]["port"]
     assert job["metadata"]["uid"] == service["metadata"]["ownerReferences"][0]["uid"]
-    assert "1 of 1 pods: no pod yet" == launcher.state().waiting
+    assert "not all of 1 pods run: not created yet" == launcher.state().waiting
     assert "" == launcher.state().problem
     launcher.stop()
     assert ["controller"] == left(api_server)
@@ -249,7 +249,7 @@ def test_a_session(project: Project, api_server: KubernetesServer, nodes: Kubern
     before = lasting([*read_journal(next((project.root / "elsewhere").glob("2*")))])
 
     session = placed(start)
-    wait_for(lambda: "2 of 2 pods: Unschedulable: 0/2 nodes are available" in session.output, "the reason of waiting", 60)
+    wait_for(lambda: "not all of 2 pods run: Unschedulable: 0/2 nodes are available" in session.output, "the reason of waiting", 60)
     nodes.has_room.set()
 
     assert 0 == session.ended(120), session.output
