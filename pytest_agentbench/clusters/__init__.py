@@ -1,1 +1,1 @@
-"""Asks Slurm and Kubernetes for machines, looks at what they run there, and ends it. A file for each of them."""
+"""Asks the engines of a cluster for machines, and follows what becomes of the requests. A file for each engine."""
