@@ -297,3 +297,18 @@ def test_a_killed_session(project: Project, api_server: KubernetesServer, nodes:
     deleted = api_server.cluster().delete(f"{OWNER}={job['metadata']['labels'][OWNER]}")
     assert f"Job {job['metadata']['name']}" in deleted
     assert [] == left(api_server)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("relay")
+def test_a_refused_token(project: Project, api_server: KubernetesServer, start: Callable[..., Background]) -> None:
+    """A session whose token the API server refuses ends with this reason, and leaves nothing."""
+    shop(project)
+    project.backend(nodes={"kubernetes": {"image": "x", "context": "expired"}})
+    session = placed(start)
+
+    assert session.ended(60) != 0, session.output
+    assert "no node workers can be started: https://127.0.0.1:" in session.output
+    assert "refuses the token or certificate of context expired" in session.output
+    assert [] == left(api_server)
