@@ -202,7 +202,6 @@ class Kubernetes(Launcher):
             "terminationGracePeriodSeconds": GRACE,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "shareProcessNamespace": True,  # The process that reaps orphans is then not the node worker.
             "securityContext": {"fsGroup": FS_GROUP},
             "topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {RUN: label_value(terms.session)}}}],
             **{key: value for key, value in optional.items() if value},
