@@ -24,11 +24,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
 import fastjsonschema
+import kubernetes_validate
 import pytest
 from pydantic import BaseModel
 
@@ -47,6 +49,7 @@ from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import ContainerSpec, StackRole
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main, parser
+from pytest_agentbench.clusters.manifests import read_manifests
 from pytest_agentbench.engine.script import Match, ScriptEntry, load_rules
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.exports import EXPORTS, TOOLS
@@ -239,16 +242,28 @@ def compare(block: Block, output: str) -> None:
         assert any(re.fullmatch(pattern, each.strip()) for each in lines), f"{block.place}: {line!r} is not in\n{output}"
 
 
+def load_yaml(path: Path, text: str) -> None:
+    """Reads a YAML file like the program that uses it. Manifests of Kubernetes are checked with its schemas."""
+    if path.name == "suite.yaml":
+        load_suite(path)
+    elif path.name.endswith(".script.yaml"):
+        load_rules(path)
+    elif "\napiVersion: " in text:
+        for each in read_manifests(text, str(path)):
+            with suppress(kubernetes_validate.SchemaNotFoundError):  # Kinds that operators add have no schema there.
+                kubernetes_validate.validate(each, "1.37", strict=True)
+    elif is_retriever(path):
+        read_settings(path)
+    else:
+        load_backend(str(path), path.parent)
+
+
 def load(path: Path) -> None:
     """Reads a file like the program that uses it."""
     text = path.read_text(encoding="utf-8")
     match path.suffix:
-        case ".yaml" if path.name == "suite.yaml":
-            load_suite(path)
-        case ".yaml" if path.name.endswith(".script.yaml"):
-            load_rules(path)
         case ".yaml":
-            read_settings(path) if is_retriever(path) else load_backend(str(path), path.parent)
+            load_yaml(path, text)
         case ".json":
             json.loads(text)
         case ".jsonl":

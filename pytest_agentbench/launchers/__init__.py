@@ -25,6 +25,7 @@ ENTRY_POINTS = "pytest_agentbench.launchers"
 LAUNCHERS: Mapping[str, str] = {
     LOCAL: "pytest_agentbench.launchers.local:Local",
     RAY: "pytest_agentbench.launchers.ray:Ray",
+    "kubernetes": "pytest_agentbench.launchers.kubernetes:Kubernetes",
 }
 
 
