@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_text import read_json_file
 from pytest_agentbench.metrics.columns import Origin
 from pytest_agentbench.metrics.frame import Slice
 from pytest_agentbench.metrics.timeline import BlockCalendar

@@ -17,7 +17,7 @@ from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, missing_s
 from pytest_agentbench.gate.verdict import ENOUGH, INFRA_ERRORS
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.file_system import write_whole
-from pytest_agentbench.lib.json_file import bounded_json
+from pytest_agentbench.lib.json_text import bounded_json
 from pytest_agentbench.metrics.stopwatch import SATURATED
 from pytest_agentbench.records import UNDECLARED, Json, Scale, suite_of
 from pytest_agentbench.runs.journal import check_journal, read_journal

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec, json_text
-from pytest_agentbench.lib.checked_lines import opened
+from pytest_agentbench.lib.json_text import opened
 from pytest_agentbench.records import Json, KeptCall, LLMCall, RolloutKey
 from pytest_agentbench.runs.conversations import Conversations, NotKept
 from pytest_agentbench.runs.journal import read_journal

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pytest_agentbench.lib import codec, json_text
-from pytest_agentbench.lib.checked_lines import opened, sealed
 from pytest_agentbench.lib.file_system import write_whole
+from pytest_agentbench.lib.json_text import opened, sealed
 from pytest_agentbench.lib.kept_values import parsed
 from pytest_agentbench.recordings.recording import CALL_RECORD, Recording
 from pytest_agentbench.records import Json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_agentbench.errors import ConfigError, did_you_mean
-from pytest_agentbench.lib.tls import cert_and_key
+from pytest_agentbench.lib.connection_security import cert_and_key
 
 LOCAL = "local"
 MOST_NODES = 1024  # larger numbers are taken for typing errors

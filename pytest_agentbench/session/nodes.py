@@ -15,8 +15,8 @@ import pytest
 
 from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.per_node import OnNodes
+from pytest_agentbench.lib.connection_security import fingerprint_of, server_context
 from pytest_agentbench.lib.process import child_environment, ended_within
-from pytest_agentbench.lib.tls import fingerprint_of, server_context
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.nodes.endpoints import is_local_address, loopback_problem
 from pytest_agentbench.rollouts.nodes.suite_files import check

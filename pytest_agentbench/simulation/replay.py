@@ -22,7 +22,7 @@ from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.exports.mooncake import BLOCK
 from pytest_agentbench.exports.sessions import sessions
 from pytest_agentbench.lib.file_system import write_whole
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_text import read_json_file
 from pytest_agentbench.lib.process import end_group, end_text, foreign_environment
 from pytest_agentbench.lib.redact import indented, tail
 from pytest_agentbench.metrics.columns import Origin

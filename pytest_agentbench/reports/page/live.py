@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec, json_text
-from pytest_agentbench.lib.checked_lines import opened
 from pytest_agentbench.lib.file_system import lock
+from pytest_agentbench.lib.json_text import opened
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.html import no_address

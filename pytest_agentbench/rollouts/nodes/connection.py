@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import json_text, wire
-from pytest_agentbench.lib.messages import Hello
-from pytest_agentbench.lib.remedies import lasts
-from pytest_agentbench.lib.tls import Trust
+from pytest_agentbench.lib.connection_security import Trust, lasts
+from pytest_agentbench.lib.wire import Hello
 from pytest_agentbench.rollouts.nodes.protocol import ROLE
 
 CONNECT = 10.0  # seconds for connecting and for the TLS handshake

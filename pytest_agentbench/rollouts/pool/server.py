@@ -15,10 +15,10 @@ import orjson
 
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import codec, wire
+from pytest_agentbench.lib.authentication import Introductions
 from pytest_agentbench.lib.error_texts import cause
-from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.lib.kept_values import NONE
-from pytest_agentbench.lib.messages import Messages
+from pytest_agentbench.lib.wire import Messages
 from pytest_agentbench.records import Access, Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import inline_protocol as inline
 from pytest_agentbench.rollouts import protocol

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.file_system import EVERY_BIT, folder_sha256
-from pytest_agentbench.lib.json_file import read_text
+from pytest_agentbench.lib.json_text import read_text
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.datasets.task_toml import TaskToml, read_task_toml, without_host
 from pytest_agentbench.suites.suite import TASK_FILE, Scenario, Task, is_task_directory

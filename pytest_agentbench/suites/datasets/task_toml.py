@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator,
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import validate
-from pytest_agentbench.lib.json_file import read_text
+from pytest_agentbench.lib.json_text import read_text
 
 #: The newest version of the schema that these tables describe.
 NEWEST_SCHEMA = "1.4"

@@ -16,7 +16,7 @@ from pytest_agentbench.backends.stack.protocol import FROM_DAEMON, HoldStack, St
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.messages import PROTOCOL, OtherVersion, header
+from pytest_agentbench.lib.wire import PROTOCOL, OtherVersion, header
 from tests.backends.conftest import Boot, spec
 from tests.waits import wait_for
 

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.introductions import HELLO, Introductions
-from pytest_agentbench.lib.messages import PROTOCOL, Hello, OtherVersion, header
-from tests.lib.test_messages import SMALL
+from pytest_agentbench.lib.authentication import HELLO, Introductions
+from pytest_agentbench.lib.wire import PROTOCOL, Hello, OtherVersion, header
+from tests.lib.test_wire_messages import SMALL
 
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

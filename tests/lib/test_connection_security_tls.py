@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.tls import Trust, cert_and_key, fingerprint_of, server_context
+from pytest_agentbench.lib.connection_security import Trust, cert_and_key, fingerprint_of, server_context
 from tests.certificates import make, needs_openssl
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.json_file import MOST_DEPTH, bounded_json, read_json_file
+from pytest_agentbench.lib.json_text import MOST_DEPTH, bounded_json, read_json_file
 from pytest_agentbench.runs.run_file import read_run
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import pytest_agentbench
 from pytest_agentbench.lib import json_text
-from pytest_agentbench.lib.messages import Hello, Messages, OtherVersion, Refused, header
+from pytest_agentbench.lib.wire import Hello, Messages, OtherVersion, Refused, header
 from pytest_agentbench.records import RolloutKey
 
 
@@ -79,7 +79,7 @@ def test_a_refusal() -> None:
 def test_secrets_stay_out_of_logs() -> None:
     """The repr of a message, which may appear in errors and logs, never contains a token or key."""
     package = Path(pytest_agentbench.__file__).parent
-    names = ("*protocol.py", "pool_config.py", "attempts.py", "inherited.py", "messages.py", "endpoint.py")
+    names = ("*protocol.py", "pool_config.py", "attempts.py", "inherited.py", "wire.py", "endpoint.py")
     files = [file.relative_to(package.parent) for name in names for file in package.rglob(name)]
     records = {
         each

@@ -13,7 +13,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 
 import pytest
 
-from pytest_agentbench.lib import capture
+from pytest_agentbench.lib import standard_streams
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def installed(level: str = "info") -> Iterator[io.StringIO]:
     root.handlers.clear()
     try:
         with redirect_stdout(outside), redirect_stderr(outside):
-            capture.install(level)
+            standard_streams.install(level)
             yield outside
     finally:
         root.handlers[:] = handlers
@@ -41,16 +41,16 @@ def fails_in_a_package() -> None:
 def test_frames_before_the_users() -> None:
     """A traceback in a log begins with the first frame in a file of the user, in each exception of a chain."""
     errors: list[Exception] = []
-    with installed(), capture.capture() as log:
+    with installed(), standard_streams.capture() as log:
         try:
             with futures.ThreadPoolExecutor(1) as pool:
                 pool.submit(fails_in_a_package).result()
         except KeyError as error:
             errors.append(error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None))
-        capture.print_exception(errors[0])
+        standard_streams.print_exception(errors[0])
 
     files = [line.split('"')[1].rpartition("/")[2] for line in log.text.splitlines() if line.startswith("  File")]
-    assert ["test_capture.py", "__init__.py", "__init__.py", "test_capture.py"] == files
+    assert ["test_standard_streams_capture.py", "__init__.py", "__init__.py", "test_standard_streams_capture.py"] == files
 
 
 @pytest.mark.parametrize(("level", "lines"), [("info", []), ("debug", ["INFO httpx: HTTP Request"])])
@@ -60,7 +60,7 @@ def test_the_http_client(level: str, lines: list[str]) -> None:
     before = logger.level
     try:
         logger.setLevel(logging.NOTSET)
-        with installed(level), capture.capture() as log:
+        with installed(level), standard_streams.capture() as log:
             logger.info("HTTP Request")
     finally:
         logger.setLevel(before)
@@ -74,7 +74,7 @@ async def talk(name: str, meet: asyncio.Barrier) -> str:
     async def aside() -> None:
         print(f"{name} in a task")
 
-    with capture.capture() as log:
+    with standard_streams.capture() as log:
         task = asyncio.create_task(aside())
         for step in range(3):
             await meet.wait()
@@ -103,7 +103,7 @@ async def test_tasks_do_not_mix() -> None:
 
 def test_levels() -> None:
     """Messages of level INFO and above are kept, with level and logger. DEBUG messages are not."""
-    with installed() as outside, capture.capture() as log:
+    with installed() as outside, standard_streams.capture() as log:
         logging.getLogger("shop.debug").debug("small talk")
         logging.getLogger("shop.cart").warning("no %s left", "lamps")
         logging.getLogger("shop").info("done")
@@ -114,7 +114,7 @@ def test_levels() -> None:
 
 def test_a_message_that_does_not_fit() -> None:
     """A log call with wrong arguments does not fail the agent. The error is in its log."""
-    with installed() as outside, capture.capture() as log:
+    with installed() as outside, standard_streams.capture() as log:
         logging.getLogger("shop").warning("%d lamps", "no")
 
     assert "--- Logging error ---" in log.text
@@ -125,8 +125,8 @@ def test_a_message_that_does_not_fit() -> None:
 def test_captures_nest() -> None:
     """The innermost capture gets the output until it ends, also by an exception."""
     with installed() as outside:
-        with capture.capture() as outer:
-            with suppress(ValueError), capture.capture() as inner:
+        with standard_streams.capture() as outer:
+            with suppress(ValueError), standard_streams.capture() as inner:
                 print("inside")
                 raise ValueError
             print("around")
@@ -138,7 +138,7 @@ def test_captures_nest() -> None:
 
 def test_a_long_log() -> None:
     """The beginning and end are kept, with a line between them that says how much is left out. A short log stays unchanged."""
-    log = capture.Log(limit=8)
+    log = standard_streams.Log(limit=8)
     for text, whole in (("abcd", "abcd"), ("ef", "abcdef"), ("gh", "abcdefgh"), ("i", "abcd\n[1 characters left out]\nfghi")):
         assert len(text) == log.write(text)
 
@@ -151,7 +151,7 @@ def test_a_long_log() -> None:
 @pytest.mark.parametrize("length", [1, 100, 100_000])
 def test_a_log_without_an_end(length: int) -> None:
     """The memory is limited to the size of the kept text and one piece, whatever the size of the pieces."""
-    log = capture.Log(limit=1000)
+    log = standard_streams.Log(limit=1000)
     tracemalloc.start()
     for _ in range(100_000 if length == 1 else 1000):
         log.write("x" * length)

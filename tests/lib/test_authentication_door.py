@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.door import Door
-from pytest_agentbench.lib.introductions import Introductions
-from pytest_agentbench.lib.messages import Hello, raise_limit
-from pytest_agentbench.lib.tls import Trust, server_context
+from pytest_agentbench.lib.authentication import Door, Introductions
+from pytest_agentbench.lib.connection_security import Trust, server_context
+from pytest_agentbench.lib.wire import Hello, raise_limit
 from tests.certificates import make, needs_openssl
-from tests.lib.test_introductions import received, server
+from tests.lib.test_authentication_introductions import received, server
 
 TOKEN, ROLE = "t", "node"
 HELLO = wire.pack(Hello(TOKEN, ROLE))
