@@ -32,9 +32,9 @@ def write(sweep: Sweep, terms: Criteria, directory: Path) -> Iterator[Path]:
     write_rows(directory / LEVELS, [*rows[0]], ([*each.values()] for each in rows))
     picture = PICTURE if find_spec("matplotlib") else ""
     if picture:
-        from pytest_agentbench.plots.sweep import draw
+        from pytest_agentbench.plots.comparisons import draw_sweep
 
-        draw(sweep.operations, judged, terms, directory / picture)
+        draw_sweep(sweep.operations, judged, terms, directory / picture)
     page = "\n".join(lines(document(sweep, judged, terms, picture), Level.VERBOSE)) + "\n"
     (directory / PAGE).write_text(page, encoding="utf-8")
     (directory / "sweep.json").write_text(json.dumps(as_json(sweep, judged, terms, rows), indent=2) + "\n", encoding="utf-8")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, EXITS, IMPORTED, INTERRUPTED, NO_GATE, SKIPPED
 from pytest_agentbench.gate.needed import needed
 from pytest_agentbench.records import RolloutKey, suite_of
-from pytest_agentbench.records.judgement import scenario_thresholds
+from pytest_agentbench.records.rollout import scenario_thresholds
 from pytest_agentbench.reports import comment_phrases, gate_phrases, phrases
 from pytest_agentbench.reports.ci_pages import Pages
 from pytest_agentbench.reports.document import NOWHERE, Fact, Finding, PageAddress, Section, plain, say

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench import Conversations
-from pytest_agentbench.exports.nat_messages import KeptMessages, generation, langchain_message, output_text, tool_schema
+from pytest_agentbench.exports.nat_events import KeptMessages, generation, langchain_message, output_text, tool_schema
 from pytest_agentbench.records import Json, ToolCall
 from pytest_agentbench.runs.message_file import MessageFile
 from pytest_agentbench.tap.conversations import ConversationKeeper, KeptBytes

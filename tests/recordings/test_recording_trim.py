@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.recordings.recording import Recording
-from pytest_agentbench.recordings.trim import trim
+from pytest_agentbench.recordings.recording import Recording, trim
 from tests.recordings.made_recordings import SECOND, MadeCall, asking, made, saying
 
 LONG = "t" * 300

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_agentbench.metrics import slow_calls
-from pytest_agentbench.metrics.slow_calls import FIVE, SlowCall
+from pytest_agentbench.metrics import performance
+from pytest_agentbench.metrics.performance import FIVE, SlowCall
 from pytest_agentbench.records import LLMCall
 from tests.frames import scenarios_of
 from tests.made_runs import run_of
@@ -12,7 +12,7 @@ from tests.tables.shop import ALL, MS, START, call, rollout
 
 def slowest(*calls: LLMCall, most: int = FIVE) -> list[SlowCall]:
     """Returns the slowest calls of a rollout with these calls."""
-    return [found for _, found in slow_calls.slowest(scenarios_of(rollout(end=100_000, calls=calls)), most)]
+    return [found for _, found in performance.slowest(scenarios_of(rollout(end=100_000, calls=calls)), most)]
 
 
 def test_parts() -> None:
@@ -54,7 +54,7 @@ def test_places() -> None:
     """Each slow call has its index among all calls of the slice."""
     part = scenarios_of(rollout(calls=(call(0, 1, end=10), call(20, 21, end=50), call(60, 61, end=80))))
 
-    assert [1, 2] == [place for place, _ in slow_calls.slowest(part, 2)]
+    assert [1, 2] == [place for place, _ in performance.slowest(part, 2)]
 
 
 def test_in_a_run() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.recordings.request_content import RequestContent, differences, fits
+from pytest_agentbench.recordings.tape import RequestContent, differences, fits
 from pytest_agentbench.records import Json
 from tests.recordings.made_recordings import asking
 

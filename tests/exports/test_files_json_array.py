@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.exports.json_array import JsonArray, array_parts, json_text
+from pytest_agentbench.exports.files import JsonArray, array_parts, json_text
 
 
 def test_the_order_of_the_file(tmp_path: Path) -> None:
