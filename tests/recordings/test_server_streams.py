@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.recordings.streams import stream_events
+from pytest_agentbench.recordings.server import stream_events
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects import DIALECTS
 from pytest_agentbench.tap.dialects.reader import DialectReader

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports.page.conversations import NumberedRollouts
+from pytest_agentbench.reports.page.blocks import NumberedRollouts
 from pytest_agentbench.reports.page.data import PageBlocks, urgency
 from pytest_agentbench.reports.page.rollouts import detail
 from tests.reports.page.conftest import call, rollout

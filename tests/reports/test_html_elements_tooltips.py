@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_agentbench.reports.tooltips import DEFINITIONS, definition_of, with_tooltips
+from pytest_agentbench.reports.html_elements import DEFINITIONS, definition_of, with_tooltips
 from pytest_agentbench.scorers import SCORERS
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_agentbench.reports.chart import HEIGHT, WIDTH, Axes, svg, ticks
 from pytest_agentbench.reports.document import Chart, ChartPoint, Tone, say
+from pytest_agentbench.reports.html_elements import HEIGHT, WIDTH, Axes, svg, ticks
 
 
 def point(value: float, low: float | None = None, high: float | None = None, tone: Tone = "", *, begins: bool = False) -> ChartPoint:

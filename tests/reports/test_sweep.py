@@ -9,7 +9,7 @@ import pytest
 
 from pytest_agentbench.reports import capacity_phrases, phrases
 from pytest_agentbench.reports.document import Figure, Level
-from pytest_agentbench.reports.sections.sweep import document
+from pytest_agentbench.reports.sweep import document
 from pytest_agentbench.stats.decisions import FAIL, PASS
 from pytest_agentbench.stats.means import Interval
 from pytest_agentbench.sweep.levels import Criteria, LevelVerdict, SustainedRange, Sweep, read_sweep

@@ -6,7 +6,7 @@ from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.trend import ExcludedRun, Trend
 from pytest_agentbench.reports import comparison_phrases
 from pytest_agentbench.reports.document import Chart, Document, Fact, Level, Note, Section, plain
-from pytest_agentbench.reports.sections.trend import document
+from pytest_agentbench.reports.trend import document
 from tests.findings import said, tables
 from tests.gate.evidences import HASHES
 from tests.gate.test_trend import history, night

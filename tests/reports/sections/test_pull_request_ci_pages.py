@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.reports.ci_pages import Pages, lines_of, pages_of
+from pytest_agentbench.reports.sections.pull_request import Pages, lines_of, pages_of
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.run_file import Run
 from tests.made_runs import run_of
