@@ -38,6 +38,7 @@ class Arms(Backend):
         self.name = " vs ".join(self.backends)
         self.note = "; ".join(dict.fromkeys(each.note for each in self.backends.values() if each.note))
         self.thresholds = first.thresholds  # One test judges all arms, so the session has one set of thresholds.
+        self.nodes = first.nodes
         self.waits = any(each.waits for each in self.backends.values())
         self.load_s: dict[str, float] = {}  # arm -> duration of its last start in seconds
         self.failures: dict[str, str] = {}  # arm -> why it is excluded

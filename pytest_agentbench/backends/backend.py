@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pytest_agentbench.backends.telemetry.samples import Sources
 from pytest_agentbench.lib.process import Child
@@ -27,6 +27,7 @@ class Backend(Protocol):
     note: str  # sentence that is printed in every report
     thresholds: Mapping[str, Mapping[str, float]]  # suite -> thresholds that replace the suite's own
     description: Json  # its description in run.json, without secrets
+    nodes: Mapping[str, Mapping[str, Any]] = {}  # launcher of node workers -> its settings in the YAML
     waits: bool = False  # whether to boot it only if a selected test needs it, because it takes GPUs or minutes
     status: str = ""  # what its boot is waiting for, shown to the user
     stop_note: str = ""  # sentence for the user about problems during `stop`

@@ -56,11 +56,13 @@ class Embedded(OwnServer):
         self.spec = spec
         self.name, self.note, self.fixed_port = spec.name, spec.note, spec.port
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
-        self.description = spec.model_dump(exclude={"thresholds"} if spec.roles else {"thresholds", "roles"}, exclude_none=True)
+        self.description = spec.model_dump(
+            exclude={"thresholds", "nodes"} if spec.roles else {"thresholds", "nodes", "roles"}, exclude_none=True
+        )
 
     @property
     def identity(self) -> Json:
-        without = {"name", "note", "thresholds", "prices", "roles", "port", "request_log", "script"}
+        without = {"name", "note", "thresholds", "prices", "roles", "nodes", "port", "request_log", "script"}
         settings = self.spec.model_dump(exclude=without, exclude_none=True) | self.spec.role_identity
         return {**settings, **({"script": file_digest(Path(self.spec.script))} if self.spec.script else {})}
 

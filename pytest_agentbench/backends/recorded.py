@@ -128,7 +128,7 @@ class Recorded(OwnServer):
         self.spec, self._facts = spec, recording_facts(Path(spec.run))
         self.name, self.thresholds = spec.name, spec.thresholds
         self.note = f"{spec.note}{'; ' * bool(spec.note)}answers of the recorded run {self._facts['run']}; no model was called"
-        without = {"thresholds"} if spec.roles else {"thresholds", "roles"}
+        without = {"thresholds", "nodes"} if spec.roles else {"thresholds", "nodes", "roles"}
         self.description: Json = {**spec.model_dump(exclude=without, exclude_none=True), "run": self._facts["run"], "note": self.note}
         self._served: Endpoint | None = None  # endpoint of the started server
 

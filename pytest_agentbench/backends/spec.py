@@ -57,6 +57,9 @@ class BackendKeys(ModelSpec):
             "all call the same one."
         ),
     )
+    nodes: dict[str, dict[str, Any]] = Field(
+        default={}, description="Name of a [launcher](scale.md) of node workers -> its settings, for `--agentbench-nodes=NAME`."
+    )
     kind: str = Field(description="The kind of backend.")
 
     @property
@@ -104,6 +107,10 @@ class BackendSpec(BackendKeys):
         Without `reach`, no other machine is contacted.
         """
         del reach
+        return ()
+
+    def submissions(self) -> Iterable[tuple[str, str]]:
+        """Yields (name of a service, job script or manifest) for each service that Slurm or Kubernetes would place."""
         return ()
 
     def running_endpoint(self) -> Endpoint | None:

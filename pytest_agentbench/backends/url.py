@@ -213,7 +213,7 @@ class Url(Backend):
         self.spec = spec
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
-        self.description = spec.model_dump(exclude={"thresholds"}, exclude_defaults=True)
+        self.description = spec.model_dump(exclude={"thresholds", "nodes"}, exclude_defaults=True)
         if spec.headers:
             self.description["headers"] = sorted(spec.headers)  # Only the names: the values may be secrets.
         self._server_facts: Json = {}  # Version and owner that the server reports; empty until known

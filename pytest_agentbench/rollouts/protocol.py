@@ -51,7 +51,7 @@ from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.lib.wire import Messages
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.runs.attempts import EndRollout, PoolEntry, PrepareBlock, RolloutTally, RunAlone
-from pytest_agentbench.runs.nodes import NodeEntry
+from pytest_agentbench.runs.nodes import NodeNote
 from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.suites.suite import PoolSuite, Task
 from pytest_agentbench.tap.protocol import Budgets, TapPorts
@@ -184,6 +184,16 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class NodesQueued:
+    """Sent every few seconds while node workers wait for machines, and once when they do not wait any more.
+
+    While they wait, the pool does not count the time without node workers.
+    """
+
+    waits: bool
+
+
+@dataclass(frozen=True)
 class EndSession:
     """Sent at the end of a session. The pool cancels its rollouts, tells the stack that they have ended, and sends `Drained`.
 
@@ -191,8 +201,8 @@ class EndSession:
     """
 
 
-#: Messages about the death of a part of the session and its consequences.
-Recovery = TapsRestarted | BackendMoved | RunAlone | EndRollout | CatchUp | ProcessesChecked
+#: Messages about parts of the session that have died or are not there yet, and the consequences.
+Recovery = NodesQueued | TapsRestarted | BackendMoved | RunAlone | EndRollout | CatchUp | ProcessesChecked
 SessionCommand = Start | Turn | NoTurn | ArmLost | HoldAttempts | AddRound | NothingRuns | Cancel | EndSession
 ToPool = ControllerAnswer | SessionCommand | Recovery
 TO_POOL: Messages[ToPool] = Messages(ToPool)
@@ -308,7 +318,7 @@ class Drained:
 
 
 #: `session/processes` handles these messages, `rollouts/parts` all others.
-SessionNote = StartBackend | PrepareBlock | PlanSettled | ShowUser | Drained | NodeEntry
+SessionNote = StartBackend | PrepareBlock | PlanSettled | ShowUser | Drained | NodeNote
 SessionQuestion = PlanMade | RolloutFinished | GetRecord | BlockBegun | BlockEnded
 
 PoolNote = PoolEntry | SessionNote | CheckProcesses | CaughtUp | TemplateServes

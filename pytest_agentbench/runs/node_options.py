@@ -2,36 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from pytest_agentbench.errors import ConfigError, did_you_mean
+from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.connection_security import cert_and_key
-
-LOCAL = "local"
-MOST_NODES = 1024  # larger numbers are taken for typing errors
-
-
-@dataclass(frozen=True)
-class NodePlace:
-    """Where a session starts node workers."""
-
-    kind: str  # `local`: on this machine
-    count: int  # number of node workers
-
-
-def node_place(text: str) -> NodePlace:
-    """Parses `local:N`. Raises ValueError with what the value should be."""
-    kind, _, count = text.partition(":")
-    if kind == LOCAL and count.isdecimal() and 1 <= int(count) <= MOST_NODES:
-        return NodePlace(kind, int(count))
-    hint = did_you_mean(kind, [LOCAL]) if kind != LOCAL else ""
-    raise ValueError(f"{LOCAL}:N, which starts N node workers on this machine, with N from 1 to {MOST_NODES}{hint}")
-
-
-def checked_place(text: str) -> str:
-    """Returns the text if `node_place` accepts it. Raises ValueError as it does."""
-    node_place(text)
-    return text
 
 
 def address(text: str) -> tuple[str, int | None]:

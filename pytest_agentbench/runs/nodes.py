@@ -1,6 +1,6 @@
-"""nodes.jsonl, in the directory of a run: the node workers of its sessions, and the CPU use of their processes.
+"""nodes.jsonl, in the directory of a run: the node workers of its sessions, how they were started, and the CPU use of their processes.
 
-The pool appends a line when something about a node worker changes. The last line of a node worker counts.
+A line is appended when something about a node worker or a launch changes. The last line of each counts.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from datetime import datetime
 from math import fsum
 from pathlib import Path
 
+from pytest_agentbench.launchers import LOCAL
 from pytest_agentbench.lib import codec, json_text, wire
 from pytest_agentbench.lib.json_text import opened, sealed
 from pytest_agentbench.metrics.stopwatch import CpuSample
-from pytest_agentbench.runs.node_options import LOCAL
 
 FILE = "nodes.jsonl"
 
@@ -74,7 +74,20 @@ class NodeCpu:
     cpu: Mapping[str, tuple[CpuSample, ...]]  # process (`tap`, `runner`, ...) -> samples, on the clock of the session
 
 
-NodeEntry = NodeRecord | NodeCpu
+@dataclass(frozen=True)
+class LaunchRecord:
+    """How [a launcher](scale.md) has started the node workers of a session."""
+
+    session: int  # number of the session, counted from 1
+    launcher: str  # value of --agentbench-nodes
+    id: str  # what they were started as, such as `job 17`; empty if it has no name
+    queue_s: float | None  # seconds until all of them had a machine; null if that has not happened
+    waiting: str = ""  # why they wait, such as `PENDING (Resources)`; empty if they do not
+    problems: tuple[str, ...] = ()  # sentences on what went wrong
+
+
+NodeNote = NodeRecord | NodeCpu  # written for the pool
+NodeEntry = NodeNote | LaunchRecord
 ENTRIES: wire.Messages[NodeEntry] = wire.Messages(NodeEntry)
 
 
@@ -135,6 +148,11 @@ def read_nodes(directory: Path) -> tuple[NodeRecord, ...]:
     """Returns the last state of each node worker of a run, in the order in which they joined."""
     found = {entry.key: entry for entry in _entries(directory) if isinstance(entry, NodeRecord)}
     return tuple(found.values())
+
+
+def read_launches(directory: Path) -> tuple[LaunchRecord, ...]:
+    """Returns the last state of the launch of each session of a run that used a launcher."""
+    return tuple({entry.session: entry for entry in _entries(directory) if isinstance(entry, LaunchRecord)}.values())
 
 
 def read_cpu(directory: Path) -> dict[tuple[int, str], dict[str, list[CpuSample]]]:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_agentbench.launchers import checked_launcher
 from pytest_agentbench.lib.foreign import USUAL
 from pytest_agentbench.lib.kept_values import ALL, CALLS, NONE
 from pytest_agentbench.lib.options import LoginUrl, one_of, seconds
-from pytest_agentbench.runs.node_options import address, certificate, checked_place, listening_address
+from pytest_agentbench.runs.node_options import address, certificate, listening_address
 from pytest_agentbench.runs.option import (
     READ,
     Option,
@@ -194,9 +195,10 @@ class RunOptions:
         **{name: Option(words, "SIZE", size_text(getattr(USUAL, name)), read=size) for name, words in SIZES.items()},
     )
     nodes: str | None = option(  # where node workers are started; null if the session starts none
-        "run the rollouts on node workers, which the session starts: `local:N` starts N of them on this machine",
+        "run the rollouts on node workers, which a launcher starts: `local:N` starts N of them on this machine, `ray`, `slurm` and "
+        "`kubernetes` start them on others, with the settings of the key `nodes` of the backend's YAML",
         "WHERE",
-        read=checked_place,
+        read=checked_launcher,
     )
     # the socket for node workers: `listen` and `advertise` are host and port, `wait` seconds, `tls` files of certificate and key
     node_socket: Mapping[str, Any] = option_group(

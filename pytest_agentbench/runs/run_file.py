@@ -18,7 +18,7 @@ from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import OPEN, Json, arm_of
 from pytest_agentbench.runs.directory import directory_with
-from pytest_agentbench.runs.nodes import NodeRecord
+from pytest_agentbench.runs.nodes import LaunchRecord, NodeRecord
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import Git, ModelUse, RunIdentity
 from pytest_agentbench.runs.results import ArmResult, ArmsCompared, Cache, EarlierRuns, GateResult, RoundsResult, SuiteResult
@@ -221,6 +221,7 @@ class SessionFacts:
     command: tuple[str, ...]  # the command line
     sessions: tuple[SessionShare, ...] = ()  # [sessions](resume.md) of the run, the last one last
     nodes: tuple[NodeRecord, ...] = ()  # [node workers](nodes.md) of the sessions; empty if all rollouts ran on the session's machine
+    launches: tuple[LaunchRecord, ...] = ()  # how [launchers](scale.md) started node workers, one for each session that used a launcher
     repeated: int = 0  # number of rollouts that failed in a session and ran again in a later one
     resume: str | None = None  # command that resumes the run; null if nothing is left to run
     damaged: tuple[str, ...] = ()  # sentences on parts of the journal that could not be read

@@ -190,9 +190,10 @@ class Controller:
         spec = load_backend(name, self.config.rootpath, changes)
         terms = SessionTerms(settings.keep_backend, settings.gpu_wait, self.concurrency, settings.budgets["connect"])
         backend = spec.make(terms)
-        if spec.placement != PER_NODE:
-            return backend
-        return OnNodes(backend, spec.model, name, changes, terms)
+        if spec.placement == PER_NODE:
+            backend = OnNodes(backend, spec.model, name, changes, terms)
+        backend.nodes = spec.nodes
+        return backend
 
     def _open(self, setup: Setup) -> None:
         refuse_short_memory()

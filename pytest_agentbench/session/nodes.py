@@ -1,39 +1,42 @@
-"""The node workers of a session, as the controller sees them: the socket that they join at, and those that it starts itself."""
+"""The node workers of a session, as the controller sees them: the socket that they join at, and the launcher that starts them."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.per_node import OnNodes
+from pytest_agentbench.errors import AgentbenchError, ConfigError
+from pytest_agentbench.launchers import make_launcher
+from pytest_agentbench.launchers.launcher import Launcher, WorkerTerms
 from pytest_agentbench.lib.connection_security import fingerprint_of, server_context
-from pytest_agentbench.lib.process import child_environment, ended_within
+from pytest_agentbench.lib.error_texts import cause
+from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.nodes.endpoints import is_local_address, loopback_problem
 from pytest_agentbench.rollouts.nodes.suite_files import check
-from pytest_agentbench.rollouts.protocol import NodeTerms
-from pytest_agentbench.runs.node_options import LOCAL, node_place
-from pytest_agentbench.runs.nodes import NodeLog
+from pytest_agentbench.rollouts.protocol import NodesQueued, NodeTerms
+from pytest_agentbench.runs.nodes import LaunchRecord, NodeLog
 from pytest_agentbench.session.settings import Settings
 from pytest_agentbench.suites.suite import PoolSuite
 from pytest_agentbench.tap.protocol import Budgets
 
 BACKLOG = 256
 TOKEN_FILE = "nodes.token"  # in the run directory, while the session runs
-GRACE = 5.0  # seconds that node workers of this machine get to end
+PAUSE = 2.0  # seconds between two looks at the state of node workers that a launcher has started
 
 
 class SessionNodes:
-    """The socket for node workers, its token, and the node workers that the session itself starts on this machine (`local:N`)."""
+    """The socket for node workers, its token, and the launcher that starts node workers (`--agentbench-nodes`)."""
 
     def __init__(
         self,
@@ -44,34 +47,27 @@ class SessionNodes:
         budgets: Budgets,
         log: NodeLog,
         backend: Backend,
+        session: int,
     ) -> None:
-        """Opens the socket and writes the token's file.
+        """Opens the socket and writes the token's file. `session` is the number of the session.
 
-        Raises pytest.UsageError if the address cannot be used, and ConfigError if the certificate cannot be used, or if the suites have
-        files that cannot be sent to node workers.
+        Raises pytest.UsageError if the address cannot be used, and ConfigError if the launcher or the certificate cannot be used, or if
+        the suites have files that cannot be sent to node workers.
         """
         check(suites)
+        launcher = usable_launcher(settings, backend)
         certificate = settings.node_socket["tls"] and (Path(settings.node_socket["tls"][0]), Path(settings.node_socket["tls"][1]))
         if certificate is not None:
             server_context(*certificate)  # Raises an error here instead of in the pool.
         self._listener = _listen(*(settings.node_socket["listen"] or ("127.0.0.1", 0)))
         self._suites, self.log = suites, log
         self._accepts_others = settings.node_socket["listen"] is not None
-        self._token, self._file = secrets.token_urlsafe(24), directory / TOKEN_FILE
+        token, self._file = secrets.token_urlsafe(24), directory / TOKEN_FILE
         with os.fdopen(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(f"{self._token}\n")
-        self._count = 0 if settings.nodes is None else node_place(settings.nodes).count
-        self._slots = -(-concurrency // self._count) if self._count else 0
-        self._logs = directory / "nodes"
-        self._processes: list[subprocess.Popen[bytes]] = []
-        bound: tuple[str, int] = self._listener.getsockname()[:2]
-        own = socket.gethostname() if bound[0] in ("0.0.0.0", "::") else bound[0]  # noqa: S104 - nothing is bound here
-        advertised, advertised_port = settings.node_socket["advertise"] or (own, None)
-        self._join = _joined(advertised, advertised_port or bound[1])
-        here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound[0], bound[0])  # noqa: S104 - nothing is bound here
-        self._join_here = _joined(here, bound[1])
+            file.write(f"{token}\n")
+        join, join_here = _addresses(self._listener, settings.node_socket["advertise"])
         self.terms = NodeTerms(
-            token=self._token,
+            token=token,
             listener=self._listener.fileno(),
             certificate=certificate,
             wait_s=settings.node_socket["wait"],
@@ -80,21 +76,31 @@ class SessionNodes:
             sandboxes=settings.sandboxes,
             backend=backend.node_backend if isinstance(backend, OnNodes) else None,
         )
+        self._worker_terms = WorkerTerms(
+            session=directory.name,
+            join=join,
+            join_here=join_here,
+            token=token,
+            token_file=self._file,
+            trust=("--tls-ca", fingerprint_of(certificate[0])) if certificate else (),
+            concurrency=concurrency,
+            logs=directory / "nodes",
+        )
+        self.launch = (
+            None if launcher is None else Launch(launcher, self._worker_terms, log, LaunchRecord(session, settings.nodes or "", "", None))
+        )
 
     @property
     def command(self) -> str:
         """The command that starts a node worker for this session on another machine."""
-        return " ".join(("agentbench worker", "--join", self._join, "--token-file", str(self._file), *self._trust))
-
-    @property
-    def _trust(self) -> tuple[str, ...]:
-        return ("--tls-ca", fingerprint_of(self.terms.certificate[0])) if self.terms.certificate else ()
+        terms = self._worker_terms
+        return " ".join(("agentbench worker", "--join", terms.join, "--token-file", str(self._file), *terms.trust))
 
     @property
     def sentences(self) -> Iterator[str]:
         """Yields lines for the session's header: which node workers the session starts, and how others join."""
-        if self._count:
-            yield f"node workers: {self._count} on this machine, each with {self._slots} slot{'s' * (self._slots > 1)}"
+        if self.launch is not None:
+            yield f"node workers: {self.launch.launcher.sentence(self._worker_terms)}"
         if self._accepts_others:
             yield f"node workers join with `{self.command}`"
             if self.terms.certificate is None and not self._is_local:
@@ -106,41 +112,96 @@ class SessionNodes:
 
     @property
     def _is_local(self) -> bool:
-        return is_local_address(self._join.rpartition(":")[0].strip("[]"))
-
-    def start(self) -> None:
-        """Starts the node workers of this machine."""
-        for number in range(1, self._count + 1):
-            logs = self._logs / f"{LOCAL}-{number}"
-            logs.mkdir(parents=True, exist_ok=True)
-            command = [sys.executable, "-m", "pytest_agentbench.cli", "worker", *self._options(number, logs)]
-            with (logs / "worker.log").open("ab") as log:
-                process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=child_environment(), start_new_session=True
-                )
-            self._processes.append(process)
-            assert process.stdin is not None
-            with suppress(BrokenPipeError):
-                process.stdin.write(f"{self._token}\n".encode())
-                process.stdin.flush()
-
-    def _options(self, number: int, logs: Path) -> Iterator[str]:
-        yield from ("--join", self._join_here, "--token-file", "-", "--with-stdin", *self._trust)
-        yield from ("--slots", str(self._slots), "--node", f"{LOCAL}-{number}", "--logs", str(logs))
+        return is_local_address(self._worker_terms.join.rpartition(":")[0].strip("[]"))
 
     def stop(self) -> None:
-        """Ends the node workers of this machine, closes the socket, and removes the token's file."""
+        """Ends the node workers that were started, closes the socket, and removes the token's file."""
         self._listener.close()
-        for process in self._processes:
-            assert process.stdin is not None
-            with suppress(BrokenPipeError):
-                process.stdin.close()
-        for process in self._processes:
-            if not ended_within(process, GRACE):
-                process.kill()
-                process.wait()
+        if self.launch is not None:
+            self.launch.stop()
         self._file.unlink(missing_ok=True)
         self.log.close()
+
+
+class Launch:
+    """The node workers that a launcher starts for a session. A thread starts them and follows their state."""
+
+    def __init__(self, launcher: Launcher, terms: WorkerTerms, log: NodeLog, record: LaunchRecord) -> None:
+        """Starts nothing. `record` is what the log will say of the launch, as far as it is known."""
+        self.launcher = launcher
+        self._terms, self._log, self._record = terms, log, record
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, tell: Callable[[str], None], queued: Callable[[NodesQueued], object], fail: Callable[[str], None]) -> None:
+        """Starts the node workers in the background.
+
+        Args:
+            tell: Shows a sentence to the user.
+            queued: Tells the pool whether node workers wait for machines.
+            fail: Ends the session with a reason, because no node workers can be started.
+        """
+        self._thread = daemon(self._run, tell, queued, fail, name="launch")
+
+    def stop(self) -> None:
+        """Ends the node workers."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.launcher.stop()
+
+    def _run(self, tell: Callable[[str], None], queued: Callable[[NodesQueued], object], fail: Callable[[str], None]) -> None:
+        began = time.monotonic()
+        try:
+            self.launcher.start(self._terms)
+            while True:
+                self._look(began, tell, queued)
+                if self._stopped.wait(PAUSE):
+                    return
+        except Exception as error:  # A launcher may come from a plugin.
+            fail(f"no node workers can be started: {error if isinstance(error, AgentbenchError) else cause(error)}")
+
+    def _look(self, began: float, tell: Callable[[str], None], queued: Callable[[NodesQueued], object]) -> None:
+        """Asks the launcher for the state, writes it to the log if it has changed, and tells user and pool about it."""
+        state, before = self.launcher.state(), self._record
+        queue_s = before.queue_s if before.queue_s is not None or state.waiting else time.monotonic() - began
+        problems = (*before.problems, *({state.problem} - {"", *before.problems}))
+        self._record = replace(before, id=state.id, queue_s=queue_s, waiting=state.waiting, problems=problems)
+        if state.waiting or before.waiting:
+            queued(NodesQueued(bool(state.waiting)))
+        if self._record == before:
+            return
+        self._log.append(self._record)
+        what = f"node workers ({state.id or before.launcher})"
+        if state.waiting != before.waiting:
+            tell(
+                f"{what} wait for machines: {state.waiting}" if state.waiting else f"{what} have their machines after {queue_s or 0:.0f} s"
+            )
+        for problem in problems[len(before.problems) :]:
+            tell(f"{what}: {problem}")
+
+
+def usable_launcher(settings: Settings, backend: Backend) -> Launcher | None:
+    """Returns the launcher that the options choose, or None. Raises ConfigError if it cannot be used."""
+    if settings.nodes is None:
+        return None
+    launcher = make_launcher(settings.nodes, backend.nodes, f"backend {backend.name!r}")
+    if not launcher.is_local and settings.node_socket["listen"] is None:
+        raise ConfigError(
+            f"--agentbench-nodes={settings.nodes} starts node workers on other machines; say at which address they reach this one, "
+            "such as --agentbench-nodes-listen=10.0.0.5:7100"
+        )
+    launcher.check()
+    return launcher
+
+
+def _addresses(listener: socket.socket, advertise: tuple[str, int | None] | None) -> tuple[str, str]:
+    """Returns HOST:PORT at which other machines reach a socket, and HOST:PORT at which this machine does."""
+    host, port = listener.getsockname()[:2]
+    own = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 - nothing is bound here
+    advertised, advertised_port = advertise or (own, None)
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing is bound here
+    return _joined(advertised, advertised_port or port), _joined(here, port)
 
 
 def _listen(host: str, port: int) -> socket.socket:

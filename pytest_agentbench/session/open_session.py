@@ -155,7 +155,9 @@ def open_session(setup: Setup) -> OpenSession:
 
 def _open_nodes(setup: Setup, pool_settings: PoolSettings, directory: Path, budgets: Budgets, log: NodeLog) -> SessionNodes:
     try:
-        return SessionNodes(setup.settings, pool_settings.suites, directory, setup.concurrency, budgets, log, setup.backend)
+        return SessionNodes(
+            setup.settings, pool_settings.suites, directory, setup.concurrency, budgets, log, setup.backend, pool_settings.session
+        )
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
 

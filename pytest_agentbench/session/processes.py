@@ -245,8 +245,8 @@ class Services:
         try:
             booting = daemon(self._start_backend, name="backend")
             self._parts.start()
-            if self.nodes is not None:
-                self.nodes.start()
+            if self.nodes is not None and self.nodes.launch is not None:
+                self.nodes.launch.start(self.notices.put, self._parts.send, self.fail)
             self.cpu.start(self._parts.children)
             self._connected.set()
             self._make_images()

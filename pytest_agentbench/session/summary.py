@@ -41,7 +41,7 @@ from pytest_agentbench.runs.identity import SuiteSetup, run_identity, suite_setu
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.judgement import Judge
-from pytest_agentbench.runs.nodes import NodeRecord, read_cpu, read_nodes
+from pytest_agentbench.runs.nodes import LaunchRecord, NodeRecord, read_cpu, read_launches, read_nodes
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import model_names, models_of
 from pytest_agentbench.runs.results import ArmFacts, ArmsCompared, Cache, PlannedSuite
@@ -157,6 +157,7 @@ class SessionFindings(NamedTuple):
     journal: JournalContents
     shown: ShownRollouts
     nodes: tuple[NodeRecord, ...]  # node workers of all sessions
+    launches: tuple[LaunchRecord, ...]  # how they were started
     stopwatch: Stopwatch
     serving: ServingSummary | None  # metrics of the stack during this session
     environment: Environment
@@ -227,6 +228,7 @@ def gather(opened: OpenSession, tests: OutcomeCounts | None) -> SessionFindings:
         contents,
         shown,
         nodes,
+        losses.value("how node workers were started is left out", lambda: read_launches(opened.directory), ()),
         stopwatch,
         losses.value("the metrics of the stack are left out", look, None),
         losses.value(
@@ -312,6 +314,7 @@ def _facts(opened: OpenSession, tests: Outcomes, findings: SessionFindings, resu
         command=opened.setup.command,
         sessions=tuple(SessionShare(each.number, each.started_at, each.concurrency, rollouts=0) for each in opened.sessions),
         nodes=findings.nodes,
+        launches=findings.launches,
         repeated=recorder.journal.index.repeated + len(recorder.ran_again),
         resume=resume,
         settings=_options(opened.setup),

@@ -215,7 +215,7 @@ def test_the_same_record(project: Project) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--agentbench-nodes=slurm:2",), "local:N, which starts N node workers"),
+        (("--agentbench-nodes=cloud:2",), "the name of a launcher (local"),
         (("--agentbench-nodes=local:0",), "with N from 1 to 1024"),
         (("--agentbench-nodes-wait=5s",), "--agentbench-nodes-wait needs node workers"),
         (("--agentbench-nodes-listen=203.0.113.1:1",), "--agentbench-nodes-listen 203.0.113.1:1: "),

@@ -4,22 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_agentbench.runs.node_options import NodePlace, address, certificate, checked_place, listening_address, node_place
-
-
-def test_places() -> None:
-    """`local:N` starts N node workers on this machine."""
-    assert NodePlace("local", 3) == node_place("local:3")
-    assert "local:1024" == checked_place("local:1024")
-
-
-@pytest.mark.parametrize("text", ["", "local", "local:", "local:0", "local:-1", "local:1025", "local:2.5", "slurm:2", "3"])
-def test_wrong_places(text: str) -> None:
-    """A wrong place is refused with what the value should be, and a misspelt one with the word that was meant."""
-    with pytest.raises(ValueError, match="local:N, which starts N node workers on this machine, with N from 1 to 1024"):
-        checked_place(text)
-    with pytest.raises(ValueError, match="did you mean 'local'"):
-        checked_place("locl:2")
+from pytest_agentbench.runs.node_options import address, certificate, listening_address
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ class Stacked(Backend):
         self.spec, self.terms = spec, terms
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
-        settings = spec.model_dump(exclude={"thresholds", "here"}, exclude_none=True, exclude_defaults=True)
+        settings = spec.model_dump(exclude={"thresholds", "nodes", "here"}, exclude_none=True, exclude_defaults=True)
         self.description: Json = {"kind": spec.kind, **settings}
         self.status = ""  # what the boot is waiting for
         self._held: registry.HeldStack | None = None
@@ -76,7 +76,7 @@ class Stacked(Backend):
 
     @property
     def identity(self) -> Json:
-        without = {"name", "note", "thresholds", "prices", "roles", "here", "warm_up", "sample_every"}
+        without = {"name", "note", "thresholds", "prices", "roles", "nodes", "here", "warm_up", "sample_every"}
         return self.spec.model_dump(mode="json", exclude=without, exclude_defaults=True) | self.spec.role_identity
 
     @property

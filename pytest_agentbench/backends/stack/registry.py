@@ -77,7 +77,7 @@ def stacks_folder() -> Path:
 
 def spec_hash(spec: StackSpec) -> str:
     """Returns a hash of all keys of a stack's YAML that decide what is started. Keys such as `name` and `note` do not."""
-    of_clients = {"name", "note", "thresholds", "prices", "roles", "labels", "warm_up", "sample_every", *ModelSpec.model_fields}
+    of_clients = {"name", "note", "thresholds", "prices", "roles", "nodes", "labels", "warm_up", "sample_every", *ModelSpec.model_fields}
     content = spec.model_dump_json(exclude=of_clients)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

@@ -209,8 +209,11 @@ class Pool:
                 await self._recover(message)
 
     async def _recover(self, message: protocol.Recovery) -> None:
-        """Handles a message that the controller sends because a process of the session has died, for example `TapsRestarted`."""
+        """Handles a message about a part of the session that has died or is not there yet, for example `TapsRestarted`."""
         match message:
+            case protocol.NodesQueued(waits):
+                assert self.nodes is not None
+                self.nodes.are_queued = waits
             case protocol.ProcessesChecked():
                 self.outages.answer()
             case protocol.CatchUp(number):
