@@ -12,12 +12,12 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from pytest_agentbench.lib.time_limits import current_run
+from pytest_agentbench.lib.abandoned import current_run
 
 if TYPE_CHECKING:
     import asyncio
 
-    from pytest_agentbench.lib.time_limits import End
+    from pytest_agentbench.lib.bounded import End
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -135,7 +135,7 @@ def run_apart(work: Callable[[], Awaitable[T]]) -> T:
     """
     import asyncio
 
-    from pytest_agentbench.lib.time_limits import end_of
+    from pytest_agentbench.lib.bounded import end_of
 
     finished, interrupted = threading.Event(), threading.Event()
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []

@@ -18,9 +18,9 @@ import orjson
 
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached
 from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.model_texts import object_text
-from pytest_agentbench.lib.time_limits import refuse_abandoned
 from pytest_agentbench.metrics.blame import LIMIT, context_is_full
 from pytest_agentbench.records import JUDGE, Json
 from pytest_agentbench.tap.dialects.reader import error_message, is_error

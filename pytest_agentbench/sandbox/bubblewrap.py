@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.lib.time_limits import refuse_abandoned
+from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.sandbox.command import KILL, Clip, rejected_command
 from pytest_agentbench.sandbox.sandbox import BUBBLEWRAP, CodePlace, CommandResult
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.threads import in_thread
-from pytest_agentbench.lib.time_limits import refuse_abandoned
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.command import Execution
 from pytest_agentbench.sandbox.containers import (

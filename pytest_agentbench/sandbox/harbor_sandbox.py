@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.cut_marks import ending
-from pytest_agentbench.lib.time_limits import refuse_abandoned
 from pytest_agentbench.sandbox.command import IN_ORDER, KILL, KILL_MARKED, Clip, rejected_command
 from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, CommandResult, File, bring_tests, tar_of
 

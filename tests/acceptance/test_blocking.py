@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_agentbench.lib.time_limits import THREAD_LEFT
+from pytest_agentbench.lib.bounded import THREAD_LEFT
 from pytest_agentbench.records import Rollout
 from tests.project import WAYS, Project
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError, InfraError
-from pytest_agentbench.lib.time_limits import THREAD_LEFT
+from pytest_agentbench.lib.bounded import THREAD_LEFT
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tools.factory import load_tools

@@ -1,52 +1,14 @@
-"""Runs user code with a time limit, which also works for code that ignores cancellation.
-
-Code that still runs after its limit is marked as abandoned. Its model calls, tool calls and sandbox commands are refused.
-"""
+"""Runs user code with a time limit, which also works for code that ignores cancellation."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-PAUSE = 1.0  # seconds before a request of abandoned code is refused, so that a loop of retries does not use up a core
-
-
-@dataclass
-class BoundedRun:
-    """One execution of user code by `run_bounded`. The tasks and threads that the code starts find this object in their context."""
-
-    outer: BoundedRun | None
-    threads: set[threading.Thread] = field(default_factory=set)  # threads of `lib.threads` that have not returned
-    abandoned: bool = False  # whether some of its code still runs after the time limit
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether this run or an enclosing one was abandoned."""
-        return self.abandoned or (self.outer is not None and self.outer.is_abandoned)
-
-    @property
-    def has_threads(self) -> bool:
-        """Whether a thread of this run still runs."""
-        return any(thread.is_alive() for thread in self.threads)
-
-
-#: The run that a task or thread belongs to. None outside of user code.
-current_run: ContextVar[BoundedRun | None] = ContextVar("agentbench_bounded_run", default=None)
-
-
-async def refuse_abandoned() -> None:
-    """Raises CancelledError, after a pause, if the calling code has been abandoned. Called before each model call, tool call or command."""
-    if (run := current_run.get()) is not None and run.is_abandoned:
-        import asyncio  # Imported here because workers have no event loop and need not load it.
-
-        await asyncio.sleep(PAUSE)
-        raise asyncio.CancelledError("the time limit of this code has been exceeded")
-
+from pytest_agentbench.lib.abandoned import BoundedRun, current_run
 
 T = TypeVar("T")
 
@@ -88,7 +50,7 @@ async def run_bounded(work: Callable[[], Awaitable[T]], seconds: float | None, *
     """Runs user code in its own task and returns how it ended, at most `grace` seconds after the time limit.
 
     The code is cancelled after `seconds` (None: no limit), or when the caller is cancelled. If it still runs `grace` seconds later, it
-    is left running and marked as abandoned.
+    is left running and marked as abandoned (`lib.abandoned`).
 
     Raises:
         asyncio.CancelledError: The caller was cancelled. If the code cancels itself, the `End` has that error instead.

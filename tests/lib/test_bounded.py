@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.lib.abandoned import current_run, refuse_abandoned
+from pytest_agentbench.lib.bounded import TASK_LEFT, THREAD_LEFT, run_bounded
 from pytest_agentbench.lib.threads import in_thread
-from pytest_agentbench.lib.time_limits import TASK_LEFT, THREAD_LEFT, current_run, refuse_abandoned, run_bounded
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
 
