@@ -18,9 +18,9 @@ from pytest_agentbench.backends.per_node import OnNodes
 from pytest_agentbench.errors import AgentbenchError, BackendError, ConfigError
 from pytest_agentbench.launchers import make_launcher
 from pytest_agentbench.launchers.launcher import Launcher, WorkerTerms
+from pytest_agentbench.lib.connection_security import fingerprint_of, server_context
 from pytest_agentbench.lib.error_texts import cause
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.lib.tls import fingerprint_of, server_context
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.nodes.endpoints import is_local_address, loopback_problem
 from pytest_agentbench.rollouts.nodes.suite_files import check

@@ -21,7 +21,7 @@ from pytest_agentbench.backends.machine.environments import OWN, resolve_python
 from pytest_agentbench.backends.stack.instances import Factory, Instance, instances_of
 from pytest_agentbench.backends.stack.spec import TEMPLATE, StackSpec
 from pytest_agentbench.errors import AgentbenchError, ConfigError
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_text import read_json_file
 from pytest_agentbench.lib.process import foreign_environment
 from pytest_agentbench.records import Json
 from pytest_agentbench.retriever.config import EmbeddingsSpec, RetrieverConfig, expand_variables, parse_config, read_settings

@@ -24,8 +24,8 @@ from pytest_agentbench.backends.stack.ownership import LABEL, marked
 from pytest_agentbench.backends.stack.spec import HttpCheck, ServiceSpec, StackSpec, dependencies, expand, texts
 from pytest_agentbench.backends.stack.surroundings import NO_REPORTS, surroundings
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
-from pytest_agentbench.lib.messages import LOG
 from pytest_agentbench.lib.process import end_group, foreign_environment
+from pytest_agentbench.lib.wire import LOG
 
 RELEASE_TIMEOUT = 120.0  # seconds to wait for free GPU memory after the last service has ended
 PORTS_TIMEOUT = 5.0  # seconds to wait until all ports are free; a port that is not is used by another program
