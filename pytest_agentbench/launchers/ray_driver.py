@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.launchers.launcher import LaunchState, WorkerTerms
-from pytest_agentbench.lib.messages import LOG, Messages, header, read_config
 from pytest_agentbench.lib.redact import indented, tail
 from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.lib.wire import LOG, Messages, header, read_config
 
 PAUSE = 2.0  # seconds between two looks at the nodes of the cluster
 GRACE = 10.0  # seconds that node workers get to end
