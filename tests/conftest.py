@@ -17,6 +17,7 @@ from pytest_agentbench.reports.ci import DETECTED
 from tests import certificates as certificate_files
 from tests.kubernetes_server import KubernetesServer, kubernetes_server
 from tests.project import Project
+from tests.slurm_cluster import SlurmCluster, slurm_cluster
 
 #: The tests start hundreds of processes. Without bytecode files, each of them would compile the whole package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -84,3 +85,19 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesS
     """An API server of Kubernetes, which all tests share. Each test has labels of its own."""
     with kubernetes_server(tmp_path_factory.mktemp("kubernetes")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def slurm_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """A running cluster of Slurm."""
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm(slurm_nodes: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+    """A cluster of Slurm whose nodes are idle, for commands that this process and its children call."""
+    for name in ("PATH", "SLURM_CONF"):
+        monkeypatch.setenv(name, slurm_nodes.environment[name])
+    yield slurm_nodes
+    slurm_nodes.clear()

@@ -24,6 +24,7 @@ from pytest_agentbench.backends.stack.spec import ContainerSpec, ReadySpec, Serv
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.launchers.kubernetes import KubernetesNodes
 from pytest_agentbench.launchers.ray import RayNodes
+from pytest_agentbench.launchers.slurm import SlurmNodes
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.schemas.yaml_files import BESIDE, FILLED_IN, agents, options_of
 from pytest_agentbench.suites.roles import LimitsSpec, RoleSpec
@@ -124,6 +125,6 @@ YAML_TABLES: Mapping[str, Mapping[str, list[str]]] = {
     "command-agents.md": {"command": [*table_of(Command)]},
     "orchestrator.md": {"orchestrator": [*table_of(Orchestrator)]},
     "judges.md": {"self_evaluating": [*table_of(SelfEvaluating, SelfEvaluatingWithFeedback)]},
-    "scale.md": {"ray": [*table_of(RayNodes)], "kubernetes": [*table_of(KubernetesNodes)]},
+    "scale.md": {"ray": [*table_of(RayNodes)], "slurm": [*table_of(SlurmNodes)], "kubernetes": [*table_of(KubernetesNodes)]},
     "mcp.md": {"mcp": [*table_of(McpTools)]},
 }

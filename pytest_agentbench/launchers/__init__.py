@@ -26,6 +26,7 @@ LAUNCHERS: Mapping[str, str] = {
     LOCAL: "pytest_agentbench.launchers.local:Local",
     RAY: "pytest_agentbench.launchers.ray:Ray",
     "kubernetes": "pytest_agentbench.launchers.kubernetes:Kubernetes",
+    "slurm": "pytest_agentbench.launchers.slurm:Slurm",
 }
 
 
