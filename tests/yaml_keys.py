@@ -21,7 +21,7 @@ from pytest_agentbench.backends.recorded import RecordedSpec
 from pytest_agentbench.backends.spec import BackendKeys
 from pytest_agentbench.backends.stack.kind import StackKind
 from pytest_agentbench.backends.stack.spec import ContainerSpec, ReadySpec, ServiceSpec
-from pytest_agentbench.backends.url import UrlSpec
+from pytest_agentbench.backends.url import AttachedReadySpec, UrlSpec
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.schemas.yaml_files import BESIDE, FILLED_IN, agents, options_of
 from pytest_agentbench.suites.roles import LimitsSpec, RoleSpec
@@ -115,6 +115,7 @@ YAML_TABLES: Mapping[str, Mapping[str, list[str]]] = {
     "tools.md": {"answers": [*table_of(AnswerSpec)]},
     "recordings.md": {"recorded": [*_backend_table(RecordedSpec)]},
     "backends.md": {"url": [*table_of(UrlSpec)], "prices": [*table_of(Prices)], "embedded": [*_backend_table(EmbeddedSpec)]},
+    "stacks.md": {"attached": [*table_of(AttachedReadySpec)]},
     "own-stack.md": {"stack": [*_backend_table(StackKind)], "service": [*table_of(ServiceSpec)], "ready": [*table_of(ReadySpec)]},
     "containers.md": {"container": [*table_of(ContainerSpec)]},
     "agents.md": {"tool_calling": [*table_of(ToolCalling)], "react": [*table_of(React)]},

@@ -15,7 +15,7 @@ from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.gpus import refuse_too_few
 from pytest_agentbench.backends.machine.model_files import model_identity
 from pytest_agentbench.backends.machine.versions import packages_of, server_facts
-from pytest_agentbench.backends.ready import PAUSE, ReadinessChecks, warm_up
+from pytest_agentbench.backends.ready import PAUSE, ReadinessChecks, waiting_for, warm_up
 from pytest_agentbench.backends.stack.docker_engine import digest_of
 from pytest_agentbench.backends.stack.failure_details import log_of, port_conflict, readiness_problem
 from pytest_agentbench.backends.stack.instances import (
@@ -257,7 +257,7 @@ class Stack:
     def _check_and_warm_up(self) -> tuple[Endpoint, float]:
         """Runs the readiness checks, then the warm-up. Returns the endpoint, and the time (time.monotonic()) of the end of the checks."""
         front, does = self._front, self._noting(self._front.name)
-        checks = self._readiness_checks(self.deadline, lambda check: does(f"readiness check `{check}`"))
+        checks = self._readiness_checks(self.deadline, lambda check, problem: does(waiting_for(check, problem)))
         try:
             # Reversed, so that the URL of the first replica of a service counts
             self.facts["urls"] = {each.service: each.url for each in reversed(self.instances)}
@@ -277,7 +277,7 @@ class Stack:
     def _front(self) -> Instance:
         return next(each for each in self.instances if each.service == self.spec.front)
 
-    def _readiness_checks(self, deadline: float, on_wait: WriteLog) -> ReadinessChecks:
+    def _readiness_checks(self, deadline: float, on_wait: Callable[[str, str], None]) -> ReadinessChecks:
         url, labels = f"{self._front.url}{self.spec.path}", self.spec.labels.model_dump(exclude_defaults=True)
         endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
         return ReadinessChecks(endpoint, self.spec.ready, deadline, self._alive, on_wait, boots=True)
@@ -312,7 +312,7 @@ class Stack:
         self._start(instance)
         deadline = time.monotonic() + self.spec.ready.timeout
         self._until_ready(instance, deadline)
-        self._readiness_checks(deadline, lambda _: None).run_silent_checks(self._workers)
+        self._readiness_checks(deadline, lambda _check, _problem: None).run_silent_checks(self._workers)
         self.log(f"{instance.name} serves again")
         self._set_restarting(instance, False)
 

@@ -174,6 +174,9 @@ class ServiceSpec(Spec):
         return self
 
 
+WORKERS = "Dynamo's worker type -> least number of workers, for example `{prefill: 1, decode: 2}`."
+
+
 class ReadySpec(Spec):
     """The readiness checks of the whole stack, made at its endpoint."""
 
@@ -183,9 +186,7 @@ class ReadySpec(Spec):
         "`--agentbench-set backend.ready.timeout=30m` changes it.",
     )
     in_a_row: PositiveInt = Field(default=2, description="The number of consecutive chats that have to succeed.")
-    workers: dict[str, PositiveInt] = Field(
-        default={}, description="Dynamo's worker type -> least number of workers, for example `{prefill: 1, decode: 2}`."
-    )
+    workers: dict[str, PositiveInt] = Field(default={}, description=WORKERS)
     tools: Literal["auto", "required", "none"] = Field(
         default="auto", description="The `tool_choice` of the tool check: `auto`, `required`, or `none` for a stack that cannot call tools."
     )
