@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, field_
 from pydantic.json_schema import SkipJsonSchema
 
 from pytest_agentbench.backends.spec import BackendKeys
+from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, Placement
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import PositiveSeconds, Spec
 from pytest_agentbench.suites.roles import RoleName, RoleSpec, own_names
@@ -20,7 +21,9 @@ TEMPLATE = re.compile(r"\{([a-z_][\w-]*(?:\.[\w-]+)*)\}", re.IGNORECASE)
 NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 #: Names in templates that a service or a setting cannot take.
-RESERVED = frozenset({"port", "url", "model", "gpus", "gpu_list", "replica", "run_dir", "logs", "home", "here", "python"})
+RESERVED = frozenset(
+    {"port", "url", "model", "gpus", "gpu_list", "replica", "run_dir", "logs", "home", "here", "python", "leader", "rank", "hosts"}
+)
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: any free one
 
@@ -102,14 +105,24 @@ class ContainerSpec(Spec):
 
 
 class ServiceSpec(Spec):
-    """One service of a stack: a process or, with `image`, a container."""
+    """One service of a stack: a process or, with `image`, a container of this machine, or something that a cluster runs."""
 
     run: CommandLine = Field(
-        default=[], description="The command, word by word. It may be left out only for a container whose image has a command."
+        default=[],
+        description="The command, word by word. It may be left out for a container whose image has a command, and with `kubernetes`.",
     )
     image: str | None = Field(default=None, description="The image of [a container](containers.md). Without it, the service is a process.")
     container: ContainerSpec = Field(
         default=ContainerSpec(), description="[What the container gets](containers.md#what-a-container-gets) beyond its image and command."
+    )
+    on: Placement | None = Field(
+        default=None,
+        description="`{slurm: {hosts: 2, gpus: 8}}` runs the command [on hosts of Slurm](stacks.md#services-on-hosts-of-slurm). "
+        "Without it, the service runs on this machine.",
+    )
+    kubernetes: ManifestSpec | None = Field(
+        default=None,
+        description="`{manifest: FILE, url: URL}` creates [objects in a cluster](stacks.md#services-in-kubernetes) instead of a process.",
     )
     python: str | None = Field(
         default=None,
@@ -160,8 +173,8 @@ class ServiceSpec(Spec):
 
     @model_validator(mode="after")
     def _can_be_started(self) -> Self:
-        if not self.run and self.image is None:
-            raise ValueError("must have `run` (a command) or `image` (a container)")
+        if not self.run and self.image is None and self.kubernetes is None:
+            raise ValueError("must have `run` (a command), `image` (a container) or `kubernetes` (a manifest)")
         if isinstance(self.gpus, list) and self.replicas > 1:
             raise ValueError("only a single replica can have a list of GPUs; define a service for each replica")
         if self.replicas > 1 and (self.port or any(self.ports.values())):
@@ -172,6 +185,16 @@ class ServiceSpec(Spec):
             if check is not None and check.port != "port" and check.port not in self.ports:
                 raise ValueError(f"port {check.port!r} is not a port of this service; it has: {', '.join(['port', *self.ports])}")
         return self
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether a cluster runs it on other machines."""
+        return self.on is not None or self.kubernetes is not None
+
+    @property
+    def is_process(self) -> bool:
+        """Whether it is a process of this machine."""
+        return self.image is None and not self.is_placed
 
 
 WORKERS = "Dynamo's worker type -> least number of workers, for example `{prefill: 1, decode: 2}`."
