@@ -109,6 +109,10 @@ class BackendSpec(BackendKeys):
         del reach
         return ()
 
+    def submissions(self) -> Iterable[tuple[str, str]]:
+        """Yields (name of a service, job script or manifest) for each service that Slurm or Kubernetes would place."""
+        return ()
+
     def running_endpoint(self) -> Endpoint | None:
         """Returns the endpoint of a backend that already runs (`kind: url`), else None. Raises ConfigError if its API key is not set."""
         return None

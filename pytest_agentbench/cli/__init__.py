@@ -53,6 +53,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "cassette": "pytest_agentbench.cli.cassette:add",
         "retriever": "pytest_agentbench.cli.retriever:add",
         "worker": "pytest_agentbench.cli.worker:add",
+        "dry-run": "pytest_agentbench.cli.dry_run:add",
     },
     "tools": {
         "import": "pytest_agentbench.cli.imports:add",

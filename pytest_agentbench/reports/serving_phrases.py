@@ -13,7 +13,7 @@ from pytest_agentbench.metrics.timeline import InFlight, part_names
 from pytest_agentbench.records import ERROR_KINDS
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.phrases import brackets, count, each_count, number, percent, seconds_text, short
-from pytest_agentbench.runs.nodes import NodeRecord
+from pytest_agentbench.runs.nodes import LaunchRecord, NodeRecord
 from pytest_agentbench.stats.quantiles import HIGH, needed
 
 ENOUGH = 3  # samples taken during the calls; with fewer, no mean and no peak is shown
@@ -84,6 +84,14 @@ def node_left(node: NodeRecord) -> str:
     """`w3 on node-c: its tap died, 2 attempts were made again`: why a node worker left before the end of the session."""
     again = f", {count(node.lost, 'attempt')} made again" if node.lost else ""
     return f"{node.place}: {node.why_left}{again}"
+
+
+def launched(launch: LaunchRecord) -> str:
+    """`slurm, job 17: all machines were there after 34 s; it was cancelled`: how the node workers of a session were started."""
+    name = f"{launch.launcher}, {launch.id}" if launch.id else launch.launcher
+    there = "not all machines were there" if launch.queue_s is None else f"all machines were there after {launch.queue_s:.0f} s"
+    waiting = f" ({launch.waiting})" if launch.waiting else ""
+    return "; ".join((f"{name}: {there}{waiting}", *launch.problems))
 
 
 def uncertain_rates(parts: Sequence[str]) -> str:

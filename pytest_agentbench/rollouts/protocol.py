@@ -185,7 +185,12 @@ class Cancel:
 
 @dataclass(frozen=True)
 class NodesQueued:
-    """Sent every few seconds while node workers wait for machines. The pool counts the time without node workers anew from there on."""
+    """Sent every few seconds while node workers wait for machines, and once when they do not wait any more.
+
+    While they wait, the pool does not count the time without node workers.
+    """
+
+    waits: bool
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ class Launch:
 
         Args:
             tell: Shows a sentence to the user.
-            queued: Tells the pool that node workers wait for machines.
+            queued: Tells the pool whether node workers wait for machines.
             fail: Ends the session with a reason, because no node workers can be started.
         """
         self._thread = daemon(self._run, tell, queued, fail, name="launch")
@@ -167,8 +167,8 @@ class Launch:
         queue_s = before.queue_s if before.queue_s is not None or state.waiting else time.monotonic() - began
         problems = (*before.problems, *({state.problem} - {"", *before.problems}))
         self._record = replace(before, id=state.id, queue_s=queue_s, waiting=state.waiting, problems=problems)
-        if state.waiting:
-            queued(NodesQueued())
+        if state.waiting or before.waiting:
+            queued(NodesQueued(bool(state.waiting)))
         if self._record == before:
             return
         self._log.append(self._record)

@@ -54,7 +54,7 @@ TO_POOL: list[protocol.ToPool] = [
     protocol.AddRound((KEY, KEY)),
     protocol.NothingRuns("no GPU", "missing"),
     protocol.Cancel("a test failed"),
-    protocol.NodesQueued(),
+    protocol.NodesQueued(waits=True),
     protocol.EndSession(),
     protocol.TapsRestarted(TAPS),
     protocol.BackendMoved(ENDPOINT),

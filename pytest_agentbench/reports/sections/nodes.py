@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_agentbench.gate.evidence import MAX_CLOCK_SHARE, connect_note
+from pytest_agentbench.launchers import LOCAL
 from pytest_agentbench.reports import serving_phrases
 from pytest_agentbench.reports.document import AnyBlock, Fact, Note, Section, Table, heads, say
 from pytest_agentbench.reports.document import section as of
@@ -19,12 +20,19 @@ HEADS = heads(
 
 
 def section(view: RunView) -> Section | None:
-    """Returns a table of the node workers, why they left, and doubts about rates and latencies. None without node workers."""
-    return of("Nodes", _blocks(view.run) if view.run.nodes else [])
+    """Returns a table of the node workers, how they were started, why they left, and doubts about rates and latencies.
+
+    None without node workers.
+    """
+    return of("Nodes", _blocks(view.run) if view.run.nodes or view.run.launches else [])
 
 
 def _blocks(run: Run) -> Iterator[AnyBlock]:
-    yield table(run.nodes)
+    if run.nodes:
+        yield table(run.nodes)
+    for launch in run.launches:
+        if launch.launcher.partition(":")[0] != LOCAL:
+            yield Fact("launch", say(serving_phrases.launched, launch), "open" if launch.problems else "")
     for each in run.nodes:
         if each.why_left:
             yield Fact("left", say(serving_phrases.node_left, each), "open")

@@ -116,6 +116,7 @@ class Hub:
         self._templates = NodeTemplates(link, host.apply_holds)
         self._changed = asyncio.Condition()
         self._nobody_since = time.monotonic()
+        self.are_queued = False  # whether node workers wait for machines, so that their absence does not count
         self._breaker, self._silence_s = Breaker(), silence_limit()
         self._told: dict[tuple[str, str], None] = {}  # node and why its node worker was lost, of which the user was told, in this order
         self._stopped = ""  # why no node worker gets attempts any more
@@ -163,13 +164,9 @@ class Hub:
             self._stop_without_nodes()
             await self._update()
 
-    def wait_longer(self) -> None:
-        """Counts the time without node workers anew from now on, because they wait for machines."""
-        self._nobody_since = time.monotonic()
-
     def _stop_without_nodes(self) -> None:
         now, wait = time.monotonic(), self._terms.wait_s
-        if self._ready or not self._host.waits:
+        if self._ready or not self._host.waits or self.are_queued:
             self._nobody_since = now
         elif self._nodes:  # They start, or build images. This may fail again and again, so earlier absence still counts.
             self._nobody_since = min(self._nobody_since + PERIOD, now)

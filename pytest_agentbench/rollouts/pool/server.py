@@ -211,9 +211,9 @@ class Pool:
     async def _recover(self, message: protocol.Recovery) -> None:
         """Handles a message about a part of the session that has died or is not there yet, for example `TapsRestarted`."""
         match message:
-            case protocol.NodesQueued():
+            case protocol.NodesQueued(waits):
                 assert self.nodes is not None
-                self.nodes.wait_longer()
+                self.nodes.are_queued = waits
             case protocol.ProcessesChecked():
                 self.outages.answer()
             case protocol.CatchUp(number):

@@ -10,7 +10,7 @@ from pytest_agentbench.reports import serving_phrases
 from pytest_agentbench.reports.document import Document, Level, Table
 from pytest_agentbench.reports.sections import nodes
 from pytest_agentbench.reports.view import RunView
-from pytest_agentbench.runs.nodes import NodeRecord
+from pytest_agentbench.runs.nodes import LaunchRecord, NodeRecord
 from tests.findings import facts, report, said
 from tests.made_runs import run_of
 
@@ -46,6 +46,17 @@ def test_node_workers_that_left() -> None:
     """A node worker that left before the end is named, with the reason and the attempts that others made again."""
     assert [(W2,)] == said(full(W1, W2), serving_phrases.node_left)
     assert "w2 on node-b: its tap died, 2 attempts made again" == serving_phrases.node_left(W2)
+
+
+def test_how_node_workers_were_started() -> None:
+    """A launch on other machines is a fact with the time in the queue. One on this machine is not."""
+    launch = LaunchRecord(1, "slurm", "job 17", 33.6, problems=("job 17 was cancelled",))
+    waits = LaunchRecord(2, "kubernetes", "", None, "1 pod is Unschedulable")
+    told = report(run_of(ROLLOUT, nodes=(W1,), launches=(LaunchRecord(1, "local:2", "", 0.0), launch, waits)), Level.FULL)
+
+    assert [(launch,), (waits,)] == said(told, serving_phrases.launched)
+    assert "slurm, job 17: all machines were there after 34 s; job 17 was cancelled" == serving_phrases.launched(launch)
+    assert "kubernetes: not all machines were there (1 pod is Unschedulable)" == serving_phrases.launched(waits)
 
 
 def test_doubts() -> None:

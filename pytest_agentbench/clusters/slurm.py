@@ -1,0 +1,141 @@
+"""Submits jobs to Slurm with its own commands, and follows and cancels them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.lib.process import child_environment
+
+COMMANDS = ("sbatch", "scontrol", "scancel")
+PATIENCE = 120.0  # seconds that a command may take; Slurm's commands themselves try a daemon that does not answer for about a minute
+PAUSE = 0.25  # seconds between two looks at a job that ends
+UNKNOWN = "UNKNOWN"  # state of a job that Slurm has forgotten, by default five minutes after its end
+
+_FORGOTTEN = "Invalid job id"
+_RUNS = frozenset(("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"))
+_OVER = frozenset(
+    ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT", UNKNOWN)
+)
+
+
+@dataclass(frozen=True)
+class SlurmState:
+    """What Slurm knows of a job. A job waits, runs, or is over; a job that is requeued waits again."""
+
+    word: str  # state in Slurm's words, such as PENDING, RUNNING, COMPLETED, or UNKNOWN
+    reason: str = ""  # why it is in this state, such as Resources or NonZeroExitCode; empty if Slurm gives no reason
+    hosts: tuple[str, ...] = ()  # names of its nodes; empty while it waits
+    exit_status: int | None = None  # of the script, negative for a signal; None unless the job is over and known
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no usable nodes now, and may get them later. This includes a job that is suspended."""
+        return not self.runs and not self.is_over
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has its nodes, including a job whose processes are being ended."""
+        return self.word in _RUNS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of its processes have ended."""
+        return self.word in _OVER
+
+    def __str__(self) -> str:
+        return f"{self.word} ({self.reason})" if self.reason else self.word
+
+
+class SlurmJob:
+    """A job that was submitted. Not thread-safe."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self._hosts: dict[str, tuple[str, ...]] = {}  # list of nodes as Slurm writes it -> its names
+
+    def state(self) -> SlurmState:
+        """Asks Slurm for the state of the job. Raises BackendError if Slurm does not answer."""
+        try:
+            text = _run("scontrol", "show", "job", "--oneliner", self.id)
+        except BackendError as error:
+            if _FORGOTTEN in str(error):
+                return SlurmState(UNKNOWN)
+            raise
+        word, reason = _field(text, "JobState"), _field(text, "Reason")
+        code, signal = _field(text, "ExitCode").split(":")
+        status = (-int(signal) or int(code)) if word in _OVER else None
+        return SlurmState(word, "" if reason == "None" else reason, self._names(_field(text, "NodeList")), status)
+
+    def cancel(self, seconds: float = 60.0) -> SlurmState:
+        """Cancels the job, and waits until all of its processes have ended, but not longer than `seconds`. Returns the last state.
+
+        Raises BackendError if Slurm does not answer or refuses, but not if the job is over already.
+        """
+        deadline = time.monotonic() + seconds
+        try:
+            _run("scancel", self.id)
+        except BackendError:
+            if not self.state().is_over:
+                raise
+        while not (state := self.state()).is_over and time.monotonic() < deadline:
+            time.sleep(PAUSE)
+        return state
+
+    def _names(self, nodes: str) -> tuple[str, ...]:
+        """Returns the names in a list such as `n[1-3],gpu7`."""
+        if nodes in ("", "(null)"):
+            return ()
+        if nodes not in self._hosts:
+            self._hosts[nodes] = tuple(_run("scontrol", "show", "hostnames", nodes).split()) if re.search(r"[\[,]", nodes) else (nodes,)
+        return self._hosts[nodes]
+
+
+def check(commands: Sequence[str] = COMMANDS) -> None:
+    """Raises ConfigError if a command of Slurm is not installed."""
+    if missing := next((name for name in commands if shutil.which(name) is None), None):
+        raise ConfigError(
+            f"Slurm's command {missing} is not in PATH; run on a login node of the cluster, or install it (Debian: slurm-client)"
+        )
+
+
+def submit(script: str, *options: str) -> SlurmJob:
+    """Submits a batch script.
+
+    Args:
+        script: Its text, which begins with `#!`. Options can stand there in lines `#SBATCH`.
+        options: Options of sbatch, which take precedence over those in the script.
+
+    Raises:
+        BackendError: Slurm refuses the job or does not answer. The message contains sbatch's own.
+    """
+    return SlurmJob(_run("sbatch", "--parsable", *options, stdin=script).strip().partition(";")[0])
+
+
+def _field(text: str, name: str) -> str:
+    """Returns the value of a field in the line that `scontrol show job --oneliner` prints."""
+    found = re.search(rf"(?:^|\s){name}=(\S*)", text)
+    if found is None:
+        raise BackendError(f"`scontrol show job` has printed no {name}: {text.strip()[:200]}")
+    return found[1]
+
+
+def _run(*command: str, stdin: str = "") -> str:
+    """Runs a command of Slurm. Returns its output. Raises BackendError with what it has written to stderr if it fails."""
+    try:
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, errors="replace", timeout=PATIENCE, env=child_environment(), check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BackendError(f"`{' '.join(command)}` has not answered within {PATIENCE:g} s") from error
+    except OSError as error:
+        raise BackendError(f"`{command[0]}` cannot be started: {error.strerror}") from error
+    if done.returncode:
+        said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        raise BackendError(f"`{' '.join(command)}` has failed: {said}")
+    return done.stdout
