@@ -222,8 +222,9 @@ class ReadinessChecks:
     def run_silent_checks(self, workers: Mapping[str, int]) -> None:
         """Runs only the checks that send no chat request.
 
-        They are made of servers that already run, and during a run, when a chat would distort the server's metrics. `workers` are the numbers of
-        workers that Dynamo listed when the stack was ready. While Dynamo lists more, it still sends calls to a worker that has died. Raises BackendError for the first check that fails.
+        They are made of servers that already run, and during a run, when a chat would distort the server's metrics. `workers` are the
+        numbers of workers that Dynamo listed when the stack was ready. While Dynamo lists more, it still sends calls to a worker that has
+        died. Raises BackendError for the first check that fails.
         """
         self._max_workers = workers
         for _ in self._run(self._silent()):

@@ -222,7 +222,7 @@ class UrlSpec(BackendSpec):
 
 
 class Url(Backend):
-    """The backend for a server that already runs. It is not started or stopped, but it has to answer when the session starts, or within `ready.timeout`."""
+    """The backend for a server that already runs. It is not started or stopped. It has to answer at once, or within `ready.timeout`."""
 
     def __init__(self, spec: UrlSpec, patience: float | None = None) -> None:
         """Creates the backend. `patience` is how many seconds the server may be unavailable. None means the default."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from pytest_agentbench.backends.stack.protocol import StackFacts
     from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
-    from pytest_agentbench.backends.url import UrlSpec
     from pytest_agentbench.records import Endpoint
     from pytest_agentbench.suites.folder import AgentConfig
 

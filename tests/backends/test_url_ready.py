@@ -6,10 +6,11 @@ import json
 import threading
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.url import Url, UrlSpec
+from pytest_agentbench.backends.url import AttachedReadySpec, Url, UrlSpec
 from pytest_agentbench.errors import BackendError
 from tests.waits import wait_for
 from tests.web import QuietHandler, serving
@@ -44,8 +45,8 @@ class Handler(QuietHandler):
         self.answer(200 if self.path in bodies else 404, json.dumps(bodies.get(self.path, {})).encode())
 
 
-def attached(url: str, **ready: object) -> Url:
-    return Url(UrlSpec(kind="url", name="mine", url=url, ready=ready))
+def attached(url: str, **ready: Any) -> Url:
+    return Url(UrlSpec(kind="url", name="mine", url=url, ready=AttachedReadySpec(**ready)))
 
 
 def test_workers_are_waited_for() -> None:

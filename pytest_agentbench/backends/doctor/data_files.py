@@ -131,9 +131,7 @@ def _environment(spec: StackSpec) -> dict[str, str]:
 
     Services in containers are left out: they mount the cache that the others use.
     """
-    own = {
-        name: value for service in spec.services.values() if service.image is None for name, value in {**spec.env, **service.env}.items()
-    }
+    own = {name: value for service in spec.services.values() if service.is_command for name, value in {**spec.env, **service.env}.items()}
     return {**os.environ, **{name: value for name, value in own.items() if name.startswith("HF_") and not TEMPLATE.search(value)}}
 
 
@@ -198,7 +196,7 @@ def service_checks(spec: StackSpec) -> Iterator[Check]:
     instances = instances_of(spec, Path(), lambda: 0)
     factory, urls = Factory(spec, Path(), instances), tuple(each.url for each in instances)
     for each in instances:
-        if MODULE in each.spec.run and each.spec.image is None and each.replica == 0:
+        if MODULE in each.spec.run and each.spec.is_command and each.replica == 0:
             yield from _service(spec, factory, each, urls)
 
 

@@ -160,7 +160,8 @@ def secret_checks(spec: StackSpec) -> Iterator[Check]:
 
 def program_checks(spec: StackSpec) -> Iterator[Check]:
     """Checks that the interpreters and commands of the services that are processes exist, each of them once."""
-    programs = dict.fromkeys((service.python or spec.python, service.run[0]) for service in spec.services.values() if service.image is None)
+    here = [service for service in spec.services.values() if service.is_command and not service.is_placed]
+    programs = dict.fromkeys((service.python or spec.python, service.run[0]) for service in here)
     pythons: dict[str | None, Path | None] = {None: None}
     for name in dict.fromkeys(python for python, _ in programs if python is not None):
         try:
@@ -196,7 +197,8 @@ def stack_checks(spec: StackSpec) -> Iterator[Check]:
     """Checks the secrets, programs, ports, GPUs, images, weights and retrievers of a stack."""
     yield from secret_checks(spec)
     yield from program_checks(spec)
-    yield from port_checks([port for service in spec.services.values() for port in (service.port, *service.ports.values())])
+    here = [service for service in spec.services.values() if not service.is_placed]
+    yield from port_checks([port for service in here for port in (service.port, *service.ports.values())])
     yield from gpu_checks(spec)
     yield from docker_checks(spec)
     yield from weight_checks(spec)

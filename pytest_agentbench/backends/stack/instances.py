@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +17,13 @@ from pytest_agentbench.backends.machine.gpus import Lease, lease, wait_released
 from pytest_agentbench.backends.machine.ports import Reserved, holder, is_free
 from pytest_agentbench.backends.machine.versions import program_of
 from pytest_agentbench.backends.stack.docker_engine import fetch
-from pytest_agentbench.backends.stack.ownership import LABEL, marked
+from pytest_agentbench.backends.stack.ownership import LABEL
+from pytest_agentbench.backends.stack.placement import refuse_misplaced
+from pytest_agentbench.backends.stack.service_process import ServiceProcess, environment
+from pytest_agentbench.backends.stack.slurm_service import LEADER, RANK, SlurmService
 from pytest_agentbench.backends.stack.spec import HttpCheck, ServiceSpec, StackSpec, dependencies, expand, texts
-from pytest_agentbench.backends.stack.surroundings import NO_REPORTS, surroundings
+from pytest_agentbench.backends.stack.surroundings import NO_REPORTS, job_environment
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
-from pytest_agentbench.lib.messages import LOG
-from pytest_agentbench.lib.process import end_group, foreign_environment
 
 RELEASE_TIMEOUT = 120.0  # seconds to wait for free GPU memory after the last service has ended
 PORTS_TIMEOUT = 5.0  # seconds to wait until all ports are free; a port that is not is used by another program
@@ -66,7 +64,7 @@ class Claims:
         """
         self._reserved.close()
         end = time.monotonic() + PORTS_TIMEOUT
-        for port in sorted({port for each in started for port in each.ports.values()}):
+        for port in sorted({port for each in started if not each.spec.is_placed for port in each.ports.values()}):
             self._wait_for(port, end)
         if gpus := self._lease.gpus:
             left = wait_released(gpus, [], RELEASE_TIMEOUT)
@@ -87,7 +85,7 @@ class Claims:
 
 def refuse_taken(instances: Iterable[Instance]) -> None:
     """Raises BackendError if another program uses a port that the YAML sets."""
-    for each in instances:
+    for each in (each for each in instances if not each.spec.is_placed):
         for port in {each.spec.port, *each.spec.ports.values()} - {0}:
             if not is_free(port):
                 raise BackendError(f"{each.name} needs port {port}, which is used by {holder(port)}; end it, or set another port")
@@ -104,7 +102,7 @@ def fetch_images(factory: Factory, instances: Iterable[Instance], on_wait: Write
 
 
 class ServiceUnit(Protocol):
-    """The interface of the process or container of one instance: `ServiceProcess` or `Container`. It can be started once."""
+    """The interface of what runs one instance: `ServiceProcess`, `Container` or a `PlacedUnit`. It can be started once."""
 
     log: Path
     command: str  # quoted as for a shell, without secrets
@@ -125,69 +123,6 @@ class ServiceUnit(Protocol):
         """Ends the process or container: SIGTERM, and SIGKILL after `grace` seconds. May be called twice, or without a start."""
 
 
-class ServiceProcess:
-    """A service of a stack that runs as a process, in its own process group."""
-
-    def __init__(self, run: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> None:
-        """Creates the object; `start` starts the process. `env` is the complete environment, because nothing is inherited."""
-        self.run, self.env, self.cwd, self.log = list(run), dict(env), cwd, log
-        self.command = shlex.join(run)
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
-    def start(self) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        command = str(self.cwd / self.run[0]) if "/" in self.run[0] else self.run[0]
-        program = shutil.which(command, path=self.env.get("PATH"))
-        if program is None:
-            raise BackendError(f"the command {self.run[0]!r} (of `{self.command}`) does not exist; set `python` to an environment with it")
-        try:
-            with self.log.open("ab") as output:
-                self._process = subprocess.Popen(
-                    [program, *self.run[1:]],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env={**self.env, LOG: str(self.log.absolute())},
-                    cwd=self.cwd,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise BackendError(f"`{self.command}` cannot be started: {error.strerror}: {error.filename}") from error
-
-    def exit_code(self) -> int | None:
-        return self._process.poll() if self._process else None
-
-    def health(self) -> str | None:
-        return None
-
-    def wait(self) -> int:
-        assert self._process is not None
-        return self._process.wait()
-
-    def stop(self, grace: float) -> None:
-        """Ends the process and its group: SIGTERM, and SIGKILL after `grace` seconds. Then kills what is left of the group."""
-        if self._process is not None:
-            end_group(self._process, grace)
-
-
-def environment(own: Mapping[str, str], run_dir: Path, bin_folder: Path | None) -> dict[str, str]:
-    """Returns the environment variables of a service that is a process.
-
-    They are those of the user, without variables of the test run and TMPDIR, and with the interpreter's folder first on PATH. Variables of
-    the YAML (`own`) take precedence over those of the user, and these over our defaults. The variable that marks the processes of a stack
-    is added.
-    """
-    inherited = foreign_environment()
-    if bin_folder is not None:
-        inherited["PATH"] = f"{bin_folder}{os.pathsep}{inherited.get('PATH', os.defpath)}"
-    inherited.pop("TMPDIR", None)
-    return {**surroundings(run_dir, inherited), **inherited, **own, **marked(str(run_dir.parent))}
-
-
 HOST = "127.0.0.1"
 PACKAGE = "pytest_agentbench."  # prefix of the modules of this package in a command
 
@@ -204,6 +139,7 @@ class Instance:
     gpus: list[str] = field(default_factory=list)
     running: ServiceUnit | None = None
     restarts: int = 0  # number of restarts so far
+    host: str = HOST  # address of the machine; empty if that is not known yet, or if it has none of its own
 
     @property
     def name(self) -> str:
@@ -212,10 +148,13 @@ class Instance:
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.ports['port']}"
+        """The URL of its main port, without a path. Empty if it has none."""
+        if self.spec.kubernetes is not None:
+            return (self.spec.kubernetes.url or "").rstrip("/")
+        return f"http://{self.host}:{self.ports['port']}" if "port" in self.ports else ""
 
     def url_of(self, port: str, path: str) -> str:
-        return f"http://{HOST}:{self.ports[port]}{path}"
+        return f"{self.url}{path}" if port == "port" else f"http://{self.host}:{self.ports[port]}{path}"
 
 
 class Factory:
@@ -226,7 +165,8 @@ class Factory:
 
     def __init__(self, spec: StackSpec, home: Path, instances: Sequence[Instance]) -> None:
         self.spec, self.home, self.run_dir = spec, home, home / "run"
-        self._shared = {
+        self._instances = instances
+        self._texts = {
             **{name: str(value) for name, value in spec.settings.items()},
             **({"model": spec.model} if spec.model else {}),
             "here": spec.here,
@@ -234,10 +174,15 @@ class Factory:
             "run_dir": str(self.run_dir),
             "logs": str(instances[0].log.parent),
         }
-        for each in reversed(instances):  # The first replica is last, so that its port and URL count.
-            self._shared |= _ports(f"{each.service}.", each.ports) | {f"{each.service}.url": each.url}
-        for name in spec.services:
-            self._shared[f"{name}.urls"] = ",".join(each.url for each in instances if each.service == name)
+
+    def _shared(self) -> dict[str, str]:
+        """Returns the values of the templates that all services know. Those of hosts are known when their services run."""
+        values = dict(self._texts)
+        for each in reversed(self._instances):  # The first replica is last, so that its port and URL count.
+            values |= _ports(f"{each.service}.", each.ports) | {f"{each.service}.url": each.url, f"{each.service}.host": each.host}
+        for name in self.spec.services:
+            values[f"{name}.urls"] = ",".join(each.url for each in self._instances if each.service == name)
+        return values
 
     def make(self, instance: Instance) -> ServiceUnit:
         """Returns the process or container of an instance, not started yet.
@@ -251,6 +196,8 @@ class Factory:
         own |= self._secrets(instance)
         if instance.spec.image is not None:
             return self._container(instance, command, {**NO_REPORTS, **own}, values, where)
+        if instance.spec.on is not None:
+            return self._slurm_job(instance, command, own, python)
         own |= {"CUDA_VISIBLE_DEVICES": ",".join(instance.gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         cwd = Path(self.spec.here, expand(instance.spec.cwd, values, where)) if instance.spec.cwd else self.run_dir
         return ServiceProcess(command, environment(own, self.run_dir, python.parent if python else None), cwd, instance.log)
@@ -295,8 +242,11 @@ class Factory:
         return check.model_copy(update={"http": expand(check.http, values, where), "says": expand(check.says, literal, where)})
 
     def _values(self, instance: Instance, python: Path | None) -> dict[str, str]:
-        own = {"replica": str(instance.replica), "gpus": str(len(instance.gpus)), "gpu_list": ",".join(instance.gpus)}
-        return {**self._shared, **_ports("", instance.ports), **own, **({"python": str(python)} if python else {})}
+        own = {"replica": str(instance.replica), **_ports("", instance.ports), **({"python": str(python)} if python else {})}
+        if instance.spec.on is not None:
+            placement = instance.spec.on.slurm
+            return {**self._shared(), **own, "gpus": str(placement.gpus), "hosts": str(placement.hosts), "leader": LEADER, "rank": RANK}
+        return {**self._shared(), **own, "gpus": str(len(instance.gpus)), "gpu_list": ",".join(instance.gpus)}
 
     def _python(self, instance: Instance) -> Path | None:
         python = instance.spec.python or self.spec.python
@@ -319,6 +269,13 @@ class Factory:
             if not os.environ.get(name):
                 raise MissingError(f"services.{instance.service} needs the environment variable {name}, which is not set")
         return {name: os.environ[name] for name in instance.spec.secrets}
+
+    def _slurm_job(self, instance: Instance, command: list[str], own: Mapping[str, str], python: Path | None) -> ServiceUnit:
+        assert instance.spec.on is not None
+        secret = {*instance.spec.secrets}
+        env = {**job_environment(python.parent if python else None), **{name: value for name, value in own.items() if name not in secret}}
+        cwd = Path(self.spec.here, expand(instance.spec.cwd or "", self._values(instance, python), _where(instance)))
+        return SlurmService(instance.name, command, env, str(cwd), instance.spec.on.slurm, instance.log, self.home)
 
     def _container(
         self, instance: Instance, command: list[str], env: Mapping[str, str], values: Mapping[str, str], where: str
@@ -345,15 +302,17 @@ def instances_of(spec: StackSpec, logs: Path, take: Callable[[], int]) -> list[I
     made = []
     for name, service in spec.services.items():
         for replica in range(service.replicas):
-            ports = {port: number or take() for port, number in {"port": service.port, **service.ports}.items()}
-            instance = Instance(name, replica, service, ports, Path())
-            made.append(replace(instance, log=logs / f"{instance.name}.log"))
+            numbers = {"port": service.port, **service.ports}
+            ports = {port: number or take() for port, number in numbers.items() if number or not service.is_placed}
+            instance = Instance(name, replica, service, ports, Path(), host="" if service.is_placed else HOST)
+            made.append(replace(instance, log=logs / f"{instance.name}{'.rank0' if service.on else ''}.log"))
     return made
 
 
 def refuse_mistakes(spec: StackSpec) -> None:
-    """Raises ConfigError if a stack has an unknown template, or services that wait for each other."""
+    """Raises ConfigError if a stack has an unknown template, services that wait for each other, or keys that do not fit a cluster."""
     dependencies(spec)
+    refuse_misplaced(spec)
     instances = instances_of(spec, Path(), lambda: 0)
     factory = Factory(spec, Path(), instances)
     for each in instances:

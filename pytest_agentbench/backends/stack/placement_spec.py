@@ -55,12 +55,13 @@ class ManifestSpec(Spec):
     manifest: str = Field(description="The file with the objects, relative to the YAML. Its texts may contain templates.")
     url: str | None = Field(
         default=None,
-        description="The URL at which the session and its node workers reach the service, without a path. Needed if agents or other services "
-        "call it.",
+        description="The URL at which the session and its node workers reach the service, without a path. Needed if agents or other "
+        "services call it.",
     )
     namespace: str = Field(default="", description="The namespace, which has to exist. The default is that of the context.")
     context: str = Field(
-        default="", description="The context of the kubeconfig. The default is its current one, or the service account of the session's pod."
+        default="",
+        description="The kubeconfig's context. The default is its current one, or the service account of the session's pod.",
     )
     kubeconfig: str = Field(default="", description="The kubeconfig. The default is the value of `KUBECONFIG`, or `~/.kube/config`.")
 

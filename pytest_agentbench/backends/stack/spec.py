@@ -192,9 +192,9 @@ class ServiceSpec(Spec):
         return self.on is not None or self.kubernetes is not None
 
     @property
-    def is_process(self) -> bool:
-        """Whether it is a process of this machine."""
-        return self.image is None and not self.is_placed
+    def is_command(self) -> bool:
+        """Whether it is a command, on this machine or on hosts that share its files."""
+        return self.image is None and self.kubernetes is None
 
 
 WORKERS = "Dynamo's worker type -> least number of workers, for example `{prefill: 1, decode: 2}`."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import tempfile
 from collections.abc import Mapping
@@ -36,6 +37,16 @@ def surroundings(run_dir: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     return {"TMPDIR": str(run_dir / TMP), **_shared_caches(inherited), **NO_REPORTS}
 
 
+def job_environment(bin_folder: Path | None) -> dict[str, str]:
+    """Returns the variables that a job of a cluster gets beyond those that it inherits from this process.
+
+    They are the defaults of `surroundings` without those of this machine, and a PATH with the interpreter's folder first.
+    """
+    inherited = foreign_environment()
+    path = {} if bin_folder is None else {"PATH": f"{bin_folder}{os.pathsep}{inherited.get('PATH', os.defpath)}"}
+    return {**{name: value for name, value in NO_REPORTS.items() if name not in inherited}, **path}
+
+
 def _shared_caches(inherited: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that keep caches in their usual folders, although TMPDIR or HOME of a service may be others."""
     cache = Path(inherited.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -58,7 +69,7 @@ def inherited(spec: StackSpec) -> Json:
 
     A kept stack is only reused if this has not changed since its start.
     """
-    processes = {name: service for name, service in spec.services.items() if service.image is None}
+    processes = {name: service for name, service in spec.services.items() if service.is_command}
     return {
         "environment": variables(foreign_environment()) if processes else {},
         "packages": {name: _packages(spec, service) for name, service in processes.items()},
