@@ -123,7 +123,7 @@ class Cluster:
         """
         problems = []
         for pod in sorted((pod_of(each) for each in self.objects("v1", "Pod", selector)), key=lambda pod: pod.name):
-            for container in pod.containers:
+            for container in pod.containers if pod.node else ():  # A pod without a node has not run.
                 stem = pod.name if len(pod.containers) == 1 else f"{pod.name}-{container}"
                 for name, query in [(stem, {}), (f"{stem}-previous", {"previous": "true"})][: 1 + (container in pod.restarted)]:
                     try:
