@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -65,33 +65,34 @@ class PlacedUnit(ABC):
 class BootClock:
     """A clock that stands still while a service waits for machines, so that `ready.timeout` counts from the start of jobs. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._waiting = 0  # number of instances that wait
-        self._since = 0.0  # when the first of them began to wait, time.monotonic()
+        self._since = 0.0  # when the first of them began to wait
         self._waited = 0.0  # seconds of earlier waits
 
     def waited(self) -> float:
         """Returns the seconds during which at least one instance waited."""
         with self._lock:
-            return self._waited + (time.monotonic() - self._since if self._waiting else 0.0)
+            return self._waited + (self._clock() - self._since if self._waiting else 0.0)
 
     def now(self) -> float:
-        """Returns time.monotonic() without the seconds of `waited`."""
-        return time.monotonic() - self.waited()
+        """Returns the time without the seconds of `waited`."""
+        return self._clock() - self.waited()
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Stops the clock during the block. Blocks of several threads may overlap."""
         with self._lock:
-            self._since = self._since if self._waiting else time.monotonic()
+            self._since = self._since if self._waiting else self._clock()
             self._waiting += 1
         try:
             yield
         finally:
             with self._lock:
                 self._waiting -= 1
-                self._waited += 0.0 if self._waiting else time.monotonic() - self._since
+                self._waited += 0.0 if self._waiting else self._clock() - self._since
 
 
 def refuse_misplaced(spec: StackSpec) -> None:

@@ -46,7 +46,7 @@ class SlurmPlacement(Spec):
 class Placement(Spec):
     """The key `on` of a service: the engine that places it on other machines."""
 
-    slurm: SlurmPlacement = Field(description="[Hosts that Slurm provides](stacks.md#services-on-hosts-of-slurm).")
+    slurm: SlurmPlacement = Field(description="[Hosts that Slurm provides](services-on-clusters.md#services-on-hosts-of-slurm).")
 
 
 class ManifestSpec(Spec):

@@ -117,12 +117,12 @@ class ServiceSpec(Spec):
     )
     on: Placement | None = Field(
         default=None,
-        description="`{slurm: {hosts: 2, gpus: 8}}` runs the command [on hosts of Slurm](stacks.md#services-on-hosts-of-slurm). "
-        "Without it, the service runs on this machine.",
+        description="`{slurm: {hosts: 2, gpus: 8}}` runs the command "
+        "[on hosts of Slurm](services-on-clusters.md#services-on-hosts-of-slurm). Without it, the service runs on this machine.",
     )
     kubernetes: ManifestSpec | None = Field(
         default=None,
-        description="`{manifest: FILE, url: URL}` creates [objects in a cluster](stacks.md#services-in-kubernetes) instead of a process.",
+        description="`{manifest: FILE, url: URL}` creates [objects in a cluster](services-on-clusters.md#services-in-kubernetes) instead.",
     )
     python: str | None = Field(
         default=None,

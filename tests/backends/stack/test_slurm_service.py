@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 
 from pytest_agentbench.backends.stack import registry
+from pytest_agentbench.backends.stack.ownership import VARIABLE
 from pytest_agentbench.backends.stack.placement_spec import SlurmPlacement
 from pytest_agentbench.backends.stack.slurm_service import LEADER, RANK, SlurmService
 from pytest_agentbench.errors import BackendError
-from tests.backends.conftest import Boot, spec
-from tests.backends.service import __file__ as SERVICE
+from tests.backends.conftest import SERVICE, Boot, spec
 from tests.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.waits import wait_for
 
@@ -46,7 +47,7 @@ def slurm(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sl
 
 def placed(port: int, *options: str, hosts: int = 2, **keys: Any) -> dict[str, Any]:
     """Returns the keys of a service whose first host runs the small server."""
-    run = [*FIRST_SERVES, sys.executable, SERVICE, "--port", "{port}", *options]
+    run = [*FIRST_SERVES, sys.executable, str(SERVICE), "--port", "{port}", *options]
     return {"run": run, "on": {"slurm": {"hosts": hosts}}, "port": port, "ready": {"http": "/health"}, **keys}
 
 
@@ -70,23 +71,31 @@ def test_the_job_script(tmp_path: Path) -> None:
         check=True,
     )
 
-    assert "['--at=10.0.0.7:1', \"it's 1\", '{\"a\": \"$HOME\"}'] tcp://10.0.0.7 None\n" == done.stdout
+    assert '[\'--at=10.0.0.7:1\', "it\'s 1", \'{"a": "$HOME"}\'] tcp://10.0.0.7 None\n' == done.stdout
     options = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
     assert ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=8", "--time=90", "--partition=gpu", "--exclusive"] == options[-6:]
     assert {"--job-name=agentbench-home-w", f"--output={tmp_path}/w.job.log", "--chdir=/srv", "--no-requeue"} <= {*options}
 
 
 @pytest.mark.slow
-def test_a_service_on_two_hosts(slurm: SlurmCluster, boot: Boot, tmp_path: Path) -> None:
-    """The service runs once on each host, and its URL is that of the first. Logs are per rank, and the end of the stack ends the job."""
-    held = boot(spec(services={"engine": placed(18471)}))
+def test_a_service_on_two_hosts(slurm: SlurmCluster, boot: Boot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service runs once on each host, and its URL is that of the first. Logs are per rank, and the end of the stack ends the job.
+
+    The job gets secrets, but not the mark of the stack, because a stack with this folder lives on this machine only.
+    """
+    monkeypatch.setenv("LLM_SECRET", "swordfish")
+    held = boot(spec(services={"engine": placed(18471, secrets=["LLM_SECRET"], env={"DEPTH": "{hosts}"})}))
     endpoint = held.ready()
+    with urlopen("http://127.0.0.1:18471/environ", timeout=10) as answer:
+        variables = json.load(answer)
     (job,) = slurm.jobs()
     logs = {file.name: file.read_text() for file in (tmp_path / "logs").glob("engine.*")}
 
     assert "http://127.0.0.1:18471/v1" == endpoint.url
     assert {"engine": {"id": f"job {job}", "hosts": ["n1", "n2"]}} == held.boot["places"]
     assert ["rank 0 of 2 at 127.0.0.1\n", "rank 1 of 2 at 127.0.0.1\n"] == [logs[f"engine.rank{rank}.log"] for rank in (0, 1)]
+    assert ("swordfish", "2", None) == tuple(variables.get(name) for name in ("LLM_SECRET", "DEPTH", VARIABLE))
+    assert "swordfish" not in slurm.run("scontrol", "write", "batch_script", job, "-")
     held.stop()
     assert [] == slurm.jobs()
     assert slurm.is_idle()
@@ -142,9 +151,6 @@ def test_a_restart(slurm: SlurmCluster, boot: Boot) -> None:
 
 
 def _serves(port: int) -> bool:
-    from urllib.error import URLError
-    from urllib.request import urlopen
-
     try:
         with urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
             return bool(answer.status == 200)
@@ -160,7 +166,7 @@ def test_a_killed_daemon(slurm: SlurmCluster, boot: Boot, folder: Path) -> None:
     (job,) = slurm.jobs()
     facts = json.loads((held.home / "stack.json").read_text())
     os.kill(facts["pid"], signal.SIGKILL)
-    wait_for(lambda: held.death(), "the death")
+    wait_for(held.death, "the death")
 
     assert f"Slurm job {job}" in registry.clean_up_one(held.home)
     assert [] == slurm.jobs()
@@ -177,8 +183,8 @@ def test_a_refused_job(boot: Boot) -> None:
         boot(spec(services={"engine": refused})).ready()
 
 
-def test_without_slurm(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_slurm(boot: Boot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine without Slurm's commands is named."""
-    monkeypatch.setenv("PATH", os.path.dirname(shutil.which("true") or "") + "/nothing")
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BackendError, match="Slurm's command sbatch is not in PATH"):
         boot(spec(services={"engine": placed(18477)})).ready()
