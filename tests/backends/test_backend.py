@@ -9,7 +9,8 @@ import pytest
 
 from pytest_agentbench.backends.machine.environments import OWN, environments
 from pytest_agentbench.backends.spec import load_backend
-from pytest_agentbench.backends.stack.spec import TEMPLATE, StackSpec, dependencies, expand, texts
+from pytest_agentbench.backends.stack.spec import StackSpec, dependencies, texts
+from pytest_agentbench.backends.stack.templates import TEMPLATE, expand
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*(ROOT / "backends").glob("*.yaml"), *(ROOT / "tests" / "real" / "stacks").glob("*.yaml")])

@@ -19,7 +19,8 @@ from typing import Any
 from pytest_agentbench.backends.doctor.check import Check, key_checks, missing, ok, port_checks, reach_check, unknown
 from pytest_agentbench.backends.machine.environments import OWN, resolve_python
 from pytest_agentbench.backends.stack.instances import Factory, Instance, instances_of
-from pytest_agentbench.backends.stack.spec import TEMPLATE, StackSpec
+from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.stack.templates import TEMPLATE
 from pytest_agentbench.errors import AgentbenchError, ConfigError
 from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.lib.process import foreign_environment

@@ -18,7 +18,8 @@ from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.environments import environments, resolve_python
 from pytest_agentbench.backends.machine.gpus import lease, visible
 from pytest_agentbench.backends.stack.docker_engine import TOOLKIT, as_backend_error, connect, size_of
-from pytest_agentbench.backends.stack.spec import TEMPLATE, StackSpec, expand
+from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.stack.templates import TEMPLATE, expand
 from pytest_agentbench.errors import AgentbenchError, BackendError
 
 

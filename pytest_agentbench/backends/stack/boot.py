@@ -195,13 +195,16 @@ class Stack:
 
         Raises BackendError after `latest` (a time of the boot's clock), or after the time limit of the instance's own readiness check.
         """
-        self._until_placed(instance)
         check = self._factory.ready_check(instance)
         self._waits[instance.name] = f"waiting for {check.http if check else 'its health'}"
+        self._until_placed(instance)
         if check is not None and check.timeout is not None:
             latest = min(latest, self._clock.now() + check.timeout)
         while problem := readiness_problem(instance, check):
             self._alive()
+            if instance.spec.is_placed:  # Machines may be lost and replaced during a boot.
+                self._until_placed(instance)
+                self._waits[instance.name] = problem
             if self._clock.now() > latest:
                 raise BackendError(f"{instance.name} is not ready in time: {problem}{port_conflict(instance, self.home)}{log_of(instance)}")
             self.stopping.wait(PAUSE)
@@ -213,13 +216,14 @@ class Stack:
         unit = instance.running
         if not isinstance(unit, PlacedUnit):
             return
-        with self._clock.stopped():
-            while reason := unit.waits():
-                self._alive()
-                self._waits[instance.name] = reason
-                self.stopping.wait(QUEUE_PAUSE)
+        if unit.waits():
+            with self._clock.stopped():
+                while reason := unit.waits():
+                    self._alive()
+                    self._waits[instance.name] = reason
+                    self.stopping.wait(QUEUE_PAUSE)
+            self.log(f"{instance.name}: {unit.id} runs on {', '.join(unit.hosts) or 'no host any more'}")
         instance.host = unit.host
-        self.log(f"{instance.name}: {unit.id} runs on {', '.join(unit.hosts) or 'no host any more'}")
 
     def _check_and_warm_up(self) -> tuple[Endpoint, float]:
         """Runs the readiness checks, then the warm-up. Returns the endpoint, and the time (time.monotonic()) of the end of the checks."""

@@ -202,8 +202,11 @@ def port_conflict(instance: Instance, home: Path) -> str:
 def readiness_problem(instance: Instance, check: HttpCheck | None) -> str:
     """Returns why an instance is not ready yet, or an empty string if it is ready.
 
-    Without a check in the YAML, the HEALTHCHECK of the image decides. An instance without either is ready when it runs.
+    Without a check in the YAML, the HEALTHCHECK of the image decides. An instance without either is ready when it runs. If a cluster runs
+    it, the cluster has to say that it is ready, too.
     """
+    if isinstance(unit := instance.running, PlacedUnit) and (problem := unit.problem()):
+        return problem
     if check is None:
         return _health_problem(instance.running)
     url = instance.url_of(check.port, check.http)

@@ -17,12 +17,15 @@ from pytest_agentbench.backends.machine.gpus import Lease, lease, wait_released
 from pytest_agentbench.backends.machine.ports import Reserved, holder, is_free
 from pytest_agentbench.backends.machine.versions import program_of
 from pytest_agentbench.backends.stack.docker_engine import fetch
+from pytest_agentbench.backends.stack.kubernetes_service import KubernetesService
 from pytest_agentbench.backends.stack.ownership import LABEL
-from pytest_agentbench.backends.stack.placement import refuse_misplaced
+from pytest_agentbench.backends.stack.placement import PlacedUnit, refuse_misplaced
+from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, expand_manifest
 from pytest_agentbench.backends.stack.service_process import ServiceProcess, environment
 from pytest_agentbench.backends.stack.slurm_service import LEADER, RANK, SlurmService
-from pytest_agentbench.backends.stack.spec import HttpCheck, ServiceSpec, StackSpec, dependencies, expand, texts
+from pytest_agentbench.backends.stack.spec import HttpCheck, ServiceSpec, StackSpec, dependencies, texts
 from pytest_agentbench.backends.stack.surroundings import NO_REPORTS, job_environment
+from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
 
 RELEASE_TIMEOUT = 120.0  # seconds to wait for free GPU memory after the last service has ended
@@ -139,6 +142,7 @@ class Instance:
     gpus: list[str] = field(default_factory=list)
     running: ServiceUnit | None = None
     restarts: int = 0  # number of restarts so far
+    base: str | None = None  # URL of a service in Kubernetes, empty if it has none; None for other services
     host: str = HOST  # address of the machine; empty if that is not known yet, or if it has none of its own
 
     @property
@@ -149,8 +153,8 @@ class Instance:
     @property
     def url(self) -> str:
         """The URL of its main port, without a path. Empty if it has none."""
-        if self.spec.kubernetes is not None:
-            return (self.spec.kubernetes.url or "").rstrip("/")
+        if self.base is not None:
+            return self.base
         return f"http://{self.host}:{self.ports['port']}" if "port" in self.ports else ""
 
     def url_of(self, port: str, path: str) -> str:
@@ -166,6 +170,7 @@ class Factory:
     def __init__(self, spec: StackSpec, home: Path, instances: Sequence[Instance]) -> None:
         self.spec, self.home, self.run_dir = spec, home, home / "run"
         self._instances = instances
+        self._kubernetes: dict[str, ManifestSpec] = {}  # service -> its key `kubernetes`, without templates
         self._texts = {
             **{name: str(value) for name, value in spec.settings.items()},
             **({"model": spec.model} if spec.model else {}),
@@ -174,6 +179,11 @@ class Factory:
             "run_dir": str(self.run_dir),
             "logs": str(instances[0].log.parent),
         }
+
+        for each in instances:
+            if each.spec.kubernetes is not None:
+                self._kubernetes[each.service] = place = each.spec.kubernetes.expanded(self._texts, _where(each))
+                each.base = place.url or ""
 
     def _shared(self) -> dict[str, str]:
         """Returns the values of the templates that all services know. Those of hosts are known when their services run."""
@@ -198,6 +208,8 @@ class Factory:
             return self._container(instance, command, {**NO_REPORTS, **own}, values, where)
         if instance.spec.on is not None:
             return self._slurm_job(instance, command, own, python)
+        if instance.spec.kubernetes is not None:
+            return self._objects(instance, values)
         own |= {"CUDA_VISIBLE_DEVICES": ",".join(instance.gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         cwd = Path(self.spec.here, expand(instance.spec.cwd, values, where)) if instance.spec.cwd else self.run_dir
         return ServiceProcess(command, environment(own, self.run_dir, python.parent if python else None), cwd, instance.log)
@@ -211,6 +223,8 @@ class Factory:
         known = self._values(instance, None).keys() | {"python"}
         for text in (*texts(instance.spec), *self.spec.env.values(), *filter(None, [self.spec.python])):
             expand(text, dict.fromkeys(known, ""), _where(instance))
+        if instance.spec.kubernetes is not None:
+            self._objects(instance, dict.fromkeys(known, "x"))
 
     def check(self, instance: Instance) -> None:
         """Checks the templates, interpreter and secrets of an instance before anything is started.
@@ -270,7 +284,12 @@ class Factory:
                 raise MissingError(f"services.{instance.service} needs the environment variable {name}, which is not set")
         return {name: os.environ[name] for name in instance.spec.secrets}
 
-    def _slurm_job(self, instance: Instance, command: list[str], own: Mapping[str, str], python: Path | None) -> ServiceUnit:
+    def _objects(self, instance: Instance, values: Mapping[str, str]) -> PlacedUnit:
+        place = self._kubernetes[instance.service]
+        text = expand_manifest(Path(self.spec.here, place.manifest), values, _where(instance))
+        return KubernetesService(instance.name, text, str(Path(self.spec.here, place.manifest)), place, instance.log, self.home)
+
+    def _slurm_job(self, instance: Instance, command: list[str], own: Mapping[str, str], python: Path | None) -> PlacedUnit:
         assert instance.spec.on is not None
         secret = {*instance.spec.secrets}
         env = {**job_environment(python.parent if python else None), **{name: value for name, value in own.items() if name not in secret}}
@@ -318,6 +337,17 @@ def refuse_mistakes(spec: StackSpec) -> None:
     for each in instances:
         factory.check_texts(each)
     expand(spec.labels.trace or "", {"run_dir": ""}, "labels.trace")
+
+
+def submissions(spec: StackSpec, logs: Path) -> dict[str, str]:
+    """Returns instance -> what would be submitted for it to a cluster, a job script or a manifest, without submitting it.
+
+    `logs` is the folder that job scripts name for logs. Raises ConfigError or MissingError if an instance cannot be started.
+    """
+    instances = instances_of(spec, logs, lambda: 0)
+    factory = Factory(spec, Path("dry-run"), instances)
+    units = {each.name: factory.make(each) for each in instances if each.spec.is_placed}
+    return {name: unit.text() for name, unit in units.items() if isinstance(unit, PlacedUnit)}
 
 
 def share_out(instances: Sequence[Instance], gpus: Sequence[str]) -> None:

@@ -17,7 +17,8 @@ from pytest_agentbench.backends.machine.versions import named_files
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.stack import registry
 from pytest_agentbench.backends.stack.protocol import ServicesRestarting
-from pytest_agentbench.backends.stack.spec import StackSpec, expand
+from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.backends.telemetry.samples import Sources
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib.config import load_yaml

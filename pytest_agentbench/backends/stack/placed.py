@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_agentbench.clusters.kubernetes import Cluster
 from pytest_agentbench.clusters.slurm import cancel_named
 from pytest_agentbench.errors import AgentbenchError
 from pytest_agentbench.lib.file_system import write_whole
@@ -46,4 +47,9 @@ def end_placed(home: Path) -> list[str]:
 
 
 def _end(what: Json) -> list[str]:
-    return [f"Slurm job {job}" for job in cancel_named(what["slurm"])] if "slurm" in what else []
+    if "slurm" in what:
+        return [f"Slurm job {job}" for job in cancel_named(what["slurm"])]
+    place = what["kubernetes"]
+    cluster = Cluster(context=place["context"], kubeconfig=place["kubeconfig"], namespace=place["namespace"])
+    deleted = cluster.delete(place["selector"], [(version, kind) for version, kind in place["kinds"]])
+    return [f"{name} in namespace {cluster.namespace}" for name in deleted]

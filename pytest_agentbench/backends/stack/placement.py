@@ -9,8 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_agentbench.backends.stack.spec import TEMPLATE, ServiceSpec, StackSpec, texts
+from pytest_agentbench.backends.stack.spec import ServiceSpec, StackSpec, texts
+from pytest_agentbench.backends.stack.templates import TEMPLATE
 from pytest_agentbench.errors import ConfigError
+
+LOST = -1  # exit code of an instance that its cluster has forgotten, or that something else has deleted
+POLL = 1.0  # seconds between two looks at an instance
 
 
 class PlacedUnit(ABC):
@@ -37,6 +41,10 @@ class PlacedUnit(ABC):
     @abstractmethod
     def waits(self) -> str:
         """Returns why the instance does not run yet, such as `PENDING (Resources)`, or an empty string."""
+
+    def problem(self) -> str:
+        """Returns why the instance is not ready, as far as the cluster knows, or an empty string."""
+        return ""
 
     @abstractmethod
     def exit_code(self) -> int | None:
@@ -113,6 +121,8 @@ def _mistakes(spec: StackSpec, name: str, service: ServiceSpec) -> Iterator[str]
         )
     if service.kubernetes is not None and service.replicas > 1:
         yield "`replicas` has no effect on a manifest; set the number there"
+    if service.kubernetes is not None and (service.port or service.ports):
+        yield "`port` and `ports` have no effect on a manifest; remove them, and write the port in `kubernetes.url`"
     yield from _wrong_addresses(spec, name, service)
 
 

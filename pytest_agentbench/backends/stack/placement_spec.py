@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
+from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.lib.config import PositiveSeconds, Spec, base_url
+from pytest_agentbench.lib.json_file import read_text
 
 
 class SlurmPlacement(Spec):
@@ -69,3 +73,18 @@ class ManifestSpec(Spec):
     @classmethod
     def _is_http(cls, url: str | None) -> str | None:
         return None if url is None else base_url(url)
+
+    def expanded(self, values: Mapping[str, str], where: str) -> ManifestSpec:
+        """Returns a copy with values in place of templates. Raises ConfigError for an unknown template."""
+        texts = {name: expand(value, values, where) for name, value in self if value}
+        return self.model_copy(update=texts)
+
+
+def expand_manifest(file: Path, values: Mapping[str, str], where: str) -> str:
+    """Returns the text of a manifest with values in place of templates. Variables of a shell, such as `${HOME}`, stay.
+
+    Raises ConfigError if the file cannot be read, or for an unknown template.
+    """
+    text = read_text(file)
+    parts = re.split(r"(\$\{\w+\})", text)
+    return "".join(part if part.startswith("${") else expand(part, values, f"{where}: {file}") for part in parts)

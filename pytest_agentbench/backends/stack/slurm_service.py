@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import shlex
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_agentbench.backends.stack.placed import note_placed, remove_note
-from pytest_agentbench.backends.stack.placement import PlacedUnit
+from pytest_agentbench.backends.stack.placement import LOST, POLL, PlacedUnit
 from pytest_agentbench.backends.stack.placement_spec import SlurmPlacement
 from pytest_agentbench.clusters.slurm import SlurmJob, SlurmState, check, node_address, submit
-from pytest_agentbench.errors import AgentbenchError, BackendError
+from pytest_agentbench.errors import BackendError, ConfigError, MissingError
 
 #: Values of the templates {leader} and {rank}, which are known only on the hosts. They become variables of the shell there.
 LEADER, RANK = "\0leader\0", "\0rank\0"
 _VARIABLES = {LEADER: "AGENTBENCH_LEADER", RANK: "SLURM_PROCID"}
 
-LOST = -1  # exit code of a job that Slurm has forgotten
-POLL = 1.0  # seconds between two looks at a job
 KILL_WAIT = 60.0  # seconds in addition to `grace` until a cancelled job has to be over; the cluster's own KillWait is 30 s by default
 
 #: The name of the first host is not always one that can be resolved, so its address in Slurm is used.
@@ -58,6 +57,7 @@ class SlurmService(PlacedUnit):
         self._job: SlurmJob | None = None
         self._state = SlurmState("PENDING")
         self._looking = threading.Lock()
+        self._looked = 0.0  # time.monotonic() of the last look
         self._over = threading.Event()
 
     def text(self) -> str:
@@ -79,7 +79,9 @@ class SlurmService(PlacedUnit):
             check()
             note_placed(self._home, self.name, {"slurm": self.job_name})
             self._job = submit(self.text())
-        except AgentbenchError as error:
+        except ConfigError as error:
+            raise MissingError(f"{self.name}: {error}") from error
+        except BackendError as error:
             raise BackendError(f"{self.name}: {error}") from error
         self.id = f"job {self._job.id}"
 
@@ -113,10 +115,14 @@ class SlurmService(PlacedUnit):
         return [*self.log.parent.glob(f"{self.name}.job.log"), *sorted(self.log.parent.glob(f"{self.name}.rank*.log"))]
 
     def _look(self) -> None:
-        """Asks Slurm for the state of the job. If Slurm does not answer, the last state counts, because the job goes on."""
+        """Asks Slurm for the state of the job, at most every POLL seconds.
+
+        If Slurm does not answer, the last state counts, because the job goes on.
+        """
         with self._looking:
-            if self._job is None or self._state.is_over:
+            if self._job is None or self._state.is_over or time.monotonic() - self._looked < POLL:
                 return
+            self._looked = time.monotonic()
             try:
                 state = self._job.state()
                 if state.runs and not self.host:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, field_validator, model_validator
@@ -11,12 +11,10 @@ from pydantic.json_schema import SkipJsonSchema
 
 from pytest_agentbench.backends.spec import BackendKeys
 from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, Placement
+from pytest_agentbench.backends.stack.templates import TEMPLATE
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import PositiveSeconds, Spec
 from pytest_agentbench.suites.roles import RoleName, RoleSpec, own_names
-
-#: A template in a command, an environment value or a mount: {port}, {engine.url}, {max_model_len}. Braces of JSON do not match.
-TEMPLATE = re.compile(r"\{([a-z_][\w-]*(?:\.[\w-]+)*)\}", re.IGNORECASE)
 
 NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
@@ -355,18 +353,6 @@ class StackSpec(BackendKeys):
         return self.endpoint or list(self.services)[-1]
 
 
-def expand(text: str, values: Mapping[str, str], where: str) -> str:
-    """Replaces the templates in a text by values. Raises ConfigError for an unknown template, with `where` and the known names."""
-
-    def value(match: object) -> str:
-        name = match[1]  # type: ignore[index]
-        if name not in values:
-            raise ConfigError(f"{where}: {{{name}}} is unknown; known: {', '.join(f'{{{known}}}' for known in sorted(values))}")
-        return values[name]
-
-    return TEMPLATE.sub(value, text)
-
-
 def texts(service: ServiceSpec) -> Iterator[str]:
     """Yields all texts of a service that may contain templates."""
     yield from service.run
@@ -375,6 +361,8 @@ def texts(service: ServiceSpec) -> Iterator[str]:
     yield from service.container.mounts.values()
     yield from service.container.entrypoint or ()
     yield from filter(None, (service.image, service.cwd, service.python))
+    if service.kubernetes is not None:
+        yield from (value for _, value in service.kubernetes if value)
     if service.ready is not None:
         yield from (service.ready.http, service.ready.says)
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_agentbench.backends.machine.versions import named_files, packages_of, program_of
-from pytest_agentbench.backends.stack.spec import ServiceSpec, StackSpec, expand
+from pytest_agentbench.backends.stack.spec import ServiceSpec, StackSpec
+from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.errors import AgentbenchError
 from pytest_agentbench.lib.key_shapes import SECRET_NAME
 from pytest_agentbench.lib.process import foreign_environment

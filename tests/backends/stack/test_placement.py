@@ -73,7 +73,8 @@ def test_the_clock_of_a_boot() -> None:
             {"on": None, "kubernetes": {"manifest": "x.yaml"}, "run": [], "gpus": 1},
             "`gpus` leases GPUs of this machine, and the service",
         ),
-        ({"on": None, "kubernetes": {"manifest": "x.yaml"}, "run": []}, "`kubernetes` needs `url`, because of `endpoint`"),
+        ({"on": None, "kubernetes": {"manifest": "x.yaml"}, "run": []}, "`port` and `ports` have no effect on a manifest"),
+        ({"on": None, "kubernetes": {"manifest": "x.yaml"}, "run": [], "port": 0}, "`kubernetes` needs `url`, because of `endpoint`"),
     ],
 )
 def test_mistakes(tmp_path: Path, keys: dict[str, Any], mistake: str) -> None:
