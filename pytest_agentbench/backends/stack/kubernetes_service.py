@@ -132,7 +132,7 @@ class KubernetesService(PlacedUnit):
                 objects = [self._found(self._cluster, each) for each in self._objects]
                 pods = self._cluster.pods(self._selector)
             except BackendError as error:
-                self._problem = self._problem or str(error)
+                self._queued, self._problem = "", self._problem or str(error)
             else:
                 self.hosts = tuple(sorted({pod.node for pod in pods if pod.node}))
                 self._queued = next((f"{pod.name}: {pod.waiting}" for pod in pods if pod.waiting and not pod.node), "")
