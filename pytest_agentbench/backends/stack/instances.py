@@ -22,9 +22,9 @@ from pytest_agentbench.backends.stack.ownership import LABEL
 from pytest_agentbench.backends.stack.placement import PlacedUnit, refuse_misplaced
 from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, expand_manifest
 from pytest_agentbench.backends.stack.service_process import ServiceProcess, environment
-from pytest_agentbench.backends.stack.slurm_service import LEADER, RANK, SlurmService
+from pytest_agentbench.backends.stack.slurm_service import LEADER, RANK, SlurmService, job_environment
 from pytest_agentbench.backends.stack.spec import HttpCheck, ServiceSpec, StackSpec, dependencies, texts
-from pytest_agentbench.backends.stack.surroundings import NO_REPORTS, job_environment
+from pytest_agentbench.backends.stack.surroundings import NO_REPORTS
 from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
 
@@ -167,8 +167,9 @@ class Factory:
     Templates such as `{engine.port}` may refer to the ports and URLs of all instances.
     """
 
-    def __init__(self, spec: StackSpec, home: Path, instances: Sequence[Instance]) -> None:
-        self.spec, self.home, self.run_dir = spec, home, home / "run"
+    def __init__(self, spec: StackSpec, home: Path, instances: Sequence[Instance], *, dry_run: bool = False) -> None:
+        """Creates the factory. With `dry_run`, nothing will be started, so missing interpreters and secrets are no errors."""
+        self.spec, self.home, self.run_dir, self._dry_run = spec, home, home / "run", dry_run
         self._instances = instances
         self._kubernetes: dict[str, ManifestSpec] = {}  # service -> its key `kubernetes`, without templates
         self._texts = {
@@ -268,7 +269,13 @@ class Factory:
             return None
         from pytest_agentbench.backends.machine.environments import resolve_python
 
-        return resolve_python(expand(python, self._values(instance, None), _where(instance)), Path(self.spec.here))
+        name = expand(python, self._values(instance, None), _where(instance))
+        try:
+            return resolve_python(name, Path(self.spec.here))
+        except MissingError:
+            if not self._dry_run:
+                raise
+            return Path("/environment-that-does-not-exist", name.strip("/"), "bin", "python")
 
     def _path(self, instance: Instance) -> dict[str, str]:
         """Returns {PYTHONPATH: folder} if the instance runs a module of this package in another environment, else an empty dictionary."""
@@ -279,6 +286,8 @@ class Factory:
         return {"PYTHONPATH": str(package_path())} if foreign and any(word.startswith(PACKAGE) for word in spec.run) else {}
 
     def _secrets(self, instance: Instance) -> dict[str, str]:
+        if self._dry_run:
+            return {}
         for name in instance.spec.secrets:
             if not os.environ.get(name):
                 raise MissingError(f"services.{instance.service} needs the environment variable {name}, which is not set")
@@ -342,10 +351,10 @@ def refuse_mistakes(spec: StackSpec) -> None:
 def submissions(spec: StackSpec, logs: Path) -> dict[str, str]:
     """Returns instance -> what would be submitted for it to a cluster, a job script or a manifest, without submitting it.
 
-    `logs` is the folder that job scripts name for logs. Raises ConfigError or MissingError if an instance cannot be started.
+    `logs` is the folder that job scripts name for logs. Ports and URLs of services on this machine are not known, so ports are 0.
     """
     instances = instances_of(spec, logs, lambda: 0)
-    factory = Factory(spec, Path("dry-run"), instances)
+    factory = Factory(spec, Path("dry-run"), instances, dry_run=True)
     units = {each.name: factory.make(each) for each in instances if each.spec.is_placed}
     return {name: unit.text() for name, unit in units.items() if isinstance(unit, PlacedUnit)}
 

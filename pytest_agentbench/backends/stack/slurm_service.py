@@ -11,12 +11,15 @@ from pathlib import Path
 from pytest_agentbench.backends.stack.placed import note_placed, remove_note
 from pytest_agentbench.backends.stack.placement import LOST, POLL, PlacedUnit
 from pytest_agentbench.backends.stack.placement_spec import SlurmPlacement
+from pytest_agentbench.backends.stack.surroundings import NO_REPORTS
 from pytest_agentbench.clusters.slurm import SlurmJob, SlurmState, check, node_address, submit
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
+from pytest_agentbench.lib.process import foreign_environment
 
 #: Values of the templates {leader} and {rank}, which are known only on the hosts. They become variables of the shell there.
 LEADER, RANK = "\0leader\0", "\0rank\0"
-_VARIABLES = {LEADER: "AGENTBENCH_LEADER", RANK: "SLURM_PROCID"}
+_PATH = "\0path\0"  # the PATH of the job
+_VARIABLES = {LEADER: "AGENTBENCH_LEADER", RANK: "SLURM_PROCID", _PATH: "PATH"}
 
 KILL_WAIT = 60.0  # seconds in addition to `grace` until a cancelled job has to be over; the cluster's own KillWait is 30 s by default
 
@@ -27,6 +30,15 @@ address=$(scontrol show node --oneliner "$first" | grep -o ' NodeAddr=[^ ]*')
 export AGENTBENCH_LEADER=${address#*=}
 unset PYTHONPATH PYTHONHOME VIRTUAL_ENV
 """
+
+
+def job_environment(bin_folder: Path | None) -> dict[str, str]:
+    """Returns the variables that a job gets beyond those of the process that submits it: no usage reports, and the interpreter's folder
+    first on PATH.
+    """
+    inherited = foreign_environment()
+    path = {} if bin_folder is None else {"PATH": f"{bin_folder}:{_PATH}"}
+    return {**{name: value for name, value in NO_REPORTS.items() if name not in inherited}, **path}
 
 
 class SlurmService(PlacedUnit):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 import re
 import tempfile
 from collections.abc import Mapping
@@ -36,16 +35,6 @@ def surroundings(run_dir: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     `inherited` is the environment that the service would have without these defaults.
     """
     return {"TMPDIR": str(run_dir / TMP), **_shared_caches(inherited), **NO_REPORTS}
-
-
-def job_environment(bin_folder: Path | None) -> dict[str, str]:
-    """Returns the variables that a job of a cluster gets beyond those that it inherits from this process.
-
-    They are the defaults of `surroundings` without those of this machine, and a PATH with the interpreter's folder first.
-    """
-    inherited = foreign_environment()
-    path = {} if bin_folder is None else {"PATH": f"{bin_folder}{os.pathsep}{inherited.get('PATH', os.defpath)}"}
-    return {**{name: value for name, value in NO_REPORTS.items() if name not in inherited}, **path}
 
 
 def _shared_caches(inherited: Mapping[str, str]) -> dict[str, str]:
