@@ -44,9 +44,11 @@ from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.machine.environments import environments, resolve_python
 from pytest_agentbench.backends.recorded import RecordedSpec
 from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, SlurmPlacement
 from pytest_agentbench.backends.stack.spec import ContainerSpec, StackRole
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main, parser
+from pytest_agentbench.clusters.manifests import read_manifests
 from pytest_agentbench.engine.script import Match, ScriptEntry, load_rules
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.exports import EXPORTS, TOOLS
@@ -239,16 +241,26 @@ def compare(block: Block, output: str) -> None:
         assert any(re.fullmatch(pattern, each.strip()) for each in lines), f"{block.place}: {line!r} is not in\n{output}"
 
 
+def load_settings(path: Path) -> None:
+    """Reads a YAML file like the program that uses it."""
+    if path.name == "suite.yaml":
+        load_suite(path)
+    elif path.name.endswith(".script.yaml"):
+        load_rules(path)
+    elif path.parent.name == "manifests":
+        read_manifests(path.read_text(encoding="utf-8"), str(path))
+    elif is_retriever(path):
+        read_settings(path)
+    else:
+        load_backend(str(path), path.parent)
+
+
 def load(path: Path) -> None:
     """Reads a file like the program that uses it."""
     text = path.read_text(encoding="utf-8")
     match path.suffix:
-        case ".yaml" if path.name == "suite.yaml":
-            load_suite(path)
-        case ".yaml" if path.name.endswith(".script.yaml"):
-            load_rules(path)
         case ".yaml":
-            read_settings(path) if is_retriever(path) else load_backend(str(path), path.parent)
+            load_settings(path)
         case ".json":
             json.loads(text)
         case ".jsonl":
@@ -492,6 +504,7 @@ WORDS: Mapping[str, list[str]] = {
     ],
     "baselines.md": ["--suite", "--to", "--reason", "--trials", "--run", "--score"],
     "containers.md": keys(ContainerSpec),
+    "services-on-clusters.md": [*keys(SlurmPlacement), *keys(ManifestSpec)],
     "scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
     "metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
     "export.md": [*EXPORTS, "--output", "--reports", "--as"],
