@@ -96,10 +96,10 @@ class Boot:
 
     boot_s: float  # seconds until all readiness checks had passed
     waited_for_gpus_s: float  # seconds of `boot_s` that it waited for GPUs in use
-    queue_s: float  # seconds of `boot_s` during which a service waited for machines of a cluster; 0 if none needed one
     services_s: float  # seconds of `boot_s` until all services were running
     proof_s: float  # seconds of `boot_s` for the readiness checks
     warm_up: WarmUp  # warm-up requests
+    queue_s: float = 0.0  # seconds of `boot_s` during which a service waited for machines of a cluster; 0 if none needed one
     # results of the readiness checks, GPUs of each service, jobs and hosts of services on other machines, versions, images and weights
     more: Json = field(default_factory=dict, metadata=OPEN)
 

@@ -38,10 +38,11 @@ SMALLER = {"fp8": 1.0, "int8": 1.0, "w8a8": 1.0, "fp4": 0.5, "int4": 0.5, "awq":
 def weight_checks(spec: StackSpec) -> Iterator[Check]:
     """Checks that this machine has the weights of a stack's model.
 
-    A name without a slash is not checked, because it is neither a folder nor the name of a model on the hub.
+    A name without a slash is not checked, because it is neither a folder nor the name of a model on the hub. Objects of Kubernetes have
+    weights of their own.
     """
     model = spec.model or ""
-    if "/" not in model or TEMPLATE.search(model):
+    if "/" not in model or TEMPLATE.search(model) or any(service.kubernetes for service in spec.services.values()):
         return
     if is_path(model):
         yield _weights_folder(Path(spec.here, Path(model).expanduser()))

@@ -93,7 +93,8 @@ class Stack:
         if not doing:
             return ""
         name, what = next(reversed(doing.items()))
-        last = next((tail(each.log, 1) for each in self.instances if each.name == name), [])
+        # The log of objects of Kubernetes repeats what is waited for.
+        last = next((tail(each.log, 1) for each in self.instances if each.name == name and each.spec.kubernetes is None), [])
         return f"{name}: {what}{f' · {last[0].strip()}' if last else ''}"
 
     def boot(self) -> Endpoint:
