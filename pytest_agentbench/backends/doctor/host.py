@@ -162,11 +162,13 @@ def secret_checks(spec: StackSpec) -> Iterator[Check]:
 
 
 def program_checks(spec: StackSpec) -> Iterator[Check]:
-    """Checks that the interpreters and commands of the services that are processes exist, each of them once."""
-    here = [service for service in spec.services.values() if service.is_command and not service.is_placed]
-    programs = dict.fromkeys((service.python or spec.python, service.run[0]) for service in here)
+    """Checks that the interpreters and commands of the services that are processes exist, each of them once.
+
+    Commands on other machines are not checked. Their interpreters are, because these machines share the files of this one.
+    """
+    commands = [service for service in spec.services.values() if service.is_command]
     pythons: dict[str | None, Path | None] = {None: None}
-    for name in dict.fromkeys(python for python, _ in programs if python is not None):
+    for name in dict.fromkeys(python for service in commands if (python := service.python or spec.python) is not None):
         try:
             pythons[name] = resolve_python(name, Path(spec.here))
         except AgentbenchError as error:
@@ -174,6 +176,7 @@ def program_checks(spec: StackSpec) -> Iterator[Check]:
             yield missing("python", what, f"agentbench{fix}" if fix else "correct `python`")
         else:
             yield ok("python", f"{name}: {pythons[name]}")
+    programs = dict.fromkeys((service.python or spec.python, service.run[0]) for service in commands if not service.is_placed)
     for python, command in programs:
         if python in pythons and not TEMPLATE.search(command):
             yield _command(command, pythons[python])

@@ -40,10 +40,10 @@ def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
         if unknown := [key for key in other if key not in ("services", "include", "note")]:
             raise ConfigError(f"{file.parent / str(name)}: {unknown[0]!r} cannot be in a file that others include; only services can")
         services = _merged(services, with_included(other, file.parent / str(name))["services"], file)
-    return {**data, "services": _merged(services, _with_on(data.get("services") or {}), file)}
+    return {**data, "services": _merged(services, with_on(data.get("services") or {}), file)}
 
 
-def _with_on(services: Any) -> Any:
+def with_on(services: Any) -> Any:
     """Returns services with the key `on`. A YAML parser reads the key `on` as true."""
     if not isinstance(services, dict):
         return services
