@@ -73,7 +73,7 @@ from pytest_agentbench.session.settings import OPTIONS
 from pytest_agentbench.simulation.figures import Figures
 from pytest_agentbench.simulation.replay import Setting
 from pytest_agentbench.simulation.what_if import SCHEMA, WhatIf
-from pytest_agentbench.suites.datasets.hub import DOMAINS
+from pytest_agentbench.suites.datasets.agent_leaderboard_hub import DOMAINS
 from pytest_agentbench.suites.folder import API_BASE, WITHOUT_USE, load_suite
 from pytest_agentbench.suites.folder import OPTIONS as OPTIONS_OF_CONFIG
 from pytest_agentbench.suites.roles import LimitsSpec

@@ -68,11 +68,14 @@ def _slots(text: str) -> int:
 def run_worker(options: argparse.Namespace) -> int:
     """Runs a node worker until its session is over. Returns the exit status."""
     from pytest_agentbench.errors import ConfigError
+    from pytest_agentbench.lib.supervisor.first_process import run_below
     from pytest_agentbench.lib.threads import daemon
     from pytest_agentbench.lib.tls import Trust
     from pytest_agentbench.rollouts.nodes.membership import JoinTerms
     from pytest_agentbench.rollouts.nodes.supervisor import Supervisor
 
+    if os.getpid() == 1 and (status := run_below()) is not None:  # A container may start it without the entry point of our image.
+        return status
     try:
         token = sys.stdin.buffer.readline().decode() if options.token_file == "-" else Path(options.token_file).read_text(encoding="utf-8")
     except OSError as error:

@@ -29,8 +29,7 @@ from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.nodes import NodeLog
 from pytest_agentbench.runs.run_file import Environment
 from pytest_agentbench.runs.sessions import Session, append_session, find_resumable, folder_of, prompt_hashes, read_sessions, resume_journal
-from pytest_agentbench.sandbox.factory import default_count
-from pytest_agentbench.sandbox.task_images import TaskImages
+from pytest_agentbench.sandbox.factory import TaskImages, default_count
 from pytest_agentbench.session.arm_switcher import ArmSwitcher
 from pytest_agentbench.session.nodes import SessionNodes
 from pytest_agentbench.session.processes import Services

@@ -115,6 +115,12 @@ class RunRecorder:
         """Status of each rollout of this run that does not run again, earlier sessions included."""
         return {**self.stored.kept, **self._ended}
 
+    @property
+    def saved_note(self) -> str:
+        """A line about saved rollouts that is appended to a reason for failure. Empty if none is saved."""
+        count = self.in_journal
+        return f"\n{count} finished rollout{'s are' if count > 1 else ' is'} saved in {self.path}" if count else ""
+
     def recorded(self, key: RolloutKey) -> bytes:
         """Returns the record of a rollout with its transcript. Raises KeyError if there is none, and ValueError if it is damaged."""
         try:

@@ -49,13 +49,12 @@ from pytest_agentbench.rollouts.nodes.suite_files import SUITES, at_controller
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerPipe
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted, Outages
-from pytest_agentbench.rollouts.pool.leftovers import end_leftovers, exit_after_stdin
 from pytest_agentbench.rollouts.pool.runner import Runner
-from pytest_agentbench.rollouts.pool.watchdog import Watchdog
+from pytest_agentbench.rollouts.pool.watchdog import Watchdog, end_leftovers, exit_after_stdin
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptBegun, AttemptState, LabelReleased, RolloutTally
 from pytest_agentbench.runs.journal import limit_size
 from pytest_agentbench.sandbox.containers import client, image_of
-from pytest_agentbench.sandbox.task_images import ImageBuilder
+from pytest_agentbench.sandbox.factory import ImageBuilder
 from pytest_agentbench.suites.suite import Task
 
 SAMPLE = 1.0  # seconds between two samples of the loop's lateness

@@ -15,9 +15,8 @@ from pytest_agentbench.lib.messages import Listening, end_with_stdin, raise_limi
 from pytest_agentbench.lib.no_terminal import IN_A_ROLLOUT, refuse_input
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.rollouts.pool.controller_link import ControllerPipe
-from pytest_agentbench.rollouts.pool.leftovers import end_leftovers, exit_after_stdin
 from pytest_agentbench.rollouts.pool.server import Pool
-from pytest_agentbench.rollouts.pool.watchdog import Watchdog
+from pytest_agentbench.rollouts.pool.watchdog import Watchdog, end_leftovers, exit_after_stdin
 from pytest_agentbench.rollouts.protocol import PoolConfig
 
 LEFT = 2.5  # seconds for tasks and threads that user code left running to end after the last rollout

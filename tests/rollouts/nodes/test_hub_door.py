@@ -15,9 +15,9 @@ from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.introductions import HELLO
 from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.rollouts.nodes import hub as hub_module
+from pytest_agentbench.rollouts.nodes.connection import versions
 from pytest_agentbench.rollouts.nodes.hub import Hub
 from pytest_agentbench.rollouts.nodes.protocol import ROLE, TO_NODE, Join, NotAdmitted, Welcome
-from pytest_agentbench.rollouts.nodes.versions import versions
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
 from pytest_agentbench.rollouts.protocol import NodeTerms, PoolSettings

@@ -21,7 +21,8 @@ from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.records import Access, Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.inline_protocol import LendAddress
-from pytest_agentbench.rollouts.pool.server import Pool, TestQuestion
+from pytest_agentbench.rollouts.pool.answers_for_tests import TestQuestion
+from pytest_agentbench.rollouts.pool.server import Pool
 from pytest_agentbench.rollouts.protocol import BlockSettings, PoolConfig, PoolSettings, Scheduling
 from pytest_agentbench.rollouts.worker_protocol import (
     BackendReady,
