@@ -26,19 +26,17 @@ from tests.node_workers import free_port
 
 PROGRAM = "kube-apiserver-1.20.2"
 START = 60.0  # seconds that etcd and the API server may take
-TOKEN, WEAK_TOKEN = "token-of-the-tests", "token-without-rights"
+ROLES = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+
+#: Token, user, number, groups.
+TOKENS = "token-of-admin,admin,1,system:masters\ntoken-of-weak,weak,2\ntoken-of-session,session,3\n"
 
 PODS, SECRETS, SERVICES = (f"/api/v1/namespaces/default/{each}" for each in ("pods", "secrets", "services"))
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 COLLECTED, OWNED = (JOBS, PODS, SERVICES, SECRETS), (PODS, SECRETS, SERVICES)  # what the collector looks at
 
-#: Rights: the administrator may do all, WEAK_TOKEN may look at pods.
-RIGHTS = (
-    {"user": "admin", "namespace": "*", "resource": "*", "apiGroup": "*", "nonResourcePath": "*"},
-    {"user": "weak", "namespace": "*", "resource": "pods", "apiGroup": "*", "readonly": True},
-    {"user": "weak", "nonResourcePath": "*", "readonly": True},
-)
-POLICY = {"apiVersion": "abac.authorization.kubernetes.io/v1beta1", "kind": "Policy"}
+#: The right of the user `weak`: to look at pods.
+LOOK = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}
 
 KUBECONFIG = """\
 apiVersion: v1
@@ -47,18 +45,22 @@ current-context: tests
 clusters:
 - {{name: tests, cluster: {{server: "https://127.0.0.1:{port}", certificate-authority: "{folder}/certificates/apiserver.crt"}}}}
 users:
-- {{name: admin, user: {{token: {token}}}}}
-- {{name: weak, user: {{token: {weak_token}}}}}
+- {{name: admin, user: {{token: token-of-admin}}}}
+- {{name: weak, user: {{token: token-of-weak}}}}
+- {{name: session, user: {{token: token-of-session}}}}
 - {{name: expired, user: {{token: no-such-token}}}}
 contexts:
 - {{name: tests, context: {{cluster: tests, user: admin}}}}
 - {{name: weak, context: {{cluster: tests, user: weak}}}}
+- {{name: session, context: {{cluster: tests, user: session}}}}
 - {{name: expired, context: {{cluster: tests, user: expired}}}}
 """
 
 
 class KubernetesServer:
-    """etcd and an API server in a folder. `kubeconfig` has the contexts `tests`, `weak` (may only look at pods) and `expired`."""
+    """etcd and an API server in a folder. `kubeconfig` has the contexts `tests` (may do all), `weak` (may only look at pods), `session`
+    (has the rights that a test gives it) and `expired` (has a token that is not valid).
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
@@ -70,18 +72,12 @@ class KubernetesServer:
         """Starts both, and waits until the API server is ready. Skips the test if a program is not there."""
         program = cache_folder() / PROGRAM
         if not program.exists():
-            pytest.skip(f"no {PROGRAM} in the cache of this machine: .ci/kube-apiserver builds it in a few minutes, on Debian 12")
+            pytest.skip(f"NOT TESTED: Kubernetes; no {PROGRAM} in the user's cache; .ci/kube-apiserver builds it in minutes")
         if shutil.which("etcd") is None:
-            pytest.skip("etcd is not installed (Debian: etcd-server)")
+            pytest.skip("NOT TESTED: Kubernetes; etcd is not installed (Debian: etcd-server)")
         etcd, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-        files = {
-            "tokens.csv": f"{TOKEN},admin,1\n{WEAK_TOKEN},weak,2\n",
-            "policy.jsonl": "\n".join(json.dumps({**POLICY, "spec": each}) for each in RIGHTS),
-        }
-        for name, text in files.items():
-            (self.folder / name).write_text(text)
-        terms = {"port": self.port, "folder": self.folder, "token": TOKEN, "weak_token": WEAK_TOKEN}
-        self.kubeconfig.write_text(KUBECONFIG.format(**terms))
+        (self.folder / "tokens.csv").write_text(TOKENS)
+        self.kubeconfig.write_text(KUBECONFIG.format(port=self.port, folder=self.folder))
         self._run("openssl", "genrsa", "-out", str(self.folder / "accounts.key"), "2048").wait(START)
         self._run(
             *("etcd", "--data-dir", str(self.folder / "etcd"), "--unsafe-no-fsync", "--listen-client-urls", etcd),
@@ -91,13 +87,14 @@ class KubernetesServer:
         self._run(
             *(str(program), "--etcd-servers", etcd, "--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1"),
             *("--secure-port", str(self.port), "--cert-dir", str(self.folder / "certificates")),
-            *("--token-auth-file", str(self.folder / "tokens.csv"), "--authorization-mode", "ABAC"),
-            *("--authorization-policy-file", str(self.folder / "policy.jsonl"), "--anonymous-auth=false"),
+            *("--token-auth-file", str(self.folder / "tokens.csv"), "--authorization-mode", "RBAC"),
+            "--anonymous-auth=false",
             *("--service-account-issuer", "https://kubernetes", "--service-account-key-file", str(self.folder / "accounts.key")),
             *("--service-account-signing-key-file", str(self.folder / "accounts.key"), "--service-cluster-ip-range", "10.0.0.0/24"),
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,Priority",
         )
         self._wait()
+        self.permit("weak", [LOOK])
 
     def _run(self, *command: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{Path(command[0]).name}.log").open("ab") as log:
@@ -131,10 +128,17 @@ class KubernetesServer:
         kind = {"content_type": "application/merge-patch+json"} if method == "PATCH" else {}
         return json.loads(self._client.request(method, path, body=body, serialize=False, _request_timeout=30, **kind).data)
 
-    def event(self, pod: str, reason: str, message: str) -> None:
-        """Creates an event of a pod."""
-        involved = {"apiVersion": "v1", "kind": "Pod", "name": pod, "namespace": "default"}
-        body = {"metadata": {"name": f"{pod}.{time.monotonic_ns():x}"}, "involvedObject": involved, "reason": reason, "message": message}
+    def permit(self, user: str, rules: object) -> None:
+        """Gives rights in the namespace `default` to a user."""
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": user}
+        subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]
+        self.request("POST", f"{ROLES}/roles", {"metadata": {"name": user}, "rules": rules})
+        self.request("POST", f"{ROLES}/rolebindings", {"metadata": {"name": user}, "roleRef": role, "subjects": subjects})
+
+    def event(self, kind: str, name: str, reason: str, message: str) -> None:
+        """Creates an event of an object."""
+        involved = {"kind": kind, "name": name, "namespace": "default"}
+        body = {"metadata": {"name": f"{name}.{time.monotonic_ns():x}"}, "involvedObject": involved, "reason": reason, "message": message}
         self.request("POST", "/api/v1/namespaces/default/events", body)
 
     @staticmethod

@@ -24,11 +24,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
 import fastjsonschema
+import kubernetes_validate
 import pytest
 from pydantic import BaseModel
 
@@ -241,14 +243,16 @@ def compare(block: Block, output: str) -> None:
         assert any(re.fullmatch(pattern, each.strip()) for each in lines), f"{block.place}: {line!r} is not in\n{output}"
 
 
-def load_settings(path: Path) -> None:
-    """Reads a YAML file like the program that uses it."""
+def load_yaml(path: Path, text: str) -> None:
+    """Reads a YAML file like the program that uses it. Manifests of Kubernetes are checked with its schemas."""
     if path.name == "suite.yaml":
         load_suite(path)
     elif path.name.endswith(".script.yaml"):
         load_rules(path)
-    elif path.parent.name == "manifests":
-        read_manifests(path.read_text(encoding="utf-8"), str(path))
+    elif "\napiVersion: " in text:
+        for each in read_manifests(text, str(path)):
+            with suppress(kubernetes_validate.SchemaNotFoundError):  # Kinds that operators add have no schema there.
+                kubernetes_validate.validate(each, "1.37", strict=True)
     elif is_retriever(path):
         read_settings(path)
     else:
@@ -260,7 +264,7 @@ def load(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     match path.suffix:
         case ".yaml":
-            load_settings(path)
+            load_yaml(path, text)
         case ".json":
             json.loads(text)
         case ".jsonl":

@@ -23,6 +23,8 @@ from pytest_agentbench.backends.stack.kind import StackKind
 from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, SlurmPlacement
 from pytest_agentbench.backends.stack.spec import ContainerSpec, ReadySpec, ServiceSpec
 from pytest_agentbench.backends.url import AttachedReadySpec, UrlSpec
+from pytest_agentbench.launchers.kubernetes import KubernetesNodes
+from pytest_agentbench.launchers.ray import RayNodes
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.schemas.yaml_files import BESIDE, FILLED_IN, agents, options_of
 from pytest_agentbench.suites.roles import LimitsSpec, RoleSpec
@@ -125,5 +127,6 @@ YAML_TABLES: Mapping[str, Mapping[str, list[str]]] = {
     "command-agents.md": {"command": [*table_of(Command)]},
     "orchestrator.md": {"orchestrator": [*table_of(Orchestrator)]},
     "judges.md": {"self_evaluating": [*table_of(SelfEvaluating, SelfEvaluatingWithFeedback)]},
+    "scale.md": {"ray": [*table_of(RayNodes)], "kubernetes": [*table_of(KubernetesNodes)]},
     "mcp.md": {"mcp": [*table_of(McpTools)]},
 }

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.messages import Hello
+from pytest_agentbench.lib.wire import Hello
 from pytest_agentbench.rollouts.nodes.connection import versions
 from pytest_agentbench.rollouts.nodes.joined_node import placed
 from pytest_agentbench.rollouts.nodes.protocol import ROLE, AttemptEnded, AttemptStarted, Join, Joined, NodePointed, Tock

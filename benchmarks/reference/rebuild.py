@@ -12,8 +12,8 @@ from pytest_agentbench.cli.gate import Options, suites_of
 from pytest_agentbench.gate.ab import SuiteInArms
 from pytest_agentbench.gate.baselines import FOLDER as BASELINES
 from pytest_agentbench.lib.codec import plain, read
-from pytest_agentbench.metrics.performance import CpuShares, objectives_of, stopwatch_of
-from pytest_agentbench.metrics.stopwatch import Stopwatch
+from pytest_agentbench.metrics.performance import objectives_of
+from pytest_agentbench.metrics.stopwatch import CpuShares, Stopwatch, stopwatch_of
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import arm_of, suite_of
 from pytest_agentbench.runs.identity import hashed

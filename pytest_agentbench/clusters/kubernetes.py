@@ -104,6 +104,10 @@ class Cluster:
         found: KubernetesObject = self._request("get", self._kind(api_version, kind), "GET", name=name)
         return found
 
+    def merge(self, api_version: str, kind: str, name: str, changes: KubernetesObject) -> None:
+        """Changes an object: mappings are merged, other values are replaced."""
+        self._request("patch", self._kind(api_version, kind), "PATCH", name=name, body=changes)
+
     def pods(self, selector: str) -> list[Pod]:
         """Returns the pods that have labels, in the order of their names. Some of those that wait come with their newest events."""
         pods = sorted((pod_of(each) for each in self.objects("v1", "Pod", selector)), key=lambda pod: pod.name)
@@ -208,8 +212,9 @@ class Cluster:
     def _json(self, method: str, path: str, body: KubernetesObject | None = None, *, missing_ok: bool = False) -> Any:
         from kubernetes.dynamic.exceptions import NotFoundError
 
+        headers = {"content_type": "application/merge-patch+json"} if method == "PATCH" else {}
         try:
-            answer = self._client.request(method, path, body=body, serialize=False, _request_timeout=TIMEOUT)
+            answer = self._client.request(method, path, body=body, serialize=False, _request_timeout=TIMEOUT, **headers)
         except NotFoundError:
             if missing_ok:
                 return None

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
+import secrets
+import socket
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from pytest_agentbench.errors import ConfigError
@@ -11,6 +15,8 @@ from pytest_agentbench.lib.config import parse_yaml
 
 RUN = "agentbench.io/run"  # label of everything that a session creates; its value is the name of the run
 OWNER = "agentbench.io/owner"  # label of everything that a process creates; its value identifies the process
+
+CONTROLLER = "agentbench.io/controller"  # label of the pod in which a session runs; a Service leads to it
 
 MOST_LABEL = 63  # characters of a label's value
 
@@ -84,6 +90,16 @@ def label_value(text: str) -> str:
     """Returns a text as a label may have it: at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends."""
     kept = "".join(each if (each.isascii() and each.isalnum()) or each in "-_." else "-" for each in text)
     return kept[:MOST_LABEL].strip("-_.")
+
+
+@cache
+def _owner() -> str:
+    return label_value(f"{socket.gethostname()[:40]}.{os.getpid()}.{secrets.token_hex(3)}")
+
+
+def own_labels(run: str) -> dict[str, str]:
+    """Returns the labels of what this process creates for a run. No other process has the same."""
+    return {RUN: label_value(run), OWNER: _owner()}
 
 
 def selector(labels: Mapping[str, str]) -> str:

@@ -87,4 +87,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Ends all that `start` has started, and returns when it has ended. Raises nothing if there is nothing to end."""
+        """Ends all that `start` has started, and returns when it has ended. Does nothing if there is nothing to end.
+
+        Raises BackendError if something cannot be ended; the user is told.
+        """

@@ -13,7 +13,7 @@ from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.codec import plain, read
 from pytest_agentbench.lib.file_system import write_whole
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_text import read_json_file
 from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import OPEN, Json, arm_of

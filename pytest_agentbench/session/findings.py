@@ -19,8 +19,8 @@ from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.lib.kept_values import FILE as MESSAGES
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.metrics import timeline
-from pytest_agentbench.metrics.performance import CpuShares, Machine, cpu_shares, greatest_shares, objectives_of, stopwatch_of
-from pytest_agentbench.metrics.stopwatch import Stopwatch
+from pytest_agentbench.metrics.performance import objectives_of
+from pytest_agentbench.metrics.stopwatch import CpuShares, Machine, Stopwatch, cpu_shares, greatest_shares, stopwatch_of
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.metrics.timeline import Span
 from pytest_agentbench.records import Rollout, RolloutKey, Scale

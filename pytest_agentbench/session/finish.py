@@ -31,7 +31,7 @@ from pytest_agentbench.gate.exit_status import (
 )
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.redact import scrub
-from pytest_agentbench.records.judgement import scenario_thresholds
+from pytest_agentbench.records.rollout import scenario_thresholds
 from pytest_agentbench.reports import PAGE, REPORTS, ci, junit, load_report, page
 from pytest_agentbench.reports.ci import commands
 from pytest_agentbench.reports.page.data import PackedRollouts

@@ -17,9 +17,9 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.error_texts import Losses
 from pytest_agentbench.lib.foreign import Sizes
-from pytest_agentbench.lib.messages import check_limit
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.user_code import search_path
+from pytest_agentbench.lib.wire import check_limit
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.protocol import BlockSettings, PoolSettings, Scheduling
 from pytest_agentbench.runs.attempts import AttemptLog

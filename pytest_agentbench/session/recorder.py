@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.file_system import write_whole
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_text import read_json_file
 from pytest_agentbench.records import EVALUABLE, RolloutKey
 from pytest_agentbench.rollouts.protocol import RolloutFinished
 from pytest_agentbench.runs.conversations import Transcripts

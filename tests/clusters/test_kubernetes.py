@@ -126,7 +126,7 @@ def test_why_pods_wait(cluster: Cluster, api_server: KubernetesServer) -> None:
         "p-schedule": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]},
     }.items():
         api_server.request("PATCH", f"{PODS}/{name}/status", {"status": status})
-    api_server.event("p-event", "FailedMount", 'secret "x" not found')
+    api_server.event("Pod", "p-event", "FailedMount", 'secret "x" not found')
 
     found = {pod.name: pod for pod in cluster.pods(f"{RUN}=pods")}
 
@@ -194,7 +194,7 @@ def test_configuration(api_server: KubernetesServer, tmp_path: Path, monkeypatch
     """The file comes from KUBECONFIG or ~/.kube/config. Each error names it, and what would work."""
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
     assert "default" == Cluster().namespace
-    with pytest.raises(ConfigError, match=r"^gpu\.yaml: .*kubeconfig has no context 'test'; its contexts are expired, tests, weak$"):
+    with pytest.raises(ConfigError, match=r"^gpu\.yaml: .*has no context 'test'; its contexts are expired, session, tests, weak$"):
         Cluster(context="test", where="gpu.yaml")
 
     (wrong := tmp_path / "wrong").write_text("kind: Config")

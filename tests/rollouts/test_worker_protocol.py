@@ -10,7 +10,7 @@ import typing
 import pytest
 
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.messages import OtherVersion, Refused, header
+from pytest_agentbench.lib.wire import OtherVersion, Refused, header
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import ModelFacts
 from pytest_agentbench.records import SHARE, Access, Endpoint, Json, KeptCall, LLMCall, RolloutKey

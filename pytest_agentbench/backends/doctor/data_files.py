@@ -22,7 +22,7 @@ from pytest_agentbench.backends.stack.instances import Factory, Instance, instan
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.templates import TEMPLATE
 from pytest_agentbench.errors import AgentbenchError, ConfigError
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_text import read_json_file
 from pytest_agentbench.lib.process import foreign_environment
 from pytest_agentbench.records import Json
 from pytest_agentbench.retriever.config import EmbeddingsSpec, RetrieverConfig, expand_variables, parse_config, read_settings

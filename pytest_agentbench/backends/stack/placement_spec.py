@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.lib.config import PositiveSeconds, Spec, base_url
-from pytest_agentbench.lib.json_file import read_text
+from pytest_agentbench.lib.json_text import read_text
 
 
 class SlurmPlacement(Spec):

@@ -44,8 +44,8 @@ from pytest_agentbench.backends.stack.surroundings import inherited
 from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.lib import codec, wire
-from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.lib.process import Child, is_suspended
+from pytest_agentbench.lib.wire import OtherVersion
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import differences
 from pytest_agentbench.suites.roles import ModelSpec

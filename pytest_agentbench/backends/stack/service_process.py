@@ -12,8 +12,8 @@ from pathlib import Path
 from pytest_agentbench.backends.stack.ownership import marked
 from pytest_agentbench.backends.stack.surroundings import surroundings
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.lib.messages import LOG
 from pytest_agentbench.lib.process import end_group, foreign_environment
+from pytest_agentbench.lib.wire import LOG
 
 
 class ServiceProcess:

@@ -50,9 +50,9 @@ from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.foreign import block
-from pytest_agentbench.lib.messages import Refused, read_config, serving
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.lib.wire import Refused, read_config, serving
 
 FIRST_HOLDER = 20.0  # seconds that the starter of the stack daemon has to connect
 PROGRESS_EVERY = 0.5  # seconds between two BootProgress messages

@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import json_text, wire
-from pytest_agentbench.lib.messages import Hello
-from pytest_agentbench.lib.remedies import lasts
-from pytest_agentbench.lib.tls import Trust
+from pytest_agentbench.lib.connection_security import Trust, lasts
+from pytest_agentbench.lib.wire import Hello
 from pytest_agentbench.rollouts.nodes.protocol import ROLE, Join
 from pytest_agentbench.rollouts.nodes.suite_files import package_hash
 

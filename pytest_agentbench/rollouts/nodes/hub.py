@@ -12,11 +12,10 @@ from typing import Protocol
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.door import Door
+from pytest_agentbench.lib.authentication import HELLO, PATIENCE, Door
+from pytest_agentbench.lib.connection_security import server_context
 from pytest_agentbench.lib.error_texts import cause
-from pytest_agentbench.lib.introductions import HELLO, PATIENCE
-from pytest_agentbench.lib.messages import Hello
-from pytest_agentbench.lib.tls import server_context
+from pytest_agentbench.lib.wire import Hello
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts.nodes import suite_files
 from pytest_agentbench.rollouts.nodes.connection import PERIOD, Silence, join_problem, silence_limit

@@ -19,11 +19,11 @@ from pytest_agentbench.backends.machine.cpu import CpuWatch
 from pytest_agentbench.backends.per_node import NodeBackend
 from pytest_agentbench.errors import AgentbenchError, ConfigError, InfraError
 from pytest_agentbench.lib import json_text, wire
+from pytest_agentbench.lib.connection_security import Trust
 from pytest_agentbench.lib.error_texts import cause
-from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.lib.process import SESSION, Child, end_marked
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.lib.tls import Trust
+from pytest_agentbench.lib.wire import OtherVersion
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.nodes import suite_files
 from pytest_agentbench.rollouts.nodes.connection import PERIOD, SILENCE, NodeConnection, Silence, versions

@@ -15,9 +15,9 @@ from pathlib import Path
 from pytest_agentbench.backends.machine.ports import shared_port
 from pytest_agentbench.lib import json_text, wire
 from pytest_agentbench.lib.error_texts import cause
-from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.lib.process import SESSION, Child, start_again
 from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.lib.wire import OtherVersion
 from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.protocol import (
     FROM_PIPE,

@@ -11,7 +11,7 @@ from typing import assert_never
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.error_texts import cause
-from pytest_agentbench.lib.messages import Messages
+from pytest_agentbench.lib.wire import Messages
 from pytest_agentbench.records import Access, Rollout, RolloutKey
 from pytest_agentbench.rollouts import inline_protocol as inline
 from pytest_agentbench.rollouts import protocol

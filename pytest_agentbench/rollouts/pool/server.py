@@ -14,8 +14,8 @@ import orjson
 
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.authentication import Introductions
 from pytest_agentbench.lib.error_texts import cause
-from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.lib.kept_values import NONE
 from pytest_agentbench.records import Endpoint, Rollout
 from pytest_agentbench.rollouts import protocol

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator,
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import validate
 from pytest_agentbench.lib.file_system import EVERY_BIT, folder_sha256
-from pytest_agentbench.lib.json_file import read_text
+from pytest_agentbench.lib.json_text import read_text
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import TASK_FILE, Scenario, Task, is_task_directory
 

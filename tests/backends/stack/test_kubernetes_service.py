@@ -130,7 +130,7 @@ def test_a_custom_resource(api_server: KubernetesServer, boot: Boot, tmp_path: P
     """The boot waits for the pod to be scheduled, then until pod and resource are ready, and shows why. The stop deletes both."""
     port = free_port()
     held = boot(stack(tmp_path, api_server, port, "first"))
-    api_server.event("first-0", "FailedScheduling", "0/3 nodes are available: 3 Insufficient nvidia.com/gpu")
+    api_server.event("Pod", "first-0", "FailedScheduling", "0/3 nodes are available: 3 Insufficient nvidia.com/gpu")
     said: list[str] = []
     steps: list[tuple[str, Callable[[], object]]] = [
         ("first-0: FailedScheduling: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu", lambda: becomes_scheduled(api_server)),

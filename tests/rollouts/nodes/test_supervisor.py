@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.messages import Hello, Refused
 from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.lib.wire import Hello, Refused
 from pytest_agentbench.rollouts.nodes import suite_files
 from pytest_agentbench.rollouts.nodes.connection import SILENCE
 from pytest_agentbench.rollouts.nodes.membership import LOST, OVER, REFUSED, JoinTerms
