@@ -46,6 +46,7 @@ from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.machine.environments import environments, resolve_python
 from pytest_agentbench.backends.recorded import RecordedSpec
 from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, SlurmPlacement
 from pytest_agentbench.backends.stack.spec import ContainerSpec, StackRole
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main, parser
@@ -507,6 +508,7 @@ WORDS: Mapping[str, list[str]] = {
     ],
     "baselines.md": ["--suite", "--to", "--reason", "--trials", "--run", "--score"],
     "containers.md": keys(ContainerSpec),
+    "services-on-clusters.md": [*keys(SlurmPlacement), *keys(ManifestSpec)],
     "scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
     "metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
     "export.md": [*EXPORTS, "--output", "--reports", "--as"],

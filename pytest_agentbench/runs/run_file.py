@@ -99,7 +99,8 @@ class Boot:
     services_s: float  # seconds of `boot_s` until all services were running
     proof_s: float  # seconds of `boot_s` for the readiness checks
     warm_up: WarmUp  # warm-up requests
-    # results of the readiness checks, GPUs of each service, versions, images and weights
+    queue_s: float = 0.0  # seconds of `boot_s` during which a service waited for machines of a cluster; 0 if none needed one
+    # results of the readiness checks, GPUs of each service, jobs and hosts of services on other machines, versions, images and weights
     more: Json = field(default_factory=dict, metadata=OPEN)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.backends.machine.environments import resolve_python
-from pytest_agentbench.backends.stack.spec import TEMPLATE
+from pytest_agentbench.backends.stack.templates import TEMPLATE
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.exports.mooncake import BLOCK
 from pytest_agentbench.exports.sessions import sessions

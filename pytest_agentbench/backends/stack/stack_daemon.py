@@ -25,6 +25,7 @@ from datetime import datetime
 from typing import assert_never
 
 from pytest_agentbench.backends.stack.boot import Stack
+from pytest_agentbench.backends.stack.placed import has_notes
 from pytest_agentbench.backends.stack.protocol import (
     BootFailed,
     BootProgress,
@@ -119,7 +120,8 @@ class StackDaemon:
         self._write_facts(lambda facts: replace(facts, state="stopping"))
         self.stack.stop()
         listener.close()
-        shutil.rmtree(self.home, ignore_errors=True)
+        if not has_notes(self.home):  # Otherwise a cluster still runs something, which the next session ends.
+            shutil.rmtree(self.home, ignore_errors=True)
         os.close(self._lock)
 
     def _boot(self) -> None:
